@@ -888,6 +888,14 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{_LEADERLESS}::test_a_topic_without_a_leader_costs_a_small_request_in_five_seconds",),
     ),
     Mutant(
+        "a slot waits for the answer about a missing leader",
+        "What has no leader costs the others nothing",
+        "wire/cluster/metadata.py",
+        "            if not connection.readable():\n",
+        "            if not connection.readable(1.0):\n",
+        (f"{_BROKERS}::test_a_search_keeps_nobody_waiting_for_a_broker_that_is_far_or_hangs",),
+    ),
+    Mutant(
         "a missing leader is looked for over new connections",
         "What has no leader costs the others nothing",
         "wire/cluster/metadata.py",

@@ -240,6 +240,9 @@ class FlowControl:
         Until then nothing of the flow has been changed by this run.
         """
         topics, published, clusters = self.topics, self.published, self.clusters
+        if self.ownership is not None:
+            self.history.taken = self.ownership.taken
+        self.slots.gaps.since_ms = self._now_ms()
         assignment = topics.observe()
         seen = {tp.topic for tp in assignment.halted} | set(assignment.topics)
         tell_unseen(self.settings, clusters.source_admin, seen, self._say)

@@ -12,10 +12,11 @@ partition  key                      value (JSON; from 16 KiB up zlib-compressed)
                                     in a topic of its own, the driver says it here
                                     (`control.coordination.orders_topic`)
 0          ``<flow>/assignment``    what to mirror; ``<flow>/assignment/<i>`` when in pieces
-0          ``<flow>/claim``         exactly-once: which run writes the flow (`flow_claims`)
+0          ``<flow>/claim``         which run mirrors the flow (`flow_claims`)
 1          ``<flow>/<slot>``        progress of one slot, about once a second
 1          ``<flow>/planner``       the assignment that all slots of the flow obey by now
-1          ``<flow>/driver``        the driver's report, every ten seconds
+1          ``<flow>/driver``        the driver's report, every ten seconds or sooner
+1          ``<flow>/standby#…``     a process that stands by says so, as often (`flow_claims`)
 1          ``<flow>/history/…``     what happened, for ``sparkmirror history`` (`history`)
 =========  =======================  ==========================================================
 

@@ -18,6 +18,7 @@ from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
 __all__ = [
     "KEPT_MAX",
     "RUN_MAX",
+    "TEXT_CHARS_MAX",
     "Event",
     "EventKind",
     "decode_event",
@@ -30,7 +31,8 @@ RUN_MAX = 300
 """Events of one run; the newest take the places of the oldest."""
 KEPT_MAX = 1_000
 """Events of a flow that a start leaves."""
-_TEXT_CHARS_MAX = 2_000
+TEXT_CHARS_MAX = 2_000
+"""Of an event's text, what is kept."""
 
 _KEY = re.compile(r"(.+)/history/[^/]+-\d{1,9}")
 
@@ -87,7 +89,7 @@ def encode_event(event: Event, number: int) -> tuple[bytes, bytes]:
     document = {
         "time_ms": event.time_ms,
         "kind": event.kind.value,
-        "text": event.text[:_TEXT_CHARS_MAX],
+        "text": event.text[:TEXT_CHARS_MAX],
         "code": event.code,
         "run_id": event.run_id,
         "host": event.host,
@@ -106,7 +108,7 @@ def decode_event(key: bytes | None, value: bytes | None) -> Event | None:
             flow=match[1],
             time_ms=int(document["time_ms"]),
             kind=EventKind(document["kind"]),
-            text=str(document["text"])[:_TEXT_CHARS_MAX],
+            text=str(document["text"])[:TEXT_CHARS_MAX],
             code=str(document.get("code", "")),
             run_id=str(document.get("run_id", "")),
             host=str(document.get("host", "")),

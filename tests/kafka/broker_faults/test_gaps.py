@@ -93,6 +93,12 @@ def test_what_a_run_tells_and_gaps_lists(
     assert main(["gaps", str(path), "--since", "1h"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert {line.split()[2] for line in lines[1:]} == {logs, orders}
+    assert main(["history", str(path), "--format", "json"]) == 0
+    events = json.loads(capsys.readouterr().out)["events"]
+    kinds = {(one["kind"], one["code"]): one for one in events}
+    assert "source offsets 3 to 11" in kinds["gap", "OFFSETS_DELETED"]["text"]
+    assert {("gap", "TOPIC_RECREATED"), ("halt", "TOPIC_RECREATED")} <= kinds.keys(), events
+    assert events[0]["kind"] == "start"
     assert main(["gaps", str(path), "--since", "2100-01-01"]) == 0
     assert capsys.readouterr().out == "no gaps\n"
 

@@ -478,6 +478,41 @@ def test_at_least_once_goes_on_behind_markers_and_aborted_data(
     assert "arrive again" not in caplog.text
 
 
+@pytest.mark.long
+def test_what_only_the_leader_has_does_not_come_twice(
+    source, target, topic_name, monkeypatch, caplog
+):
+    """The sink dies while a follower hangs: what it wrote last is there, and nobody can read it."""
+    caplog.set_level("INFO")
+    topic = _topic(source, topic_name, 1)
+    left = _crash_sometimes(monkeypatch, 0)
+    options = {
+        "position_interval_ms": 60_000,
+        "client": {"request_timeout_ms": 10_000, "connect_timeout_ms": 1_000},
+        "replicas": [[1, 2, 3]],
+    }
+    with SlotRun(source, target, topic, 1, **options) as slot:
+        with Load(source.kafka, topic, 1) as load:
+            load.wait_for(100)
+            slot.wait_until_mirroring()
+            # One that the slot needs for nothing else.
+            commands = leaders(target.kafka, control_topic(slot.flow))[COMMAND_PARTITION]
+            hangs = 2 if commands == 3 else 3
+            target.kafka.freeze(hangs)
+            try:
+                load.wait_for(100)
+                left[0] = 1
+                while left[0]:
+                    load.wait_for(20)
+                load.wait_for(400)
+            finally:
+                target.kafka.thaw(hangs)
+        _checked(slot, load)  # none twice
+        wait_in_sync(target.kafka)
+        assert [type(error) for error in slot.failures] == [_Killed]
+    assert "arrive again" not in caplog.text
+
+
 def test_another_writer_at_the_target_is_noticed(source, target, topic_name, monkeypatch, caplog):
     """Then nobody can say which records are whose: some arrive again, none is lost."""
     caplog.set_level("INFO")

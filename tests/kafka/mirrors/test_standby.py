@@ -72,6 +72,16 @@ class Pair:
         wait_until(lambda: set(values()) == wanted, "all records")
         assert len(values()) == self.count, self.told()
 
+    def history(self) -> list[dict[str, str]]:
+        """What `sparkmirror history` tells of the flow."""
+        told = MirrorProcess(
+            self.directory / f"history-{uuid.uuid4().hex[:6]}",
+            ["history", str(self.file), "--format", "json"],
+        )
+        assert told.wait() == 0, told.text()
+        events: list[dict[str, str]] = json.loads(told.text())["events"]
+        return events
+
     def told(self) -> str:
         return "\n".join(mirror.text()[-2_000:] for mirror in self.running)
 
@@ -102,6 +112,10 @@ def test_a_second_process_of_a_file_stands_by(
         assert "taken over from" in second.text()
         assert pair.there() == pair.count
         assert second.drain()[0] == 0, second.text()
+        here = [f"{socket.gethostname()}:{one.process.pid}" for one in (first, second)]
+        told = [(one["kind"], one["host"]) for one in pair.history()]
+        wanted = [("start", 0), ("stop", 0), ("takeover", 1), ("start", 1), ("stop", 1)]
+        assert told == [(kind, here[number]) for kind, number in wanted]
     finally:
         pair.kill()
 
@@ -267,6 +281,12 @@ def test_once_refuses_status_tells_and_take_over_takes(
         assert standby["file"] == str(pair.file)
         third = pair.start("--take-over")
         assert first.wait() == 1, first.text()
+        wait_until(lambda: "takeover" in [one["kind"] for one in pair.history()], "its history")
+        (takeover,) = [one for one in pair.history() if one["kind"] == "takeover"]
+        assert takeover["host"] == f"{socket.gethostname()}:{third.process.pid}"
+        assert f":{first.process.pid}, file {pair.file}, as --take-over" in takeover["text"]
+        (stop,) = [one for one in pair.history() if one["kind"] == "stop"]
+        assert "has taken this flow over" in stop["text"]
         assert "has taken this flow over" in first.text()
         pair.write()
         pair.arrived()

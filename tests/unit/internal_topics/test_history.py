@@ -20,7 +20,7 @@ from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.jobs import run_once
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.control.report.history import HaltWatch, History, read_history, standing_still
-from sparkmirror.errors import Unreachable
+from sparkmirror.errors import Denied, Unreachable
 from sparkmirror.internal_topics.commands import (
     PROGRESS_PARTITION,
     Command,
@@ -28,7 +28,7 @@ from sparkmirror.internal_topics.commands import (
     control_topic,
 )
 from sparkmirror.internal_topics.driver_report import DriverReport, encode_driver_report
-from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind
+from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, encode_gap
 from sparkmirror.internal_topics.history import (
     KEPT_MAX,
     RUN_MAX,
@@ -45,23 +45,29 @@ from tests.unit.config_files import BASE, load_flow, write
 
 FLOW = "A->B"
 NOW = 1_700_000_000_000
+HOUR_S = 3_600
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Target:
-    """A cluster with a control topic that keeps the newest record of each key."""
+    """A cluster with a control topic that keeps the newest record of each key, and gap records."""
 
     def __init__(self, *, topic: bool = True) -> None:
         self.log: list[tuple[int, bytes | None, bytes | None]] = []
-        self.away = False
+        self.gaps: list[Gap] = []
+        self.away = self.hides_gaps = False
         self._topic = topic
 
     def topics(self, names: Sequence[str]) -> dict[str, object]:
         return dict.fromkeys(names, object()) if self._topic else {}
 
     def read_compacted(
-        self, topic: str, *, partitions: Sequence[int], passes: bool
+        self, topic: str, *, partitions: Sequence[int] = (0,), passes: bool = False
     ) -> list[tuple[int, bytes | None, bytes | None]]:
+        if topic == "mm2-sparkmirror-gaps.A.internal":
+            if self.hides_gaps:
+                raise Denied("Read is missing", where="cluster B", do="grant Read")
+            return [(0, *encode_gap(gap)) for gap in self.gaps]
         assert topic.startswith("mm2-sparkmirror.")
         assert (list(partitions), passes) == ([PROGRESS_PARTITION], True)
         return list(self.log)
@@ -132,20 +138,23 @@ def test_what_is_no_event(key: bytes | None, value: bytes | None) -> None:
     assert decode_event(key, value) is None
 
 
-def test_what_was_noted_is_read_in_the_order_of_time(target: Target, flow: FlowSettings) -> None:
+def test_what_was_noted_is_read_in_the_order_of_the_topic(
+    target: Target, flow: FlowSettings
+) -> None:
+    """The clock of the second host is an hour behind."""
     notes = _history(target, flow)
     notes.begin("1.0", 7, once=False)
     notes.note(EventKind.REPAIR, "t-0: 5 records written again", code="TARGET_TRUNCATED")
     notes.because("stopped by SIGTERM")
     notes.because("stopped by SIGTERM")
     notes.end(drained=True)
-    _history(target, flow, "r1", NOW - 5).end(drained=False)
+    _history(target, flow, "r1", NOW - HOUR_S * 1_000).end(drained=False)
     found = _read(target, flow)
     assert [(one.kind, one.text, one.code, one.run_id) for one in found] == [
-        (EventKind.STOP, "not drained", "", "r1"),
         (EventKind.START, "sparkmirror 1.0 with 7 partitions", "", "r2"),
         (EventKind.REPAIR, "t-0: 5 records written again", "TARGET_TRUNCATED", "r2"),
         (EventKind.STOP, "stopped by SIGTERM; everything read was written", "", "r2"),
+        (EventKind.STOP, "not drained", "", "r1"),
     ]
     assert all(one.host and one.flow == FLOW for one in found)
 
@@ -163,9 +172,40 @@ def test_what_could_not_be_written_waits(target: Target, flow: FlowSettings) -> 
     assert [one.text for one in _read(target, flow)] == ["one", "two"]
 
 
-def test_a_history_is_bounded(target: Target, flow: FlowSettings) -> None:
+def test_losses_that_no_driver_has_noted_are_told_all_the_same(
+    target: Target, flow: FlowSettings
+) -> None:
+    """It is killed before it looks, or there were too many at once for a note of each."""
+    lost = [
+        Gap(
+            FLOW, TopicPartition("t", n), "A.t", GapKind.TARGET_TRUNCATED, GapAction.REPAIRED,
+            3, 8, 6, 3, "TARGET_TRUNCATED", f"t-{n} was truncated", NOW + n,
+        )
+        for n in range(40)
+    ]  # fmt: skip
+    skipped = replace(lost[0], kind=GapKind.REFUSED, code="RECORD_SKIPPED", time_ms=NOW + 1)
+    target.gaps = [replace(lost[0], time_ms=NOW - 1, first=1), *lost, skipped]
+    assert _read(target, flow) == [], "of a release that kept no history"
+    notes = _history(target, flow)
+    notes.begin("1.0", 40, once=False)
+    for gap in lost[:10]:
+        notes.note_gap(gap)
+    notes.flush()
+    found = _read(target, flow)
+    told = [one.text for one in found if one.kind is EventKind.REPAIR]
+    assert sorted(told) == sorted(f"t-{n} was truncated (repaired at offset 3)" for n in range(40))
+    assert len(found) == 41, "records that were left out are for `gaps` to list"
+    assert {one.host != "" for one in found[:11]} == {True}
+    assert {(one.run_id, one.host) for one in found[11:]} == {("", "")}
+    target.hides_gaps = True
+    assert len(_read(target, flow)) == 11
+
+
+@pytest.mark.parametrize("later_ms", [1, -HOUR_S * 1_000])
+def test_a_history_is_bounded(target: Target, flow: FlowSettings, later_ms: int) -> None:
+    """Whatever the clocks of the later runs' hosts say."""
     for run in range(6):
-        notes = _history(target, flow, f"r{run}", NOW + run)
+        notes = _history(target, flow, f"r{run}", NOW + run * later_ms)
         for number in range(RUN_MAX + 50):
             notes.note(EventKind.GAP, f"{run}/{number}")
             if number % 100 == 0:
@@ -182,30 +222,33 @@ def _report(run_id: str, *, ago_s: int, ended: bool = False) -> tuple[int, bytes
     return (PROGRESS_PARTITION, *encode_driver_report(made))
 
 
+@pytest.mark.parametrize("ago_s", [60, 5, HOUR_S, -HOUR_S])
 @pytest.mark.parametrize(
-    ("ago_s", "ended", "kind"),
+    ("taken", "ended", "kind"),
     [
-        (60, False, EventKind.LOST),
-        (5, False, EventKind.TAKEOVER),
-        (60, True, None),
-        (5, True, None),
+        ("", False, EventKind.LOST),
+        ("", True, None),
+        ("from run r1, host h:9, of which nothing was heard for 10.2 s", False, EventKind.TAKEOVER),
+        ("from run r1, host h:9, which had ended", True, EventKind.TAKEOVER),
     ],
 )
-def test_a_start_notes_what_became_of_the_run_before(
-    target: Target, flow: FlowSettings, ago_s: int, ended: bool, kind: EventKind | None
+def test_a_start_notes_what_became_of_the_run_before_whatever_clocks_say(
+    target: Target, flow: FlowSettings, ago_s: int, taken: str, ended: bool, kind: EventKind | None
 ) -> None:
-    target.log.append(_report("r1", ago_s=ago_s, ended=ended))
+    # What this run has reported before it came to look is no other run's.
+    target.log += [_report("r1", ago_s=ago_s, ended=ended), _report("r2", ago_s=1)]
     notes = _history(target, flow)
+    notes.taken = taken
+    notes.begin("1.0", 7, once=False)
     notes.flush()
-    found = _read(target, flow)
+    *found, start = _read(target, flow)
+    assert start.kind is EventKind.START
     assert [one.kind for one in found] == ([] if kind is None else [kind])
-    if kind is not None:
-        assert "run r1 on h:9" in found[0].text
-        assert found[0].time_ms == (NOW - 60_000 if kind is EventKind.LOST else NOW)
-    # Its own reports are no other run's.
-    target.log.append(_report("r2", ago_s=1))
-    _history(target, flow, "r2").flush()
-    assert len(_read(target, flow)) == len(found)
+    if kind is EventKind.LOST:
+        assert "run r1 on h:9 ended without a word" in found[0].text
+        assert found[0].time_ms == NOW - ago_s * 1_000
+    elif kind is not None:
+        assert (found[0].text, found[0].time_ms) == (taken, NOW)
 
 
 def test_a_partition_that_is_tried_again_and_again_stops_once(
@@ -298,6 +341,31 @@ def test_a_run_notes_what_it_sees(
     control.close()
 
 
+def test_who_takes_over_notes_no_gaps_of_the_time_when_it_stood_by(
+    target: Target, flow: FlowSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner of then has noted them, with its host and the time."""
+    clock = [NOW]
+    control = FlowControl(flow, "r2", lambda _: None, now_ms=lambda: clock[0])
+    monkeypatch.setattr(control.history, "_target", target)
+
+    def away() -> None:
+        raise Unreachable("No broker answers.", where="cluster A")
+
+    monkeypatch.setattr(control.topics, "observe", away)
+    clock[0] += HOUR_S * 1_000
+    with pytest.raises(Unreachable):
+        control.begin()
+    gap = Gap(
+        FLOW, T0, "A.t", GapKind.DELETED, GapAction.CONTINUED, 3, 8, 6, 9, "OFFSETS_DELETED",
+        "while it stood by", NOW + 1,
+    )  # fmt: skip
+    control.slots.gaps._tell([gap, replace(gap, reason="since", time_ms=clock[0])])
+    control.history.flush()
+    assert [one.text for one in _read(target, flow)] == ["since (continued at offset 9)"]
+    control.close()
+
+
 def test_events_are_no_strangers_records(target: Target, flow: FlowSettings) -> None:
     notes = _history(target, flow)
     notes.note(EventKind.START, "x")
@@ -358,6 +426,14 @@ def test_events_are_listed(
     }  # fmt: skip
     text = _shown(monkeypatch, capsys, tmp_path, EVENTS, "--since", "1s")
     assert "nothing happened in that time" in text
+
+
+def test_a_host_whose_clock_is_behind_comes_after_the_one_that_it_took_over_from(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    behind = replace(EVENTS[0], time_ms=NOW - HOUR_S * 1_000, host="behind:1")
+    text = _shown(monkeypatch, capsys, tmp_path, [*EVENTS, behind], "--limit", "2")
+    assert [line.split()[3] for line in text.splitlines()[1:]] == ["h:1", "behind:1"]
 
 
 def test_where_there_is_no_history_that_is_said(

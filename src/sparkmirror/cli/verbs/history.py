@@ -51,6 +51,8 @@ def history(
     Exit codes: 0 listed (also when there is nothing), 2 wrong usage or file, 3 a cluster could not
     be asked.
     """
+    import heapq  # noqa: PLC0415
+
     from sparkmirror.control.report.history import read_history  # noqa: PLC0415
 
     def ask(target: Cluster, flow: FlowSettings) -> tuple[str, list[Event] | None]:
@@ -58,7 +60,8 @@ def history(
 
     earliest_ms = since_ms(since)
     found, failures = ask_targets(files, clusters, flows, ask)
-    events = sorted((one for _, of in found for one in of or ()), key=lambda one: one.time_ms)
+    # Of one flow each event stays behind those before it, whatever its host's clock said.
+    events = list(heapq.merge(*(of or () for _, of in found), key=lambda one: one.time_ms))
     kept = [one for one in events if one.time_ms >= earliest_ms][-limit:]
     body: list[str | Table] = []
     if kept:

@@ -82,6 +82,8 @@ class Ownership:
         self._partitions = [COMMAND_PARTITION, PROGRESS_PARTITION]
         self._told_s = float("-inf")
         self.stands_by = False
+        self.taken = ""
+        """From whom this process took the flow over, and why; empty where nobody had it."""
         self.term = 0
         """Of our own claim; 0 without a secret."""
 
@@ -194,7 +196,9 @@ class Ownership:
         """
         verdict = self.look()
         while True:
+            before = self.contest.told_owner() if verdict is Verdict.HELD else ""
             if (take_over or verdict is not Verdict.HELD) and self._claim(anyway=take_over):
+                self.taken = f"from {before}, as --take-over asked" if before else ""
                 return True
             take_over = False
             self._refuse_other_secret()
@@ -240,16 +244,17 @@ class Ownership:
             if self._now_s() - self._told_s >= self.report_interval_s:
                 self._tell()
             return False
-        before, silent_s = self.contest.told_owner(), self.contest.silent_s(self._now_s())
+        before, driver = self.contest.told_owner(), self.contest.driver
+        heard = f"of which nothing was heard for {self.contest.silent_s(self._now_s()):.1f} s"
+        if driver is not None and driver.ended:
+            heard = "which had ended"
         time.sleep(random.uniform(0, _SPREAD_S))  # noqa: S311 (no secret)
         if self.look() is Verdict.HELD or not self._claim():
             return False
         self._write(standby_key(self._flow.name, self._run_id), None)
         self.stands_by = False
-        self._say(
-            f"{self._flow.name}: taken over from {before}, of which nothing was heard for "
-            f"{silent_s:.1f} s"
-        )
+        self.taken = f"from {before}, {heard}"
+        self._say(f"{self._flow.name}: taken over {self.taken}")
         return True
 
     def _claim(self, *, anyway: bool = False) -> bool:

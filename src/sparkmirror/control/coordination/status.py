@@ -35,6 +35,8 @@ __all__ = [
 REPORT_AGE_MS_MAX = 30_000
 """Driver and slots report every ten seconds at least."""
 STARTING_MS_MAX = 60_000
+# Clocks of two machines may be an hour apart, and who lives must not be forgotten.
+_SILENT_MS_MAX = 2 * 3_600_000
 
 
 class FlowState(Enum):
@@ -150,11 +152,12 @@ def forget_ended_runs(
 ) -> None:
     """Delete what ended runs of a MirrorMaker 1 flow left: each had keys of its own.
 
+    A run that did not say that it ended counts as ended when its newest report is hours old.
     Raises `MirrorError`.
     """
     signals = read_signals(target, flow)
     for each in dict.fromkeys(one.flow for one in signals.commands if run_of(one.flow, flow.name)):
-        if not judge(signals, each, now_ms).state.alive:
+        if not judge(signals, each, now_ms - _SILENT_MS_MAX).state.alive:
             slots = {report.slot for report in signals.progress if report.flow == each}
             writer.forget(each, sorted(slots))
 

@@ -56,7 +56,8 @@ class GapTeller:
         self._flow = flow
         self._say = say
         self._note = note
-        self._since_ms = since_ms
+        self.since_ms = since_ms
+        """Gap records from before are those of whoever had the flow then."""
         self._clock = clock
         self._counted: dict[tuple[int, str], int] = {}
         self._looks = 0
@@ -94,7 +95,7 @@ class GapTeller:
         with self._lock:
             for gap in gaps:
                 line = gap_line(gap)
-                if gap.time_ms >= self._since_ms and line not in self._told:
+                if gap.time_ms >= self.since_ms and line not in self._told:
                     self._told.add(line)
                     new.append((line, gap))
         for line, gap in new[:_TOLD_MAX]:

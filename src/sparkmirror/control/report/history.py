@@ -6,18 +6,21 @@ written by `History.flush`, a job of the control loop.
 
 from __future__ import annotations
 
+import heapq
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from sparkmirror.control.coordination.place import own_host
-from sparkmirror.control.report.gaps import gap_line
+from sparkmirror.control.report.gaps import gap_line, read_gaps
+from sparkmirror.errors import Denied
 from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, channel, control_topic
 from sparkmirror.internal_topics.driver_report import DriverReport, decode_driver_report
-from sparkmirror.internal_topics.gaps import Gap, GapAction
+from sparkmirror.internal_topics.gaps import LOSS_CODES, TARGET_LOSS_CODES, Gap, GapAction
 from sparkmirror.internal_topics.history import (
     KEPT_MAX,
+    TEXT_CHARS_MAX,
     Event,
     EventKind,
     decode_event,
@@ -32,14 +35,15 @@ _WAITING_MAX = 300
 # What is halted is tried again after a minute at most, and is not well before it stayed so.
 _WELL_MS = 120_000
 _TOLD_MAX = 20
-# Drivers report every ten seconds.
-_SILENT_MS = 30_000
+_LOSSES = frozenset({*LOSS_CODES.values(), *TARGET_LOSS_CODES.values()})
 
 
 def read_history(target: Cluster, flow: FlowSettings) -> list[Event] | None:
     """All events of ``flow``, oldest first; None when there is no control topic.
 
-    Raises `MirrorError` when the target does not answer.
+    The topic's order counts: two hosts whose clocks differ may have written them. Losses that no
+    driver has noted are among them, without a run: it was killed before it looked, or there were
+    many at once. Raises `MirrorError` when the target does not answer.
     """
     topic = control_topic(flow)
     if topic not in target.topics([topic]):
@@ -52,7 +56,27 @@ def read_history(target: Cluster, flow: FlowSettings) -> list[Event] | None:
             found[key] = event
         elif value is None:
             found.pop(key, None)
-    return sorted(found.values(), key=lambda event: event.time_ms)
+    events = list(found.values())
+    if not events:
+        return events
+    noted = {(event.code, event.text) for event in events}
+    since_ms = min(event.time_ms for event in events)
+    lost = [_gap_event(gap) for gap in _gaps(target, flow) if gap.time_ms >= since_ms]
+    missed = [one for one in lost if one.code in _LOSSES and (one.code, one.text) not in noted]
+    return list(heapq.merge(events, missed, key=lambda event: event.time_ms))
+
+
+def _gaps(target: Cluster, flow: FlowSettings) -> list[Gap]:
+    try:
+        return read_gaps(target, flow)
+    except Denied:
+        return []  # who may only read the control topic sees what is there
+
+
+def _gap_event(gap: Gap) -> Event:
+    kind = EventKind.REPAIR if gap.action is GapAction.REPAIRED else EventKind.GAP
+    line = gap_line(gap).removeprefix(f"{gap.flow}: {gap.code}: ")
+    return Event(gap.flow, gap.time_ms, kind, line[:TEXT_CHARS_MAX], gap.code)
 
 
 def _records(target: Cluster, flow: FlowSettings) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -78,6 +102,8 @@ class History:
         self._host = own_host()
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
+        self.taken = ""
+        """From whom the run took the flow over, and why; empty where nobody had it."""
         self._reasons: list[str] = []
         self._waiting: deque[Event] = deque(maxlen=_WAITING_MAX)
         self._number = 0
@@ -89,9 +115,8 @@ class History:
 
     def note_gap(self, gap: Gap) -> None:
         """Note what was lost, and whether it is mirrored again."""
-        kind = EventKind.REPAIR if gap.action is GapAction.REPAIRED else EventKind.GAP
-        line = gap_line(gap).removeprefix(f"{gap.flow}: {gap.code}: ")
-        self.note(kind, line, code=gap.code)
+        event = _gap_event(gap)
+        self.note(event.kind, event.text, code=event.code)
 
     def begin(self, release: str, partitions: int, *, once: bool) -> None:
         """Note that the run has begun."""
@@ -110,10 +135,13 @@ class History:
         self.note(EventKind.STOP, "; ".join([*self._reasons, how]))
         self.flush()
 
-    def _note(self, kind: EventKind, text: str, code: str, time_ms: int) -> None:
+    def _note(
+        self, kind: EventKind, text: str, code: str, time_ms: int, *, first: bool = False
+    ) -> None:
         event = Event(self._flow.name, time_ms, kind, text, code, self._run_id, self._host)
         with self._lock:
-            self._waiting.append(event)
+            # What became of the run before stands in front of our start.
+            (self._waiting.appendleft if first else self._waiting.append)(event)
 
     def flush(self) -> None:
         """Write what was noted since the last call; at the first one, look at what is there.
@@ -140,7 +168,10 @@ class History:
                     self._waiting.popleft()
 
     def _tidy(self) -> None:
-        """Take out what is too old; note what became of the run before, if it did not say so."""
+        """Take out what is too old; note what became of the run before.
+
+        How the flow was taken tells that. The clocks of two machines do not.
+        """
         keys: dict[bytes, Event] = {}
         driver: DriverReport | None = None
         mm1 = self._flow.mode is MirrorMode.MM1
@@ -150,25 +181,17 @@ class History:
             if report is not None and report.flow == ours and report.run_id != self._run_id:
                 driver = report
             if key is not None and event is not None and event.flow == self._flow.name:
+                keys.pop(key, None)
                 keys[key] = event
             elif key is not None and value is None:
                 keys.pop(key, None)
-        if driver is not None and not driver.ended and not mm1:
-            self._note_before(driver)
-        newest = sorted(keys, key=lambda key: keys[key].time_ms)
-        self._write([(key, None) for key in newest[:-KEPT_MAX]])
-
-    def _note_before(self, driver: DriverReport) -> None:
-        """The newest report of another run, which is not its last one."""
-        silent_ms = self._now_ms() - driver.time_ms
-        who = f"run {driver.run_id} on {driver.host}"
-        if silent_ms > _SILENT_MS:
+        if self.taken:
+            self._note(EventKind.TAKEOVER, self.taken, "", self._now_ms(), first=True)
+        elif driver is not None and not driver.ended and not mm1:
+            who = f"run {driver.run_id} on {driver.host}"
             text = f"{who} ended without a word: this is its last report"
-            self._note(EventKind.LOST, text, "", driver.time_ms)
-        else:
-            ago_s = max(0, silent_ms // 1000)
-            text = f"{who} had the flow, and reported {ago_s} s before this run looked"
-            self.note(EventKind.TAKEOVER, text)
+            self._note(EventKind.LOST, text, "", driver.time_ms, first=True)
+        self._write([(key, None) for key in list(keys)[:-KEPT_MAX]])
 
     def _write(self, rows: list[tuple[bytes, bytes | None]]) -> None:
         if rows:

@@ -12,6 +12,8 @@ That holds only if
   offset, nothing was left out; where markers, aborted data or compaction holes stand between them,
   the last one of them must equal the target's last record: had the source been compacted since, the
   count would lead too far;
+* consumers may read all of it: what only the leader has is waited for until its followers have it,
+  or are taken out of the replicas in sync;
 * the source's log is the one that the position is of: the slot asks only about partitions of
   which `data.read.loss_detection` has found nothing lost, and whose refused records are not left
   out.
@@ -25,7 +27,7 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sparkmirror.data.read.survivors import ends_alike
@@ -47,6 +49,10 @@ log = logging.getLogger(__name__)
 
 # Longer than reading a second's worth of records takes; then a repeat is the lesser evil.
 _BUDGET_S = 20.0
+# Of that, how long followers may take to have what their leader has. One that hangs is taken out of
+# the replicas in sync after 30 s by default: the slot's other partitions do not wait so long.
+_FOLLOWERS_S = 10.0
+_LOOK_AGAIN_S = 0.1
 _OFFSET_AND_IDS = struct.Struct(">q13xhi16xq")
 _PASSING = SelectRules(check_crcs=False, join_below_bytes=0)
 _NO_END = 2**63 - 1
@@ -65,11 +71,13 @@ def resume(
     source: Routes,
     target: Routes,
     positions: Mapping[SourcePartition, tuple[int, PositionMetadata]],
+    leaders_ends: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, Resumed]:
     """Where to go on, by source partition. ``positions``: committed offsets and their metadata.
 
-    ``source`` must know the leaders, ``target`` the remote topics; nothing may be under way there.
-    Raises nothing that a position could not answer as well.
+    ``leaders_ends``: where the leaders' own logs of remote partitions end. ``source`` must know the
+    leaders, ``target`` the remote topics; nothing may be under way there. Raises nothing that a
+    position could not answer as well.
     """
     found = {p.source: Resumed(offset) for p, (offset, _) in positions.items()}
     deadline = time.monotonic() + _BUDGET_S
@@ -80,16 +88,50 @@ def resume(
         if len(ends) < len(wanted):  # another may lead since the metadata came in
             target.refresh()
             ends = target.list_offsets(wanted, LATEST, read_committed=False)
+        counted = (p.target for p, (_, one) in positions.items() if one.producer_id >= 0)
+        ends |= _followed(target, ends, {tp: leaders_ends.get(tp, -1) for tp in counted})
         behind: dict[SourcePartition, tuple[PositionMetadata, int]] = {}
         for p, (offset, metadata) in positions.items():
             end = ends.get(p.target, -1)
             found[p.source] = Resumed(offset, end)
+            if end < 0 <= metadata.target_end:
+                log.warning(
+                    "%s: its leader does not answer: what was written since the committed position "
+                    "arrives again",
+                    p.target,
+                )
             if 0 <= metadata.target_end < end:
                 behind[p] = (metadata, end)
         if behind:
             found |= _skip(flow, source, target, positions, behind, deadline)
     except (MirrorError, ConnectionLost) as error:
         log.warning("flow %s: going on at the committed positions (%s)", flow.name, error)
+    return found
+
+
+def _followed(
+    target: Routes, ends: Mapping[TopicPartition, int], wanted: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Where logs end for consumers once that is as far as ``wanted``; of those that lag behind.
+
+    What a leader has and not all of its followers cannot be read. It would be written again, and
+    be there twice when they have it. ``ends``: as they were a moment ago.
+    """
+    found: dict[TopicPartition, int] = {}
+
+    def late(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        return [tp for tp in partitions if 0 <= found.get(tp, ends.get(tp, -1)) < wanted[tp]]
+
+    waiting, deadline = late(wanted), time.monotonic() + _FOLLOWERS_S
+    while waiting and time.monotonic() < deadline:
+        time.sleep(_LOOK_AGAIN_S)
+        found |= target.list_offsets(waiting, LATEST, read_committed=False)
+        waiting = late(waiting)
+    for tp in waiting:
+        log.warning(
+            "%s: its followers do not have what the leader has: up to %d records arrive again",
+            *(tp, wanted[tp] - found.get(tp, ends[tp])),
+        )
     return found
 
 

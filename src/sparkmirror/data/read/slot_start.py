@@ -133,6 +133,7 @@ class SlotStart:
                 self._by_source[tp]: (at, self.metadata.get(tp, PositionMetadata()))
                 for tp, at in sound.items()
             },
+            {self._by_source[tp].target: self.verdicts[tp].leaders_end for tp in sound},
         )
         for tp, one in resumed.items():
             if one.target_end >= 0:

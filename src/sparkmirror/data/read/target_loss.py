@@ -88,11 +88,13 @@ class Verdict:
     """What becomes of one source partition. ``position``: where it goes on.
 
     ``mark`` and ``end``: of the target's log as the sink goes on from; ``end`` -1 unknown.
+    ``leaders_end``: where its leader's own log ends, which consumers may not read to yet.
     """
 
     position: int
     mark: TargetMark
     end: int = -1
+    leaders_end: int = -1
     lost: bool = False
     halt: Halt | None = None
 
@@ -215,7 +217,8 @@ class TargetWatch:
             elif tp not in losses:
                 # What only the leader has may go away again without a loss.
                 end = max(ends[tp], view.high_watermark)
-                found[tp] = Verdict(position, self._seen(tp, mark, view, target), end)
+                seen = self._seen(tp, mark, view, target)
+                found[tp] = Verdict(position, seen, end, view.last)
             else:
                 found[tp] = self._decide(
                     tp, losses[tp], mark, ends[tp], view, position, source, target, errors

@@ -1,7 +1,8 @@
 """Who leads which partition, and one connection to each of those brokers.
 
-Lives in executor workers next to the Fetch and Produce paths. Everything here is synchronous:
-the caller decides when a refresh may cost a round trip.
+Lives in executor workers next to the Fetch and Produce paths. Everything here is synchronous, and
+the caller decides when a refresh may cost a round trip; but for searches for leaders, which may
+last for days and for which nobody waits.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 # While a cluster is away it is asked several times a second: the log need not hold each answer.
 _WARN_AGAIN_S = 10.0
 _METADATA = -1  # of no broker
+_LOWEST, _HIGHEST = 4, 12
 # Longer than a start over a long link pauses between two questions to one broker.
 _IDLE_S = 5.0
 _NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
@@ -49,6 +51,19 @@ class Leader:
 
     node: int
     epoch: int
+
+
+@dataclass(slots=True)
+class _Search:
+    """A question about ``topics`` on its way. ``generation``: of the metadata when it was sent."""
+
+    connection: Connection
+    message: Any
+    version: int
+    correlation: int
+    topics: set[str]
+    generation: int
+    asked_at: float
 
 
 class Brokers:
@@ -89,6 +104,7 @@ class Brokers:
         self._asked_at = float("-inf")  # anything
         self._searches = Searches(client.retry_backoff_ms / 1000)
         self._kept: Connection | None = None  # for searches
+        self._search: _Search | None = None
         # After a question, with the time of its end: the next one, or Fetch and Produce, takes it.
         self._idle: dict[Address, tuple[Connection, float]] = {}
         self._warned_at: dict[int, float] = {}
@@ -118,32 +134,43 @@ class Brokers:
         """Refresh when asked for (at most every retry back-off) or when the metadata is old.
 
         Returns whether fresh metadata came in. A cluster that cannot be reached is logged and
-        tried again at the next call: whether to give up is the caller's decision.
+        tried again at the next call: whether to give up is the caller's decision. What a search
+        asks for comes in with a later call.
         """
         self.close_idle()
+        if self._search is not None and self._answered(self._search):
+            return True
         now = self._clock()
         wanted: set[str] | None = None
         rested = (now - self._asked_at) * 1000 >= self.client.retry_backoff_ms
         old = (now - self._refreshed_at) * 1000 >= self.client.metadata_age_ms_max
         if not old and not (self._stale and rested):
-            if not rested or now < self._searches.due:
+            if not rested or now < self._searches.due or self._search is not None:
                 return False
             wanted = self._searches.topics(now)
+            if self._ask_about(wanted):
+                return False
         try:
             self.refresh(wanted)
         except (ClusterError, ConnectionLost) as error:
-            self._warn(_METADATA, f"metadata of cluster {self.client.alias}: {error}")
-            self._refreshed_at = self._asked_at = self._clock()
-            self._stale = True
+            self._failed(error)
             return False
         return True
+
+    def _failed(self, error: Exception) -> None:
+        self._warn(_METADATA, f"metadata of cluster {self.client.alias}: {error}")
+        self._refreshed_at = self._asked_at = self._clock()
+        self._stale = True
 
     def refresh(self, wanted: set[str] | None = None) -> None:
         """Fetch metadata now, of ``wanted`` topics or of all. Raises `ClusterError` when no broker
         answers.
         """
+        response = self._metadata(self.topics if wanted is None else wanted)
+        self._take_in(response, wanted)
+
+    def _take_in(self, response: Any, wanted: set[str] | None) -> None:
         topics = self.topics if wanted is None else wanted
-        response = self._metadata(topics)
         self._addresses = {b.node_id: (b.host, b.port) for b in response.brokers}
         self.cluster_id = response.cluster_id or ""
         if wanted is None:
@@ -179,10 +206,7 @@ class Brokers:
         """The Metadata response for ``topics``; while leaders are looked for, over one connection
         that is kept: a new one costs each broker, and us, more than the question.
         """
-        row = MetadataRequest.MetadataRequestTopic
-        request = MetadataRequest(
-            topics=[row(name=name) for name in sorted(topics)], allow_auto_topic_creation=False
-        )
+        request = _question(topics)
         self.reachable = False
         connection, self._kept = self._kept, None
         if connection is not None and connection.hung_up():
@@ -190,7 +214,7 @@ class Brokers:
             connection = None
         connection = connection or self.any_connection()
         try:
-            response = connection.request(request, lowest=4, highest=12)
+            response = connection.request(request, lowest=_LOWEST, highest=_HIGHEST)
         except ConnectionLost as error:
             connection.close()
             raise Unreachable(
@@ -199,14 +223,68 @@ class Brokers:
         except ClusterError:
             connection.close()
             raise
+        self._has_answered(connection)
+        return response
+
+    def _has_answered(self, connection: Connection) -> None:
         self.reachable = True
         self._warned_at.pop(_METADATA, None)
-        if self._searches:
+        if self._searches and self._kept is None:
             self._limit(connection)
             self._kept = connection
         else:
             self._keep(connection)
-        return response
+
+    def _ask_about(self, topics: set[str]) -> bool:
+        """Ask for ``topics`` over the connection that is kept for that; whether there is one."""
+        connection, self._kept = self._kept, None
+        if connection is None:
+            return False
+        message = _question(topics)
+        try:
+            if connection.hung_up():
+                raise ConnectionLost("the broker closed it")
+            highest = min(_HIGHEST, message.max_version)
+            version = connection.api_version(message.API_KEY, _LOWEST, highest, message.name)
+            correlation = connection.begin(message, version)
+        except (ClusterError, ConnectionLost):
+            connection.close()
+            return False
+        self._search = _Search(
+            connection, message, version, correlation, topics, self.generation, self._clock()
+        )
+        return True
+
+    def _answered(self, search: _Search) -> bool:
+        """Take in the answer to a search once it is there; whether it was.
+
+        A broker that hangs keeps nobody waiting for it.
+        """
+        connection = search.connection
+        limit_ms = min(self.client.connect_timeout_ms, self.client.request_timeout_ms)
+        try:
+            if not connection.readable():
+                if self._clock() - search.asked_at < limit_ms / 1000:
+                    return False
+                raise ConnectionLost(
+                    f"{connection.host}:{connection.port}: no answer to Metadata in time"
+                )
+            response = connection.finish(search.message, search.version, search.correlation)
+        except ConnectionLost as error:
+            self._search = None
+            connection.close()
+            for node, address in self._addresses.items():
+                if address == (connection.host, connection.port):
+                    self._back_off(node, search.asked_at)
+            self.reachable = False
+            self._failed(error)
+            return False
+        self._search = None
+        self._has_answered(connection)
+        if search.generation != self.generation:
+            return False  # what came in meanwhile may be newer
+        self._take_in(response, search.topics)
+        return True
 
     def any_connection(self) -> Connection:
         """A connection to whichever broker answers first: one that idles, or a new one.
@@ -360,10 +438,14 @@ class Brokers:
     def drop(self, connection: Connection) -> None:
         """Forget a broken connection; the broker is tried again after a back-off."""
         connection.close()
-        kept = self._kept
+        kept, search = self._kept, self._search
         if kept is not None and (kept.host, kept.port) == (connection.host, connection.port):
             self._kept = None
             kept.close()
+        asked = None if search is None else search.connection
+        if asked is not None and (asked.host, asked.port) == (connection.host, connection.port):
+            self._search = None
+            asked.close()
         idle, _ = self._idle.pop((connection.host, connection.port), (None, 0.0))
         if idle is not None:
             idle.close()
@@ -382,7 +464,9 @@ class Brokers:
     def close(self) -> None:
         """Close every connection."""
         kept, self._kept = self._kept, None
-        for connection in (*self._connections.values(), *self._coordinators.values(), kept):
+        search, self._search = self._search, None
+        asked = None if search is None else search.connection
+        for connection in (*self._connections.values(), *self._coordinators.values(), kept, asked):
             if connection is not None:
                 connection.close()
         for idle, _ in self._idle.values():
@@ -444,3 +528,10 @@ class Brokers:
                 self._warn(node, f"offsets of cluster {self.client.alias}: {error}")
                 self._stale = True
         return found
+
+
+def _question(topics: Iterable[str]) -> Any:
+    row = MetadataRequest.MetadataRequestTopic
+    return MetadataRequest(
+        topics=[row(name=name) for name in sorted(topics)], allow_auto_topic_creation=False
+    )

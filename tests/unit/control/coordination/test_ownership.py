@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -73,6 +73,7 @@ class Process:
 
     def __init__(self, target: Target, name: str, flow: FlowSettings = FLOW, **more: Any) -> None:
         self.target, self.name, self.flow = target, name, flow
+        self.now_ms: Callable[[], int] = lambda: 0
         self.said: list[str] = []
         self.own = Ownership(
             cast(Cluster, target), flow, name, self.said.append,
@@ -86,7 +87,10 @@ class Process:
         )
 
     def report(self, *, ended: bool = False) -> None:
-        told = DriverReport(FLOW.name, self.name, f"{self.name}:1", "1", 0, 0, ended=ended)
+        now_ms = self.now_ms()
+        told = DriverReport(
+            FLOW.name, self.name, f"{self.name}:1", "1", now_ms, now_ms, ended=ended
+        )
         self.target.produce_many("", [(1, *encode_driver_report(told))])
 
     def waits(self, seconds: int, *owners: Process) -> int:
@@ -127,6 +131,9 @@ def test_the_second_process_stands_by_until_the_first_is_silent(target: Target) 
     assert second.waits(60) == 10
     assert second.own.standing_by == ""
     assert "taken over from run first" in second.said[-1]
+    who = "run first, host first:1, file /first.properties"
+    assert second.own.taken == f"from {who}, of which nothing was heard for 10.0 s"
+    assert first.own.taken == "", "nobody had the flow before"
     first.own.watch()
     assert "(run second" in str(first.own.lost())
     second.own.watch()
@@ -141,9 +148,37 @@ def test_it_takes_over_at_once_when_the_first_ends(target: Target) -> None:
     assert not third.begins()
     first.report(ended=True)
     assert second.waits(60) == 1
+    assert second.own.taken.endswith("/first.properties, which had ended")
     second.report()
     assert third.waits(30, second) == -1
     assert "run second" in third.said[-1]
+
+
+@pytest.mark.parametrize("ahead_s", [3_600, -3_600])
+def test_a_clock_that_is_off_by_an_hour_neither_costs_the_flow_nor_keeps_it(
+    target: Target, ahead_s: int
+) -> None:
+    """Of claims, reports and what a standby says of itself: the order counts, never the time."""
+    base_ms = 1_700_000_000_000
+
+    def of(ahead: int) -> Any:
+        return lambda: base_ms + int((target.now_s + ahead) * 1_000)
+
+    first = Process(target, "first", now_ms=of(ahead_s))
+    second = Process(target, "second", now_ms=of(0))
+    first.now_ms, second.now_ms = of(ahead_s), of(0)
+    assert first.begins()
+    first.report()
+    assert not second.begins()
+    assert second.waits(60, first) == -1, "it lives, whatever time it says it is"
+    assert second.waits(60) == 10
+    second.report()
+    first.own.watch()
+    assert first.own.lost() is not None
+    again = Process(target, "again", now_ms=of(ahead_s))
+    assert not again.begins(), "an hour's difference makes no owner look dead"
+    assert again.waits(60, second) == -1
+    assert again.waits(60) == 10
 
 
 def test_of_two_that_claim_at_once_one_begins(
@@ -205,6 +240,7 @@ def test_take_over_asks_nobody(target: Target) -> None:
     assert first.begins()
     first.report()
     assert second.begins(take_over=True)
+    assert second.own.taken.endswith("/first.properties, as --take-over asked")
     first.own.watch()
     assert first.own.lost() is not None
     assert not first.own.holds()

@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from sparkmirror.cli.main import main
 from sparkmirror.cli.verbs.status import _report, _Row
-from sparkmirror.control.coordination.control_topic import ControlSignals
-from sparkmirror.control.coordination.status import FlowState, judge, judge_group
+from sparkmirror.control.coordination import status
+from sparkmirror.control.coordination.control_topic import ControlSignals, ControlTopicWriter
+from sparkmirror.control.coordination.status import (
+    FlowState,
+    forget_ended_runs,
+    judge,
+    judge_group,
+)
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.internal_topics.commands import Command, CommandKind, encode_command
 from sparkmirror.internal_topics.driver_report import DriverReport
@@ -25,6 +33,7 @@ from sparkmirror.model import (
     SlotProgress,
     TopicPartition,
 )
+from sparkmirror.wire.admin.cluster import Cluster
 from tests.unit.config_files import BASE, write
 
 FLOW = "A->B"
@@ -219,6 +228,35 @@ def test_processes_of_one_group_are_one_flow() -> None:
     later = judge_group(signals, FLOW, NOW + 100_000)
     assert (later.state, later.runs) == (FlowState.DEAD, ())
     assert judge_group(ControlSignals(), FLOW, NOW).state is FlowState.NEVER_RAN
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "ended", "forgotten"),
+    [
+        (5, False, False),
+        (3_600, False, False),  # its clock may be an hour behind ours
+        (-3_600, False, False),
+        (3 * 3_600, False, True),
+        (5, True, True),
+        (-3_600, True, True),
+    ],
+)
+def test_what_a_process_of_a_group_left_is_deleted_once_it_has_certainly_ended(
+    monkeypatch: pytest.MonkeyPatch, ago_s: int, ended: bool, forgotten: bool
+) -> None:
+    ends = ClusterClient("A", ("a:1",), "c"), ClusterClient("B", ("b:1",), "c")
+    flow = FlowSettings(*ends, *ends, mode=MirrorMode.MM1)
+    each = f"{flow.name}#r1"
+    signals = ControlSignals(
+        (replace(command(RUN, ago_s=ago_s), flow=each),),
+        progress=(replace(slot(3, ago_s=ago_s), flow=each, run_id="r1"),),
+        drivers=(replace(driver(ago_s, ended=ended), flow=each),),
+    )
+    monkeypatch.setattr(status, "read_signals", lambda *_: signals)
+    deleted: list[object] = []
+    writer = SimpleNamespace(forget=lambda *what: deleted.append(what))
+    forget_ended_runs(cast(Cluster, None), cast(ControlTopicWriter, writer), flow, NOW)
+    assert deleted == ([(each, [3])] if forgotten else [])
 
 
 def test_a_group_is_paused_when_all_of_its_processes_were_told() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any, cast
+
 import pytest
 
 from sparkmirror.data.read import resume as resuming
@@ -135,6 +138,92 @@ def test_behind_holes_both_logs_must_end_alike(
     found = resuming._skip(flow, routes, routes, {p: (10, PositionMetadata())}, behind, 0.0)
     assert found == ({} if resumed is None else {p.source: Resumed(resumed, 10)})
     assert compared == ([(10, 20), (5, 10)] if counted == 20 else [])
+
+
+class _Target:
+    """A cluster whose high watermark of ``A.t-0`` goes on with each look, up to ``last``."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.mark, self.last = first, last
+        self.looks = 0
+
+    def refresh_if_due(self) -> None:
+        pass
+
+    def list_offsets(self, wanted: Iterable[TopicPartition], *_: Any, **__: Any) -> dict[Any, int]:
+        self.looks += 1
+        found = dict.fromkeys(wanted, self.mark)
+        self.mark = min(self.last, self.mark + 2)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "leaders_end", "producer_id", "counted", "looks"),
+    [
+        (10, 10, 10, 7, 10, 1),
+        (5, 10, 10, 7, 10, 4),  # followers take a moment
+        (5, 10, 10, -1, 5, 1),  # nothing can be skipped anyway
+        (5, 5, -1, 7, 5, 1),  # a broker that does not tell
+    ],
+)
+def test_what_only_the_leader_has_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+    first: int,
+    last: int,
+    leaders_end: int,
+    producer_id: int,
+    counted: int,
+    looks: int,
+) -> None:
+    """Consumers cannot read it yet: it would be written again, and be there twice later."""
+    p = SourcePartition("t", 0, "A.t")
+    seen: dict[object, int] = {}
+
+    def skip(*arguments: Any) -> dict[TopicPartition, Resumed]:
+        seen.update({one: end for one, (_, end) in arguments[4].items()})
+        return {}
+
+    monkeypatch.setattr(resuming, "_skip", skip)
+    monkeypatch.setattr(resuming.time, "sleep", lambda _: None)
+    clients = [ClusterClient(name, ("a:1",), "c") for name in "AB"]
+    flow, target = FlowSettings(*clients, *clients), _Target(first, last)
+    position = {p: (3, PositionMetadata(target_end=4, producer_id=producer_id))}
+    found = resuming.resume(
+        *(flow, Routes(clients[0]), cast(Routes, target), position), {p.target: leaders_end}
+    )
+    assert seen == {p: counted}
+    assert found == {p.source: Resumed(3, counted)}
+    assert target.looks == looks
+
+
+def test_a_leader_that_does_not_answer_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    p = SourcePartition("t", 0, "A.t")
+    clients = [ClusterClient(name, ("a:1",), "c") for name in "AB"]
+    target = Routes(clients[1])
+    monkeypatch.setattr(target, "refresh_if_due", lambda: True)
+    monkeypatch.setattr(target, "refresh", lambda: None)
+    monkeypatch.setattr(target, "list_offsets", lambda *_, **__: {})
+    flow = FlowSettings(*clients, *clients)
+    position = {p: (3, PositionMetadata(target_end=4, producer_id=7))}
+    assert resuming.resume(flow, Routes(clients[0]), target, position, {p.target: 9}) == {
+        p.source: Resumed(3)
+    }
+    assert "A.t-0: its leader does not answer" in caplog.text
+
+
+def test_followers_that_hang_are_told_and_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tp, now = TopicPartition("A.t", 0), [0.0]
+    monkeypatch.setattr(resuming.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(resuming.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+    target = _Target(5, 5)
+    found = resuming._followed(cast(Routes, target), {tp: 5}, {tp: 9})
+    assert found == {tp: 5}
+    assert resuming._FOLLOWERS_S <= now[0] < resuming._FOLLOWERS_S + 1
+    assert "up to 4 records arrive again" in caplog.text
 
 
 def test_the_end_of_a_chunk_is_known_only_with_its_last_batch() -> None:

@@ -57,11 +57,13 @@ class Cluster:
 
     ``asked``: number of the connection and name of each request. ``known``: whether the group has
     a position. ``failing``: requests by name of which the next one gets no answer but the end.
+    ``lagging``: how many more times the high watermark is behind the leader's log.
     """
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, str]] = []
         self.known = True
+        self.lagging = 0
         self.failing: set[str] = set()
         self._server = socket.create_server((HOST, 0))
         self.port: int = self._server.getsockname()[1]
@@ -180,6 +182,9 @@ class Cluster:
 
     def _offset(self, topic: str, timestamp: int) -> int:
         ours = topic in ("t", "A.t")
+        if ours and timestamp == -1 and self.lagging:
+            self.lagging -= 1
+            return 38
         return 40 if ours and timestamp == -1 else 0
 
     def _epochs(self, request: Any) -> OffsetForLeaderEpochResponse:
@@ -253,6 +258,17 @@ def test_a_slot_begins_with_few_waits(
         assert connection is not None
         assert connection.socket.gettimeout() == routes.client.request_timeout_ms / 1000
     assert (source.connections, target.connections) == (1, 2)
+
+
+def test_a_slot_waits_for_followers_before_it_reads_where_the_target_ends(
+    reader: SlotReader, clusters: tuple[Cluster, Cluster]
+) -> None:
+    """What only the leader has is there already, and would be written again."""
+    _, target = clusters
+    target.lagging = 4  # the look at the log, and three at its end
+    assert reader._start() == {TP: 40}
+    assert target.lagging == 0
+    assert target.names()[-4:] == ["ListOffsets"] * 4
 
 
 @pytest.mark.parametrize("name", ["FindCoordinator", "OffsetFetch", "ListOffsets", "Metadata"])

@@ -22,6 +22,7 @@ from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.produce.producer import Producer
 from tests.property.simulated_target import answer_frame, parse_request
+from tests.unit.wire.cluster.test_metadata import refreshed
 from tests.unit.wire.fetch.test_fetcher import Broker as FetchBroker
 
 HOST = "127.0.0.1"
@@ -253,7 +254,7 @@ def test_hundreds_without_a_leader_are_asked_about_together(cluster: Cluster) ->
         for number, tp in enumerate(ALL[1:]):
             if cluster.now > began + number * 0.3:  # one after the other
                 routes.mark_stale(tp)
-        routes.refresh_if_due()
+        refreshed(routes)
         cluster.now += STEP_S
     late = cluster.searches(began + 40)
     assert len(late) <= 5

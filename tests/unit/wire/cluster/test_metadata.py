@@ -7,9 +7,10 @@ import logging
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -61,7 +62,7 @@ class FakeBroker:
             thread.start()
 
     def _serve(self, peer: socket.socket) -> None:
-        with peer, peer.makefile("rb") as stream:
+        with suppress(OSError), peer, peer.makefile("rb") as stream:
             while head := stream.read(4):
                 request = stream.read(struct.unpack(">i", head)[0])
                 key, version, correlation = struct.unpack_from(">hhi", request)
@@ -93,11 +94,12 @@ class FakeBroker:
 
 @dataclass
 class World:
-    """Two brokers, what they say, and the time."""
+    """Two brokers, what they say, and the time. Without ``answers`` they hang at Metadata."""
 
     one: FakeBroker
     two: FakeBroker
     says: dict[str, Any]
+    answers: threading.Event = field(default_factory=threading.Event)
     now: float = 100.0
 
     def brokers(self, *bootstrap: str, **more: Any) -> Brokers:
@@ -140,12 +142,21 @@ def tp(number: int) -> TopicPartition:
 @pytest.fixture
 def world() -> Iterator[World]:
     says: dict[str, Any] = {}
-    one, two = (FakeBroker(lambda: says["metadata"]) for _ in range(2))
+    answers = threading.Event()
+    answers.set()
+
+    def said() -> MetadataResponse | None:
+        answers.wait(20)
+        found: MetadataResponse | None = says["metadata"]
+        return found
+
+    one, two = (FakeBroker(said) for _ in range(2))
     says["metadata"] = metadata({1: one.port, 2: two.port}, {0: (1, 3, 0), 1: (2, 5, 0)})
     with ExitStack() as stack:
         stack.callback(one.stop)
         stack.callback(two.stop)
-        yield World(one, two, says)
+        stack.callback(answers.set)
+        yield World(one, two, says, answers)
 
 
 @pytest.fixture
@@ -212,13 +223,21 @@ def test_metadata_is_asked_for_when_it_is_due(world: World) -> None:
     assert world.one.asked + world.two.asked == known.generation == 4
 
 
+def refreshed(known: Brokers) -> bool:
+    """`Brokers.refresh_if_due`, with the answer to what it asks for leaders."""
+    if known.refresh_if_due():
+        return True
+    search = known._search
+    return search is not None and search.connection.readable(10) and known.refresh_if_due()
+
+
 def _looks(world: World, known: Brokers, seconds: float) -> list[float]:
     """When metadata came in while somebody wants to know who leads the first partition."""
     found, began = [], world.now
     while world.now < began + seconds:
         if tp(0) not in known.leaders:
             known.mark_stale(tp(0))
-        if known.refresh_if_due():
+        if refreshed(known):
             found.append(round(world.now - began, 1))
         world.now += 0.1
     return found
@@ -243,7 +262,7 @@ def test_a_partition_without_leader_is_asked_about_less_and_less_often(world: Wo
     world.now += 20
     assert not known.refresh_if_due(), "nobody wants to know"
     known.mark_stale(tp(0))
-    assert known.refresh_if_due(), "and now at once"
+    assert refreshed(known), "and now at once"
     known.close()
 
 
@@ -259,10 +278,10 @@ def test_a_leader_that_denies_it_is_looked_for_at_once_whoever_else_is_missing(
         world.now += 0.5
         world.says["metadata"] = metadata(ports, {0: (-1, 3, 5), 1: (2, epoch, 0)})
         known.mark_stale(tp(1))
-        assert known.refresh_if_due()
+        assert refreshed(known)
         assert known.leaders[tp(1)] == Leader(2, epoch)
     # Where metadata goes on naming the one that denies it, there is no hurry.
-    asked = sum(bool(known.mark_stale(tp(1)) or known.refresh_if_due()) for _ in _seconds(world))
+    asked = sum(bool(known.mark_stale(tp(1)) or refreshed(known)) for _ in _seconds(world))
     assert 3 <= asked <= 8
     known.close()
 
@@ -302,6 +321,90 @@ def test_searches_ask_for_their_topics_alone_over_one_connection(world: World) -
     assert again is not None
     known.drop(broken)
     assert again.socket.fileno() == -1
+    known.close()
+
+
+def _searching(world: World) -> Brokers:
+    """A search for the first partition's leader is on its way, and its broker hangs."""
+    known = world.brokers()
+    world.says["metadata"] = metadata({1: world.one.port}, {0: (-1, 3, 5), 1: (1, 3, 0)})
+    known.refresh()
+    _looks(world, known, 20)
+    assert known._search is None
+    world.answers.clear()
+    world.now += 6
+    known.mark_stale(tp(0))
+    assert not known.refresh_if_due()
+    assert known._search is not None
+    return known
+
+
+def test_a_search_keeps_nobody_waiting_for_a_broker_that_is_far_or_hangs(world: World) -> None:
+    known = _searching(world)
+    asked, began = world.one.asked, time.monotonic()
+    for _ in range(90):
+        known.mark_stale(tp(0))
+        assert not known.refresh_if_due()
+        assert time.monotonic() - began < 5
+        world.now += 0.1
+    assert known.leaders == {tp(1): Leader(1, 3)}
+    assert known.connection(1) is not None, "what else there is to do goes on"
+    world.says["metadata"] = metadata({1: world.one.port}, {0: (1, 4, 0), 1: (1, 3, 0)})
+    world.answers.set()
+    assert refreshed(known)
+    assert known.leaders == {tp(0): Leader(1, 4), tp(1): Leader(1, 3)}
+    assert world.one.asked <= asked + 1, "one question at a time"
+    known.close()
+
+
+def test_a_search_without_an_answer_is_given_up(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = _searching(world)
+    search = known._search
+    assert search is not None
+    world.now += 10
+    with caplog.at_level(logging.WARNING):
+        assert not known.refresh_if_due()
+    assert "no answer to Metadata in time" in caplog.text
+    assert (known._search, known.reachable) == (None, False)
+    assert search.connection.socket.fileno() == -1
+    assert known.connection(1) is None, "others are asked before this one"
+    world.answers.set()
+    world.now += 1
+    assert known.refresh_if_due()
+    assert known.reachable
+    known.close()
+
+
+def test_what_came_in_meanwhile_is_not_replaced_by_a_late_answer(world: World) -> None:
+    known = _searching(world)
+    search = known._search
+    assert search is not None
+    known.generation += 1
+    known.leaders[tp(0)] = Leader(1, 9)
+    world.answers.set()
+    assert search.connection.readable(10)
+    assert not known.refresh_if_due()
+    assert known.leaders[tp(0)] == Leader(1, 9)
+    again = known._search
+    assert again is not None, "it is asked for once more"
+    assert again is not search
+    assert again.connection is search.connection
+    known.close()
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_search_ends_with_its_brokers_connections(world: World, closes: bool) -> None:
+    known = _searching(world)
+    search, other = known._search, known.connection(1)
+    assert search is not None
+    assert other is not None
+    if closes:
+        known.close()
+    else:
+        known.drop(other)
+    assert search.connection.socket.fileno() == -1
     known.close()
 
 
