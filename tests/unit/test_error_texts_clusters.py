@@ -304,7 +304,7 @@ def test_a_transaction_is_written_anew_by_its_own_writer_alone(
         _close_writer=lambda: None,
         _writer=SimpleNamespace(control_offset=0, run_id="r"),
         _flow=FLOW,
-        _task=SimpleNamespace(slot=0, lanes=lanes, ends=SimpleNamespace(lost=set())),
+        _task=SimpleNamespace(slot=0, lanes=lanes, ends=SimpleNamespace(lost=())),
     )
     where = "flow A->A"
     check(lambda: ExactlyOnce._identity_again(ours), TransactionError, "an old one", where, "")

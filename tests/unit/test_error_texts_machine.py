@@ -95,7 +95,7 @@ def test_what_the_cache_has_no_room_for(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(maven, "_fetch", raising(FULL))
     check(
-        lambda: maven.resolve(["a:b:1"], java=home), MachineError, "(No space left on device)",
+        lambda: maven.resolve("a:b:1", java=home), MachineError, "(No space left on device)",
         "maven", "Free some disk space",
     )  # fmt: skip
 
