@@ -1,4 +1,4 @@
-"""Source topics beside their remote topics: what would be refused, lost or done differently.
+"""Compares source topics with their remote topics: what would be rejected, lost, or changed.
 
 All functions are pure: facts in, findings out.
 """
@@ -20,7 +20,7 @@ _PER_DAY = 86_400.0
 
 
 def compare_topics(flow: FlowSettings, pairs: Sequence[Pair], brokers: int) -> list[Finding]:
-    """Partition counts, replication, message sizes and settings of all topics."""
+    """Check partition counts, replication, message sizes and configs of all topics."""
     if not pairs:
         return []
     checks: dict[str, tuple[str, Callable[[Pair], Iterable[tuple[Level, str, str]]]]] = {
@@ -94,7 +94,7 @@ def _replication(flow: FlowSettings, pair: Pair, brokers: int) -> Iterable[tuple
     insync = _number(pair.target_configs, "min.insync.replicas")
     if insync is None or insync <= (have := min(factor, brokers) if factor > 0 else brokers):
         return
-    if min(insync, factor) > have:  # replicas are away that brokers of all versions insist on
+    if min(insync, factor) > have:  # too few replicas are up, for brokers of any version
         yield (
             Level.FAIL,
             f"min.insync.replicas={insync}, but there can be {_count(have, 'replica')} in sync: "
@@ -163,15 +163,15 @@ def _settings(pair: Pair) -> Iterable[tuple[Level, str, str]]:
         )
 
 
-# -- times -----------------------------------------------------------------------------------------
+# -- timestamps and retention ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class CopyTimes:
-    """What is known of the times in one topic.
+    """Timestamps in one topic (epoch ms); None if unknown.
 
-    ``oldest_ms``: of the first record that is still to be copied; ``newest_ms``: the largest
-    timestamp. None where nobody knows.
+    ``oldest_ms``: of the oldest record that is still to be copied. ``newest_ms``: the largest
+    timestamp.
     """
 
     oldest_ms: int | None = None
@@ -181,7 +181,7 @@ class CopyTimes:
 def judge_timestamps(
     pairs: Iterable[Pair], times: Mapping[str, CopyTimes], now_ms: float
 ) -> list[Finding]:
-    """Whether the target's limits of record timestamps refuse what the source holds."""
+    """Check whether the target's limits for record timestamps reject records of the source."""
     check, tried = "timestamps", "compare record timestamps with the target's limits"
     found = []
     known = 0
@@ -230,9 +230,9 @@ def judge_retention(
     rate_bytes_s: float,
     now_ms: float,
 ) -> list[Finding]:
-    """Whether records expire before they are copied, or as soon as they have been.
+    """Check whether records expire before they are copied, or soon after.
 
-    ``bytes_left``: what is to be copied of each partition, None when nobody tells.
+    ``bytes_left``: bytes still to be copied, per partition; None if unknown.
     """
     check = "retention"
     total = sum((bytes_left or {}).values())
@@ -284,7 +284,7 @@ def judge_retention(
 
 
 def _retention_s(configs: Configs) -> float | None:
-    """Seconds that records are kept; None when for ever, or unknown."""
+    """Seconds that records are kept; None if for ever, or unknown."""
     if "delete" not in (_text(configs, "cleanup.policy") or "delete"):
         return None
     kept_ms = _number(configs, "retention.ms")
@@ -304,7 +304,7 @@ def _number(configs: Configs, name: str) -> int | None:
 
 
 def _span(seconds: float) -> str:
-    """``40 s``, ``10.0 min``, ``1.9 h``, ``3.2 days``."""
+    """``seconds`` as text: ``40.0 s``, ``10.0 min``, ``1.9 h``, ``3.2 days``."""
     for least, divisor, unit in (
         (2 * _PER_DAY, _PER_DAY, "days"), (5_400.0, 3_600.0, "h"), (120.0, 60.0, "min")
     ):  # fmt: skip

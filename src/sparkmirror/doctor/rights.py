@@ -1,4 +1,4 @@
-"""What the mirror must be allowed to do on both clusters, tried without any effect."""
+"""Checks the mirror's permissions on both clusters, without changing anything."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _grant(alias: str, acl: str) -> str:
 
 
 def check_topics(source: Inspector, flow: FlowSettings, facts: SourceFacts) -> list[Finding]:
-    """Whether each entry of the topic list is the name of something that can be seen."""
+    """Check that each entry of the topic list matches a topic, and that partitions have leaders."""
     tried = "list the topics and compare them with the list in the file"
     alias = flow.source.alias
     findings = []
@@ -72,7 +72,7 @@ def check_topics(source: Inspector, flow: FlowSettings, facts: SourceFacts) -> l
 
 
 def _alternatives(include: Iterable[str]) -> list[str]:
-    """The lists' entries; a plain ``a|b`` counts as two."""
+    """The entries of the list; a plain ``a|b`` counts as two."""
     found: list[str] = []
     for entry in include:
         found += entry.split("|") if re.fullmatch(r"[\w.|*-]+", entry) else [entry]
@@ -91,7 +91,7 @@ def _leaders(flow: FlowSettings, facts: SourceFacts) -> list[Finding]:
 
 
 def check_read(source: Inspector, flow: FlowSettings, facts: SourceFacts) -> list[Finding]:
-    """Read on the topics, and DescribeConfigs for those whose remote topic is to be made."""
+    """Check Read and DescribeConfigs on the source topics."""
     alias = flow.source.alias
     findings = _refused(
         source.readable(facts.topics) if facts.topics else {},
@@ -134,7 +134,7 @@ def _refused(
 
 
 def check_java(source: Inspector, flow: FlowSettings, _facts: SourceFacts) -> list[Finding]:
-    """Who is in the group of MirrorMaker 1: the mirror will share the partitions with them."""
+    """List members of the MirrorMaker 1 group: the mirror will share the partitions with them."""
     if flow.mode is not MirrorMode.MM1:
         return []
     subject = f"cluster {flow.source.alias}, group {flow.group_id}"
@@ -154,7 +154,7 @@ def check_java(source: Inspector, flow: FlowSettings, _facts: SourceFacts) -> li
 
 
 def check_group(keeper: Inspector, flow: FlowSettings) -> list[Finding]:
-    """Read on the group whose committed offsets are the positions."""
+    """Check Read on the group whose committed offsets are the positions. Raises `MirrorError`."""
     group = flow.position_group
     subject = f"cluster {keeper.alias}, group {group}"
     tried = "ask what this principal may do with the group"
@@ -179,7 +179,10 @@ def check_group(keeper: Inspector, flow: FlowSettings) -> list[Finding]:
 
 
 def check_create(target: Inspector, flow: FlowSettings, facts: TargetFacts) -> list[Finding]:
-    """Creating the missing remote topics, growing and configuring those that are there."""
+    """Check creating missing remote topics, and Alter and AlterConfigs on existing ones.
+
+    Raises `MirrorError`.
+    """
     alias = target.alias
     tried = "create the missing remote topics with validate_only"
     errors = [
@@ -209,7 +212,7 @@ def check_create(target: Inspector, flow: FlowSettings, facts: TargetFacts) -> l
 
 
 def check_write(target: Inspector, flow: FlowSettings, source: SourceFacts) -> list[Finding]:
-    """Write on all remote topics."""
+    """Check Write on all remote topics, existing or not. Raises `MirrorError`."""
     wanted = FlowTopics(flow)
     names = [wanted.remote(name) for name in source.topics]
     tried = "produce to a partition that no topic has"
@@ -218,7 +221,7 @@ def check_write(target: Inspector, flow: FlowSettings, source: SourceFacts) -> l
 
 
 def check_internal(target: Inspector, flow: FlowSettings) -> list[Finding]:
-    """The mirror's own topics on the target: create, write, read."""
+    """Check creating, writing and reading the internal topics. Raises `MirrorError`."""
     written, orders = [control_topic(flow), gaps_topic(flow)], orders_topic(flow)
     if flow.mode is MirrorMode.MM2:
         written.append(offset_storage_topic(flow))
@@ -238,7 +241,7 @@ def check_internal(target: Inspector, flow: FlowSettings) -> list[Finding]:
     ]
     findings += _lacking(check, tried, alias, target.writable(written), "Write")
     findings += _lacking(check, tried, alias, target.readable(written), "Read")
-    # Without it commands take the control topic, so this is no more than a warning.
+    # Without the orders topic, commands use the control topic, so this is only a warning.
     findings += _lacking(check, tried, alias, target.readable([orders]), "Read")
     own = f"topic {orders}"
     findings = [replace(f, level=Level.WARN) if f.subject.endswith(own) else f for f in findings]
@@ -246,9 +249,10 @@ def check_internal(target: Inspector, flow: FlowSettings) -> list[Finding]:
 
 
 def check_group_topics(cluster: Inspector, flow: FlowSettings, side: str) -> list[Finding]:
-    """The topics of offset syncs and checkpoints on one ``side``, ``source`` or ``target``.
+    """Check creating and writing the topics of offset syncs and checkpoints on one ``side``.
 
-    The mirror copies records without them, so nothing here is more than a warning.
+    ``side``: ``source`` or ``target``. Records are mirrored without these topics, so every finding
+    is at most a warning. Raises `MirrorError`.
     """
     check, alias = "group-topics", cluster.alias
     wanted = [topic for place, topic in offset_topics(flow) if place == side]
