@@ -97,9 +97,9 @@ class FlowControl:
         self._started_ms = now_ms()
         self._wanted = FlowTopics(settings)
         self.over = threading.Event()
-        """Nothing of the flow is done here any more: others may mirror it."""
+        """Set when this process has finished with the flow: another process may mirror it."""
         self.to_go_s: float | None = None
-        """How long it still needs to catch up, by the run's meters."""
+        """Seconds until the flow has caught up, by the run's meters; None if unknown."""
         self._ended = False
         self._reporting = threading.Lock()
         self.clusters = clusters = FlowClusters(settings)

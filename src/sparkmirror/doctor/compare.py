@@ -13,7 +13,7 @@ from sparkmirror.doctor.finding import Finding, Level, gathered, ok
 from sparkmirror.model import FlowSettings, MirrorMode, Partitioner, TopicPartition
 
 ONE_REPLICA = "one replica only"
-"""How the finding begins that is advice, not trouble."""
+"""Start of the text of a finding that is only advice."""
 
 _COPY_SECONDS_NOTED = 60.0
 _PER_DAY = 86_400.0

@@ -71,13 +71,13 @@ LOSS_CODES = {
     GapKind.TRUNCATED: "LOG_TRUNCATED",
     GapKind.REPLACED: "CLUSTER_REPLACED",
 }
-"""How losses at the source are counted and named in errors and halts."""
+"""Codes of losses at the source, in metrics, errors and halts."""
 TARGET_LOSS_CODES = {
     GapKind.TARGET_TRUNCATED: "TARGET_TRUNCATED",
     GapKind.TARGET_RECREATED: "TARGET_RECREATED",
     GapKind.TARGET_REPLACED: "TARGET_REPLACED",
 }
-"""Likewise losses at the target."""
+"""Codes of losses at the target."""
 SKIPPED, DEAD_LETTERED = "RECORD_SKIPPED", "RECORD_DEAD_LETTERED"
 GAP_CODES = frozenset({*LOSS_CODES.values(), *TARGET_LOSS_CODES.values(), SKIPPED, DEAD_LETTERED})
 

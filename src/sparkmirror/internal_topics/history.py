@@ -27,9 +27,9 @@ __all__ = [
 ]
 
 RUN_MAX = 300
-"""Events of one run; the newest take the places of the oldest."""
+"""Largest number of events of one run; newer events overwrite the oldest."""
 KEPT_MAX = 1_000
-"""Events of a flow that a start leaves."""
+"""Largest number of events of a flow that a start keeps."""
 _TEXT_CHARS_MAX = 2_000
 
 _KEY = re.compile(r"(.+)/history/[^/]+-\d{1,9}")

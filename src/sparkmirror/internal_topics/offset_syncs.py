@@ -16,7 +16,7 @@ from sparkmirror.model import TopicPartition
 __all__ = ["SLOTS", "OffsetSync", "OffsetSyncStore", "PartitionState"]
 
 SLOTS = 64
-"""Syncs that the store keeps per partition."""
+"""Number of syncs that the store keeps per partition."""
 
 _INT64_MAX = (1 << 63) - 1
 _UINT64 = 1 << 64

@@ -30,7 +30,7 @@ from sparkmirror.internal_topics.flow_claims import (
 from sparkmirror.model import FlowSettings
 
 REPORTS_PER_SESSION = 4
-"""How often the owner reports in one session, and whoever stands by."""
+"""Reports per session, of an owner and of a standby."""
 # For claims of releases that give no session; those report every ten seconds.
 _OLD_SESSION_S = 30.0
 
@@ -59,14 +59,14 @@ class Contest:
         self._gone = gone
         self._place = own_place()
         self.claim: Claim | None = None
-        """The newest claim that counts."""
+        """The newest valid claim."""
         self.stranger = ""
-        """A run that began after the newest claim and made none: a release that knows no claims.
+        """A run that started after the newest claim without one: its release has no claims.
 
-        With a secret there is none: anybody could write that.
+        Always empty with a secret, because a run command is not signed.
         """
         self.sealed = False
-        """Whether the newest claim is signed and we have no secret to believe it by."""
+        """Whether the newest claim is signed and we have no secret to check it with."""
         self._drivers: dict[str, DriverReport] = {}
         self._heard_s: dict[str, float] = {}
         self._since_s: float | None = None

@@ -83,7 +83,7 @@ class Ownership:
         self._told_s = float("-inf")
         self.stands_by = False
         self.term = 0
-        """Of our own claim; 0 without a secret."""
+        """Term of our own claim; 0 without a secret."""
 
     @property
     def look_interval_s(self) -> float:

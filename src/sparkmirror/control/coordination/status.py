@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 REPORT_AGE_MS_MAX = 30_000
-"""Driver and slots report every ten seconds at least."""
+"""Drivers and slots report at least every ten seconds."""
 STARTING_MS_MAX = 60_000
 
 

@@ -33,9 +33,9 @@ class Publication:
         self.version = 0
         self.member: Member | None = None
         self.draining = False
-        """Whether the slots were told to finish, from here or elsewhere."""
+        """Whether the slots were commanded to drain, by this process or another."""
         self.told = threading.Event()
-        """Set once this process has told them."""
+        """Set once this process has written the drain command."""
         self._writer = writer
         self._channel = channel
         self._run_id = run_id

@@ -61,7 +61,7 @@ class SlotReports:
     ) -> None:
         self.share: GroupShare | None = None
         self.paused = False
-        """Whether somebody paused the flow."""
+        """Whether the flow is paused."""
         self.gaps = GapTeller(target, settings, say, since_ms=now_ms(), note=history.note_gap)
         self._name = settings.name
         self._run_id = run_id

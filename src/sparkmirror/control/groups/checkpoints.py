@@ -105,7 +105,11 @@ class CheckpointStore:
     def __init__(self) -> None:
         self._known: dict[str, dict[TopicPartition, Checkpoint]] = {}
         self.withdrawn: dict[tuple[str, TopicPartition], int] = {}
-        """Target offsets of checkpoints that went back, by group and remote partition."""
+        """Target offset of the last withdrawn checkpoint, by group and remote partition.
+
+        A checkpoint is withdrawn by one with a smaller target offset for a group that was not
+        rewound.
+        """
         self.skipped = 0
 
     def load(self, topic: TopicFollower) -> bool:

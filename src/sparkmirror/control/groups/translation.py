@@ -22,7 +22,7 @@ from sparkmirror.model import TopicPartition
 Row = tuple[int, bytes, bytes | None]
 
 RowKey = tuple[str, int]
-"""Topic id and first source offset of a row: what its key holds beside the partition."""
+"""Topic id and first source offset of a row: the key without the partition."""
 
 _SPARE_ROWS = 16
 
@@ -149,9 +149,9 @@ class Translation:
         self._store = OffsetSyncStore(must_read_to_end=must_read_to_end)
         self._known: dict[TopicPartition, _Logs] = {}
         self.skipped = 0
-        """Records of both topics that could not be read."""
+        """Number of records of both topics that could not be decoded."""
         self.topic_ids: Mapping[str, str] = {}
-        """The source's topics as they are now: without an id, the one mirrored last counts."""
+        """Ids of the source's topics now. Without an id, the topic mirrored last is used."""
 
     def catch_up(self) -> int:
         """Read both topics to their current ends; returns the number of new records.

@@ -17,7 +17,7 @@ from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.admin.cluster import Cluster
 
 PAUSED = "PAUSED"
-"""Code of the halts of a paused flow that a ``--once`` run leaves out."""
+"""Halt code for the partitions of a paused flow, which a ``--once`` run leaves out."""
 
 
 _FREEZE_TIMEOUT_S = 30.0

@@ -14,7 +14,7 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.wire.admin.cluster import Cluster
 
 Reader = tuple[str, TopicPartition]
-"""Who is behind in which partition: the name of a consumer group, or of a flow."""
+"""Name of a consumer group or flow, and the partition in which it is behind."""
 
 _UNKNOWN_LOOKS = 15
 

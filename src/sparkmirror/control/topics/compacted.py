@@ -14,10 +14,10 @@ from sparkmirror.wire.cluster.views import NewTopic
 __all__ = ["COMPACTED", "CompactedTopic", "TopicFollower", "create_compacted", "plan_compacted"]
 
 COMPACTED = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
-"""Configs of a compacted topic of the mirror's own.
+"""Configs of the mirror's own compacted topics.
 
-Brokers refuse records from more than an hour ahead of their clocks (Kafka 4's default). What time
-it is on the mirror's machine must not matter to what it needs itself: the brokers stamp that.
+By default Kafka 4 rejects records with timestamps more than an hour ahead of the broker's clock.
+LogAppendTime makes these topics independent of the clock of the mirror's machine.
 """
 
 

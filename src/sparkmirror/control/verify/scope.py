@@ -22,7 +22,7 @@ __all__ = ["STRETCH", "Bound", "Offsets", "Progress", "Scope"]
 
 _POLL_S = 0.5
 STRETCH = 1_000
-"""Records in a stretch of a sample."""
+"""Largest number of records in one stretch of a sample."""
 
 
 @dataclass(frozen=True, slots=True)
