@@ -45,7 +45,7 @@ def compare_topics(flow: FlowSettings, pairs: Sequence[Pair], brokers: int) -> l
             for pair in pairs
             for level, what, do in judge(pair)
         ]
-        fine = ok(check, f"{len(pairs)} topics", tried, "nothing is in the way")
+        fine = ok(check, f"{len(pairs)} topics", tried, "no problem found")
         findings += gathered(found) or [fine]
     return findings
 
@@ -63,10 +63,10 @@ def _partitions(flow: FlowSettings, pair: Pair) -> Iterable[tuple[Level, str, st
         )
         yield Level.WARN, f"{told}: records go to partitions by key", do
     elif there < here:
-        do = f"Raise it to {here} before, if other producers of this topic choose by key."
+        do = f"Raise it to {here} before that, if other producers partition this topic by key."
         yield Level.WARN, f"{told}: the mirror will raise it when it starts", do
     elif there > here:
-        do = "Keep it so only if no producer chooses partitions by key, or make the topic anew."
+        do = "Keep it so only if no producer partitions by key, or recreate the topic."
         yield Level.WARN, f"{told}: producers that move will spread keys differently", do
 
 
@@ -82,14 +82,14 @@ def _replication(flow: FlowSettings, pair: Pair, brokers: int) -> Iterable[tuple
         else:
             yield (
                 Level.WARN,
-                f"the topic has {factor} replicas, {_count(brokers, 'broker')} answer",
+                f"the topic has {factor} replicas, {_count(brokers, 'broker')} respond",
                 "Bring the missing brokers back.",
             )
     elif factor == 1 and brokers >= 3:
         yield (
             Level.WARN,
             f"{ONE_REPLICA}, on a target of {brokers} brokers",
-            "Set replication.factor=3: with one replica a dead broker takes its data along.",
+            "Set replication.factor=3: with one replica, a broker that dies loses the data.",
         )
     insync = _number(pair.target_configs, "min.insync.replicas")
     if insync is None or insync <= (have := min(factor, brokers) if factor > 0 else brokers):
@@ -98,14 +98,14 @@ def _replication(flow: FlowSettings, pair: Pair, brokers: int) -> Iterable[tuple
         yield (
             Level.FAIL,
             f"min.insync.replicas={insync}, but there can be {_count(have, 'replica')} in sync: "
-            "every write with acks=all is refused",
+            "every write with acks=all is rejected",
             f"Bring the missing brokers back, or set min.insync.replicas to {max(1, have - 1)}.",
         )
         return
     yield (
         Level.WARN,
         f"min.insync.replicas={insync} with {_count(have, 'replica')}: brokers from Kafka 3.7 on "
-        f"take it for {have}, older ones refuse every write with acks=all",
+        f"treat it as {have}, older ones reject every write with acks=all",
         f"Set min.insync.replicas of the target topic to {max(1, have - 1)}, or raise its "
         "replication factor.",
     )
@@ -148,7 +148,7 @@ def _settings(pair: Pair) -> Iterable[tuple[Level, str, str]]:
     if codec not in ("", "producer") and codec != _text(source, "compression.type"):
         yield (
             Level.WARN,
-            f"compression.type={codec} on the target: its brokers compress every batch anew",
+            f"compression.type={codec} on the target: its brokers compress every batch again",
             "Set compression.type=producer on the target topic to keep the source's batches.",
         )
     if (
@@ -158,7 +158,7 @@ def _settings(pair: Pair) -> Iterable[tuple[Level, str, str]]:
     ):
         yield (
             Level.WARN,
-            "message.timestamp.type=LogAppendTime on the target: it stamps its own time",
+            "message.timestamp.type=LogAppendTime on the target: it sets its own timestamps",
             "Set message.timestamp.type=CreateTime on the target topic to keep the source's.",
         )
 
@@ -209,7 +209,7 @@ def judge_timestamps(
                     check, pair, tried,
                     f"a record is {_span(new / 1000)} in the future, the target takes "
                     f"at most {_span(after / 1000)}",
-                    "Raise message.timestamp.after.max.ms of the target topic, and look at the "
+                    "Raise message.timestamp.after.max.ms of the target topic, and check the "
                     "clock of the producer.",
                 )
             )  # fmt: skip
@@ -277,7 +277,7 @@ def judge_retention(
     if not known:
         return []
     if bytes_left is None:
-        what = "the cluster does not tell sizes"
+        what = "the sizes of partitions are not available"
         do = "Grant Describe on the Cluster to see how long the copy takes."
         found.append(Finding(check, Level.SKIP, f"{known} topics", tried, what, do))
     return gathered(found) or [ok(check, f"{known} topics", tried, said)]

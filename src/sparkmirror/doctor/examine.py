@@ -95,7 +95,7 @@ def check_heartbeats(flow: FlowSettings, heartbeats: Iterable[HeartbeatSettings]
             f"{source} is upstream of {target}"
         )
     else:
-        found = f"written to {source} and mirrored: by them {source} shows as upstream of {target}"
+        found = f"written to {source} and mirrored: they show that {source} is upstream of {target}"
     return [ok("heartbeats", f"flow {flow.name}", "read the file", found)]
 
 
@@ -170,10 +170,10 @@ class _Patient:
         if usable.get(way_of(client), False):
             bounded = min(_REQUEST_MS_MAX, client.request_timeout_ms)
             return Inspector(replace(client, request_timeout_ms=bounded))
-        what = "nothing else was asked, since no advertised broker can be used from here"
-        do = "Mend the network or the login first, then run the command again."
+        what = "no other check was run, because no advertised broker can be used from here"
+        do = "Repair the network or the login first, then run the command again."
         subject = f"cluster {client.alias}"
-        self.findings.append(Finding("cluster", Level.SKIP, subject, "ask it", what, do))
+        self.findings.append(Finding("cluster", Level.SKIP, subject, "check it", what, do))
         return None
 
     def _ask(self, source: Inspector | None, target: Inspector | None) -> None:
@@ -237,7 +237,7 @@ class _Patient:
             result = results[job]
             if isinstance(result, MirrorError):
                 vital = job == name
-                tried = "ask the cluster"
+                tried = "send requests to the cluster"
                 level = at_work(check, result.where or subject, tried, result)
                 self.findings.append(replace(level, level=Level.FAIL) if vital else level)
             elif job == name and look is not None:
@@ -247,9 +247,9 @@ class _Patient:
         return fact
 
     def _late(self, check: str, subject: str) -> None:
-        what = f"no answer within the {self.how.limit_s:.0f} s that all checks have"
-        do = "Look at the other findings first, then at the brokers' load."
-        self.findings.append(Finding(check, Level.FAIL, subject, "wait for an answer", what, do))
+        what = f"timed out: all checks together may take {self.how.limit_s:.0f} s"
+        do = "Check the other findings first, then the brokers' load."
+        self.findings.append(Finding(check, Level.FAIL, subject, "wait for the result", what, do))
 
     # -- checks ----------------------------------------------------------------------------
 
@@ -325,6 +325,6 @@ def _auto_create(target: Inspector) -> list[Finding]:
     found = f"it is true on {len(on)} of {len(configs)} brokers"
     do = (
         "Set auto.create.topics.enable=false: a consumer or producer that asks for a remote topic "
-        "before the mirror has made it would get one with the broker's defaults."
+        "before the mirror has created it would get one with the broker's defaults."
     )
     return [Finding(check, Level.WARN, subject, tried, found, do)]

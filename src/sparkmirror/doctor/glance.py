@@ -124,7 +124,7 @@ class Glance:
             if isinstance(result, list):
                 self._tell(result)
             else:
-                _log.info("quick check: %s: %s", name, result or f"no answer in {LIMIT_S:g} s")
+                _log.info("quick check: %s: %s", name, result or f"no result in {LIMIT_S:g} s")
 
     def _tell(self, found: Iterable[Finding]) -> None:
         bad = [one for one in found if one.level in (Level.WARN, Level.FAIL)]
@@ -182,6 +182,6 @@ def in_step(flow: FlowSettings, pair: Pair) -> Pair:
 def _closing(told: int) -> str:
     more = f", {told - _TOLD_MAX} of them in the log" if told > _TOLD_MAX else ""
     return (
-        f"quick check: {told} to look at{more}. The mirror goes on, and tries again what fails; "
+        f"quick check: {told} to look at{more}. The mirror continues, and retries what fails; "
         "sparkmirror doctor checks everything."
     )

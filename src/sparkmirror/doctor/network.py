@@ -31,8 +31,8 @@ from sparkmirror.wire.produce.joining import JOINED_BYTES_MAX, ROUND_TRIP_S_MIN
 _TRIED = {
     DNS: "resolve the name",
     TCP: "open a TCP connection",
-    TLS: "shake hands with TLS and check the certificate",
-    KAFKA: "ask for API versions and metadata",
+    TLS: "do the TLS handshake and check the certificate",
+    KAFKA: "request API versions and metadata",
     LOGIN: "log in",
 }
 # Default batch.size of producers.
@@ -109,7 +109,7 @@ def _of_bootstrap(alias: str, way: Way, other: Way | None) -> list[Finding]:
             Level.WARN if one.level is Level.FAIL else one.level,
             one.subject,
             one.tried,
-            f"{one.found}; {other.host}:{other.port} answers"
+            f"{one.found}; {other.host}:{other.port} responds"
             if one.level is Level.FAIL
             else one.found,
             one.do,
@@ -123,7 +123,7 @@ def check_round_trip(cluster: Inspector, flow: FlowSettings, side: str) -> list[
 
     ``side``: ``source`` or ``target``. A long round trip alone is not a warning.
     """
-    tried, subject = "ask a small question several times", f"cluster {cluster.alias}, the {side}"
+    tried, subject = "send a small request several times", f"cluster {cluster.alias}, the {side}"
     try:
         trip_ms = cluster.round_trip_ms()
     except MirrorError as error:
@@ -170,8 +170,8 @@ def _of_far_source(flow: FlowSettings, trip_ms: float) -> str:
     carried = min(flow.fetch.fetch_max_bytes, FETCH_BYTES_MAX) / trip_ms / 1000
     return (
         f"Expect at most {carried:.0f} MB/s from a partition, and from each broker for each of "
-        f"{flow.tasks_max} slots (tasks.max) {LANES_MAX} times as much: raise it if that is too "
-        "little."
+        f"{flow.tasks_max} slots (tasks.max) {LANES_MAX} times as much. Raise tasks.max if that "
+        "is too little."
     )
 
 
@@ -187,6 +187,6 @@ def _of_far_target(flow: FlowSettings, trip_ms: float) -> str:
         )
     joined = carried(min(JOINED_BYTES_MAX, flow.produce.request_bytes_max))
     return (
-        f"Expect {usual} for each partition as long as that is enough, and up to {joined:.0f} MB/s "
-        "behind: batches that wait are joined (sparkmirror.link.joining)."
+        f"Expect {usual} for each partition, and up to {joined:.0f} MB/s while it is behind: "
+        "batches that wait are joined (sparkmirror.link.joining)."
     )

@@ -22,8 +22,8 @@ from sparkmirror.wire.admin.inspector import Inspector
 
 _LITERAL = re.compile(r"[\w.-]+")
 _GRANT = (
-    "Grant the mirror's principal on {alias} {acl}; sparkmirror acls needed FILE prints all that "
-    "it takes."
+    "Grant the mirror's principal on {alias} {acl}; sparkmirror acls needed FILE prints all ACLs "
+    "that it needs."
 )
 
 
@@ -46,7 +46,7 @@ def check_topics(source: Inspector, flow: FlowSettings, facts: SourceFacts) -> l
         subject = f"cluster {alias}, topics {pattern}"
         if not _LITERAL.fullmatch(pattern):
             do = f"Check the list, and that the principal has Describe on its topics on {alias}."
-            found = "no topic that can be seen has such a name"
+            found = "no visible topic matches it"
             findings.append(Finding("topics", Level.WARN, subject, tried, found, do))
             continue
         error = source.literal_errors([pattern]).get(pattern)
@@ -55,7 +55,7 @@ def check_topics(source: Inspector, flow: FlowSettings, facts: SourceFacts) -> l
             found = error.what.rstrip(".")
             findings.append(Finding("topics", Level.FAIL, subject, tried, found, do))
         elif error is not None:
-            do = "Check the spelling; the mirror takes it up when it is created."
+            do = "Check the spelling. The mirror mirrors the topic as soon as it is created."
             findings.append(
                 Finding("topics", Level.WARN, subject, tried, "there is no such topic", do)
             )
@@ -96,7 +96,7 @@ def check_read(source: Inspector, flow: FlowSettings, facts: SourceFacts) -> lis
     findings = _refused(
         source.readable(facts.topics) if facts.topics else {},
         "read",
-        "fetch from a partition that no topic has",
+        "fetch from a partition that does not exist",
         alias,
         "Read",
     )
@@ -157,15 +157,15 @@ def check_group(keeper: Inspector, flow: FlowSettings) -> list[Finding]:
     """Check Read on the group whose committed offsets are the positions. Raises `MirrorError`."""
     group = flow.position_group
     subject = f"cluster {keeper.alias}, group {group}"
-    tried = "ask what this principal may do with the group"
+    tried = "request this principal's permissions on the group"
     if not keeper.has_groups():
-        what = "the cluster has had no consumer group yet: a question would make its offsets topic"
-        do = f"Make sure of Read on Group {group}."
+        what = "the cluster has had no group yet, and a request would create __consumer_offsets"
+        do = f"Make sure that the principal has Read on Group {group}."
         return [Finding("group", Level.SKIP, subject, tried, what, do)]
     rights = keeper.group_rights(group)
     if rights is None:
-        what = "the broker does not tell permissions (it is older than 2.3)"
-        do = f"Make sure of Read on Group {group}."
+        what = "the broker does not report permissions (it is older than Kafka 2.3)"
+        do = f"Make sure that the principal has Read on Group {group}."
         return [Finding("group", Level.SKIP, subject, tried, what, do)]
     missing = sorted({"Read", "Describe"} - rights)
     if missing:
@@ -192,12 +192,12 @@ def check_create(target: Inspector, flow: FlowSettings, facts: TargetFacts) -> l
     ]
     findings = gathered(errors)
     if not errors:
-        found = f"{len(facts.tried)} would be made, {len(facts.topics)} are there"
+        found = f"{len(facts.tried)} would be created, {len(facts.topics)} exist"
         findings = [ok("create", f"cluster {alias}", tried, found)]
-    tried = "ask what this principal may do with the remote topics that are there"
+    tried = "request this principal's permissions on the existing remote topics"
     rights = target.topic_rights(sorted(facts.topics))
     known = {name: held for name, held in rights.items() if held is not None}
-    for right, why in (("AlterConfigs", "settings of the source cannot be kept in step"),
+    for right, why in (("AlterConfigs", "configs cannot be kept in step with the source"),
                        ("Alter", "the topic cannot grow with the source")):  # fmt: skip
         lacking = sorted(name for name, held in known.items() if right not in held)
         check = "alter-configs" if right == "AlterConfigs" else "alter"
@@ -215,7 +215,7 @@ def check_write(target: Inspector, flow: FlowSettings, source: SourceFacts) -> l
     """Check Write on all remote topics, existing or not. Raises `MirrorError`."""
     wanted = FlowTopics(flow)
     names = [wanted.remote(name) for name in source.topics]
-    tried = "produce to a partition that no topic has"
+    tried = "produce to a partition that does not exist"
     allowed = target.writable(names) if names else {}
     return _refused(allowed, "write", tried, target.alias, "Write")
 
