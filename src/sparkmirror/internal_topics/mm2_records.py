@@ -139,7 +139,9 @@ def decode_offset_sync(
 def _text(text: str) -> bytes:
     data = text.encode()
     if len(data) > _STRING_BYTES_MAX:
-        raise ValueError(f"{len(data)} bytes are more than a string of a record may have")
+        raise ValueError(
+            f"a string of {len(data)} bytes is too long: a record's may have {_STRING_BYTES_MAX}"
+        )
     return _LENGTH.pack(len(data)) + data
 
 

@@ -26,7 +26,7 @@ class Signer:
 
     def __init__(self, secret: str) -> None:
         if not secret:
-            raise ValueError("an empty key is everybody's")
+            raise ValueError("the secret is empty")
         self._key = hmac.digest(secret.encode(), _PURPOSE, "sha256")
 
     def sign(self, key: str, document: Mapping[str, object]) -> dict[str, object]:

@@ -266,7 +266,7 @@ def read_escaped_char(scan: Scanner) -> str:
         except KeyError:
             raise RegexSyntaxError(r"\N is not followed by a known character name") from None
     if char.isascii() and char.isalpha():
-        raise RegexSyntaxError(rf"\{char} means nothing")
+        raise RegexSyntaxError(rf"\{char} is not a known escape")
     return char
 
 
