@@ -133,8 +133,8 @@ def other_secret(flow: FlowSettings, claim: Claim) -> ClusterError:
     ours = "has another one" if flow.control_secret else "has none"
     return ClusterError(
         f"a sparkmirror (run {claim.run_id}, host {claim.host or 'unknown'}) runs this flow "
-        f"and has signed its claim with a {_SECRET_KEY}; this one {ours}: neither would give "
-        "way.",
+        f"and has signed its claim with a {_SECRET_KEY}; this one {ours}: both would write the "
+        "flow.",
         where=f"flow {flow.name}",
         do=f"Stop the other mirror, or give both the same {_SECRET_KEY}.",
     )
@@ -154,9 +154,9 @@ def _check_room(target: Cluster, flow: FlowSettings) -> None:
         limit = configs[_SIZE_KEY].value if _SIZE_KEY in configs else None
         if limit is not None and int(limit) < _MARKER_BYTES:
             raise TopicError(
-                f"the topic takes no batches of more than {limit} bytes ({_SIZE_KEY}): the marker "
-                f"that ends a transaction has {_MARKER_BYTES}, so that none with offset syncs or "
-                "gap records in it would ever end.",
+                f"the topic accepts batches of at most {limit} bytes ({_SIZE_KEY}), but the marker "
+                f"that ends a transaction has {_MARKER_BYTES}: a transaction with offset syncs or "
+                "gap records could never end.",
                 where=f"cluster {target.alias}, topic {name}",
                 do=f"Remove {_SIZE_KEY} from the topic's configs, or leave exactly-once out.",
             )

@@ -178,8 +178,8 @@ class Ownership:
         if stranger and stranger != self._told:
             self._told = stranger
             self._say(
-                f"{self._flow.name}: the run {stranger} has begun to mirror this flow, too, and "
-                "has made no claim: its release knows none. Stop it, or records arrive twice"
+                f"{self._flow.name}: run {stranger} has started to mirror this flow too, without a "
+                "claim: its release makes none. Stop it, or records arrive twice"
             )
 
     def lost(self) -> Fenced | None:
@@ -253,7 +253,7 @@ class Ownership:
         self._write(standby_key(self._flow.name, self._run_id), None)
         self.stands_by = False
         self._say(
-            f"{self._flow.name}: taken over from {before}, of which nothing was heard for "
+            f"{self._flow.name}: taken over from {before}, which has not reported for "
             f"{silent_s:.1f} s"
         )
         return True
@@ -318,9 +318,9 @@ class Ownership:
         )
         if claim is not None and self.contest.other_content(self._content):
             self._say(
-                f"{name}: the owner's file ({claim.host}: {claim.file or 'unknown'}) says "
-                f"something else of this flow than ours ({self._file}): whoever has the flow "
-                "mirrors by its own. Give both processes the same file, or stop one"
+                f"{name}: the owner's file ({claim.host}: {claim.file or 'unknown'}) configures "
+                f"this flow differently from ours ({self._file}): the owner mirrors by its own "
+                "file. Give both processes the same file, or stop one"
             )
 
     def close(self) -> None:

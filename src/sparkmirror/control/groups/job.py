@@ -273,8 +273,8 @@ class GroupsJob:
         if count > self._skipped:
             topics = f"{offset_syncs_topic(self.flow)} or {runs_topic(self.flow)}"
             self._say(
-                f"{self.flow.name}: {count} records of {self._rules.topic}, {topics} make no sense "
-                "and are skipped"
+                f"{self.flow.name}: {count} records of {self._rules.topic}, {topics} cannot be "
+                "decoded and are skipped"
             )
         self._skipped = count
 

@@ -82,7 +82,7 @@ class GroupShare:
         try:
             self._beginnings.settle(new, member)
         except (MirrorError, ConnectionLost) as error:
-            log.warning("%s: no beginnings are committed: %s", self.name, error)
+            log.warning("%s: first positions are not committed: %s", self.name, error)
         self._begun |= {p.source for p in new} - self._beginnings.waiting
 
     def planned_version(self) -> int:
@@ -110,8 +110,8 @@ class GroupShare:
                     return TopicError(
                         f"records of {p.topic}-{p.partition} cannot be written: {p.halt.reason}",
                         where=f"flow {self.name}",
-                        do="Make the target take them and start again: nothing is lost. "
-                        "--abort.on.send.failure=false would drop them and go on.",
+                        do="Make the target accept them and start again: nothing is lost. "
+                        "--abort.on.send.failure=false would drop them and continue.",
                     )
         return self._membership.failure
 

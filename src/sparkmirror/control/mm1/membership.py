@@ -103,9 +103,7 @@ class Membership:
             return
         state = self._session.state
         if state is MemberState.LOST:
-            self._flow.say(
-                f"{self._flow.name}: the group goes on without this mirror: joining anew"
-            )
+            self._flow.say(f"{self._flow.name}: the group has removed this mirror: joining again")
             self._give_up_all()
             self._session.forget()
             self._joined = None

@@ -245,15 +245,15 @@ def _target_needs(flow: FlowSettings) -> Iterator[_Need]:
             yield _Need(target, "TOPIC", letters, "WRITE", why)
     control, why = control_topic(flow), "driver and tasks talk through the control topic"
     yield _topic(admin, control, "CREATE", "create the control topic")
-    yield _topic(admin, control, "DESCRIBE_CONFIGS", "know which topic configs the cluster has")
+    yield _topic(admin, control, "DESCRIBE_CONFIGS", "find which topic configs the cluster knows")
     yield _topic(target, control, "READ", why)
     yield _topic(target, control, "WRITE", why)
-    why = "hear who may pause, resume and drain and nothing else"
+    why = "read the orders to pause, resume and drain"
     yield _topic(admin, orders_topic(flow), "CREATE", "create the topic of orders")
     yield _topic(target, orders_topic(flow), "READ", why)
     yield _topic(admin, gaps_topic(flow), "CREATE", "create the topic of gap records")
-    yield _topic(target, gaps_topic(flow), "READ", "tell of gaps")
-    yield _topic(target, gaps_topic(flow), "WRITE", "write down what is lost")
+    yield _topic(target, gaps_topic(flow), "READ", "report gaps")
+    yield _topic(target, gaps_topic(flow), "WRITE", "record what is lost")
     if mm2:
         storage = offset_storage_topic(flow)
         yield _topic(admin, storage, "CREATE", "create the offset storage topic")

@@ -124,11 +124,11 @@ def measure(
         records = None if begin is None or end is None else max(0, end - begin)
         remark = ""
         if end is None:
-            remark = "no leader answers"
+            remark = "no leader"
         elif position is None:
             remark = f"no position yet, begins at {reset}"
         elif position > end:
-            remark = "the position lies beyond the end: the topic was made anew or truncated"
+            remark = "the position is beyond the end: the topic was recreated or truncated"
             records = None
         elif start is not None and position < start:
             remark = f"retention deleted {start - position} offsets before they were mirrored"
@@ -198,7 +198,7 @@ def check_group(source: Cluster, flow: FlowSettings, topics: Iterable[str] = ())
     if not known:
         places = "in Kafka or in ZooKeeper" if flow.zookeeper else "in Kafka"
         raise ClusterError(
-            f"nobody knows a group {group}: it has no members, and no offsets {places}.",
+            f"there is no group {group}: it has no members, and no offsets {places}.",
             where=f"cluster {source.alias}",
             do="Check the name, and the chroot at the end of the ZooKeeper address."
             if flow.zookeeper

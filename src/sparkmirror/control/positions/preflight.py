@@ -56,7 +56,7 @@ def warn_of_java(settings: FlowSettings, target: Cluster) -> list[str]:
     try:
         members = target.group_members(group)
     except Denied as error:
-        return [f"{settings.name}: nobody can tell whether a Java MirrorMaker 2 runs: {error}"]
+        return [f"{settings.name}: cannot check whether a Java MirrorMaker 2 runs: {error}"]
     if not members:
         return []
     return [
@@ -106,9 +106,9 @@ def leave_out_paused(settings: FlowSettings, target: Cluster, assignment: Assign
         raise ConfigError(
             "the flow is paused: a run with --once would copy nothing and never end.",
             where=f"flow {settings.name}",
-            do="Let it go on first: sparkmirror resume.",
+            do="Resume it first: sparkmirror resume.",
         )
-    halt = Halt(PAUSED, "the flow is paused; sparkmirror resume lets it go on")
+    halt = Halt(PAUSED, "the flow is paused; sparkmirror resume continues it")
     halted = {p.source: halt for p in assignment.partitions}
     return replace(assignment, partitions=(), halted={**assignment.halted, **halted})
 

@@ -256,5 +256,5 @@ def check_group_is_free(source: Cluster, flow: FlowSettings) -> None:
     raise ClusterError(
         f"the group {flow.group_id} has active members ({shown}): a Java MirrorMaker still runs.",
         where=f"cluster {flow.source.alias}",
-        do="Stop it first, this mirror then goes on where it stopped.",
+        do="Stop it first. This mirror then continues where it stopped.",
     )

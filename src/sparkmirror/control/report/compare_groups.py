@@ -53,7 +53,7 @@ class GroupOffset:
     def remark(self) -> str:
         """Anything unusual about the row; empty if nothing is."""
         if self.end is not None and self.offset > self.end:
-            return "the offset lies beyond the end: the topic was made anew or truncated"
+            return "the offset is beyond the end: the topic was recreated or truncated"
         if self.translated is None:
             return "no checkpoint yet"
         if self.checkpoint_of is not None and self.checkpoint_of != self.offset:

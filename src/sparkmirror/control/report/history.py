@@ -164,7 +164,7 @@ class History:
         silent_ms = self._now_ms() - driver.time_ms
         who = f"run {driver.run_id} on {driver.host}"
         if silent_ms > _SILENT_MS:
-            text = f"{who} ended without a word: this is its last report"
+            text = f"{who} ended without reporting its end: this is its last report"
             self._note(EventKind.LOST, text, "", driver.time_ms)
         else:
             ago_s = max(0, silent_ms // 1000)

@@ -122,5 +122,5 @@ class AclSync:
                 yield (
                     cluster.alias,
                     f"{self._flow.name}: topic ACLs are not synchronised: {cluster.alias} has no "
-                    "authorizer. sync.topic.acls.enabled=false leaves out this remark",
+                    "authorizer. sync.topic.acls.enabled=false switches this notice off",
                 )

@@ -105,8 +105,8 @@ def create_internal_topics(
     ).items():
         if isinstance(outcome.error, Denied) and topic == orders_topic(flow):
             done.append(
-                f"{flow.name}: pause, resume and drain need Write on {control_topic(flow)} as long "
-                f"as they have no topic of their own: {outcome.error}"
+                f"{flow.name}: pause, resume and drain need Write on {control_topic(flow)}, as the "
+                f"topic of orders cannot be created: {outcome.error}"
             )
             continue
         if outcome.error is not None:

@@ -319,7 +319,7 @@ def describe_changes(before: Assignment, after: Assignment) -> Iterable[str]:
         if len(new[name]) != len(old[name]):
             yield f"{flow}: topic {name} has {len(new[name])} partitions now (was {len(old[name])})"
         if new[name][0].topic_id != old[name][0].topic_id:
-            yield f"{flow}: topic {name} was deleted and made anew on the source"
+            yield f"{flow}: topic {name} was deleted and recreated on the source"
 
 
 def _by_topic(assignment: Assignment) -> dict[str, list[SourcePartition]]:

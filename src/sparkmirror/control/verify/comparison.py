@@ -40,7 +40,7 @@ class PartitionComparison:
         self.later_end = max(self.end, chosen.later_ends.get(tp, 0))
         self.remote_start = chosen.remote_starts.get(self.remote, 0)
         self.remote_end = chosen.remote_ends.get(self.remote, 0)
-        self.remarks = [] if self.times else ["the target stamps its own time: not compared"]
+        self.remarks = [] if self.times else ["the target sets its own timestamps: not compared"]
         self._streams: list[RecordStream] = []
 
     def compared(self) -> PartitionResult:
@@ -154,9 +154,9 @@ class PartitionComparison:
         first = later.offsets[0]
         if self.remote_start == 0:
             at = source.offsets[0]
-            what = f"the target begins with source offset {first}: it lacks what is before"
+            what = f"the target begins with source offset {first}: it lacks the records before it"
             return Difference("missing", at, target.offsets[0], what)
-        self.remarks.append(f"the target has deleted what came before source offset {first}")
+        self.remarks.append(f"the target has deleted the records before source offset {first}")
         return later, target
 
     def _stepped(self, source: Side, target: Side) -> PartitionResult:
@@ -174,7 +174,7 @@ class PartitionComparison:
             return self._absent(source)
         if self.c.scope.end is None and target.fill():
             at = target.offsets[0]
-            return Difference("extra", None, at, f"the target goes on from its offset {at}")
+            return Difference("extra", None, at, f"the target has more, from its offset {at} on")
         return None
 
     def _absent(self, source: Side) -> Difference:
@@ -281,7 +281,7 @@ class PartitionComparison:
             what = f"the target lacks the key of source offset {offset}"
             return Difference("missing", offset, None, what)
         there = theirs[key][0]
-        what = f"source offset {offset} and target offset {there}, of one key, differ"
+        what = f"source offset {offset} and target offset {there} have one key and differ"
         return Difference("differs", offset, there, what)
 
 

@@ -258,12 +258,12 @@ def test_two_files_of_one_flow_are_told_apart(target: Target) -> None:
     first, second = Process(target, "first"), Process(target, "second", wider)
     assert first.begins()
     assert not second.begins()
-    assert "/first.properties) says something else of this flow than ours (/second" in "".join(
+    assert "/first.properties) configures this flow differently from ours (/second" in "".join(
         second.said
     )
     third = Process(target, "third")
     assert not third.begins()
-    assert "something else" not in "".join(third.said)
+    assert "differently" not in "".join(third.said)
     elsewhere = replace(FLOW, source=replace(A, bootstrap_servers=("a:2", "a:3")))
     assert content_of(elsewhere, "1") == content_of(FLOW, "1") != content_of(wider, "1")
 
