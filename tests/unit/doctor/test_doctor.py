@@ -207,7 +207,8 @@ def pair(
          "settings", "ok", "no problem"),
         (pair(target={"compression.type": "zstd"}), 3, "settings", "warn", "zstd"),
         (pair({"compression.type": "zstd"}, {"compression.type": "zstd"}), 3, "settings", "ok", ""),
-        (pair(target={"message.timestamp.type": "LogAppendTime"}), 3, "settings", "warn", "sets its own timestamps"),
+        (pair(target={"message.timestamp.type": "LogAppendTime"}), 3, "settings", "warn",
+         "sets its own timestamps"),
     ],
 )  # fmt: skip
 def test_topics_beside_their_remote_topics(
