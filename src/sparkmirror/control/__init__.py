@@ -1,4 +1,4 @@
-"""The control plane: what runs in the driver beside the data path.
+"""The control plane: the part of the mirror that runs in the driver, beside the data path.
 
-Every job has one shape: observe both clusters, plan in a pure function, apply at the edge.
+Every job has one shape: observe both clusters, plan in a pure function, apply the plan.
 """

@@ -1,4 +1,4 @@
-"""The control plane of one flow: how it begins, its jobs, its last words.
+"""The control plane of one flow: start-up, jobs, drain and last report.
 
 `ControlLoop` owns the threads.
 """
@@ -64,12 +64,12 @@ _SYNC_FAILURE_PAUSE_S = 60.0
 
 
 class FlowControl:
-    """Everything the driver knows and does about one flow.
+    """The driver's state and work for one flow.
 
-    ``say`` takes one-line notices for the user, ``release`` is our version, ``key`` what the run's
-    assignments are signed with (empty: they are not). ``published``: what the slots know.
-    ``topics``, ``source_ends`` and ``slots`` are jobs; each may run on a thread of its own, and
-    what they leave behind can be read from any.
+    ``say`` takes one-line notices for the user. ``release`` is our version. ``key`` signs the run's
+    assignments; with an empty key they are not signed. ``file`` is the configuration file.
+    ``published`` holds what the slots know. ``topics``, ``source_ends`` and ``slots`` are jobs:
+    each may run on a thread of its own, and any thread may read their results.
     """
 
     def __init__(
@@ -97,14 +97,14 @@ class FlowControl:
         self._started_ms = now_ms()
         self._wanted = FlowTopics(settings)
         self.over = threading.Event()
-        """Nothing of the flow is done here any more: others may mirror it."""
+        """Set when this process has finished with the flow: another process may mirror it."""
         self.to_go_s: float | None = None
-        """How long it still needs to catch up, by the run's meters."""
+        """Seconds until the flow has caught up, by the run's meters; None if unknown."""
         self._ended = False
         self._reporting = threading.Lock()
         self.clusters = clusters = FlowClusters(settings)
         self.groups = self._groups_job() if settings.checkpoints.enabled else None
-        # MirrorMaker 1: all processes of a group mirror, each its share.
+        # MirrorMaker 1: every process of the group mirrors a share of the partitions.
         self.share: GroupShare | None = None
         self.ownership: Ownership | None = None
         if settings.mode is MirrorMode.MM2:
@@ -148,12 +148,12 @@ class FlowControl:
 
     @property
     def checkpoint_times(self) -> CheckpointTimes:
-        """How long checkpoints take."""
+        """Durations of the flow's checkpoint rounds."""
         return CheckpointTimes() if self.groups is None else self.groups.times
 
     @property
     def group_rows(self) -> tuple[GroupRow, ...]:
-        """How far the source's consumer groups are behind."""
+        """Lag of the source's consumer groups."""
         return () if self.groups is None else self.groups.lags.rows()
 
     def _groups_job(self) -> GroupsJob:
@@ -173,16 +173,17 @@ class FlowControl:
     # --- start-up ---------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """The mirror's own topics, and the claim; then `begin`, unless another process mirrors.
+        """Create the internal topics and claim the flow; `begin` it unless another process has it.
 
-        Raises `MirrorError` when the flow cannot start: a cluster is away, an internal topic
-        cannot be made, a Java mirror still runs, or not one of its topics can be mirrored.
+        Raises `MirrorError` when the flow cannot start: a cluster is unavailable, source and target
+        are the same cluster, an internal topic cannot be created, or none of its topics can be
+        mirrored.
         """
         clusters = self.clusters
         refuse_mirroring_onto_itself(
             self.settings, self._wanted, clusters.source_admin, clusters.target_admin
         )
-        # Side by side: to clusters that are far away each question takes its round trip.
+        # In parallel: each request to a remote cluster costs a round trip.
         with ThreadPoolExecutor(2, f"prepare-{self.name}") as pool:
             beside = (
                 pool.submit(
@@ -203,7 +204,10 @@ class FlowControl:
         self._begin_or_give_up()
 
     def _begin_or_give_up(self) -> None:
-        """`begin`, or tell others that they need not wait for this run. Raises `MirrorError`."""
+        """`begin`; if that fails, report that this run ended, so that others need not wait.
+
+        Raises `MirrorError`.
+        """
         if self.ownership is not None:
             self.ownership.keep_alive(partial(self.report, starting=True))
         try:
@@ -217,9 +221,9 @@ class FlowControl:
             raise
 
     def wait_turn(self) -> bool:
-        """One look of a process that stands by; True once it has begun the flow.
+        """One check by a standby process; True once it has taken the flow over and begun it.
 
-        Raises `MirrorError`: then it still stands by, and others may have the flow.
+        Raises `MirrorError`. The process is then still a standby, and others may take the flow.
         """
         own = self.ownership
         if own is None:
@@ -235,9 +239,10 @@ class FlowControl:
         return True
 
     def begin(self) -> None:
-        """Topics, positions, assignment and the run command, in this order. Raises `MirrorError`.
+        """Create topics, seed positions, publish the assignment and the run command, in this order.
 
-        Until then nothing of the flow has been changed by this run.
+        Before this, the run has created internal topics and made its claim, and nothing else.
+        Raises `MirrorError`.
         """
         topics, published, clusters = self.topics, self.published, self.clusters
         if self.ownership is not None:
@@ -256,7 +261,7 @@ class FlowControl:
             self.settings.mode is MirrorMode.MM1
             and clusters.source.group_members(self.settings.group_id, operation="Read")
         )
-        if alone:  # members of the group have positions, and know better
+        if alone:  # members of the group commit positions themselves
             take_over_positions(
                 *(clusters.keeper, topics.beginnings, self.settings, assignment), self._say
             )
@@ -279,10 +284,11 @@ class FlowControl:
             assignment = replace(assignment, partitions=())
         topics.found = assignment
         assignment = topics.beginnings.hold(assignment)
-        # Nothing is mirrored before a pause is known. Why orders are not heard, the job tells.
+        # A pause must be known before anything is mirrored. A failure here is not reported:
+        # the orders job meets it again and reports it.
         with contextlib.suppress(Denied, TopicError):
             self.orders.look()
-        # All this may have taken minutes. A run that has lost the flow does not say that it began.
+        # All this may have taken minutes. A run that has lost the flow does not report a start.
         lost = self._lost()
         if lost is not None:
             raise lost
@@ -295,14 +301,17 @@ class FlowControl:
     # --- while it runs ----------------------------------------------------------------------
 
     def as_owner(self, job: Callable[[], object]) -> None:
-        """Do ``job`` only while the flow certainly is ours."""
+        """Run ``job`` only while this process certainly owns the flow. Raises `MirrorError`.
+
+        A MirrorMaker 1 flow has no single owner: ``job`` always runs.
+        """
         if self.ownership is None:
             job()
         elif not self.over.is_set():
             self.ownership.as_owner(job)
 
     def jobs(self) -> list[Job]:
-        """What is done while the flow is ours, but for the look for topics."""
+        """The jobs of a flow that this process owns, except the topics job."""
         name, own, over = self.name, self.ownership, self.over.is_set
 
         def mine(job: Callable[[], object]) -> Callable[[], None]:
@@ -340,7 +349,7 @@ class FlowControl:
         return [replace(job, over=over) for job in jobs]
 
     def sync_jobs(self) -> list[Job]:
-        """What is kept in step on topics that exist."""
+        """The jobs that sync ACLs and configs to remote topics; MirrorMaker 1 has none."""
         settings, clusters = self.settings, self.clusters
         rounds: list[tuple[str, Callable[[], None], int]] = []
         if settings.mode is MirrorMode.MM2:
@@ -362,12 +371,12 @@ class FlowControl:
         ]
 
     def _remote_topics(self) -> dict[str, str]:
-        """Remote topic by source topic, of those that are mirrored."""
+        """Remote topic by source topic, of the assignment."""
         return dict(self.published.assignment().remote_topics)
 
     @property
     def failure(self) -> MirrorError | None:
-        """Why this flow can never go on, None while it can."""
+        """Why this flow cannot continue in this process; None while it can."""
         if self.ownership is not None:
             return None if self.over.is_set() else self.ownership.lost()
         return None if self.share is None else self.share.failure(self.slots.progress())
@@ -380,19 +389,19 @@ class FlowControl:
             self.drain(again=False)
 
     def farewell(self) -> None:
-        """The last report, and the end in the history. Raises `MirrorError`.
+        """Write the last report, and the end of the run to the history. Raises `MirrorError`.
 
-        Whoever stands by takes the flow then.
+        A standby process can then take the flow at once.
         """
         self.over.set()
         if self._lost() is None:
-            self.report(ended=True)  # else it would stand in the place of the new owner's
+            self.report(ended=True)  # after a takeover it would overwrite the new owner's report
         self.history.end(drained=self.draining or self._ended)
 
     def report(self, *, ended: bool = False, starting: bool = False) -> None:
-        """Tell in the control topic what the driver knows. Raises `MirrorError`.
+        """Write the driver's report to the control topic. Raises `MirrorError`.
 
-        ``starting``: orders are not heard yet, but will be before anything is mirrored.
+        ``starting``: the orders topic is not read yet, but will be before anything is mirrored.
         """
         assignment = self.published.assignment()
         report = DriverReport(
@@ -409,38 +418,42 @@ class FlowControl:
             to_go_s=self.to_go_s,
         )
         with self._reporting:
-            if ended or not self.over.is_set():  # the last report stays the last one
+            if ended or not self.over.is_set():  # no report may follow the last one
                 self._writer.report(report)
 
     def drain(self, *, again: bool = True) -> None:
-        """Tell the slots of this run to finish; no assignment is published afterwards.
+        """Command the slots of this run to drain; no assignment is published afterwards.
 
-        ``again``: also when they have been told. Raises `MirrorError`.
+        ``again``: write the command even if this process has written it before. Raises
+        `MirrorError`.
         """
         if self.share is not None:
             self.share.end()
         self.published.draining = True
         own = self.ownership
         if own is not None and (own.stands_by or self._lost() is not None):
-            return  # no slots of ours, or none that go on
+            return  # this run has no slots, or they end by themselves
         self.published.drain(again=again)
 
     def _lost(self) -> MirrorError | None:
-        """Which other run has the flow; who was frozen looks before it says anything."""
+        """The error that names another owner of the flow, or None.
+
+        A process that was frozen reads the claims again first.
+        """
         own = self.ownership
         if own is None or own.contest.claim is None:
             return None
         if not own.holds():
-            with contextlib.suppress(MirrorError):  # then what was known last counts
+            with contextlib.suppress(MirrorError):  # then the claim that was read last counts
                 own.look()
         return own.lost()
 
     def tell_last_gaps(self) -> None:
-        """Tell of gaps that were written down since the last look. Raises `MirrorError`."""
+        """Report gaps recorded since the gaps topic was last read. Raises `MirrorError`."""
         self.slots.gaps.last_look()
 
     def end(self) -> None:
-        """The queries have ended in order: nothing is written any more."""
+        """Note that the queries have ended cleanly: no slot writes any more."""
         if self.share is not None:
             self.share.end()
         self._ended = True
@@ -449,13 +462,13 @@ class FlowControl:
 
     @property
     def leaving(self) -> bool:
-        """Whether the slots know that they are to finish, and others wait for the flow."""
-        claimed = self.ownership is not None  # MirrorMaker 1's group deals partitions out
+        """Whether the slots are draining and the flow is still to be handed over."""
+        claimed = self.ownership is not None  # MirrorMaker 1: the group reassigns the partitions
         return claimed and self.published.told.is_set() and not self.over.is_set()
 
     @property
     def draining(self) -> bool:
-        """Whether the slots were told to finish, from here or elsewhere."""
+        """Whether the slots were commanded to drain, by this process or another."""
         return self.published.draining
 
     def ends(self) -> dict[TopicPartition, int]:
@@ -469,17 +482,17 @@ class FlowControl:
         return {tp: end for tp, end in frozen.items() if tp in ours}
 
     def forget_orders(self) -> None:
-        """Drop the reader of orders after a failure; the next look opens a new one."""
+        """Drop the reader of orders after a failure; the next round opens a new one."""
         try:
             self.orders.forget()
         except MirrorError as error:
             log.debug("%s: closing the reader of orders: %s", self.name, error)
 
     def close(self) -> None:
-        """Close all connections. Raises `MirrorError` when one does not close in peace."""
+        """Stop being a member or a standby, and close all connections. Raises `MirrorError`."""
         if self.share is not None:
-            # Slots that were not told to end may still be writing: the group must not give their
-            # partitions away before it misses the heartbeats.
+            # Slots that were not drained may still be writing. The group must not reassign their
+            # partitions before the session times out.
             over = self.draining or self._ended or not self.published.assignment().partitions
             self.share.close(leave=over)
         self.slots.forget_reader()

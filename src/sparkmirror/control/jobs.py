@@ -1,7 +1,7 @@
-"""What the control plane does again and again: jobs, each on a thread of its own.
+"""Jobs: the repeated work of the control plane, each job on a thread of its own.
 
-A job's round has one shape, `Round`: it observes, plans and applies (`run_once`). Jobs that only
-follow something have a single step. One thread body runs them all (`Jobs.start`).
+A round of a job observes, plans and applies (`Round`, `run_once`). Jobs that only follow a topic
+have a single step. `Jobs.start` is the thread body of all of them.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ class Round(Protocol[Seen, Planned, Done_co]):
     """One round of a job. ``observe`` and ``apply`` may raise `MirrorError`."""
 
     def observe(self) -> Seen:
-        """Look at the clusters."""
+        """Read the state of the clusters."""
 
     def plan(self, seen: Seen, /) -> Planned:
-        """Decide what follows from it. Nothing is changed."""
+        """Decide what to do. Changes nothing."""
 
     def apply(self, planned: Planned, /) -> Done_co:
-        """Do it."""
+        """Carry out the plan."""
 
 
 def run_once(job: Round[Seen, Planned, Done_co]) -> Done_co:
-    """One round. Raises `MirrorError`."""
+    """Run one round. Raises `MirrorError`."""
     return job.apply(job.plan(job.observe()))
 
 
 def no_pause_s() -> float:
-    """A round waits for what it follows, so there is no pause between two of them."""
+    """No pause between rounds: the round itself waits, in a poll."""
     return 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """``once`` is a round, which raises `MirrorError`; ``name`` ends with the flow's name.
+    """A repeated round. ``name`` ends with the flow's name; ``once`` may raise `MirrorError`.
 
-    ``pause_s``: between two rounds, ``failure_pause_s`` after one that failed; ``wait`` takes the
-    place of both, and is told whether the last round failed. ``waits_first``: also before the
-    first round. ``over``: whether there is nothing more to do. ``single``: one round that succeeds
-    is all. ``timed``: the log tells how long a round took.
+    The thread waits ``pause_s()`` between rounds, ``failure_pause_s`` after a failed one. ``wait``
+    replaces both; its argument says whether the last round failed. ``waits_first``: wait before
+    the first round too. ``over()``: end the job. ``single``: end after one round that succeeds.
+    ``timed``: log how long each round took.
     """
 
     name: str
@@ -79,14 +79,14 @@ class Say(Protocol):
     def __call__(
         self, line: str, *, flow: str = "", level: str = "info", code: str = "", cluster: str = ""
     ) -> None:
-        """Say ``line``."""
+        """Show ``line``; the rest is for filters and JSON output."""
 
 
 class Jobs:
-    """The threads of a mirror's jobs, and what becomes of each round.
+    """The threads of a mirror's jobs, and the outcome of each round.
 
-    ``flow_of`` tells the flow that a job is named after. ``unreachable``: jobs whose cluster cannot
-    be reached at present.
+    ``flow_of`` returns the flow in a job's name. ``unreachable``: jobs whose last round failed
+    because a cluster was unreachable.
     """
 
     def __init__(self, say: Say, flow_of: Callable[[str], str]) -> None:
@@ -98,14 +98,14 @@ class Jobs:
         self._reasons: dict[str, set[str]] = {}
 
     def spawn(self, name: str, body: Callable[[], None]) -> threading.Thread:
-        """Run ``body`` on a thread, which no end of the process waits for."""
+        """Run ``body`` on a daemon thread, so that the process can end without it."""
         thread = threading.Thread(target=body, name=name, daemon=True)
         self.threads.append(thread)
         thread.start()
         return thread
 
     def start(self, job: Job) -> None:
-        """Run ``job`` over and over on a thread, until it is over or all are stopped."""
+        """Repeat ``job`` on a thread, until it is over or `stopping` is set."""
 
         def body() -> None:
             failing = False
@@ -143,10 +143,10 @@ class Jobs:
         *,
         told: bool,
     ) -> bool:
-        """Run a round; whether it went well.
+        """Run a round; True if it succeeded. A failure is reported, not raised.
 
-        In a row of failures (``told``: the last one failed, too) each reason is told once, then
-        there is silence until it works again.
+        ``told``: the round before this one failed too. In a series of failures each reason is
+        reported once, and at most ten reasons. The next success is reported as well.
         """
         error: Exception
         try:
@@ -154,7 +154,7 @@ class Jobs:
         except MirrorError as known:
             error = known
         except Exception as unknown:
-            # A thread must outlive whatever happens in it; this is a defect, so keep its trace.
+            # A defect. The thread must go on; the log keeps the traceback.
             log.exception("%s", name)
             error = unknown
         else:
@@ -175,7 +175,7 @@ class Jobs:
         reasons = self._reasons.setdefault(name, set())
         if first:
             reasons.clear()
-        reason = _NUMBERS.sub("", str(error))  # times and sizes make no other reason
+        reason = _NUMBERS.sub("", str(error))  # another time or size is not another reason
         if self.stopping.is_set() or reason in reasons or len(reasons) >= _REASONS_MAX:
             return
         reasons.add(reason)

@@ -1,4 +1,4 @@
-"""The control plane of a whole mirror: start-up in order, then threads that keep it current."""
+"""The control plane of a whole mirror: start-up, then one thread per job."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _EVENTS_MAX = 1_000
 class ControlLoop:
     """Control plane of all flows of one configuration.
 
-    ``prepare``, then ``start``, at the end ``stop``; the rest may be called from any thread.
-    ``once``: copy up to the end offsets frozen by ``prepare``; topics are not looked for again.
-    ``run_id`` names this run in the control topics, ``release`` is our version there.
-    ``take_over``: take the flows from whoever mirrors them.
+    Call ``prepare``, then ``start``, and ``stop`` at the end. Other methods may be called from any
+    thread. ``once``: copy up to the end offsets that ``prepare`` freezes; new topics are not
+    discovered. ``run_id`` and ``release`` (our version) identify this run in the control topics.
+    ``take_over``: claim the flows even if another process mirrors them. ``key`` signs assignments.
     """
 
     def __init__(
@@ -84,16 +84,16 @@ class ControlLoop:
     # --- start and stop ---------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Reach all clusters, make topics, seed positions, publish assignments and run commands.
+        """Reach all clusters, create topics, seed positions, publish assignments and run commands.
 
-        Flows are prepared side by side. Raises `MirrorError`, of the first flow in file order
-        that cannot start; an unreachable cluster before anything is changed anywhere.
+        Flows are prepared in parallel. Raises the `MirrorError` of the first flow in file order
+        that cannot start. An unreachable cluster is reported before anything is changed anywhere.
         """
         _in_parallel(reach, self._clients())
         _in_parallel(FlowControl.prepare, list(self._flows.values()))
 
     def start(self) -> None:
-        """Start the threads; they are daemons and end with `stop`."""
+        """Start the threads. They are daemon threads; `stop` ends them."""
         for flow in self._flows.values():
             if flow.ownership is not None and flow.ownership.stands_by:
                 self._jobs.start(self._standby_job(flow, flow.ownership))
@@ -104,9 +104,10 @@ class ControlLoop:
             self._jobs.start(Job(f"heartbeats-{beats.settings.name}", self._beat(beats), pause_s))
 
     def _beat(self, beats: HeartbeatJob) -> Callable[[], None]:
-        """What writes one heartbeat: of several processes only the one that has the flow.
+        """A function that writes one heartbeat, if this process owns the flow.
 
-        Where no flow goes there, the flow that comes back decides, which mirrors these heartbeats.
+        If the file has no such flow, the flow in the opposite direction decides: it mirrors these
+        heartbeats. Without either, the heartbeat is always written.
         """
         pair = beats.settings
         back = f"{pair.target.alias}->{pair.source}"
@@ -114,7 +115,7 @@ class ControlLoop:
         return beats.beat if flow is None else partial(flow.as_owner, beats.beat)
 
     def _start_flow(self, flow: FlowControl) -> None:
-        """Start the threads of a flow that is ours."""
+        """Start the threads of a flow that this process owns."""
         for job in flow.jobs():
             self._jobs.start(job)
         if flow.ownership is not None:
@@ -125,7 +126,7 @@ class ControlLoop:
             self._owned |= {flow.name}
 
     def _standby_job(self, flow: FlowControl, own: Ownership) -> Job:
-        """Look until the flow is ours, then start its threads."""
+        """The job of a standby: it waits for the flow, then starts the flow's threads."""
         taken = False
 
         def turn() -> None:
@@ -142,10 +143,10 @@ class ControlLoop:
         )
 
     def drain(self) -> None:
-        """Tell the slots of all flows to write what they have and end; at most two seconds.
+        """Command the slots of all flows to write what they have read and end; at most 2 s.
 
-        A flow whose target does not take the command is told in `events`: its query then ends
-        with the end of the Spark session.
+        A target that does not take the command is reported in `events`. That flow's query then
+        ends with the Spark session.
         """
         threads = [
             self._jobs.spawn(f"drain-{name}", partial(self._drain, flow))
@@ -158,10 +159,11 @@ class ControlLoop:
                 self._say(f"{thread.name}: the target takes no commands at present")
 
     def finish(self, *, timeout_s: float) -> None:
-        """The last checkpoints, group offsets and gaps, once the slots have written all they had.
+        """Write the last checkpoints and group offsets, and report the last gaps.
 
-        What fails, or takes longer, is told in `events`: the records are all there, and the next
-        run goes on.
+        Call it when the slots have written all that they had read. Failures and checkpoints that
+        take longer than ``timeout_s`` are reported in `events`. No record is lost then: the next
+        run continues.
         """
         for flow in self._flows.values():
             flow.end()
@@ -183,19 +185,19 @@ class ControlLoop:
             job.join(max(0.0, deadline - time.monotonic()))
 
     def because(self, reason: str) -> None:
-        """Why the run is about to end, for the history of its flows."""
+        """Note why the run is about to end, for the history of its flows."""
         for flow in self._flows.values():
             flow.history.because(reason)
 
     @property
     def leaving(self) -> frozenset[str]:
-        """The flows of this process that were told to finish and are still its own."""
+        """The flows of this process that are draining and not handed over yet."""
         return frozenset(name for name in self._owned if self._flows[name].leaving)
 
     def hand_over(self, name: str) -> None:
-        """The slots of ``name``, which was told to finish, have: another process may have it.
+        """Give flow ``name``, whose slots have drained, to other processes.
 
-        What fails is told in `events`: then others wait for as long as the session.
+        Failures are reported in `events`. If the last report fails, others wait for a session.
         """
         flow = self._flows[name]
         flow.end()
@@ -212,7 +214,7 @@ class ControlLoop:
             self._jobs.attempt(f"groups-{name}", finish, told=False)
 
     def stop(self) -> None:
-        """End the threads and close the connections; takes a few seconds at most."""
+        """End the threads and close the connections; takes at most a few seconds."""
         self._jobs.stopping.set()
         working = list(self._jobs.threads)
         self._say_farewell()
@@ -230,7 +232,7 @@ class ControlLoop:
             beats.close()
 
     def _say_farewell(self) -> None:
-        """A last report of each flow that had begun, if the target takes it without delay."""
+        """Write the last report of each owned flow; wait at most `_LAST_REPORT_S` for all."""
         if not self._jobs.threads:
             return
         threads = [
@@ -248,45 +250,45 @@ class ControlLoop:
         except MirrorError as error:
             log.debug("%s: the last report: %s", flow.name, error)
 
-    # --- what others ask --------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Look for new topics and partitions now, and every five seconds for half a minute.
+        """Discover topics and partitions now, and every 5 s for half a minute.
 
-        Several looks, because a topic that is being created may not show at once.
+        It repeats because a topic that is being created may not be visible at once.
         """
         for wake in self._wake.values():
             wake.set()
 
     def assignment(self, flow: str) -> Assignment:
-        """What flow ``A->B`` mirrors at present, and what is halted."""
+        """What flow ``A->B`` mirrors now, and what is halted."""
         return self._flows[flow].published.assignment()
 
     def failures(self) -> tuple[MirrorError, ...]:
-        """Why flows can never go on; empty while all can."""
+        """Why flows cannot continue in this process; empty while all can."""
         found = [flow.failure for flow in self._flows.values()]
         return tuple(error for error in found if error is not None)
 
     @property
     def owned(self) -> frozenset[str]:
-        """The flows that this process mirrors; of the others it stands by."""
+        """The flows that this process mirrors; it is a standby for the others."""
         return self._owned
 
     def standing_by(self, flow: str) -> str:
-        """Who mirrors the flow while this process stands by; empty when it is its own."""
+        """Who mirrors the flow, as text, while this process is a standby; empty if it is not."""
         own = self._flows[flow].ownership
         return "" if own is None else own.standing_by
 
     def frozen_ends(self, flow: str) -> Mapping[TopicPartition, int] | None:
-        """Source end offsets (exclusive) that a ``--once`` run copies up to, else None."""
+        """Source end offsets (exclusive) up to which a ``--once`` run copies; else None."""
         return self._flows[flow].published.frozen
 
     def end_offsets(self, flow: str) -> Mapping[TopicPartition, int]:
-        """Newest known source end offsets (exclusive), at most a few seconds old."""
+        """Newest known source end offsets (exclusive), normally a few seconds old."""
         return self._flows[flow].ends()
 
     def oldest_ms(self, flow: str) -> Mapping[TopicPartition, int]:
-        """Timestamp of the oldest record that is not at the target, of partitions behind."""
+        """Timestamp (ms) of the oldest unmirrored record of each partition that is behind."""
         return self._flows[flow].source_ends.oldest_ms()
 
     def progress(self) -> tuple[SlotProgress, ...]:
@@ -294,15 +296,15 @@ class ControlLoop:
         return tuple(report for flow in self._flows.values() for report in flow.slots.progress())
 
     def to_go(self, flow: str, seconds: float | None) -> None:
-        """How long ``flow`` still needs to catch up, for its next report; None: not known."""
+        """Set the seconds that ``flow`` needs to catch up, for its next report; None: unknown."""
         self._flows[flow].to_go_s = seconds
 
     def paused(self, flow: str) -> bool:
-        """Whether somebody paused the flow."""
+        """Whether the flow is paused."""
         return self._flows[flow].slots.paused
 
     def draining(self, flow: str) -> bool:
-        """Whether the flow's slots were told to finish, by this process or another."""
+        """Whether the flow's slots were commanded to drain, by this process or another."""
         return self._flows[flow].draining
 
     def drained(self, flow: str) -> bool:
@@ -310,15 +312,15 @@ class ControlLoop:
         return self._flows[flow].over.is_set()
 
     def checkpoint_times(self, flow: str) -> CheckpointTimes:
-        """How long the flow's checkpoints take."""
+        """Durations of the flow's checkpoint rounds."""
         return self._flows[flow].checkpoint_times
 
     def group_rows(self, flow: str) -> tuple[GroupRow, ...]:
-        """How far the consumer groups of the flow's source are behind."""
+        """Lag of the consumer groups of the flow's source."""
         return self._flows[flow].group_rows
 
     def away(self, flow: str) -> str:
-        """The cluster of the flow that cannot be reached at present, as ``target B``; or empty."""
+        """The flow's cluster that is unreachable now, as ``target B``; empty if none."""
         settings = self._flows[flow].settings
         if self._jobs.unreachable & {f"progress-{flow}", f"report-{flow}"}:
             return f"target {settings.target.alias}"
@@ -348,11 +350,11 @@ class ControlLoop:
             del self._events[:-_EVENTS_MAX]
 
     def _flow_of(self, job: str) -> str:
-        """The flow that a job is named after."""
+        """The flow at the end of a job's name; empty if there is none."""
         return next((name for name in self._flows if job.endswith(f"-{name}")), "")
 
     def _topics_job(self, flow: FlowControl) -> Job:
-        """Look for topics at the refresh interval; sooner and more often after `refresh`."""
+        """The job that discovers topics at the refresh interval, and more often after `refresh`."""
         topics, wake = flow.settings.topics, self._wake[flow.name]
         interval_s = float(topics.refresh_interval_s) if topics.refresh_enabled else None
         quick_looks = 0
@@ -372,9 +374,9 @@ class ControlLoop:
         )
 
     def _await_look(self, flow: FlowControl, pause_s: float | None) -> bool:
-        """Wait until the next look is due, or asked for; whether it was.
+        """Wait until the next round is due or requested; True if it was requested.
 
-        Meanwhile partitions without a leader begin when they have one.
+        Meanwhile partitions that had no leader begin as soon as they have one.
         """
         due_s = None if pause_s is None else time.monotonic() + pause_s
         wake, failing = self._wake[flow.name], False
@@ -392,7 +394,7 @@ class ControlLoop:
         self._jobs.attempt(f"drain-{flow.name}", flow.drain, told=False)
 
     def _clients(self) -> list[ClusterClient]:
-        """One client per cluster and bootstrap list: reaching it twice would tell nothing new."""
+        """One client per cluster and bootstrap list: the start-up check reaches each once."""
         clients: dict[tuple[str, tuple[str, ...]], ClusterClient] = {}
         for flow in self._flows.values():
             settings = flow.settings
@@ -403,7 +405,7 @@ class ControlLoop:
 
 
 def _in_parallel(job: Callable[[T], object], items: Sequence[T]) -> None:
-    """Run ``job`` on all items at once; raises the error of the first item that failed."""
+    """Run ``job`` on the items, at most 16 at once; raises the error of the first failed item."""
     if not items:
         return
     with ThreadPoolExecutor(max_workers=min(16, len(items))) as pool:

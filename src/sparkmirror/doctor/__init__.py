@@ -1,4 +1,4 @@
-"""``sparkmirror doctor``: what keeps a mirror from running well, found before it runs.
+"""``sparkmirror doctor``: finds what would keep a mirror from running well, before it runs.
 
-`examine` is where to begin. Every check gives findings: what was tried, what came back, what to do.
+Begin with `examine`. Every check gives findings: what was tried, what was found, what to do.
 """

@@ -1,4 +1,4 @@
-"""A cluster's clock beside ours."""
+"""Checks the clock of a cluster against ours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WRONG_S = 300.0
 
 
 def check_clock(cluster: Inspector, now_s: Callable[[], float] = time.time) -> list[Finding]:
-    """How far the clock of the KRaft leader is from ``now_s``, ours."""
+    """Compare the clock of the KRaft leader with ``now_s``, ours. Does not raise `MirrorError`."""
     tried = "compare the clock of the KRaft leader with ours"
     subject = f"cluster {cluster.alias}"
     try:

@@ -1,4 +1,4 @@
-"""Source topics beside their remote topics: what would be refused, lost or done differently.
+"""Compares source topics with their remote topics: what would be rejected, lost, or changed.
 
 All functions are pure: facts in, findings out.
 """
@@ -13,14 +13,14 @@ from sparkmirror.doctor.finding import Finding, Level, gathered, ok
 from sparkmirror.model import FlowSettings, MirrorMode, Partitioner, TopicPartition
 
 ONE_REPLICA = "one replica only"
-"""How the finding begins that is advice, not trouble."""
+"""Start of the text of a finding that is only advice."""
 
 _COPY_SECONDS_NOTED = 60.0
 _PER_DAY = 86_400.0
 
 
 def compare_topics(flow: FlowSettings, pairs: Sequence[Pair], brokers: int) -> list[Finding]:
-    """Partition counts, replication, message sizes and settings of all topics."""
+    """Check partition counts, replication, message sizes and configs of all topics."""
     if not pairs:
         return []
     checks: dict[str, tuple[str, Callable[[Pair], Iterable[tuple[Level, str, str]]]]] = {
@@ -45,7 +45,7 @@ def compare_topics(flow: FlowSettings, pairs: Sequence[Pair], brokers: int) -> l
             for pair in pairs
             for level, what, do in judge(pair)
         ]
-        fine = ok(check, f"{len(pairs)} topics", tried, "nothing is in the way")
+        fine = ok(check, f"{len(pairs)} topics", tried, "no problem found")
         findings += gathered(found) or [fine]
     return findings
 
@@ -63,10 +63,10 @@ def _partitions(flow: FlowSettings, pair: Pair) -> Iterable[tuple[Level, str, st
         )
         yield Level.WARN, f"{told}: records go to partitions by key", do
     elif there < here:
-        do = f"Raise it to {here} before, if other producers of this topic choose by key."
+        do = f"Raise it to {here} before that, if other producers partition this topic by key."
         yield Level.WARN, f"{told}: the mirror will raise it when it starts", do
     elif there > here:
-        do = "Keep it so only if no producer chooses partitions by key, or make the topic anew."
+        do = "Keep it so only if no producer partitions by key, or recreate the topic."
         yield Level.WARN, f"{told}: producers that move will spread keys differently", do
 
 
@@ -82,30 +82,30 @@ def _replication(flow: FlowSettings, pair: Pair, brokers: int) -> Iterable[tuple
         else:
             yield (
                 Level.WARN,
-                f"the topic has {factor} replicas, {_count(brokers, 'broker')} answer",
+                f"the topic has {factor} replicas, {_count(brokers, 'broker')} respond",
                 "Bring the missing brokers back.",
             )
     elif factor == 1 and brokers >= 3:
         yield (
             Level.WARN,
             f"{ONE_REPLICA}, on a target of {brokers} brokers",
-            "Set replication.factor=3: with one replica a dead broker takes its data along.",
+            "Set replication.factor=3: with one replica, a broker that dies loses the data.",
         )
     insync = _number(pair.target_configs, "min.insync.replicas")
     if insync is None or insync <= (have := min(factor, brokers) if factor > 0 else brokers):
         return
-    if min(insync, factor) > have:  # replicas are away that brokers of all versions insist on
+    if min(insync, factor) > have:  # too few replicas are up, for brokers of any version
         yield (
             Level.FAIL,
             f"min.insync.replicas={insync}, but there can be {_count(have, 'replica')} in sync: "
-            "every write with acks=all is refused",
+            "every write with acks=all is rejected",
             f"Bring the missing brokers back, or set min.insync.replicas to {max(1, have - 1)}.",
         )
         return
     yield (
         Level.WARN,
         f"min.insync.replicas={insync} with {_count(have, 'replica')}: brokers from Kafka 3.7 on "
-        f"take it for {have}, older ones refuse every write with acks=all",
+        f"treat it as {have}, older ones reject every write with acks=all",
         f"Set min.insync.replicas of the target topic to {max(1, have - 1)}, or raise its "
         "replication factor.",
     )
@@ -148,7 +148,7 @@ def _settings(pair: Pair) -> Iterable[tuple[Level, str, str]]:
     if codec not in ("", "producer") and codec != _text(source, "compression.type"):
         yield (
             Level.WARN,
-            f"compression.type={codec} on the target: its brokers compress every batch anew",
+            f"compression.type={codec} on the target: its brokers compress every batch again",
             "Set compression.type=producer on the target topic to keep the source's batches.",
         )
     if (
@@ -158,20 +158,20 @@ def _settings(pair: Pair) -> Iterable[tuple[Level, str, str]]:
     ):
         yield (
             Level.WARN,
-            "message.timestamp.type=LogAppendTime on the target: it stamps its own time",
+            "message.timestamp.type=LogAppendTime on the target: it sets its own timestamps",
             "Set message.timestamp.type=CreateTime on the target topic to keep the source's.",
         )
 
 
-# -- times -----------------------------------------------------------------------------------------
+# -- timestamps and retention ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class CopyTimes:
-    """What is known of the times in one topic.
+    """Timestamps in one topic (epoch ms); None if unknown.
 
-    ``oldest_ms``: of the first record that is still to be copied; ``newest_ms``: the largest
-    timestamp. None where nobody knows.
+    ``oldest_ms``: of the oldest record that is still to be copied. ``newest_ms``: the largest
+    timestamp.
     """
 
     oldest_ms: int | None = None
@@ -181,7 +181,7 @@ class CopyTimes:
 def judge_timestamps(
     pairs: Iterable[Pair], times: Mapping[str, CopyTimes], now_ms: float
 ) -> list[Finding]:
-    """Whether the target's limits of record timestamps refuse what the source holds."""
+    """Check whether the target's limits for record timestamps reject records of the source."""
     check, tried = "timestamps", "compare record timestamps with the target's limits"
     found = []
     known = 0
@@ -209,7 +209,7 @@ def judge_timestamps(
                     check, pair, tried,
                     f"a record is {_span(new / 1000)} in the future, the target takes "
                     f"at most {_span(after / 1000)}",
-                    "Raise message.timestamp.after.max.ms of the target topic, and look at the "
+                    "Raise message.timestamp.after.max.ms of the target topic, and check the "
                     "clock of the producer.",
                 )
             )  # fmt: skip
@@ -230,9 +230,9 @@ def judge_retention(
     rate_bytes_s: float,
     now_ms: float,
 ) -> list[Finding]:
-    """Whether records expire before they are copied, or as soon as they have been.
+    """Check whether records expire before they are copied, or soon after.
 
-    ``bytes_left``: what is to be copied of each partition, None when nobody tells.
+    ``bytes_left``: bytes still to be copied, per partition; None if unknown.
     """
     check = "retention"
     total = sum((bytes_left or {}).values())
@@ -277,14 +277,14 @@ def judge_retention(
     if not known:
         return []
     if bytes_left is None:
-        what = "the cluster does not tell sizes"
+        what = "the sizes of partitions are not available"
         do = "Grant Describe on the Cluster to see how long the copy takes."
         found.append(Finding(check, Level.SKIP, f"{known} topics", tried, what, do))
     return gathered(found) or [ok(check, f"{known} topics", tried, said)]
 
 
 def _retention_s(configs: Configs) -> float | None:
-    """Seconds that records are kept; None when for ever, or unknown."""
+    """Seconds that records are kept; None if for ever, or unknown."""
     if "delete" not in (_text(configs, "cleanup.policy") or "delete"):
         return None
     kept_ms = _number(configs, "retention.ms")
@@ -304,7 +304,7 @@ def _number(configs: Configs, name: str) -> int | None:
 
 
 def _span(seconds: float) -> str:
-    """``40 s``, ``10.0 min``, ``1.9 h``, ``3.2 days``."""
+    """``seconds`` as text: ``40.0 s``, ``10.0 min``, ``1.9 h``, ``3.2 days``."""
     for least, divisor, unit in (
         (2 * _PER_DAY, _PER_DAY, "days"), (5_400.0, 3_600.0, "h"), (120.0, 60.0, "min")
     ):  # fmt: skip

@@ -1,8 +1,8 @@
-"""All checks of one flow, side by side and within a time limit.
+"""Runs all checks of one flow, in parallel and within a time limit.
 
-The order: the networks of both clusters; what needs only a connection, and the source's topics;
-the remote topics; what needs both. A check that has not come back when the time is over is told as
-such, and its thread is left behind.
+The order is: the networks of both clusters; checks that need only a connection, and the source's
+topics; the remote topics; checks that need both. A check that exceeds the limit is reported as
+timed out; its thread is abandoned.
 """
 
 from __future__ import annotations
@@ -60,7 +60,11 @@ Check = Callable[[], list[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """How to examine. ``rate_bytes_s``: how fast a copy is taken to be. ``now_s``: our clock."""
+    """Parameters of an examination.
+
+    ``limit_s``: time limit for all checks. ``rate_bytes_s``: assumed rate of a copy. ``now_s``: our
+    clock (epoch seconds).
+    """
 
     limit_s: float = LIMIT_S
     rate_bytes_s: float = RATE_BYTES_S
@@ -69,14 +73,14 @@ class Examination:
 
 
 def examine(flow: FlowSettings, how: Examination | None = None) -> list[Finding]:
-    """Everything that can be found out about ``flow`` without changing anything; never raises."""
+    """Run all checks on ``flow``. Changes nothing, and does not raise `MirrorError`."""
     return _Patient(flow, how or Examination()).examined()
 
 
 def check_heartbeats(flow: FlowSettings, heartbeats: Iterable[HeartbeatSettings]) -> list[Finding]:
-    """Whether others will see by heartbeats that the flow works. Pure.
+    """Check whether heartbeats will show that the flow works. Pure.
 
-    They are written to the source, by the flow that leads there, and mirrored as every topic.
+    Heartbeats are written to the source, and the flow mirrors them to the target.
     """
     if flow.mode is MirrorMode.MM1:
         return []
@@ -91,7 +95,7 @@ def check_heartbeats(flow: FlowSettings, heartbeats: Iterable[HeartbeatSettings]
             f"{source} is upstream of {target}"
         )
     else:
-        found = f"written to {source} and mirrored: by them {source} shows as upstream of {target}"
+        found = f"written to {source} and mirrored: they show that {source} is upstream of {target}"
     return [ok("heartbeats", f"flow {flow.name}", "read the file", found)]
 
 
@@ -112,14 +116,14 @@ class _Patient:
         finally:
             for one in (source, target):
                 if one is not None:
-                    # Threads that are left behind may hold its lock: nobody waits for them.
+                    # Closed on a thread, because an abandoned check may hold its lock.
                     threading.Thread(target=one.close, daemon=True).start()
         return self.findings
 
     # -- steps -----------------------------------------------------------------------------
 
     def _networks(self) -> dict[str, Network]:
-        """What `explore` found, each distinct way to a cluster once."""
+        """The result of `explore` for each distinct way to a cluster."""
         flow = self.flow
         clients: dict[str, ClusterClient] = {}
         for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
@@ -166,10 +170,10 @@ class _Patient:
         if usable.get(way_of(client), False):
             bounded = min(_REQUEST_MS_MAX, client.request_timeout_ms)
             return Inspector(replace(client, request_timeout_ms=bounded))
-        what = "nothing else was asked, since no advertised broker can be used from here"
-        do = "Mend the network or the login first, then run the command again."
+        what = "no other check was run, because no advertised broker can be used from here"
+        do = "Repair the network or the login first, then run the command again."
         subject = f"cluster {client.alias}"
-        self.findings.append(Finding("cluster", Level.SKIP, subject, "ask it", what, do))
+        self.findings.append(Finding("cluster", Level.SKIP, subject, "check it", what, do))
         return None
 
     def _ask(self, source: Inspector | None, target: Inspector | None) -> None:
@@ -215,7 +219,10 @@ class _Patient:
     def _fact(
         self, name: str, look: Callable[[], T] | None, checks: Mapping[str, Check]
     ) -> T | None:
-        """Make ``checks``, and beside them ``look``, whose answer is returned if it gives one."""
+        """Run ``checks`` and ``look`` in parallel; returns the result of ``look``, or None.
+
+        A failure of ``look`` becomes a FAIL finding, because other checks need its result.
+        """
         jobs: dict[str, Callable[[], object]] = dict(checks)
         if look is not None:
             jobs[name] = look
@@ -230,7 +237,7 @@ class _Patient:
             result = results[job]
             if isinstance(result, MirrorError):
                 vital = job == name
-                tried = "ask the cluster"
+                tried = "send requests to the cluster"
                 level = at_work(check, result.where or subject, tried, result)
                 self.findings.append(replace(level, level=Level.FAIL) if vital else level)
             elif job == name and look is not None:
@@ -240,9 +247,9 @@ class _Patient:
         return fact
 
     def _late(self, check: str, subject: str) -> None:
-        what = f"no answer within the {self.how.limit_s:.0f} s that all checks have"
-        do = "Look at the other findings first, then at the brokers' load."
-        self.findings.append(Finding(check, Level.FAIL, subject, "wait for an answer", what, do))
+        what = f"timed out: all checks together may take {self.how.limit_s:.0f} s"
+        do = "Check the other findings first, then the brokers' load."
+        self.findings.append(Finding(check, Level.FAIL, subject, "wait for the result", what, do))
 
     # -- checks ----------------------------------------------------------------------------
 
@@ -264,7 +271,7 @@ class _Patient:
                 oldest[row.topic] = max(oldest.get(row.topic, 0.0), row.seconds)
         partitions = topics.partitions()
         newest: dict[str, int] = {}
-        with contextlib.suppress(MirrorError):  # brokers before 2.8 do not tell
+        with contextlib.suppress(MirrorError):  # brokers before Kafka 3.0 (KIP-734)
             for tp, time_ms in source.newest_times_ms(partitions).items():
                 newest[tp.topic] = max(newest.get(tp.topic, 0), time_ms)
         times = {
@@ -292,7 +299,7 @@ class _Patient:
 
 
 def _mirrors(target: Inspector, flow: FlowSettings, now_ms: int) -> list[Finding]:
-    """Who mirrors the flow at present, and who stands by."""
+    """Report which process mirrors the flow now, and which are standbys."""
     check, subject = "mirrors", f"flow {flow.name}"
     tried = "read the reports in the control topic"
     try:
@@ -318,6 +325,6 @@ def _auto_create(target: Inspector) -> list[Finding]:
     found = f"it is true on {len(on)} of {len(configs)} brokers"
     do = (
         "Set auto.create.topics.enable=false: a consumer or producer that asks for a remote topic "
-        "before the mirror has made it would get one with the broker's defaults."
+        "before the mirror has created it would get one with the broker's defaults."
     )
     return [Finding(check, Level.WARN, subject, tried, found, do)]

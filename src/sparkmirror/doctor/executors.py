@@ -1,7 +1,8 @@
-"""The same look at the network from the executors of a Spark cluster, one from each of them.
+"""Runs the network checks on each executor of a Spark cluster.
 
-Where the slots run is where the brokers must be reachable. A barrier stage holds a task on every
-core at the same moment, so that no executor is left out; the first task of each does the work.
+The slots run on executors, so the brokers must be reachable from there. A barrier stage runs a task
+on every core at the same time, so that it reaches every executor; the first task on each executor
+runs the checks.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def explore_from_executors(
     work_dir: Path,
     run_id: str,
 ) -> dict[str, list[Finding]]:
-    """Findings by flow, each with the machine it was made on. Raises `MirrorError`."""
+    """Findings by flow, each with the host of its executor. Raises `MirrorError`."""
     runner = FlowRunner(
         settings, master=master, once=True, spark_conf=conf, work_dir=work_dir, run_id=run_id
     )
@@ -43,7 +44,7 @@ def explore_from_executors(
         context = runner.open().sparkContext
         _wait_for_executors(context)
         tasks = context.defaultParallelism
-        # Properties travel sealed; what Spark keeps of a task on disk shows no secret.
+        # Client properties are encrypted, because Spark may write a task to disk.
         flows = {flow.name: encode_flow(flow, runner.key) for flow in settings.flows}
         documents = _run(context, tasks, flows)
     finally:
@@ -56,7 +57,7 @@ def explore_from_executors(
 
 
 def _wait_for_executors(context: Any) -> None:
-    """Executors come one after the other: wait until no more have come for two seconds."""
+    """Wait until no new executor has registered for two seconds, at most 30 s."""
     deadline = time.monotonic() + _WAIT_S_MAX
     seen, since = 0, time.monotonic()
     while time.monotonic() < deadline:
@@ -75,7 +76,7 @@ def _run(context: Any, tasks: int, flows: Mapping[str, str]) -> list[str]:
         from pyspark import BarrierTaskContext  # noqa: PLC0415  (the executor's own)
 
         here = BarrierTaskContext.get()
-        # An executor's working directory is its own.
+        # Each executor has its own working directory.
         own = f"{socket.gethostname()}:{Path.cwd()}"
         first = here.allGather(own).index(own)
         if first == here.partitionId():
@@ -94,7 +95,7 @@ def _run(context: Any, tasks: int, flows: Mapping[str, str]) -> list[str]:
 
 
 def look_around(flows: str) -> str:
-    """On an executor: what the networks of all clusters are like from there, as JSON by flow."""
+    """Run on an executor: network findings for all clusters, as a JSON object by flow."""
     place = socket.gethostname()
     found: dict[str, list[dict[str, object]]] = {}
     for name, text in json.loads(flows).items():

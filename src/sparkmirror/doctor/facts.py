@@ -1,4 +1,4 @@
-"""What both clusters show for one flow, asked once and shared by all checks."""
+"""Facts about one flow on both clusters: read once, shared by all checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Configs = Mapping[str, ConfigEntry]
 
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """``topics``: those that the flow mirrors. ``configs``: their settings, or the error."""
+    """``topics``: the topics that the flow mirrors. ``configs``: their configs, or the error."""
 
     cluster: ClusterView
     topics: Mapping[str, TopicView]
@@ -35,9 +35,9 @@ class SourceFacts:
 
 @dataclass(frozen=True, slots=True)
 class TargetFacts:
-    """``topics``: the remote topics that exist. ``tried``: what making the others would give.
+    """``topics``: the existing remote topics. ``tried``: results of a trial creation of the others.
 
-    ``configs``: settings of both kinds, by remote name.
+    ``configs``: configs of both, by remote name; without topics whose configs cannot be read.
     """
 
     cluster: ClusterView
@@ -48,9 +48,9 @@ class TargetFacts:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A source topic beside its remote topic, as it is or (``present`` False) as it would be made.
+    """A source topic and its remote topic, as it is or (``present`` False) as it would be created.
 
-    ``replication``: of the remote topic. Configs are empty where nobody tells them.
+    ``partitions``, ``replication``: of the remote topic. Configs are empty if unknown.
     """
 
     topic: str
@@ -66,7 +66,10 @@ class Pair:
 def look_at_source(
     source: Inspector, flow: FlowSettings, *, topics_max: int | None = None
 ) -> SourceFacts:
-    """Ask the source; of many topics the first ``topics_max`` by name. Raises `MirrorError`."""
+    """Read the facts of the source, for at most ``topics_max`` topics (the first ones by name).
+
+    Raises `MirrorError`.
+    """
     wanted = FlowTopics(flow)
     found = (
         (name, view)
@@ -80,15 +83,15 @@ def look_at_source(
 def look_at_target(
     target: Inspector, flow: FlowSettings, source: SourceFacts, *, try_missing: bool = True
 ) -> TargetFacts:
-    """Ask the target about the remote topics of ``source``. Raises `MirrorError`.
+    """Read the facts of the target about the remote topics of ``source``. Raises `MirrorError`.
 
-    ``try_missing``: also what making those that do not exist would give.
+    ``try_missing``: also try to create those that do not exist, with ``validate_only``.
     """
     wanted = FlowTopics(flow)
     remote = {wanted.remote(name): view for name, view in source.topics.items()}
     cluster = target.describe()
     present = target.topics(remote)
-    # A factor that is too large has a finding of its own: it must not hide the others.
+    # A factor that is too large has its own finding, and must not make every creation fail here.
     factor = min(flow.topics.replication_factor, len(cluster.brokers))
     missing = [
         NewTopic(name, view.partitions, factor, _wanted_configs(source, view.name, flow))
@@ -108,7 +111,7 @@ def _wanted_configs(source: SourceFacts, topic: str, flow: FlowSettings) -> dict
 
 
 def pairs(flow: FlowSettings, source: SourceFacts, target: TargetFacts) -> Iterator[Pair]:
-    """Every source topic beside its remote topic, in order of names."""
+    """Every source topic with its remote topic, by name."""
     wanted = FlowTopics(flow)
     for name, view in sorted(source.topics.items()):
         remote = wanted.remote(name)

@@ -1,4 +1,4 @@
-"""What a check found: the one noun of the doctor."""
+"""Findings: the results of all checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMES_MAX = 6
 
 
 class Level(Enum):
-    """How bad it is. ``SKIP``: it could not be tried, ``do`` says what it takes."""
+    """Severity of a finding. ``SKIP``: the check could not be run; ``do`` says what it needs."""
 
     OK = "ok"
     WARN = "warn"
@@ -26,8 +26,8 @@ class Level(Enum):
 class Finding:
     """One result of one check.
 
-    ``subject``: what it is about (cluster, broker, topic). ``tried``, ``found``, ``do``: what was
-    done, what came back, and the next step. ``place``: the machine it was done from, "" = here.
+    ``subject``: the cluster, broker, topic, group or flow. ``tried``: what was done. ``found``: the
+    result. ``do``: what the user should do. ``place``: host that ran the check; empty: this one.
     """
 
     check: str
@@ -40,29 +40,29 @@ class Finding:
 
 
 def ok(check: str, subject: str, tried: str, found: str) -> Finding:
-    """A check that all is well with."""
+    """The finding of a check that succeeded."""
     return Finding(check, Level.OK, subject, tried, found)
 
 
 def failed(check: str, subject: str, tried: str, error: MirrorError) -> Finding:
-    """A check that ended with an error."""
+    """The finding of a check that ended with an error."""
     found = error.what.rstrip(".")
     return Finding(check, Level.FAIL, subject, tried, found, error.do)
 
 
 def skipped(check: str, subject: str, tried: str, error: MirrorError) -> Finding:
-    """A check that is not vital and could not be made."""
+    """The finding of an optional check that could not be run."""
     return Finding(check, Level.SKIP, subject, tried, error.what.rstrip("."), error.do)
 
 
 def at_work(check: str, subject: str, tried: str, error: MirrorError) -> Finding:
-    """`skipped` for what the cluster does not tell everybody, `failed` for everything else."""
+    """`skipped` if the request was denied, unsupported or got no response; else `failed`."""
     small = isinstance(error, Denied | Unsupported | Unreachable)
     return (skipped if small else failed)(check, subject, tried, error)
 
 
 def listed(names: Iterable[str]) -> str:
-    """A few of ``names``, and how many more there are."""
+    """The first of ``names`` as text, and the number of the others."""
     known = list(names)
     rest = len(known) - _NAMES_MAX
     shown = ", ".join(known[:_NAMES_MAX])
@@ -70,10 +70,10 @@ def listed(names: Iterable[str]) -> str:
 
 
 def gathered(findings: Sequence[Finding]) -> list[Finding]:
-    """Findings of one check that are fine become one, so that the others can be seen. Pure.
+    """Merge similar findings, so that the others are easy to see. Pure.
 
-    Their subjects are joined; so are those of findings of one cluster that are otherwise alike, and
-    those of topics.
+    The OK findings of one check become one. So do other findings of one check with the same text
+    and remedy, for one cluster or for topics. The merged finding lists their subjects.
     """
     groups: dict[tuple[str, ...], list[Finding]] = {}
     for one in findings:

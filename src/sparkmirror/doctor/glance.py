@@ -1,8 +1,9 @@
-"""The doctor's quick look beside the start of a run: what is wrong, told in its first seconds.
+"""The quick check: the doctor's checks during the start of a run.
 
-It stops nothing and delays nothing. The networks and clocks are looked at while Spark starts, the
-topics once the control plane has made them. What the control plane tells by itself (a start that
-fails, topics that cannot be created) is not told again; what is late is left out.
+It neither stops nor delays the run. The networks are checked while Spark starts. Clocks, groups and
+topics are checked once the control plane has started. What the control plane itself reports (a
+failed start, topics that cannot be created) is not reported again. Checks that exceed the time
+limit are left out.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from sparkmirror.wire.probe.broker_path import Resolver, resolve
 
 __all__ = ["LIMIT_S", "Glance", "in_step"]
 
-# Healthy clusters answer within a second; a busy one's answer is worth having later, too.
+# Healthy clusters respond within a second; a result of a busy one is useful even later.
 LIMIT_S = 15.0
 _NETWORK_S = 4.0
 _TOLD_MAX = 12
@@ -42,11 +43,10 @@ _log = logging.getLogger(__name__)
 
 
 class Glance:
-    """A quick look at all flows of ``settings``; each of its two parts takes `LIMIT_S` at most.
+    """The quick check of all enabled flows of ``settings``, in two parts of at most `LIMIT_S` each.
 
-    ``say`` takes each line that a user should see. ``begun`` waits until the clusters answer and
-    the topics are made; False: the run has ended before. ``resolver`` and ``now_s`` as in
-    `Examination`.
+    ``say`` takes lines for the user. ``begun`` waits until the clusters respond and the topics are
+    created; False: the run has ended before. ``resolver`` and ``now_s``: see `Examination`.
     """
 
     def __init__(
@@ -66,18 +66,18 @@ class Glance:
         self._told = 0
 
     def look(self) -> None:
-        """All of it; raises nothing but defects."""
+        """Run the whole quick check. Raises nothing but defects."""
         clients: dict[str, ClusterClient] = {}
         for flow in self._flows:
             for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
                 clients.setdefault(way_of(client), client)
         networks = self._networks(clients)
-        # Of a cluster that cannot be used at all the control plane says so, and the run ends.
+        # If a cluster cannot be used at all, the control plane reports it and the run ends.
         usable = [network for network in networks.values() if network.usable]
         self._tell(one for network in usable for one in network.findings)
         if not self._begun():
             return
-        # The run has begun all the same, so nobody else has told.
+        # The run has started nevertheless, so nobody has reported these yet.
         others = [network for network in networks.values() if not network.usable]
         self._tell(one for network in others for one in network.findings)
         inspectors = {
@@ -88,7 +88,7 @@ class Glance:
             self._ask(inspectors)
         finally:
             for one in inspectors.values():
-                # Threads that are left behind may hold its lock: nobody waits for them.
+                # Closed on a thread, because an abandoned check may hold its lock.
                 threading.Thread(target=one.close, daemon=True).start()
         if self._told:
             self._say(_closing(self._told))
@@ -104,7 +104,7 @@ class Glance:
         return {way: one for way, one in found.items() if isinstance(one, Network)}
 
     def _ask(self, inspectors: Mapping[str, Inspector]) -> None:
-        """Clocks of all clusters, topics and rights of all flows."""
+        """Check clocks of all clusters; groups, topics and permissions of all flows."""
         jobs: dict[str, Callable[[], object]] = {}
         for one in {each.alias: each for each in inspectors.values()}.values():
             jobs[f"clock {one.alias}"] = partial(check_clock, one, self._now_s)
@@ -124,7 +124,7 @@ class Glance:
             if isinstance(result, list):
                 self._tell(result)
             else:
-                _log.info("quick check: %s: %s", name, result or f"no answer in {LIMIT_S:g} s")
+                _log.info("quick check: %s: %s", name, result or f"no result in {LIMIT_S:g} s")
 
     def _tell(self, found: Iterable[Finding]) -> None:
         bad = [one for one in found if one.level in (Level.WARN, Level.FAIL)]
@@ -144,7 +144,7 @@ def _look_at_topics(
     reader: Inspector,
     writer: Inspector,
 ) -> list[Finding]:
-    """Topics that are mirrored, beside their remote topics; rights to read and to write them.
+    """Compare mirrored topics with their remote topics, and check permissions to read and write.
 
     Raises `MirrorError`.
     """
@@ -166,7 +166,7 @@ def _look_at_topics(
 
 
 def in_step(flow: FlowSettings, pair: Pair) -> Pair:
-    """``pair`` as it is once the mirror has set the remote topic's size limit, where it does."""
+    """``pair`` as it is after the config sync has set ``max.message.bytes``, if it does."""
     name = "max.message.bytes"
     changes = wanted_changes(pair.source_configs, flow)
     if flow.mode is MirrorMode.MM1 or not flow.topics.sync_configs_enabled or name not in changes:
@@ -175,13 +175,13 @@ def in_step(flow: FlowSettings, pair: Pair) -> Pair:
     if value is not None:
         configs[name] = ConfigEntry(value, _OWN)
     elif name in configs and configs[name].source == _OWN:
-        del configs[name]  # it goes back to a default that nobody has told
+        del configs[name]  # it is reset to a default that is unknown here
     return replace(pair, target_configs=configs)
 
 
 def _closing(told: int) -> str:
     more = f", {told - _TOLD_MAX} of them in the log" if told > _TOLD_MAX else ""
     return (
-        f"quick check: {told} to look at{more}. The mirror goes on, and tries again what fails; "
+        f"quick check: {told} to look at{more}. The mirror continues, and retries what fails; "
         "sparkmirror doctor checks everything."
     )

@@ -1,4 +1,4 @@
-"""Several questions at once, and only so long: whoever is late is left behind."""
+"""Runs checks in parallel until a deadline; later ones are abandoned."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkmirror.errors import MirrorError
 
 
 def at_once(jobs: Mapping[str, Callable[[], object]], deadline: float) -> dict[str, object]:
-    """Results and `MirrorError` s of those jobs that come back before ``deadline`` (monotonic, s).
+    """Results, or `MirrorError`, of the jobs that end before ``deadline`` (monotonic, s), by name.
 
     Any other exception of a job is raised.
     """
@@ -21,7 +21,7 @@ def at_once(jobs: Mapping[str, Callable[[], object]], deadline: float) -> dict[s
     def run(name: str, job: Callable[[], object]) -> None:
         try:
             done.put((name, job()))
-        except Exception as error:  # a defect is raised where somebody sees it
+        except Exception as error:  # raised again in the caller's thread
             done.put((name, error))
 
     for name, job in jobs.items():

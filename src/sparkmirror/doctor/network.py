@@ -1,6 +1,7 @@
-"""The network between a machine and a cluster: every bootstrap server, every advertised address.
+"""Checks the network to a cluster: every bootstrap server, every advertised address.
 
-The classic failure: a bootstrap server answers, and names brokers that this machine cannot reach.
+The classic failure: a bootstrap server responds, but this machine cannot reach the brokers that it
+advertises.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from sparkmirror.wire.produce.joining import JOINED_BYTES_MAX, ROUND_TRIP_S_MIN
 _TRIED = {
     DNS: "resolve the name",
     TCP: "open a TCP connection",
-    TLS: "shake hands with TLS and check the certificate",
-    KAFKA: "ask for API versions and metadata",
+    TLS: "do the TLS handshake and check the certificate",
+    KAFKA: "request API versions and metadata",
     LOGIN: "log in",
 }
-# As most producers write them.
+# Default batch.size of producers.
 _USUAL_BATCH_BYTES = 16 * 1024
-# Which buffer of a broker's sockets limits a connection, and how many times its size a round trip
-# carried at least over a link of packets (benchmarks/results/wan-default-buffers-2026-11-23.md).
+# The broker's socket buffer that limits a connection, and the least data per round trip that was
+# measured, in buffer sizes (benchmarks/results/wan-default-buffers-2026-11-23.md).
 _SOCKET_BUFFERS = {
     "source": ("socket.send.buffer.bytes", 2.4),
     "target": ("socket.receive.buffer.bytes", 1.2),
@@ -47,9 +48,9 @@ _LEVELS = {"ok": Level.OK, "warn": Level.WARN, "fail": Level.FAIL}
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What the way to one cluster is like. ``view``: its brokers as advertised, None: not reached.
+    """The network to one cluster. ``view``: its brokers as advertised; None: not reached.
 
-    ``usable``: whether any advertised broker answers; without one nothing else can be asked.
+    ``usable``: whether any advertised broker responds; without one no other check is possible.
     """
 
     client: ClusterClient
@@ -59,15 +60,15 @@ class Network:
 
 
 def way_of(client: ClusterClient) -> str:
-    """A name for the way that a client takes: where to, and how it logs in."""
+    """Key for the way to a cluster: bootstrap servers, protocol and client properties."""
     properties = frozenset(client.properties.items())
     return f"{hash((client.bootstrap_servers, client.security_protocol, properties)):x}"
 
 
 def explore(client: ClusterClient, *, timeout_s: float, resolver: Resolver = resolve) -> Network:
-    """Walk to all bootstrap servers at once, then to all advertised addresses at once.
+    """Try all bootstrap servers in parallel, then all advertised addresses in parallel.
 
-    Takes about ``timeout_s`` in all; never raises.
+    Takes about ``timeout_s`` in all. Does not raise `MirrorError`.
     """
     ways = walk_all(client, timeout_s=timeout_s, resolver=resolver)
     findings: list[Finding] = []
@@ -82,7 +83,7 @@ def explore(client: ClusterClient, *, timeout_s: float, resolver: Resolver = res
 
 
 def findings_of(alias: str, way: Way, node: int | None, place: str = "") -> list[Finding]:
-    """The steps to one broker. ``node``: who advertised the address; None: a bootstrap server."""
+    """Findings for each step to one address. ``node``: its broker id; None: a bootstrap server."""
     return [_finding(alias, way, step, node, place) for step in way.steps]
 
 
@@ -98,7 +99,7 @@ def _finding(alias: str, way: Way, step: Step, node: int | None, place: str) -> 
 
 
 def _of_bootstrap(alias: str, way: Way, other: Way | None) -> list[Finding]:
-    """A bootstrap server that fails is only a warning where another one answers."""
+    """Findings for a bootstrap server; a failure is only a warning if another one responds."""
     findings = findings_of(alias, way, None)
     if way.whole or other is None:
         return findings
@@ -108,7 +109,7 @@ def _of_bootstrap(alias: str, way: Way, other: Way | None) -> list[Finding]:
             Level.WARN if one.level is Level.FAIL else one.level,
             one.subject,
             one.tried,
-            f"{one.found}; {other.host}:{other.port} answers"
+            f"{one.found}; {other.host}:{other.port} responds"
             if one.level is Level.FAIL
             else one.found,
             one.do,
@@ -118,11 +119,11 @@ def _of_bootstrap(alias: str, way: Way, other: Way | None) -> list[Finding]:
 
 
 def check_round_trip(cluster: Inspector, flow: FlowSettings, side: str) -> list[Finding]:
-    """How far away a cluster is, and what mirror and brokers can carry over that distance.
+    """Measure the round trip to a cluster, and estimate the throughput over it.
 
-    ``side``: source or target, as which the flow has the cluster. A long link is no fault.
+    ``side``: ``source`` or ``target``. A long round trip alone is not a warning.
     """
-    tried, subject = "ask a small question several times", f"cluster {cluster.alias}, the {side}"
+    tried, subject = "send a small request several times", f"cluster {cluster.alias}, the {side}"
     try:
         trip_ms = cluster.round_trip_ms()
     except MirrorError as error:
@@ -140,7 +141,7 @@ def check_round_trip(cluster: Inspector, flow: FlowSettings, side: str) -> list[
 def _check_socket_buffers(
     cluster: Inspector, flow: FlowSettings, side: str, trip_ms: float
 ) -> Finding:
-    """Whether the brokers of a cluster that is far away limit what a connection carries."""
+    """Check whether socket buffers of a remote cluster's brokers limit each connection."""
     name, times = _SOCKET_BUFFERS[side]
     check, subject = "socket-buffers", f"cluster {cluster.alias}, the {side}"
     tried = f"read {name} of the brokers"
@@ -169,8 +170,8 @@ def _of_far_source(flow: FlowSettings, trip_ms: float) -> str:
     carried = min(flow.fetch.fetch_max_bytes, FETCH_BYTES_MAX) / trip_ms / 1000
     return (
         f"Expect at most {carried:.0f} MB/s from a partition, and from each broker for each of "
-        f"{flow.tasks_max} slots (tasks.max) {LANES_MAX} times as much: raise it if that is too "
-        "little."
+        f"{flow.tasks_max} slots (tasks.max) {LANES_MAX} times as much. Raise tasks.max if that "
+        "is too little."
     )
 
 
@@ -186,6 +187,6 @@ def _of_far_target(flow: FlowSettings, trip_ms: float) -> str:
         )
     joined = carried(min(JOINED_BYTES_MAX, flow.produce.request_bytes_max))
     return (
-        f"Expect {usual} for each partition as long as that is enough, and up to {joined:.0f} MB/s "
-        "behind: batches that wait are joined (sparkmirror.link.joining)."
+        f"Expect {usual} for each partition, and up to {joined:.0f} MB/s while it is behind: "
+        "batches that wait are joined (sparkmirror.link.joining)."
     )

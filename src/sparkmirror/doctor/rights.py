@@ -1,4 +1,4 @@
-"""What the mirror must be allowed to do on both clusters, tried without any effect."""
+"""Checks the mirror's permissions on both clusters, without changing anything."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from sparkmirror.wire.admin.inspector import Inspector
 
 _LITERAL = re.compile(r"[\w.-]+")
 _GRANT = (
-    "Grant the mirror's principal on {alias} {acl}; sparkmirror acls needed FILE prints all that "
-    "it takes."
+    "Grant the mirror's principal on {alias} {acl}; sparkmirror acls needed FILE prints all ACLs "
+    "that it needs."
 )
 
 
@@ -35,7 +35,7 @@ def _grant(alias: str, acl: str) -> str:
 
 
 def check_topics(source: Inspector, flow: FlowSettings, facts: SourceFacts) -> list[Finding]:
-    """Whether each entry of the topic list is the name of something that can be seen."""
+    """Check that each entry of the topic list matches a topic, and that partitions have leaders."""
     tried = "list the topics and compare them with the list in the file"
     alias = flow.source.alias
     findings = []
@@ -46,7 +46,7 @@ def check_topics(source: Inspector, flow: FlowSettings, facts: SourceFacts) -> l
         subject = f"cluster {alias}, topics {pattern}"
         if not _LITERAL.fullmatch(pattern):
             do = f"Check the list, and that the principal has Describe on its topics on {alias}."
-            found = "no topic that can be seen has such a name"
+            found = "no visible topic matches it"
             findings.append(Finding("topics", Level.WARN, subject, tried, found, do))
             continue
         error = source.literal_errors([pattern]).get(pattern)
@@ -55,7 +55,7 @@ def check_topics(source: Inspector, flow: FlowSettings, facts: SourceFacts) -> l
             found = error.what.rstrip(".")
             findings.append(Finding("topics", Level.FAIL, subject, tried, found, do))
         elif error is not None:
-            do = "Check the spelling; the mirror takes it up when it is created."
+            do = "Check the spelling. The mirror mirrors the topic as soon as it is created."
             findings.append(
                 Finding("topics", Level.WARN, subject, tried, "there is no such topic", do)
             )
@@ -72,7 +72,7 @@ def check_topics(source: Inspector, flow: FlowSettings, facts: SourceFacts) -> l
 
 
 def _alternatives(include: Iterable[str]) -> list[str]:
-    """The lists' entries; a plain ``a|b`` counts as two."""
+    """The entries of the list; a plain ``a|b`` counts as two."""
     found: list[str] = []
     for entry in include:
         found += entry.split("|") if re.fullmatch(r"[\w.|*-]+", entry) else [entry]
@@ -91,12 +91,12 @@ def _leaders(flow: FlowSettings, facts: SourceFacts) -> list[Finding]:
 
 
 def check_read(source: Inspector, flow: FlowSettings, facts: SourceFacts) -> list[Finding]:
-    """Read on the topics, and DescribeConfigs for those whose remote topic is to be made."""
+    """Check Read and DescribeConfigs on the source topics."""
     alias = flow.source.alias
     findings = _refused(
         source.readable(facts.topics) if facts.topics else {},
         "read",
-        "fetch from a partition that no topic has",
+        "fetch from a partition that does not exist",
         alias,
         "Read",
     )
@@ -134,7 +134,7 @@ def _refused(
 
 
 def check_java(source: Inspector, flow: FlowSettings, _facts: SourceFacts) -> list[Finding]:
-    """Who is in the group of MirrorMaker 1: the mirror will share the partitions with them."""
+    """List members of the MirrorMaker 1 group: the mirror will share the partitions with them."""
     if flow.mode is not MirrorMode.MM1:
         return []
     subject = f"cluster {flow.source.alias}, group {flow.group_id}"
@@ -154,18 +154,18 @@ def check_java(source: Inspector, flow: FlowSettings, _facts: SourceFacts) -> li
 
 
 def check_group(keeper: Inspector, flow: FlowSettings) -> list[Finding]:
-    """Read on the group whose committed offsets are the positions."""
+    """Check Read on the group whose committed offsets are the positions. Raises `MirrorError`."""
     group = flow.position_group
     subject = f"cluster {keeper.alias}, group {group}"
-    tried = "ask what this principal may do with the group"
+    tried = "request this principal's permissions on the group"
     if not keeper.has_groups():
-        what = "the cluster has had no consumer group yet: a question would make its offsets topic"
-        do = f"Make sure of Read on Group {group}."
+        what = "the cluster has had no group yet, and a request would create __consumer_offsets"
+        do = f"Make sure that the principal has Read on Group {group}."
         return [Finding("group", Level.SKIP, subject, tried, what, do)]
     rights = keeper.group_rights(group)
     if rights is None:
-        what = "the broker does not tell permissions (it is older than 2.3)"
-        do = f"Make sure of Read on Group {group}."
+        what = "the broker does not report permissions (it is older than Kafka 2.3)"
+        do = f"Make sure that the principal has Read on Group {group}."
         return [Finding("group", Level.SKIP, subject, tried, what, do)]
     missing = sorted({"Read", "Describe"} - rights)
     if missing:
@@ -179,7 +179,10 @@ def check_group(keeper: Inspector, flow: FlowSettings) -> list[Finding]:
 
 
 def check_create(target: Inspector, flow: FlowSettings, facts: TargetFacts) -> list[Finding]:
-    """Creating the missing remote topics, growing and configuring those that are there."""
+    """Check creating missing remote topics, and Alter and AlterConfigs on existing ones.
+
+    Raises `MirrorError`.
+    """
     alias = target.alias
     tried = "create the missing remote topics with validate_only"
     errors = [
@@ -189,12 +192,12 @@ def check_create(target: Inspector, flow: FlowSettings, facts: TargetFacts) -> l
     ]
     findings = gathered(errors)
     if not errors:
-        found = f"{len(facts.tried)} would be made, {len(facts.topics)} are there"
+        found = f"{len(facts.tried)} would be created, {len(facts.topics)} exist"
         findings = [ok("create", f"cluster {alias}", tried, found)]
-    tried = "ask what this principal may do with the remote topics that are there"
+    tried = "request this principal's permissions on the existing remote topics"
     rights = target.topic_rights(sorted(facts.topics))
     known = {name: held for name, held in rights.items() if held is not None}
-    for right, why in (("AlterConfigs", "settings of the source cannot be kept in step"),
+    for right, why in (("AlterConfigs", "configs cannot be kept in step with the source"),
                        ("Alter", "the topic cannot grow with the source")):  # fmt: skip
         lacking = sorted(name for name, held in known.items() if right not in held)
         check = "alter-configs" if right == "AlterConfigs" else "alter"
@@ -209,16 +212,16 @@ def check_create(target: Inspector, flow: FlowSettings, facts: TargetFacts) -> l
 
 
 def check_write(target: Inspector, flow: FlowSettings, source: SourceFacts) -> list[Finding]:
-    """Write on all remote topics."""
+    """Check Write on all remote topics, existing or not. Raises `MirrorError`."""
     wanted = FlowTopics(flow)
     names = [wanted.remote(name) for name in source.topics]
-    tried = "produce to a partition that no topic has"
+    tried = "produce to a partition that does not exist"
     allowed = target.writable(names) if names else {}
     return _refused(allowed, "write", tried, target.alias, "Write")
 
 
 def check_internal(target: Inspector, flow: FlowSettings) -> list[Finding]:
-    """The mirror's own topics on the target: create, write, read."""
+    """Check creating, writing and reading the internal topics. Raises `MirrorError`."""
     written, orders = [control_topic(flow), gaps_topic(flow)], orders_topic(flow)
     if flow.mode is MirrorMode.MM2:
         written.append(offset_storage_topic(flow))
@@ -238,7 +241,7 @@ def check_internal(target: Inspector, flow: FlowSettings) -> list[Finding]:
     ]
     findings += _lacking(check, tried, alias, target.writable(written), "Write")
     findings += _lacking(check, tried, alias, target.readable(written), "Read")
-    # Without it commands take the control topic, so this is no more than a warning.
+    # Without the orders topic, commands use the control topic, so this is only a warning.
     findings += _lacking(check, tried, alias, target.readable([orders]), "Read")
     own = f"topic {orders}"
     findings = [replace(f, level=Level.WARN) if f.subject.endswith(own) else f for f in findings]
@@ -246,9 +249,10 @@ def check_internal(target: Inspector, flow: FlowSettings) -> list[Finding]:
 
 
 def check_group_topics(cluster: Inspector, flow: FlowSettings, side: str) -> list[Finding]:
-    """The topics of offset syncs and checkpoints on one ``side``, ``source`` or ``target``.
+    """Check creating and writing the topics of offset syncs and checkpoints on one ``side``.
 
-    The mirror copies records without them, so nothing here is more than a warning.
+    ``side``: ``source`` or ``target``. Records are mirrored without these topics, so every finding
+    is at most a warning. Raises `MirrorError`.
     """
     check, alias = "group-topics", cluster.alias
     wanted = [topic for place, topic in offset_topics(flow) if place == side]

@@ -1,1 +1,1 @@
-"""What stands in MirrorMaker 2's internal topics and in our own: formats without any I/O."""
+"""Record formats of MirrorMaker 2's internal topics and of our own. No I/O."""

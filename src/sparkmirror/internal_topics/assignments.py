@@ -1,6 +1,6 @@
-"""What a flow mirrors, as the control topic carries it: in one record, or in pieces.
+"""The assignment of a flow in the control topic: one record, or several pieces.
 
-The codecs are pure, and safe against whatever else stands in the topic (see `commands`).
+The codecs are pure, and safe against other records in the topic (see `commands`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
     "read_member",
 ]
 
-# Below the broker's default max.message.bytes (1,048,588) with room for the batch around it.
+# Below the broker's default max.message.bytes (1,048,588), with room for the batch header.
 ASSIGNMENT_PIECE_BYTES_MAX = 900_000
 
 ASSIGNMENT_KEY = re.compile(r"(.+)/assignment(?:/(\d{1,6}))?")
@@ -34,10 +34,10 @@ ASSIGNMENT_KEY = re.compile(r"(.+)/assignment(?:/(\d{1,6}))?")
 
 @dataclass(frozen=True, slots=True, order=True)
 class SourcePartition:
-    """One source partition and where it goes.
+    """One source partition and its remote topic; the remote partition has the same number.
 
-    The remote partition has the same number. ``topic_id`` is the source topic's UUID in its
-    36-character form, empty when the source broker gives none.
+    ``topic_id``: UUID of the source topic in its 36-character form; empty if the source broker
+    gives none.
     """
 
     topic: str
@@ -58,11 +58,11 @@ class SourcePartition:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentDocument:
-    """What one flow mirrors, as the planner worker learns it.
+    """The assignment of one flow, for the planner.
 
-    ``version`` grows within a ``run_id``. ``ends``: the frozen source end offsets of a ``--once``
-    run (exclusive), None in continuous mode. ``member``: MirrorMaker 1: the group membership with
-    which positions are committed from this version on. ``claim_term``: that of the run's claim
+    ``version`` grows within a run. ``ends``: frozen source end offsets (exclusive) of a ``--once``
+    run; None otherwise. ``member``: in MirrorMaker 1 mode, the group member as which positions are
+    committed from this version on. ``claim_term``: term of the run's claim
     (`internal_topics.flow_claims`).
     """
 
@@ -81,11 +81,11 @@ def encode_assignment(
     piece_bytes_max: int = ASSIGNMENT_PIECE_BYTES_MAX,
     signer: Signer | None = None,
 ) -> list[tuple[bytes, bytes]]:
-    """Keys and values that carry ``document``, for partition ``COMMAND_PARTITION``, in order.
+    """Keys and values of ``document``, in order, for partition ``COMMAND_PARTITION``.
 
-    One record when it fits into ``piece_bytes_max`` bytes, else as many as it takes; every piece
-    names the run, the version and the number of pieces, so old and new ones never mix. With
-    ``signer`` each piece carries its code.
+    One record if it fits into ``piece_bytes_max`` bytes, else several pieces. Every piece has run,
+    version and number of pieces, so pieces of different versions are never mixed. ``signer`` signs
+    each piece.
     """
     base = f"{document.flow}/assignment"
     ends = document.ends
@@ -133,12 +133,12 @@ def _assignment_piece(
 
 
 def member_row(member: Member) -> list[object]:
-    """``member`` as JSON has it."""
+    """``member`` as a JSON list."""
     return [member.member_id, member.generation, member.instance_id, member.cooperative]
 
 
 def read_member(row: Sequence[Any] | None) -> Member | None:
-    """What `member_row` made."""
+    """The member of `member_row`; None for None. Raises an error of `MALFORMED`."""
     if row is None:
         return None
     member_id, generation, instance_id, cooperative = row[:4]
@@ -146,11 +146,11 @@ def read_member(row: Sequence[Any] | None) -> Member | None:
 
 
 class AssignmentCollector:
-    """Puts the pieces of one flow's assignment together as they come from the topic.
+    """Joins the pieces of one flow's assignments as they are read from the topic.
 
-    Invariant: a document is returned only when all pieces of one ``(run_id, version)`` are there.
-    With ``signer`` pieces without a valid code are garbage; ``refused`` is the run that the last
-    one named.
+    Invariant: a document is returned only if all pieces of one ``(run_id, version)`` are there.
+    With ``signer``, pieces without a valid signature are ignored; ``refused`` is the run id in the
+    last such piece.
     """
 
     def __init__(self, flow: str, signer: Signer | None = None) -> None:
@@ -161,9 +161,9 @@ class AssignmentCollector:
         self._pieces: dict[int, dict[str, Any]] = {}
 
     def feed(self, key: bytes | None, value: bytes | None) -> AssignmentDocument | None:
-        """Take one record of the command partition; the document when this completes it.
+        """Add one record of the command partition; returns the document that it completes, or None.
 
-        Records of other flows, commands and garbage change nothing and give None.
+        Other flows' records, commands and malformed records are ignored.
         """
         match = ASSIGNMENT_KEY.fullmatch(text(key))
         if match is None or match[1] != self._flow:

@@ -1,4 +1,4 @@
-"""JSON documents as keys and values of the control topic: packed, and safe to unpack."""
+"""JSON documents in records of the control topic: packing, and safe unpacking."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 __all__ = ["MALFORMED", "inflated", "pack", "text", "unpack"]
 
-# What reading fields of the wrong shape can raise (OverflowError: JSON's Infinity as a number).
+# Errors of reading fields of the wrong shape (OverflowError: JSON's Infinity as an integer).
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 
 _COMPRESS_FROM_BYTES = 16 * 1024
@@ -17,7 +17,7 @@ _INFLATED_BYTES_MAX = 64 * 1024 * 1024
 
 
 def text(key: bytes | None) -> str:
-    """``key`` as text, empty for None and for bytes that are no UTF-8."""
+    """``key`` as text; empty for None and for bytes that are not UTF-8."""
     try:
         return (key or b"").decode()
     except UnicodeDecodeError:
@@ -25,13 +25,16 @@ def text(key: bytes | None) -> str:
 
 
 def pack(document: Mapping[str, object]) -> bytes:
-    """``document`` as JSON, zlib-compressed when it is long."""
+    """``document`` as JSON, zlib-compressed from 16 KiB up."""
     value = json.dumps(document, separators=(",", ":")).encode()
     return zlib.compress(value, 1) if len(value) >= _COMPRESS_FROM_BYTES else value
 
 
 def inflated(value: bytes | None) -> bytes | None:
-    """The JSON text in ``value``, None when it is broken."""
+    """The JSON text in ``value``, decompressed; None if it is empty or cannot be decompressed.
+
+    Also None if it is longer than 64 MiB.
+    """
     if not value:
         return None
     if value[:1] != b"\x78":  # zlib's first byte; JSON objects begin with a brace
@@ -45,7 +48,7 @@ def inflated(value: bytes | None) -> bytes | None:
 
 
 def unpack(value: bytes | None) -> dict[str, Any] | None:
-    """The JSON object in ``value``, None for anything else, however it is broken."""
+    """The JSON object in ``value``; None for anything else. Never raises."""
     data = inflated(value)
     if data is None:
         return None

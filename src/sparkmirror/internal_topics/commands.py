@@ -1,29 +1,28 @@
-r"""The control topic: how the driver speaks to the planner and the slots, and hears of them.
+r"""The control topic: messages between the driver, the planner and the slots.
 
-One compacted topic per source on the target, ``mm2-sparkmirror.<source>.internal`` (for
-MirrorMaker 1's files one per group and source, see `control_topic`); the name falls under
-MirrorMaker 2's own ``mm2.*\.internal`` exclude, so no mirror ever carries it on.
+The target has one compacted topic per source, ``mm2-sparkmirror.<source>.internal`` (for
+MirrorMaker 1's files one per group and source, see `control_topic`). MirrorMaker 2's own exclude
+``mm2.*\.internal`` matches the name, so no mirror replicates the topic.
 
 =========  =======================  ==========================================================
 partition  key                      value (JSON; from 16 KiB up zlib-compressed)
 =========  =======================  ==========================================================
 0          ``<flow>``               command: run, drain, replan
-0          ``<flow>/pause``         command: pause, resume; it outlives runs. Operators ask for it
-                                    in a topic of its own, the driver says it here
+0          ``<flow>/pause``         command: pause, resume; it outlives runs. Operators write it to
+                                    the orders topic, and the driver passes it on
                                     (`control.coordination.orders_topic`)
-0          ``<flow>/assignment``    what to mirror; ``<flow>/assignment/<i>`` when in pieces
-0          ``<flow>/claim``         which run mirrors the flow (`flow_claims`)
+0          ``<flow>/assignment``    what to mirror; ``<flow>/assignment/<i>`` if in pieces
+0          ``<flow>/claim``         which run owns the flow (`flow_claims`)
 1          ``<flow>/<slot>``        progress of one slot, about once a second
-1          ``<flow>/planner``       the assignment that all slots of the flow obey by now
-1          ``<flow>/driver``        the driver's report, every ten seconds or sooner
-1          ``<flow>/standby#…``     a process that stands by says so, as often (`flow_claims`)
-1          ``<flow>/history/…``     what happened, for ``sparkmirror history`` (`history`)
+1          ``<flow>/planner``       the version of the assignment that all slots follow
+1          ``<flow>/driver``        the driver's report, at least every ten seconds
+1          ``<flow>/standby#…``     a standby process (`flow_claims`)
+1          ``<flow>/history/…``     events, for ``sparkmirror history`` (`history`)
 =========  =======================  ==========================================================
 
-The codecs are pure (`assignments` and `reports` have those of what a flow mirrors and of what is
-reported). They take unknown fields in their stride and return None for what is no valid record, so
-that a reader can skip it and count it: whoever may write to the topic must not be able to stop a
-mirror by a line of garbage.
+The codecs are pure; those of assignments and reports are in `assignments` and `reports`. They
+ignore unknown fields and return None for malformed records, so that a reader can skip and count
+them: a malformed record must not stop a mirror.
 """
 
 from __future__ import annotations
@@ -88,12 +87,12 @@ _PAUSE_KEY = re.compile(r"(.+)/pause")
 
 
 class CommandKind(Enum):
-    """What a flow's slots are asked to do.
+    """Commands to the slots of a flow.
 
-    ``RUN``: go on with the epochs of ``run_id``. ``DRAIN``: write what was read, commit, end the
-    query. ``REPLAN``: end the epoch early, the next one is planned from the new assignment.
-    ``PAUSE``: keep the positions and fetch nothing. ``RESUME``: undo a pause. These two stand
-    under a key of their own, so that neither a later run nor a new assignment undoes a pause.
+    ``RUN``: run the epochs of ``run_id``. ``DRAIN``: write what was read, commit, end the query.
+    ``REPLAN``: end the epoch early; the next one is planned from the new assignment. ``PAUSE``:
+    fetch nothing, keep the positions. ``RESUME``: end a pause. Pause and resume have a key of their
+    own, so that neither a later run nor a new assignment ends a pause.
     """
 
     RUN = "run"
@@ -104,16 +103,16 @@ class CommandKind(Enum):
 
     @property
     def pauses(self) -> bool:
-        """Whether it is about pausing: pause or resume."""
+        """Whether this is ``PAUSE`` or ``RESUME``."""
         return self in (CommandKind.PAUSE, CommandKind.RESUME)
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The newest order to one flow; ``version`` names the assignment it goes with (0 = none).
+    """A command to one flow.
 
-    ``order_id``: the order of the orders topic that the driver passes on with it
-    (`control.coordination.orders_topic`).
+    ``version``: the assignment that it announces; 0: none. ``order_id``: the order in the orders
+    topic that the driver passes on with it (`control.coordination.orders_topic`).
     """
 
     flow: str
@@ -128,8 +127,8 @@ class Command:
 def control_topic(flow: FlowSettings) -> str:
     """Name of the control topic of ``flow``, on its target cluster.
 
-    MirrorMaker 1's files have no aliases, so several mirrors that write to one target would all
-    be called the same: there the group and the source's addresses tell them apart.
+    MirrorMaker 1's files have no aliases, so several mirrors to one target would share one name.
+    There the name is a hash of the group and the source's bootstrap servers.
     """
     name = flow.source.alias
     if flow.mode is MirrorMode.MM1:
@@ -139,21 +138,21 @@ def control_topic(flow: FlowSettings) -> str:
 
 
 def topic_beside(flow: FlowSettings, what: str) -> str:
-    """Name of the flow's topic of ``what``, such as gaps or orders, beside its control topic."""
+    """Name of another internal topic of the flow; ``what``: for example ``gaps`` or ``orders``."""
     return f"{_PREFIX}-{what}{control_topic(flow).removeprefix(_PREFIX)}"
 
 
 def channel(flow: FlowSettings, run_id: str) -> str:
-    """What stands for ``<flow>`` in the keys of the signals of one run.
+    """The ``<flow>`` in the record keys of one run.
 
-    The members of one MirrorMaker 1 group use one control topic at the same time, each for its own
-    part of the partitions: there every run has keys of its own.
+    The members of a MirrorMaker 1 group share one control topic, each for its own partitions, so
+    the keys contain the run id there.
     """
     return f"{flow.name}#{run_id}" if flow.mode is MirrorMode.MM1 else flow.name
 
 
 def run_of(key: str, flow: str) -> str:
-    """The run whose `channel` ``key`` is, if it is one of ``flow``'s; else empty."""
+    """The run id in `channel` ``key``, if it belongs to ``flow``; else empty."""
     name, _, run_id = key.partition("#")
     return run_id if name == flow else ""
 
@@ -179,7 +178,7 @@ def encode_command(command: Command) -> tuple[bytes, bytes]:
 
 
 def decode_command(key: bytes | None, value: bytes | None) -> Command | None:
-    """The command in a record, None when it holds none."""
+    """The command in a record; None if it holds none."""
     flow = text(key)
     document = unpack(value)
     if not flow or document is None or ASSIGNMENT_KEY.fullmatch(flow):

@@ -1,16 +1,17 @@
 """The records of Kafka Connect's offset storage topic, as MirrorMaker 2 writes them.
 
-Topic ``mm2-offsets.<source>.internal`` on the target: compacted, JSON without a schema envelope.
-The key is ``[connector name, source partition]``, the value ``{"offset": n}``; a null value resets
-the partition. Only the entries of ``MirrorSourceConnector`` carry positions: ``offset`` is the
-*last replicated* source offset, so a mirror resumes at ``offset + 1``.
+The topic is ``mm2-offsets.<source>.internal`` on the target: compacted, JSON without a schema
+envelope. The key is ``[connector name, source partition]``, the value ``{"offset": n}``; a null
+value resets the partition. Only the entries of ``MirrorSourceConnector`` are positions. ``offset``
+is the *last replicated* source offset, so a mirror resumes at ``offset + 1``.
 
-In a Kafka Connect cluster a connector has the name that its owner gave it, and the topic holds
-entries of others, too. There the source partition tells: cluster, topic and partition.
+In a Kafka Connect cluster, a connector has the name that its owner gave it, and the topic also
+holds entries of other connectors. There an entry of a source connector is recognised by the fields
+of its source partition: cluster, topic and partition.
 
-Reading compares the parsed JSON. Writing keeps MirrorMaker 2's own byte order, because compaction
-keeps one row per key *bytes*, and its default partitioner, because the row must stay in the
-partition where its predecessor lies. Pure: no sockets here.
+The reader compares parsed JSON. The writer keeps MirrorMaker 2's field order, because compaction
+compares key *bytes*; and it uses Java's default partitioner, because a new row must go to the
+partition of the row that it replaces. Pure: no sockets here.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ SOURCE_CONNECTOR = "MirrorSourceConnector"
 CHECKPOINT_CONNECTOR = "MirrorCheckpointConnector"
 HEARTBEAT_CONNECTOR = "MirrorHeartbeatConnector"
 
-# The order in which Java's HashMap yields these keys, which is the order on the wire.
+# The iteration order of Java's HashMap for these keys, which is the order on the wire.
 _FIELD_ORDER = {
     SOURCE_CONNECTOR: ("cluster", "partition", "topic"),
     CHECKPOINT_CONNECTOR: ("partition", "topic", "group"),
@@ -57,10 +58,10 @@ _MURMUR_M = 0x5BD1E995
 
 @dataclass(frozen=True, slots=True)
 class ConnectOffsets:
-    """What an offset storage topic says about one source cluster.
+    """The positions of one source cluster in an offset storage topic.
 
-    ``positions``: next source offset (stored offset + 1) per source partition.
-    ``skipped``: records that are no entry of a connector, or a broken one of MirrorMaker 2's.
+    ``positions``: next source offset (stored offset + 1) per source partition. ``skipped``: number
+    of records that are not entries of a connector, and of malformed ones of MirrorMaker 2.
     """
 
     positions: dict[TopicPartition, int]
@@ -68,30 +69,30 @@ class ConnectOffsets:
 
 
 def offsets_topic(source_alias: str) -> str:
-    """Name of the offset storage topic; always with dots, whatever the policy's separator."""
+    """Name of the offset storage topic; it has dots whatever the policy's separator is."""
     return f"mm2-offsets.{source_alias}.internal"
 
 
 def encode_key(connector: str, partition: dict[str, str | int]) -> bytes:
     """Key bytes exactly as MirrorMaker 2 writes them for ``connector``.
 
-    Raises ``KeyError`` when the connector is not one of MirrorMaker 2's or a field is missing.
+    Raises ``KeyError`` if the connector is not one of MirrorMaker 2's or a field is missing.
     """
     ordered = {name: partition[name] for name in _FIELD_ORDER[connector]}
     return _compact([connector, ordered])
 
 
 def encode_value(offset: int | None) -> bytes | None:
-    """Value bytes for ``offset`` (last replicated source offset); None makes a reset."""
+    """Value bytes for ``offset`` (last replicated source offset); None gives a reset."""
     return None if offset is None else _compact({"offset": offset})
 
 
 def encode_source_offset(
     source_alias: str, source: TopicPartition, position: int
 ) -> tuple[bytes, bytes | None]:
-    """Key and value that say "everything of ``source`` below ``position`` is on the target".
+    """Key and value for ``position``, the next source offset to mirror.
 
-    Position 0 means that nothing was replicated, which Connect writes as a reset (null value).
+    Position 0 means that nothing was replicated; Connect writes that as a reset (null value).
     """
     key = encode_key(
         SOURCE_CONNECTOR,
@@ -103,10 +104,9 @@ def encode_source_offset(
 def decode_source_offset(
     key: bytes | None, value: bytes | None
 ) -> tuple[str, TopicPartition, int | None] | None:
-    """Read one record: source alias, source partition, last replicated offset (None = reset).
+    """Source alias, source partition and last replicated offset (None: reset) of one record.
 
-    Returns None for anything that is not a valid entry of a MirrorMaker 2 source connector,
-    whatever its name is.
+    Returns None if it is not a valid entry of a MirrorMaker 2 source connector, of any name.
     """
     parsed = _parse_key(key)
     if parsed is None or parsed[0] in (CHECKPOINT_CONNECTOR, HEARTBEAT_CONNECTOR):
@@ -134,9 +134,9 @@ def read_source_positions(
 ) -> ConnectOffsets:
     """Fold ``(partition, key, value)`` records, oldest first, into positions of one source.
 
-    Entries of other clusters and connectors are passed over; garbage is skipped and counted. Where
-    several connectors have mirrored a partition, ``MirrorSourceConnector`` counts, which is also
-    the name under which we write, else the one furthest behind: nothing is left out.
+    Entries of other clusters and connectors are ignored; malformed records are counted. If several
+    connectors have mirrored a partition, ``MirrorSourceConnector`` takes precedence (we write under
+    that name too). Without it the smallest position is used, so that no record is skipped.
     """
     found: dict[TopicPartition, dict[str, int]] = {}
     skipped = 0
@@ -163,7 +163,7 @@ def read_source_positions(
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """Partition that Java's default partitioner picks for ``key`` among ``partitions``."""
+    """Partition that Java's default partitioner chooses for ``key`` among ``partitions``."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
@@ -187,7 +187,7 @@ def _compact(document: object) -> bytes:
 
 
 def _parse(data: bytes) -> object:
-    """Parsed JSON, or None for bytes that are none (and for the JSON null)."""
+    """Parsed JSON; None for bytes that are not JSON, and for JSON null."""
     try:
         document: object = json.loads(data)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What the driver tells of itself in the control topic, for whoever looks from another machine."""
+"""The driver's report in the control topic: for other processes, and for ``status``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _KEY = re.compile(r"(.+)/driver")
 
 @dataclass(frozen=True, slots=True)
 class DriverReport:
-    """One driver about one flow.
+    """Report of one driver about one flow.
 
-    ``ended``: the run is over, this is its last report. ``partitions``: how many are assigned;
-    ``halts``: those that are given to no slot, and why. ``orders``: it hears the orders topic.
-    ``to_go_s``: seconds until a flow that catches up is not behind any more, None where that is
-    not known; reports of earlier releases have none.
+    ``ended``: the run has ended; this is its last report. ``partitions``: number of assigned
+    partitions. ``halts``: partitions that no slot gets, and why. ``orders``: the driver reads the
+    orders topic. ``to_go_s``: seconds until the flow has caught up; None if unknown, and in reports
+    of earlier releases. ``started_ms``, ``time_ms``: epoch ms, by the driver's clock.
     """
 
     flow: str
@@ -60,7 +60,7 @@ def encode_driver_report(report: DriverReport) -> tuple[bytes, bytes]:
 
 
 def decode_driver_report(key: bytes | None, value: bytes | None) -> DriverReport | None:
-    """The report in a record, None when it holds none."""
+    """The report in a record; None if it holds none."""
     match = _KEY.fullmatch(text(key))
     document = unpack(value)
     if match is None or document is None:
@@ -87,7 +87,7 @@ def decode_driver_report(key: bytes | None, value: bytes | None) -> DriverReport
 
 
 def _seconds(value: object) -> float | None:
-    """``value`` if it is a length of time, else None."""
+    """``value`` if it is a finite number of at least 0, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value < math.inf else None

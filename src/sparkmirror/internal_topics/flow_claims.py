@@ -1,17 +1,17 @@
-"""Who mirrors a flow: claims in the control topic, those who stand by, and the ids that are fenced.
+"""Records of flow ownership in the control topic: claims and standbys; and transactional ids.
 
-A claim (key ``<flow>/claim`` in partition 0 of the control topic) says: from here on the run
-``run_id`` writes this flow, and nobody else. The topic's order decides between two of them: the
-newest wins. ``slots`` is how many of the flow's transactional ids (`transactional_id`) may ever
-have been used, so that a run with fewer slots fences those of an earlier one, too. It is read as
-at most `EXACT_SLOTS_MAX`, which no flow may exceed: a stranger's claim must not hold a start up.
-A process that waits for its turn says so in a record of its own (`Standby`).
+A claim (key ``<flow>/claim`` in partition 0 of the control topic) means: from here on only the run
+``run_id`` writes this flow. The newest claim in the topic's order wins. ``slots`` is the number of
+the flow's transactional ids (`transactional_id`) that may ever have been used, so that a run with
+fewer slots also fences the ids of an earlier run. A reader limits it to `EXACT_SLOTS_MAX`, the
+maximum for any flow: a forged claim must not delay a start. A standby process writes a record of
+its own (`Standby`).
 
-With ``sparkmirror.control.secret`` a claim is signed (`internal_topics.signing`), and who has the
-secret believes no other. Its ``term`` grows from run to run, so that a claim of an earlier run,
-written once more, takes nothing back.
+With ``sparkmirror.control.secret`` claims are signed (`internal_topics.signing`), and a process
+with the secret ignores claims without a valid signature. The ``term`` grows from run to run, so a
+replayed claim of an earlier run has no effect.
 
-Pure codecs.
+The codecs are pure.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ _SESSION_MS_MAX = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """``run_id`` writes ``flow`` from here on; ``host``: that of its driver (`own_host`).
+    """``run_id`` writes ``flow`` from here on. ``host``: `own_host` of its driver.
 
-    ``term``: greater than those of all earlier claims; 0 without a secret. ``place``: the driver's
-    process (`control.coordination.place`), ``file``: its configuration file, ``content``: what the
-    file says of the flow, as a digest. ``session_ms``: after how long without a report it counts as
-    gone. ``time_ms``: when it was made, by its own clock. Earlier releases give none of these.
+    ``term``: greater than the term of every earlier claim; 0 without a secret. ``place``: the
+    driver's process (`control.coordination.place`). ``file``: its configuration file. ``content``:
+    digest of what the file says about the flow. ``session_ms``: time without a report after which
+    others may take the flow. ``time_ms``: creation time, by the driver's clock. Earlier releases
+    give none of these.
     """
 
     flow: str
@@ -71,7 +72,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Standby:
-    """A process that would take ``flow`` over; ``run_id``, ``host`` and ``file`` are its own."""
+    """A standby process for ``flow``; all fields are its own."""
 
     flow: str
     run_id: str
@@ -93,12 +94,12 @@ def encode_standby(standby: Standby) -> tuple[bytes, bytes]:
 
 
 def standby_key(flow: str, run_id: str) -> bytes:
-    """The key of one process's word that it stands by; without a value it no longer does."""
+    """Key of the record of one standby; a tombstone ends the standby."""
     return f"{flow}/standby#{run_id}".encode()
 
 
 def decode_standby(key: bytes | None, value: bytes | None) -> Standby | None:
-    """What `encode_standby` made; None for any other record."""
+    """The standby in a record; None for any other record."""
     match = _STANDBY_KEY.fullmatch(text(key))
     document = unpack(value)
     if match is None or document is None:
@@ -117,7 +118,7 @@ def decode_standby(key: bytes | None, value: bytes | None) -> Standby | None:
 
 
 def taken_over(flow: FlowSettings, claim: Claim, run_id: str) -> Fenced:
-    """Why the run ``run_id`` ends: ``claim`` is a newer one than its own."""
+    """The error with which run ``run_id`` ends after the newer ``claim`` of another run."""
     file = f", file {claim.file}" if claim.file else ""
     again = (
         "nothing arrives twice"
@@ -133,12 +134,12 @@ def taken_over(flow: FlowSettings, claim: Claim, run_id: str) -> Fenced:
 
 
 def claim_signer(flow: FlowSettings) -> Signer | None:
-    """Signs and verifies the claims of ``flow``; None without a secret."""
+    """The signer for claims of ``flow``; None without a secret."""
     return Signer(flow.control_secret) if flow.control_secret else None
 
 
 def encode_claim(claim: Claim, signer: Signer | None = None) -> tuple[bytes, bytes]:
-    """Key and value of ``claim``, for the command partition; with ``signer``, signed."""
+    """Key and value of ``claim``, for the command partition; signed if there is a ``signer``."""
     key = f"{claim.flow}{_SUFFIX}"
     document: dict[str, object] = {
         "run_id": claim.run_id,
@@ -154,13 +155,13 @@ def encode_claim(claim: Claim, signer: Signer | None = None) -> tuple[bytes, byt
 
 
 def is_signed(value: bytes | None) -> bool:
-    """Whether the claim in ``value`` carries a code, be it a right one or not."""
+    """Whether the claim in ``value`` has a signature, valid or not."""
     document = unpack(value)
     return document is not None and isinstance(document.get(CODE_FIELD), str)
 
 
 def is_believed(key: bytes | None, value: bytes | None, signer: Signer | None) -> bool:
-    """Whether the claim in a record counts: without a secret all do, else those it signed."""
+    """Whether the claim in a record is valid: signed by ``signer``, or any claim without one."""
     if signer is None:
         return True
     document = unpack(value)
@@ -171,7 +172,7 @@ def is_believed(key: bytes | None, value: bytes | None, signer: Signer | None) -
 
 
 def decode_claim(key: bytes | None, value: bytes | None) -> Claim | None:
-    """The claim in a record, None when it holds none."""
+    """The claim in a record; None if it holds none."""
     try:
         name = (key or b"").decode()
         if not name.endswith(_SUFFIX) or not value:
@@ -194,10 +195,10 @@ def decode_claim(key: bytes | None, value: bytes | None) -> Claim | None:
 
 
 def transactional_id(flow: FlowSettings, slot: int) -> str:
-    """The transactional id of one slot; one ACL for the prefix covers the group and all ids."""
+    """The transactional id of one slot: the position group, ``-`` and the slot number."""
     return f"{transactional_id_prefix(flow)}{slot}"
 
 
 def transactional_id_prefix(flow: FlowSettings) -> str:
-    """What all transactional ids of the flow begin with."""
+    """The common prefix of the flow's transactional ids; one PREFIXED ACL covers all of them."""
     return f"{flow.position_group}-"

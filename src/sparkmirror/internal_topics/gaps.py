@@ -1,15 +1,14 @@
-"""The gap records: source offsets that did not reach the target as they were, kept for good.
+"""Gap records: source offsets that did not reach the target unchanged. They are kept for good.
 
-One compacted topic per source on the target beside the control topic,
-``mm2-sparkmirror-gaps.<source>.internal``, with one partition. What happened once is one key,
-however often it is found again, so a restart writes no second record.
+The target has one compacted topic per source, ``mm2-sparkmirror-gaps.<source>.internal``, with one
+partition. Each gap has one key, however often it is found, so a restart adds no second record.
 
 ======  ==============================================================================
 key     JSON: ``[flow, topic, partition, kind, first offset]``
-value   JSON: the fields of `Gap`; ``null`` stands for an offset or a number not known
+value   JSON: the fields of `Gap`; ``null`` for an unknown offset or number
 ======  ==============================================================================
 
-The codecs are pure, and None for what is no gap record.
+The codecs are pure, and return None for any other record.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 class GapKind(StrEnum):
-    """What happened.
+    """Cause of a gap.
 
-    ``DELETED``: retention or DeleteRecords overtook the position. ``RECREATED``: the topic was
-    deleted and made anew. ``TRUNCATED``: an unclean election took records back that had been
-    mirrored. ``REPLACED``: another cluster is at the source's addresses. ``REFUSED``: the target
-    does not take the record. ``TARGET_…``: the same at the target, of records that it had
+    ``DELETED``: retention or DeleteRecords deleted records at the position. ``RECREATED``: the
+    topic was deleted and recreated. ``TRUNCATED``: an unclean leader election truncated records
+    that had been mirrored. ``REPLACED``: another cluster is at the source's addresses. ``REFUSED``:
+    the target rejects the record. ``TARGET_…``: the same at the target, for records that it had
     acknowledged.
     """
 
@@ -72,19 +71,19 @@ LOSS_CODES = {
     GapKind.TRUNCATED: "LOG_TRUNCATED",
     GapKind.REPLACED: "CLUSTER_REPLACED",
 }
-"""How losses at the source are counted and named in errors and halts."""
+"""Codes of losses at the source, in metrics, errors and halts."""
 TARGET_LOSS_CODES = {
     GapKind.TARGET_TRUNCATED: "TARGET_TRUNCATED",
     GapKind.TARGET_RECREATED: "TARGET_RECREATED",
     GapKind.TARGET_REPLACED: "TARGET_REPLACED",
 }
-"""Likewise losses at the target."""
+"""Codes of losses at the target."""
 SKIPPED, DEAD_LETTERED = "RECORD_SKIPPED", "RECORD_DEAD_LETTERED"
 GAP_CODES = frozenset({*LOSS_CODES.values(), *TARGET_LOSS_CODES.values(), SKIPPED, DEAD_LETTERED})
 
 
 class GapAction(StrEnum):
-    """What the mirror did about it. ``REPAIRED``: it mirrors them again from ``resumed_at`` on."""
+    """What the mirror did. ``REPAIRED``: it mirrors the records again, from ``resumed_at`` on."""
 
     STOPPED = "stopped"
     CONTINUED = "continued"
@@ -95,10 +94,10 @@ class GapAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Source offsets ``first`` to ``last`` (inclusive) of one partition, ``count`` of them.
+    """Source offsets ``first`` to ``last`` (inclusive) of one partition, ``count`` in number.
 
-    ``resumed_at``: the source offset at which the mirror went on. ``code``: as in errors and
-    metrics. ``last``, ``count`` and ``resumed_at`` are None when nobody knows, or nothing went on.
+    ``resumed_at``: source offset at which the mirror continued; None if it did not. ``last`` and
+    ``count`` are None if unknown. ``code``: as in errors and metrics. ``time_ms``: epoch ms.
     """
 
     flow: str
@@ -121,7 +120,7 @@ def gaps_topic(flow: FlowSettings) -> str:
 
 
 def gap_document(gap: Gap) -> dict[str, Any]:
-    """``gap`` as JSON has it."""
+    """``gap`` as a JSON object."""
     return {
         "flow": gap.flow,
         "topic": gap.source.topic,
@@ -140,7 +139,7 @@ def gap_document(gap: Gap) -> dict[str, Any]:
 
 
 def read_document(document: Mapping[str, Any]) -> Gap:
-    """The gap that `gap_document` wrote; raises what a dictionary of another shape gives."""
+    """The gap in a `gap_document`. Raises ``KeyError``, ``ValueError`` or similar for others."""
     return Gap(
         flow=str(document["flow"]),
         source=TopicPartition(str(document["topic"]), int(document["partition"])),
@@ -164,7 +163,7 @@ def encode_gap(gap: Gap) -> tuple[bytes, bytes]:
 
 
 def decode_gap(value: bytes | None) -> Gap | None:
-    """The gap in a record's value, None when it holds none."""
+    """The gap in a record's value; None if it holds none."""
     try:
         return read_document(json.loads(value or b""))
     except (*_MALFORMED, RecursionError):
@@ -180,7 +179,10 @@ def _number(value: Any) -> int | None:
 
 
 def collect_gaps(records: Iterable[tuple[bytes | None, bytes | None]]) -> list[Gap]:
-    """The gaps that ``records`` (key and value, oldest first) leave, by time and partition."""
+    """The newest gap of each key in ``records`` (key and value, oldest first), by time.
+
+    Keys whose last record is a tombstone are left out.
+    """
     newest: dict[bytes | None, Gap] = {}
     for key, value in records:
         gap = decode_gap(value)

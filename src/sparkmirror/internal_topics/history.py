@@ -1,10 +1,10 @@
-"""What happened to a flow: one record for each event, among the reports in the control topic.
+"""History of a flow: one record per event, in the control topic beside the reports.
 
-Written by drivers, read by ``sparkmirror history``. The topic is compacted and each event has a key
-of its own: ``<flow>/history/<run>-<n>`` in `PROGRESS_PARTITION`, ``n`` going round at `RUN_MAX`.
-Every start takes out what is beyond the newest `KEPT_MAX`.
+Drivers write it, ``sparkmirror history`` reads it. The topic is compacted and each event has its
+own key, ``<flow>/history/<run>-<n>`` in `PROGRESS_PARTITION`; ``n`` starts again at 0 after
+`RUN_MAX` events. Every start deletes all events of the flow but the newest `KEPT_MAX`.
 
-The codecs are pure, and give None for what is no event.
+The codecs are pure, and return None for any other record.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ __all__ = [
 ]
 
 RUN_MAX = 300
-"""Events of one run; the newest take the places of the oldest."""
+"""Largest number of events of one run; newer events overwrite the oldest."""
 KEPT_MAX = 1_000
-"""Events of a flow that a start leaves."""
+"""Largest number of events of a flow that a start keeps."""
 TEXT_CHARS_MAX = 2_000
-"""Of an event's text, what is kept."""
+"""Largest number of characters of an event's text that are kept."""
 
 _KEY = re.compile(r"(.+)/history/[^/]+-\d{1,9}")
 
 
 class EventKind(StrEnum):
-    """What an event is about.
+    """Kind of an event.
 
-    ``LOST``: a run ended without a word. ``TAKEOVER``: another run had the flow until now.
-    ``GOES_ON``: what was halted is mirrored again. ``REPAIR``: what the target lost is written
-    again.
+    ``LOST``: a run ended without a last report. ``TAKEOVER``: another run had the flow until now.
+    ``GOES_ON``: a halted partition is mirrored again. ``REPAIR``: records that the target lost are
+    written again.
     """
 
     START = "start"
@@ -60,9 +60,10 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event of ``flow``, as the driver of ``run_id`` on ``host`` saw it.
+    """One event of ``flow``, written by the driver of ``run_id`` on ``host``.
 
-    ``code``: that of a halt, gap or error, where there is one. ``time_ms``: by the driver's clock.
+    ``code``: code of a halt, gap or error; empty if there is none. ``time_ms``: epoch ms, by the
+    driver's clock.
     """
 
     flow: str
@@ -80,7 +81,7 @@ def event_key(flow: str, run_id: str, number: int) -> bytes:
 
 
 def is_event_key(key: bytes | None) -> bool:
-    """Whether an event stands under ``key``."""
+    """Whether ``key`` is the key of an event."""
     return _KEY.fullmatch(text(key)) is not None
 
 
@@ -98,7 +99,7 @@ def encode_event(event: Event, number: int) -> tuple[bytes, bytes]:
 
 
 def decode_event(key: bytes | None, value: bytes | None) -> Event | None:
-    """The event in a record, None when it holds none."""
+    """The event in a record; None if it holds none."""
     match = _KEY.fullmatch(text(key))
     document = unpack(value)
     if match is None or document is None:

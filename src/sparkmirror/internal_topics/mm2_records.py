@@ -1,9 +1,9 @@
 """The records of MirrorMaker 2's internal topics: heartbeats, checkpoints, offset syncs.
 
-Kafka's "struct" encoding: big-endian integers, strings as an int16 length in bytes and UTF-8, no
-tags. Reading is as lenient as Java where that does no harm (bytes after the last field), and
-stricter where it does: a version that does not exist yet is no record to guess at. Whatever is no
-valid record gives None, so that a reader can skip and count it. Pure: no sockets here.
+The encoding is Kafka's ``Struct``: big-endian integers, strings as an int16 length in bytes and
+UTF-8, no tagged fields. Like Java, the decoders ignore bytes after the last field. Unlike Java,
+they reject an unknown version instead of reading it as version 0. They return None for a malformed
+record, so that a reader can skip and count it. Pure: no sockets here.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where ``group`` stands in ``remote``, a partition of the target.
+    """The position of ``group`` in ``remote``, a partition of the target.
 
-    ``upstream``: the offset committed on the source, ``downstream``: the same place on the target.
+    ``upstream``: offset committed on the source. ``downstream``: its translation on the target.
+    ``metadata``: metadata of the commit on the source.
     """
 
     group: str
@@ -66,7 +67,7 @@ def checkpoints_topic(flow: FlowSettings) -> str:
 
 
 def offset_syncs_topic(flow: FlowSettings) -> str:
-    """Name of the offset-syncs topic: that of the cluster at the other end of it."""
+    """Name of the offset-syncs topic; it has the alias of the cluster that does not host it."""
     on_source = flow.offset_syncs.location == "source"
     other = flow.target.alias if on_source else flow.source.alias
     return make_policy(flow.policy, flow.source.alias).offset_syncs_topic(other)
@@ -79,7 +80,7 @@ def encode_heartbeat(heartbeat: Heartbeat) -> tuple[bytes, bytes]:
 
 
 def decode_heartbeat(key: bytes | None, value: bytes | None) -> Heartbeat | None:
-    """The heartbeat in a record, None when it holds none."""
+    """The heartbeat in a record; None if it holds none."""
     if key is None or value is None:
         return None
     try:
@@ -92,14 +93,14 @@ def decode_heartbeat(key: bytes | None, value: bytes | None) -> Heartbeat | None
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> tuple[bytes, bytes]:
-    """Key and value. Raises ValueError for a text of more than 32,767 bytes."""
+    """Key and value. Raises ValueError for a string of more than 32,767 bytes."""
     key = _text(checkpoint.group) + _partition(checkpoint.remote)
     head = _CHECKPOINT.pack(_VERSION, checkpoint.upstream, checkpoint.downstream)
     return key, head + _text(checkpoint.metadata)
 
 
 def decode_checkpoint(key: bytes | None, value: bytes | None) -> Checkpoint | None:
-    """The checkpoint in a record, None when it holds none."""
+    """The checkpoint in a record; None if it holds none."""
     if key is None or value is None:
         return None
     try:
@@ -124,7 +125,7 @@ def encode_offset_sync(
 def decode_offset_sync(
     key: bytes | None, value: bytes | None
 ) -> tuple[TopicPartition, int, int] | None:
-    """Source partition, source offset, target offset; None when the record holds no sync."""
+    """Source partition, source offset and target offset; None if the record holds no sync."""
     if key is None or value is None:
         return None
     try:
@@ -138,7 +139,9 @@ def decode_offset_sync(
 def _text(text: str) -> bytes:
     data = text.encode()
     if len(data) > _STRING_BYTES_MAX:
-        raise ValueError(f"{len(data)} bytes are more than a string of a record may have")
+        raise ValueError(
+            f"a string of {len(data)} bytes is too long: a record's may have {_STRING_BYTES_MAX}"
+        )
     return _LENGTH.pack(len(data)) + data
 
 

@@ -1,9 +1,10 @@
-"""MirrorMaker 2's offset syncs as rules: when one is emitted, and what can be read from them.
+"""MirrorMaker 2's rules for offset syncs: when one is emitted, and how offsets are translated.
 
-An offset sync says "source offset u of this partition is target offset d". `PartitionState` is the
-writer's rule (which records get one), `OffsetSyncStore` the reader's memory (64 syncs per
-partition, denser towards the newest) and its translation. Both are Java's to the letter, so that
-what one tool writes serves the other. Pure: no sockets, no clock.
+An offset sync says "source offset u of this partition is target offset d". `PartitionState` decides
+which records get one (Java: ``OffsetSyncWriter.PartitionState``). `OffsetSyncStore` keeps 64 syncs
+per partition, denser towards the newest, and translates with them (Java: ``OffsetSyncStore``). Both
+decide exactly as Java does, so that each tool can use what the other writes. Pure: no sockets, no
+clock.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from sparkmirror.model import TopicPartition
 __all__ = ["SLOTS", "OffsetSync", "OffsetSyncStore", "PartitionState"]
 
 SLOTS = 64
-"""Syncs that the store keeps per partition."""
+"""Number of syncs that the store keeps per partition."""
 
 _INT64_MAX = (1 << 63) - 1
 _UINT64 = 1 << 64
@@ -23,17 +24,17 @@ _UINT64 = 1 << 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OffsetSync:
-    """One sync. Compared by identity: the store's rules ask for the same sync, not an equal one."""
+    """One sync. Compared by identity, because the store's rules are about the same sync."""
 
     upstream: int
     downstream: int
 
 
 class PartitionState:
-    """Decides which records of one source partition get an offset sync at once.
+    """Decides which records of one source partition get an offset sync.
 
-    A sync is due for the first record, when the newest sync is ``lag_max`` or more target offsets
-    back, when source offsets skip or go back, and when target offsets go back.
+    A sync is due for the first record, for a record more than ``lag_max`` target offsets after the
+    newest sync, if source offsets are skipped or go back, and if target offsets go back.
     """
 
     def __init__(self, lag_max: int) -> None:
@@ -43,7 +44,7 @@ class PartitionState:
         self._last_sync_downstream = -1
 
     def update(self, upstream: int, downstream: int) -> bool:
-        """Take one acknowledged record; whether its sync is due."""
+        """Note one acknowledged record; returns whether a sync is due for it."""
         no_previous_sync = self._last_sync_downstream == -1
         translation_too_stale = downstream - (self._last_sync_downstream + 1) >= self._lag_max
         skipped_upstream = upstream - self._previous_upstream != 1
@@ -55,10 +56,10 @@ class PartitionState:
         return due
 
     def advance(self, upstream: int, downstream: int, count: int) -> list[range]:
-        """Take ``count`` acknowledged records with consecutive offsets on both sides, at once.
+        """Note ``count`` acknowledged records with consecutive offsets on both sides.
 
-        Returns the records (0 … count-1) that are due, as at most two ranges in order: the same
-        as `update` for each of them.
+        Returns the records (0 … count-1) for which a sync is due, as at most two ranges in order.
+        The result is that of `update` for each record.
         """
         due: list[range] = []
         if self.update(upstream, downstream):
@@ -75,14 +76,15 @@ class PartitionState:
 
 
 class OffsetSyncStore:
-    """What a reader of an offset-syncs topic keeps, and how it translates with it.
+    """The syncs of an offset-syncs topic that a reader keeps, and translation with them.
 
-    Slot 0 holds the newest sync of a partition, slot 63 the oldest. Between the different syncs of
-    slots i < j: ``up[i] <= up[j] + 2**j - 2**i`` (B) and ``up[i] >= up[j] + 2**max(i - 2, 0)`` (C).
+    Slot 0 holds the newest sync of a partition, slot 63 the oldest. Invariants for different syncs
+    in slots i < j: ``up[i] <= up[j] + 2**j - 2**i`` (B) and
+    ``up[i] >= up[j] + 2**max(i - 2, 0)`` (C).
 
-    ``must_read_to_end``: while the topic is read for the first time, keep only the newest sync of
-    each partition, since nothing is known of what was translated before; False when the
-    checkpoints emitted so far are known. Until `finish_reading` nothing is translated.
+    ``must_read_to_end``: until `finish_reading`, keep only the newest sync of each partition,
+    because earlier translations are unknown. False if the checkpoints emitted so far are known.
+    Nothing is translated before `finish_reading`.
     """
 
     def __init__(self, *, must_read_to_end: bool) -> None:
@@ -91,11 +93,11 @@ class OffsetSyncStore:
         self._slots: dict[TopicPartition, list[OffsetSync]] = {}
 
     def finish_reading(self) -> None:
-        """The topic has been read to the end that it had at the start."""
+        """Note that the topic has been read to the end that it had at the start."""
         self._read_to_end = True
 
     def add(self, source: TopicPartition, upstream: int, downstream: int) -> None:
-        """Take the next sync of the topic."""
+        """Add the next sync of the topic."""
         new = OffsetSync(upstream, downstream)
         slots = self._slots.get(source)
         only_newest = self._must_read_to_end and not self._read_to_end
@@ -105,7 +107,7 @@ class OffsetSyncStore:
             _insert(slots, new)
 
     def slots(self, source: TopicPartition) -> list[tuple[int, OffsetSync]]:
-        """The different syncs of a partition with their slot, newest first."""
+        """The different syncs of a partition, each with its first slot, newest first."""
         found: list[tuple[int, OffsetSync]] = []
         for slot, sync in enumerate(self._slots.get(source, ())):
             if not found or found[-1][1] is not sync:
@@ -113,9 +115,9 @@ class OffsetSyncStore:
         return found
 
     def translate(self, source: TopicPartition, upstream: int) -> int | None:
-        """A target offset at or before what source offset ``upstream`` became.
+        """A target offset at or before the translation of source offset ``upstream``.
 
-        None when nothing is known (yet), -1 when ``upstream`` is older than every sync kept.
+        None if nothing is known yet; -1 if ``upstream`` is older than every sync in the store.
         """
         slots = self._slots.get(source)
         if slots is None or not self._read_to_end:
@@ -127,10 +129,10 @@ class OffsetSyncStore:
 
 
 def _insert(slots: list[OffsetSync], new: OffsetSync) -> None:
-    """Put ``new`` first and carry the older syncs down as far as the invariants ask for it."""
+    """Put ``new`` into slot 0, and move older syncs to later slots as the invariants require."""
     old = slots.copy()
     slots[0] = replacement = new
-    at = 0  # of `old`: where the next replacement may come from
+    at = 0  # index in `old` from which the next replacement may come
     for current in range(1, SLOTS):
         previous = current - 1
         skip = True
@@ -154,17 +156,17 @@ def _insert(slots: list[OffsetSync], new: OffsetSync) -> None:
 
 
 def _recent_enough(newer: OffsetSync, older: OffsetSync, i: int, j: int) -> bool:
-    """Invariant B; a bound that runs over holds."""
+    """Invariant B; true if the bound overflows."""
     bound = _wrap(older.upstream + (1 << j) - (1 << i))
     return bound < 0 or newer.upstream <= bound
 
 
 def _apart(newer: OffsetSync, older: OffsetSync, i: int) -> bool:
-    """Invariant C; a bound that runs over does not hold."""
+    """Invariant C; false if the bound overflows."""
     bound = _wrap(older.upstream + (1 << max(i - 2, 0)))
     return bound >= 0 and newer.upstream >= bound
 
 
 def _wrap(value: int) -> int:
-    """``value`` as int64 arithmetic leaves it."""
+    """``value`` wrapped around as an int64."""
     return (value + _INT64_MAX + 1) % _UINT64 - _INT64_MAX - 1

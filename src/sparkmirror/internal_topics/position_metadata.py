@@ -1,14 +1,14 @@
-"""The metadata of a committed offset: which logs a position belongs to, and what stands before it.
+"""The metadata of a committed offset: identifies the logs that a position belongs to.
 
-An offset means something only within one log. So each position carries the source's cluster id, the
-topic's id, and the leader epoch of the last record before it (`Mark`). With them a later look tells
-a log that was replaced, recreated or truncated from the one that was mirrored. MirrorMaker 1's
-group has no metadata, as Java writes none: there the leader epoch stands in the committed offset's
-own field, as consumers keep it.
+An offset has a meaning only within one log. So each position has the source's cluster id, the topic
+id, and the leader epoch of the last record before it (`Mark`). They distinguish a log that was
+replaced, recreated or truncated from the one that was mirrored. MirrorMaker 1's group has no
+metadata, because Java writes none: there the leader epoch is in the field of OffsetCommit that
+consumers use for it.
 
-The same is kept of the target (`TargetMark`), so that a remote topic that was deleted, recreated or
-truncated is told from the one that was written. `PositionMetadata` is all of it, as a JSON object;
-unknown things are left out, and what is not ours or damaged is unknown.
+The same data about the target (`TargetMark`) distinguish a remote topic that was deleted, recreated
+or truncated from the one that was written. `PositionMetadata` is all of this, as a JSON object.
+Unknown fields are left out. Malformed or foreign metadata is read as unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Mark", "PositionMetadata", "TargetMark", "decode_metadata", "encode_
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Which log an offset is in; an empty text or -1 where that is not known."""
+    """The log that an offset belongs to; empty or -1 where unknown."""
 
     cluster_id: str = ""
     topic_id: str = ""
@@ -31,13 +31,13 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class TargetMark:
-    """Which log of the target the records before a position are in; "" or -1 where not known.
+    """The target log that has the records before a position; empty or -1 where unknown.
 
-    ``leader_epoch``: the leader's when the log was last seen to reach ``epoch_offset`` (target
-    offset). ``begin``: the source offset from which on that log holds the partition's records.
-    ``seeded``: the position is Connect's, which says nothing about the target. ``cut``: the log was
-    seen to have lost what stood from that target offset on; ``there_first`` to ``there_end``
-    (source offsets, exclusive) were written to it since.
+    ``leader_epoch``: epoch of the leader when the log last reached ``epoch_offset`` (target
+    offset). ``begin``: source offset from which the log holds the partition's records. ``seeded``:
+    the position is from Connect's offset storage, which says nothing about the target. ``cut``:
+    target offset from which the log was found to have lost records; the records from source offset
+    ``there_first`` to ``there_end`` (exclusive) have been written since.
     """
 
     cluster_id: str = ""
@@ -53,11 +53,12 @@ class TargetMark:
 
 @dataclass(frozen=True, slots=True)
 class PositionMetadata:
-    """What a position says beside its offset; -1 where something is not known.
+    """The metadata of one position; -1 where unknown.
 
-    ``target_end``: where the target's log ended after the last record before the position.
-    ``producer_id``: of at-least-once, who writes the next records; of exactly-once, who wrote the
-    newest committed ones, with ``producer_epoch``, and how many they were (``producer_records``).
+    ``target_end``: end offset of the target's log after the last record before the position.
+    ``producer_id``: with at-least-once, the producer that writes the next records. With
+    exactly-once, the producer that wrote the newest committed records, with ``producer_epoch`` and
+    their number ``producer_records``.
     """
 
     source: Mark = Mark()
@@ -69,13 +70,13 @@ class PositionMetadata:
 
     @property
     def written(self) -> tuple[int, int, int] | None:
-        """Producer id, epoch and number of the newest committed records, where all are known."""
+        """Producer id, epoch and number of the newest committed records; None if unknown."""
         known = self.producer_id, self.producer_epoch, self.producer_records
         return known if min(known) >= 0 else None
 
 
 def encode_metadata(metadata: PositionMetadata) -> str:
-    """The metadata of a committed offset, empty when nothing is known."""
+    """The metadata string of a committed offset; empty if nothing is known."""
     document: dict[str, object] = {}
     end = {"target_offset": metadata.target_end} if metadata.target_end >= 0 else {}
     if metadata.written is not None:
@@ -99,7 +100,7 @@ def encode_metadata(metadata: PositionMetadata) -> str:
 
 
 def decode_metadata(text: str) -> PositionMetadata:
-    """What a committed offset's metadata says."""
+    """The metadata in a committed offset's metadata string. Never raises."""
     document = _document(text)
     if not document:
         return PositionMetadata()

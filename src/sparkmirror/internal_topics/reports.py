@@ -1,4 +1,4 @@
-"""What slots and planner report in the control topic, as records; the codecs are pure."""
+"""Records of the reports of slots and planner in the control topic. Pure codecs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PLANNER_KEY = re.compile(r"(.+)/planner")
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The planner's word that no slot of an assignment older than ``version`` runs any more."""
+    """The planner's report that no slot of an assignment older than ``version`` runs any more."""
 
     flow: str
     run_id: str
@@ -72,7 +72,7 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
 
 
 def _teller(run_id: str, attempt: int) -> bytes:
-    """How the progress of this attempt begins."""
+    """The first bytes of a progress record of this attempt."""
     said = json.dumps({"run_id": run_id, "attempt": attempt}, separators=(",", ":"))
     return f"{said[:-1]},".encode()
 
@@ -82,7 +82,7 @@ def _progress_key(flow: str, slot: int) -> bytes:
 
 
 def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | None:
-    """The slot progress in a record, None when it holds none."""
+    """The slot progress in a record; None if it holds none."""
     match = _PROGRESS_KEY.fullmatch(text(key))
     document = unpack(value)
     if match is None or document is None:
@@ -117,13 +117,13 @@ def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | No
 def decode_halted(
     flow: str, slot: int, attempt: tuple[str, int], key: bytes | None, value: bytes | None
 ) -> tuple[PartitionProgress, ...] | None:
-    """The partitions that a slot's progress in a record calls halted; None when it holds none.
+    """The halted partitions in a slot's progress record; None if the record is another one.
 
-    ``attempt``: run id and number of the attempt whose progress it has to be. What another one
-    says of the slot is about positions of its own, and so is what does not say whose it is.
+    ``attempt``: run id and number of the attempt that must have written the record. The positions
+    of another attempt, or of an unknown one, are not those of this slot.
 
-    Slots hear all progress of all slots, thousands of partitions each second, so that no more is
-    decoded than that: in a partition's row a list that begins with text is its halt.
+    Slots read the progress of all slots, thousands of partitions per second. So the record is fully
+    decoded only if it contains a halt: the only list in a partition's row that begins with text.
     """
     if key != _progress_key(flow, slot):
         return None
@@ -158,7 +158,7 @@ def _joined(row: Sequence[Any]) -> JoinCounts:
 
 
 def _spread_row(spread: Spread | None) -> list[float] | None:
-    """Last, lowest, mean and highest value in ms; the last alone when there are no others."""
+    """Last, lowest, mean and highest value in ms; only the last if there are no others."""
     if spread is None:
         return None
     values = (spread.last, spread.low, spread.mean, spread.high)
@@ -178,7 +178,7 @@ def encode_planned(planned: Planned) -> tuple[bytes, bytes]:
 
 
 def decode_planned(key: bytes | None, value: bytes | None) -> Planned | None:
-    """What `encode_planned` made; None for any other record."""
+    """The planner's report in a record; None for any other record."""
     match = _PLANNER_KEY.fullmatch(text(key))
     document = unpack(value)
     if match is None or document is None:

@@ -1,14 +1,15 @@
-"""Where source offsets went on the target, exactly: runs of records with consecutive offsets.
+"""Exact map of source offsets to target offsets, as runs of records with consecutive offsets.
 
 A `Run` says that the ``length`` records from source offset ``source`` on have target offsets from
-``target`` on. One partition's `OffsetMap` is a list of runs, ascending on both sides. Records that
-were never mirrored (markers, compacted or aborted ones) stand between two runs.
+``target`` on. The `OffsetMap` of a partition is a list of runs, ascending on both sides. Offsets of
+records that were never mirrored (control batches, compacted or aborted records) are between runs.
 
-Newer knowledge wins: a run that begins below what is known on the source side was written again
-(after a crash, or from a source topic that was made anew), and consumers go to the newer copies; a
-run that begins below what is known on the target side means that the target topic was made anew.
-A map that holds more than ``runs_max`` runs forgets old, short ones: what was a run is then a gap,
-and a gap translates to its beginning, so that forgetting can repeat records but never skip one.
+A newer run replaces older ones. If it begins below the known source end, its records were written
+again, after a crash or from a recreated source topic; consumers then go to the newer copies. If it
+begins below the known target end, the target topic was recreated or truncated.
+
+A map with more than ``runs_max`` runs drops old, short runs. The offsets in a dropped run then
+translate to smaller target offsets, so that records may be repeated but are never skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _RUNS_MIN = 4
 
 @dataclass(frozen=True, slots=True, order=True)
 class Run:
-    """``length`` records (at least one) from ``source`` on are at the target from ``target`` on."""
+    """``length`` records (at least 1) from offset ``source`` on, mirrored to ``target`` and on."""
 
     source: int
     target: int
@@ -47,7 +48,7 @@ class Run:
 
 
 def extend_run(runs: list[Run], run: Run) -> None:
-    """Append ``run``, as one with the last run when it goes on where that ends."""
+    """Append ``run``, or extend the last run if ``run`` continues it."""
     if runs:
         last = runs[-1]
         if (last.source_end, last.target_end) == (run.source, run.target):
@@ -57,7 +58,7 @@ def extend_run(runs: list[Run], run: Run) -> None:
 
 
 class OffsetMap:
-    """Source offsets to target offsets of one partition."""
+    """Maps source offsets to target offsets of one partition."""
 
     def __init__(self, runs: Iterable[Run] = (), *, runs_max: int = RUNS_MAX) -> None:
         self._runs_max = max(_RUNS_MIN, runs_max)
@@ -67,18 +68,18 @@ class OffsetMap:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """What is known, ascending."""
+        """The known runs, ascending."""
         return tuple(self._runs)
 
     @property
     def target_end(self) -> int:
-        """Target offset after the last record that is known, -1 for none."""
+        """Target offset after the last known record; -1 if there is none."""
         return self._runs[-1].target_end if self._runs else -1
 
     def add(self, run: Run) -> None:
-        """Take a run that was acknowledged after all those taken before."""
+        """Add a run that was acknowledged after all runs added before."""
         runs = self._runs
-        # The usual case is behind what is known, on both sides.
+        # Normally the run is after all known runs on both sides, and nothing is deleted.
         while runs and (runs[-1].source >= run.source or runs[-1].target >= run.target):
             del runs[-1]
         if runs:
@@ -91,9 +92,9 @@ class OffsetMap:
             self._thin()
 
     def add_older(self, run: Run) -> None:
-        """Take a run that was acknowledged before all those taken: it fills what is unknown.
+        """Add a run that was acknowledged before all runs added so far.
 
-        What does not fit between its neighbours is left out.
+        Only the part that fits between its neighbours on both sides is added.
         """
         at = bisect.bisect_right(self._runs, run.source, key=lambda known: known.source)
         before, after = self._runs[:at], self._runs[at:]
@@ -116,19 +117,18 @@ class OffsetMap:
             self._thin()
 
     def _thin(self) -> None:
-        """Forget the shorter half of the older half, so that the map is denser towards its end."""
+        """Drop the shorter half of the older half, so that the map is denser towards its end."""
         older = self._runs[: len(self._runs) // 2]
         by_length = sorted(range(len(older)), key=lambda i: (older[i].length, -i))
         gone = set(by_length[: len(older) // 2])
         self._runs = [run for i, run in enumerate(self._runs) if i not in gone]
 
     def bounds(self, source: int) -> tuple[int | None, int | None]:
-        """Between which target offsets a consumer goes on that has read all before ``source``.
+        """Bounds of the target offset for a consumer that has read all before ``source``.
 
-        At the lower bound nothing is lost, and no more is repeated than this map has forgotten;
-        past the upper one, records that it has not read would be skipped. They are equal when
-        ``source`` is in a run. The lower one is None before the first run, the upper one after
-        the last.
+        From the lower bound on, nothing is skipped, and only records of dropped runs are repeated.
+        Above the upper bound, unread records would be skipped. Both are equal if ``source`` is in
+        a run. The lower bound is None before the first run, the upper bound after the last.
         """
         runs = self._runs
         after = bisect.bisect_right(runs, source, key=lambda run: run.source)
@@ -142,9 +142,9 @@ class OffsetMap:
         return run.target_end, high
 
     def translate(self, source: int, guess: int | None = None) -> int | None:
-        """Target offset for a consumer that has read all before ``source``; None when unknown.
+        """Target offset for a consumer that has read all before ``source``; None if unknown.
 
-        ``guess``: what a coarser source says; it counts as far as it is within `bounds`.
+        ``guess``: the translation of a less exact source; it is clamped to `bounds`.
         """
         low, high = self.bounds(source)
         known = [offset for offset in (low, guess) if offset is not None]

@@ -1,27 +1,26 @@
-r"""The topic of exact runs: where source offsets went, record by record.
+r"""The topic of runs: the exact mapping of source offsets to target offsets.
 
 ``mm2-sparkmirror-runs.<source>.internal`` on the target, compacted, one partition. MirrorMaker 2's
-offset syncs hold single points, too few to translate every offset; these rows hold the whole
-mapping. They have a topic of their own because Java's readers take every record of an offset-syncs
-or checkpoints topic for one of theirs, and a bad one ends their translation; the name falls under
-MirrorMaker 2's ``mm2.*\.internal``, so no mirror carries it on and no client takes it for data.
+offset syncs are single points, too few to translate every offset; the rows of this topic are the
+whole mapping. It is a separate topic because Java reads every record of an offset-syncs or
+checkpoints topic as its own, and a malformed record ends its translation. MirrorMaker 2's exclude
+``mm2.*\.internal`` matches the name, so no mirror replicates it and no client takes it for data.
 
 ===============================================  ==================================================
 key (JSON)                                       value (JSON)
 ===============================================  ==================================================
-``[topic, partition, source offset, topic id]``  ``[target offset, records]``; null forgets the row
+``[topic, partition, source offset, topic id]``  ``[target offset, records]``; null deletes the row
 ===============================================  ==================================================
 
-The topic id is the source topic's, and is left out where brokers have none: a topic that is deleted
-and made anew has the same offsets again, and they mean other records.
+The topic id is that of the source topic; it is left out if the brokers have none. It is needed
+because a recreated topic has the same offsets for other records.
 
-A run that is not merged may tell in which log of the target it is: a third element 0 and a fourth
-one, the id of the remote topic.
+The value of a row that is not merged may have two more elements: 0, and the id of the remote topic.
 
-A run that grows is written again under its key, and a later row takes precedence where two overlap
-(`sparkmirror.internal_topics.run_map`). The driver writes several old rows anew as one, with a
-third element 1: such a row is *merged* and stands for knowledge older than any other row's,
-wherever it is in the log. Pure: no sockets here.
+A run that grows is written again under its key. Where two rows overlap, the later one takes
+precedence (`sparkmirror.internal_topics.run_map`). The driver replaces several old rows by one with
+the third element 1: a *merged* row. It counts as older than any row that is not merged, wherever it
+is in the log. Pure: no sockets here.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ _OFFSET_MAX = 2**63 - 1
 
 
 def runs_topic(flow: FlowSettings) -> str:
-    """Name of the topic, on the target of ``flow``; always with dots, like the control topic's."""
+    """Name of the topic of runs, on the target of ``flow``; it has dots, as the control topic's."""
     return f"mm2-sparkmirror-runs.{flow.source.alias}.internal"
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One row; ``run`` None forgets what was written under its key.
+    """One row. ``start``: source offset in its key. ``run`` None: the row is deleted.
 
-    ``topic_id``: which topic of that name it is about; ``target_id``: which remote topic it is in.
-    Both are empty where that is not known.
+    ``topic_id``: id of the source topic. ``target_id``: id of the remote topic. Both are empty if
+    unknown.
     """
 
     source: TopicPartition
@@ -79,12 +78,12 @@ def encode_run(
 def encode_forgotten_run(
     source: TopicPartition, start: int, *, topic_id: str = ""
 ) -> tuple[bytes, None]:
-    """Key and value that forget the run from source offset ``start``."""
+    """Key and tombstone that delete the row of source offset ``start``."""
     return _key(source, start, topic_id), None
 
 
 def decode_run(key: bytes | None, value: bytes | None) -> RunRow | None:
-    """The row in a record, None when it holds none."""
+    """The row in a record; None if it holds none."""
     try:
         topic, partition, start, *rest = json.loads(key or b"")
         topic_id = "".join(rest[:1])

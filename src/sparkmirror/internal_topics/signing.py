@@ -1,7 +1,7 @@
-"""HMACs of documents in the control topic: who has the key wrote them, and nobody changed them.
+"""HMAC signatures of documents in the control topic: only a holder of the key can write them.
 
-Pure. The code covers the record's key and the whole document, so that neither can be moved to
-another flow or run.
+A signature covers the record's key and the whole document, so neither can be copied to another flow
+or run. Pure.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _PURPOSE = b"sparkmirror control topic 1\0"
 
 
 class Signer:
-    """Signs and verifies with one key, of which other secrets may be made, too.
+    """Signs and verifies with a key that is derived from ``secret``, for this purpose only.
 
-    ``secret``: at least 16 bytes that nobody can guess: a run's key for its assignments,
-    ``sparkmirror.control.secret`` for claims. Raises ValueError when it is empty.
+    ``secret``: at least 16 random bytes: a run's key for its assignments, or
+    ``sparkmirror.control.secret`` for claims. Raises ValueError if it is empty.
     """
 
     def __init__(self, secret: str) -> None:
         if not secret:
-            raise ValueError("an empty key is everybody's")
+            raise ValueError("the secret is empty")
         self._key = hmac.digest(secret.encode(), _PURPOSE, "sha256")
 
     def sign(self, key: str, document: Mapping[str, object]) -> dict[str, object]:
-        """``document`` for the record ``key``, with its code."""
+        """``document``, for the record key ``key``, with its signature in `CODE_FIELD`."""
         return {**document, CODE_FIELD: self._code(key, document)}
 
     def verify(self, key: str, document: Mapping[str, object]) -> bool:
-        """Whether ``document``, as it was read under ``key``, has the code that `sign` gave it."""
+        """Whether ``document``, read under ``key``, has the signature that `sign` gives it."""
         rest = dict(document)
         code = rest.pop(CODE_FIELD, None)
         if not isinstance(code, str) or not code.isascii():
@@ -42,7 +42,7 @@ class Signer:
         return hmac.compare_digest(code, self._code(key, rest))
 
     def _code(self, key: str, document: Mapping[str, object]) -> str:
-        # As read and written again: JSON keeps text, whole numbers and lists as they were.
+        # Text, integers and lists survive a round trip through JSON, so the signature does too.
         text = json.dumps(document, sort_keys=True, separators=(",", ":"))
         signed = f"{len(key)}:{key}{text}".encode("utf-8", "surrogatepass")
         return hmac.new(self._key, signed, hashlib.sha256).hexdigest()

@@ -1,1 +1,1 @@
-"""What topics are called, and which of them are meant: replication policies and Java's regexes."""
+"""Topic names: replication policies, topic filters, and Java's regular expressions."""

@@ -1,7 +1,7 @@
 r"""Java's character classes as sets of code points: ``[a-z&&[^b]]``, ``\p{Alpha}``, ``\h``.
 
-Computing the set is what makes unions, intersections and negations exact; Python's ``re`` has no
-operators inside ``[…]``.
+Python's ``re`` has no operators inside ``[…]``. With sets, unions, intersections and negations are
+exact.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CODE_POINT_MAX = 0x10FFFF
 
 
 class RegexSyntaxError(ValueError):
-    """A regex that Java would refuse, or that cannot be translated; the text says which."""
+    """A regex that is invalid in Java, or that cannot be translated; the message says why."""
 
 
 class Scanner:
@@ -27,29 +27,29 @@ class Scanner:
         self.at = 0
 
     def done(self) -> bool:
-        """Whether everything has been taken."""
+        """Whether the end is reached."""
         return self.at >= len(self.text)
 
     def peek(self) -> str:
-        """Next character, ``""`` at the end."""
+        """The next character; ``""`` at the end."""
         return self.text[self.at : self.at + 1]
 
     def take(self) -> str:
-        """Take the next character; RegexSyntaxError at the end."""
+        """Take the next character. Raises RegexSyntaxError at the end."""
         if self.done():
             raise RegexSyntaxError("it ends too early")
         self.at += 1
         return self.text[self.at - 1]
 
     def take_text(self, text: str) -> bool:
-        """Take ``text`` if it comes next."""
+        """Take ``text`` if it is next; returns whether it was."""
         if not self.text.startswith(text, self.at):
             return False
         self.at += len(text)
         return True
 
     def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Take what ``pattern`` matches here."""
+        """Take what ``pattern`` matches here; None if it does not match."""
         found = pattern.match(self.text, self.at)
         if found is not None:
             self.at = found.end()
@@ -64,7 +64,7 @@ class CharSet:
 
     @staticmethod
     def of(ranges: Iterable[tuple[int, int]]) -> CharSet:
-        """The union of any ranges."""
+        """The union of ``ranges``, which may overlap."""
         merged: list[tuple[int, int]] = []
         for low, high in sorted(ranges):
             if merged and low <= merged[-1][1] + 1:
@@ -101,7 +101,7 @@ class CharSet:
         return CharSet(tuple(gaps))
 
     def both_cases(self) -> CharSet:
-        """With the other case of every ASCII letter, as Java's ``(?i)`` has it."""
+        """Add the other case of every ASCII letter, as Java's ``(?i)`` does."""
         upper = self & CharSet(((0x41, 0x5A),))
         lower = self & CharSet(((0x61, 0x7A),))
         swapped = [(a + 32, b + 32) for a, b in upper.ranges]
@@ -109,13 +109,13 @@ class CharSet:
         return self | CharSet.of(swapped)
 
     def pattern(self) -> str:
-        """As an atom of Python's ``re``."""
+        """An atom of Python's ``re`` for the set."""
         if not self.ranges:
             return "(?!)"
         parts = []
         for low, high in self.ranges:
             parts.append(_code(low) if low == high else f"{_code(low)}-{_code(high)}")
-        # Case is settled in the set already; re must not widen it once more.
+        # The set already has both cases where needed; re must not add more.
         return f"(?-i:[{''.join(parts)}])"
 
 
@@ -171,11 +171,11 @@ _JAVA_METHODS: dict[str, Callable[[str], bool]] = {
         or (unicodedata.category(char).startswith("Z") and char not in "\xa0\u2007\u202f")
     ),
 }
-# What (?i) widens to both cases.
+# The properties that (?i) extends to both cases.
 _CASED = frozenset(
     {"Lower", "Upper", "javaLowerCase", "javaUpperCase", "Lu", "Ll", "Lt", "IsLu", "IsLl", "IsLt"}
 )
-# General categories: a letter for the family, two for its members.
+# General categories: one letter for a family, two for a member.
 _FAMILIES = {
     "L": "ultmo", "M": "nce", "N": "dlo", "P": "cdseifo", "S": "mcko", "Z": "slp", "C": "cfson",
 }  # fmt: skip
@@ -193,7 +193,10 @@ _UNICODE_NAME = re.compile(r"\{([^}]*)\}")
 
 
 def predefined_class(scan: Scanner, ignore_case: bool) -> CharSet | None:
-    r"""Take ``d w s h v``, their capitals, ``p{…}`` or ``P{…}`` after a backslash, if there."""
+    r"""Take one of ``d w s h v``, their capitals, ``p{…}`` or ``P{…}`` after a backslash.
+
+    None if none of them is next. Raises RegexSyntaxError for an unknown property.
+    """
     char = scan.peek()
     if char.lower() in _PREDEFINED:
         scan.take()
@@ -236,7 +239,10 @@ def _unicode_set(name: str) -> CharSet:
 
 
 def read_escaped_char(scan: Scanner) -> str:
-    """Take what follows a backslash and stands for one character."""
+    """Take the rest of an escape, after its backslash; returns the character that it stands for.
+
+    Raises RegexSyntaxError.
+    """
     char = scan.take()
     if char in _CHAR_ESCAPES:
         return _CHAR_ESCAPES[char]
@@ -260,19 +266,19 @@ def read_escaped_char(scan: Scanner) -> str:
         except KeyError:
             raise RegexSyntaxError(r"\N is not followed by a known character name") from None
     if char.isascii() and char.isalpha():
-        raise RegexSyntaxError(rf"\{char} means nothing")
+        raise RegexSyntaxError(rf"\{char} is not a known escape")
     return char
 
 
 def parse_class(scan: Scanner, ignore_case: bool) -> CharSet:
-    """Parse after ``[`` up to and including its ``]``; letters in both cases on ``ignore_case``."""
+    """Parse from after ``[`` to its ``]`` inclusive. ``ignore_case``: add both cases of letters."""
     negated = scan.take_text("^")
-    operands: list[CharSet] = []  # what && has closed so far
+    operands: list[CharSet] = []  # operands before the last &&
     current: CharSet | None = None
     while True:
         if scan.done():
             raise RegexSyntaxError("a '[' is not closed")
-        # A bracket right at the start is a literal one.
+        # A ] at the start is a literal one.
         if (current is not None or operands) and scan.take_text("]"):
             break
         if scan.take_text("&&"):
@@ -282,7 +288,7 @@ def parse_class(scan: Scanner, ignore_case: bool) -> CharSet:
             continue
         item = _class_item(scan, ignore_case)
         current = item if current is None else current | item
-    # An empty last operand counts for nothing in Java.
+    # Java ignores an empty last operand.
     if current is None:
         current = operands.pop()
     for operand in operands:

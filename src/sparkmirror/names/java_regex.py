@@ -1,13 +1,12 @@
-r"""Java regular expressions, as configuration files hold them, translated to Python's ``re``.
+r"""Translates Java regular expressions from configuration files to Python's ``re``.
 
-The translation is exact for what it accepts and refuses the rest by name (``\G``, ``\X``,
-``\b{g}``, scripts and blocks in ``\p{…}``, flags ``x``, ``d``, ``u`` and ``U``), so that a mirror
-never picks other topics than MirrorMaker would. Names are matched whole, with ``fullmatch``.
+The translation is exact, so that a mirror never selects other topics than MirrorMaker. What cannot
+be translated exactly is rejected with an error: ``\G``, ``\X``, ``\b{g}``, scripts and blocks in
+``\p{…}``, and the flags ``x``, ``d``, ``u`` and ``U``. Use ``fullmatch``: names match as a whole.
 
-Character classes are computed as sets of code points (see ``names.java_charclass``); everything
-else is translated atom by atom, since Python differs in small things: ``.`` and ``$`` know more
-line ends in Java, ``\d\w\s`` are ASCII there, ``{`` must start a valid count, ``(?i)`` may stand
-anywhere.
+Character classes are computed as sets of code points (see ``names.java_charclass``). Everything
+else is translated atom by atom, because Java differs from Python in details: ``.`` and ``$`` know
+more line ends, ``\d\w\s`` are ASCII, ``{`` must start a valid count, and ``(?i)`` may be anywhere.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _NOT_LINE_END = r"[^\n\r\x85\u2028\u2029]"
 _COUNT = re.compile(r"\{\d+(?:,\d*)?\}")
 _GROUP_NAME = re.compile(r"<([A-Za-z][A-Za-z0-9]*)>")
 _FLAGS = re.compile(r"\?([a-zA-Z]*)(?:-([a-zA-Z]*))?([:)])")
-# Grouped, since Java lets even anchors be repeated.
+# In groups, because Java allows a quantifier even after an anchor.
 _ANCHORS = {
     "A": r"(?:\A)",
     "z": r"(?:\Z)",
@@ -47,7 +46,7 @@ _NAME_CHARS_MAX = 120
 
 
 def compile_regex(regex: str, *, where: str = "") -> re.Pattern[str]:
-    """Compile one Java regex; use ``fullmatch``. Raises ConfigError naming ``where``."""
+    """Compile one Java regex, for ``fullmatch``. Raises ConfigError with place ``where``."""
     try:
         return _compile(regex)
     except RegexSyntaxError as error:
@@ -61,20 +60,20 @@ def compile_regex(regex: str, *, where: str = "") -> re.Pattern[str]:
 
 
 def compile_list(regexes: Sequence[str], *, where: str = "") -> re.Pattern[str] | None:
-    """Compile a list of Java regexes joined by ``|``; ``None`` for an empty one (no match).
+    """Compile a list of Java regexes, joined by ``|``; ``None`` (no match) for an empty list.
 
-    Raises ConfigError naming the faulty element and ``where``.
+    Raises ConfigError that names the invalid element and ``where``.
     """
     if not regexes:
         return None
     for regex in regexes:
         compile_regex(regex, where=where)
-    # Joined before it is translated: a flag such as (?i) holds for later elements too, as in Java.
+    # Joined first, then translated: as in Java, a flag such as (?i) applies to later elements too.
     return compile_regex("|".join(regexes), where=where)
 
 
 def translate(regex: str) -> str:
-    """Python's spelling of a Java regex. Raises ``RegexSyntaxError`` (a ValueError)."""
+    """The Python regex for a Java regex. Raises ``RegexSyntaxError`` (a ValueError)."""
     return _Translator(regex).translate()
 
 
@@ -110,7 +109,7 @@ def _without_quotes(regex: str) -> str:
 def _escaped(char: str) -> str:
     if not char.isascii():
         return char
-    # A digit must not become part of a reference or count before it.
+    # A digit as \x..: it must not extend a reference or count before it.
     return rf"\x{ord(char):02x}" if char.isdigit() else char if char.isalpha() else "\\" + char
 
 
@@ -130,8 +129,8 @@ class _Translator:
     def _group_body(self, *, ignore_case: bool, dot_all: bool, multi_line: bool) -> str:
         """Translate up to the closing parenthesis or the end.
 
-        The flags ``s`` and ``m`` are resolved atom by atom; ``i`` becomes a scoped group around
-        each stretch, since Python allows no ``(?i)`` in the middle.
+        The flags ``s`` and ``m`` are resolved for each atom. ``i`` becomes a scoped group, because
+        Python allows no ``(?i)`` in the middle of a pattern.
         """
         out: list[str] = []
         scoped = False  # whether a flag group opened here is still open
@@ -168,7 +167,7 @@ class _Translator:
         return "".join(out)
 
     def _inline_flags(self) -> tuple[str, str, bool] | None:
-        """``(on, off, scoped)`` when flags follow the parenthesis, else ``None``."""
+        """``(on, off, scoped)`` if flags follow the parenthesis, else ``None``."""
         match = self._scan.match(_FLAGS)
         if match is None:
             return None
@@ -215,7 +214,7 @@ class _Translator:
             raise RegexSyntaxError(f"'{char}' has nothing to repeat")
         if char == "{":
             self._scan.at -= 1
-            # A count with nothing before it repeats the empty text in Java.
+            # In Java a count with nothing before it repeats the empty string.
             if self._quantifier():
                 return ""
             raise RegexSyntaxError("'{' starts no valid count such as {2} or {2,5}")
@@ -263,7 +262,7 @@ class _Translator:
         return f"(?P={name.group(1)})"
 
     def _numbered_reference(self) -> str:
-        """Take further digits only while such a group exists, as Java does."""
+        """As in Java, take a further digit only if a group of that number exists."""
         number = int(self._scan.take())
         while not self._scan.done() and self._scan.peek() in "0123456789":
             longer = number * 10 + int(self._scan.peek())

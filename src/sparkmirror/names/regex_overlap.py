@@ -1,8 +1,8 @@
-"""Whether sets of topic names, each given by Java regexes, have a name in common; and which.
+"""Finds a topic name that several sets of Java regexes have in common, or shows that there is none.
 
-The regexes become finite automata over the characters that a topic name may have; a search through
-their product finds the shortest common name, or proves that there is none. Look-around, back
-references and possessive repeats are more than an automaton can do: then the answer is `Undecided`.
+The regexes become finite automata over the characters of topic names. A search through their
+product finds the shortest common name. Look-around, back references and possessive quantifiers are
+not regular, so they give `Undecided`.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _NEGATED = {
 
 
 class Undecided(Exception):
-    """The regexes are beyond this, or the search took too long."""
+    """A regex is not regular or too large, or the search has too many states."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names that ``include`` matches and ``exclude`` does not, with ``prefix`` in front.
+    """Names that match ``include`` and do not match ``exclude``, each preceded by ``prefix``.
 
-    Lists of Java regexes that match whole names, as in ``topics`` and ``topics.exclude``.
+    The lists have Java regexes for whole names, as ``topics`` and ``topics.exclude`` do.
     """
 
     include: tuple[str, ...]
@@ -57,9 +57,9 @@ class Names:
 
 
 def common_name(sets: Sequence[Names]) -> str | None:
-    """The shortest name that is in all of ``sets``, None if there is none.
+    """The shortest name that is in all of ``sets``; None if there is none.
 
-    Raises `Undecided`. Names have up to 249 letters, digits, dots, dashes and underscores.
+    Names have up to 249 letters, digits, dots, dashes and underscores. Raises `Undecided`.
     """
     if not sets:
         raise Defect("no sets to compare")
@@ -90,7 +90,7 @@ def common_name(sets: Sequence[Names]) -> str | None:
 
 
 def _among(few: Names, sets: Iterable[Names]) -> str | None:
-    """The shortest name of ``few``, whose include list holds no regex, that is in all ``sets``."""
+    """The shortest name of ``few`` that is in all ``sets``; ``few`` includes plain names only."""
     tests = [
         (names.prefix, compile_list(names.include), compile_list(names.exclude)) for names in sets
     ]
@@ -116,7 +116,7 @@ def _way(seen: dict[Any, tuple[Any, str] | None], places: object) -> list[str]:
 
 
 def _representatives(members: Iterable[_Member]) -> list[str]:
-    """One character of each group that no regex tells apart."""
+    """One character for each group of characters that no regex distinguishes."""
     members = list(members)
     masks = {mask for member in members for mask in member.masks()}
     groups: dict[tuple[bool, ...], str] = {}
@@ -128,8 +128,10 @@ def _representatives(members: Iterable[_Member]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a name has led: ``at`` characters of the prefix are still to come (0: none), then the
-    states of both automata as bit sets.
+    """State after the first characters of a name.
+
+    ``at``: characters of the prefix that are still to come. ``include``, ``exclude``: states of the
+    automata, as bit sets. ``begun``: at least one character after the prefix has been read.
     """
 
     at: int
@@ -139,7 +141,7 @@ class _Place:
 
 
 class _Member:
-    """One of the sets as a machine that reads a name character by character."""
+    """One set of names as an automaton that reads a name character by character."""
 
     def __init__(self, names: Names) -> None:
         self._prefix = names.prefix
@@ -147,14 +149,14 @@ class _Member:
         self._exclude = _Automaton(names.exclude) if names.exclude else None
 
     def masks(self) -> Iterator[int]:
-        """The sets of characters that matter here."""
+        """The character sets (bit masks) that this set of names distinguishes."""
         yield from (_BIT.get(char, 0) for char in self._prefix)
         yield from self._include.masks()
         if self._exclude is not None:
             yield from self._exclude.masks()
 
     def start(self) -> _Place:
-        """Before the first character."""
+        """The state before the first character."""
         return _Place(len(self._prefix)) if self._prefix else self._begin()
 
     def _begin(self) -> _Place:
@@ -162,7 +164,7 @@ class _Member:
         return _Place(0, self._include.start(), exclude)
 
     def step(self, place: _Place, char: str) -> _Place:
-        """After one more character; no ``include`` and no ``at``: nothing can come of it."""
+        """The state after one more character. With ``include`` and ``at`` 0, no name can match."""
         if place.at:
             if self._prefix[-place.at] != char:
                 return _Place(0)
@@ -175,7 +177,7 @@ class _Member:
         return _Place(0, include, exclude, begun=True)
 
     def accepts(self, place: _Place) -> bool:
-        """Whether the name may end here."""
+        """Whether a name that ends in this state is in the set."""
         if place.at or not place.begun:
             return False
         if not self._include.accepts(place.include):
@@ -184,12 +186,12 @@ class _Member:
 
 
 class _Automaton:
-    """A nondeterministic automaton of one list of regexes; state 0 is the start."""
+    """A nondeterministic finite automaton for one list of regexes; state 0 is the start."""
 
     def __init__(self, regexes: Sequence[str]) -> None:
         self._edges: list[list[tuple[int, int]]] = []
         self._jumps: list[list[tuple[int, int]]] = []
-        # `$` allows one line end after it, which no topic name has.
+        # `$` also matches before a final line end, but topic names have none.
         pattern = translate("|".join(regexes)).replace(FINAL_LINE_END, r"\Z")
         try:
             tree = parser.parse(pattern, re.ASCII)
@@ -198,15 +200,15 @@ class _Automaton:
         self._final = self._sequence(tree, self._state(), fold=False)
 
     def masks(self) -> Iterator[int]:
-        """The character sets on the edges."""
+        """The character sets (bit masks) on the edges."""
         return (mask for edges in self._edges for mask, _ in edges)
 
     def start(self) -> int:
-        """The states before the first character."""
+        """The set of states before the first character."""
         return 1
 
     def step(self, states: int, bit: int, *, first: bool) -> int:
-        """The states after one character."""
+        """The set of states after one character. ``first``: it is the first of the name."""
         after = 0
         for state in _bits(self._closure(states, _AT_BEGIN if first else _ANY_TIME)):
             for mask, target in self._edges[state]:
@@ -215,7 +217,7 @@ class _Automaton:
         return after
 
     def accepts(self, states: int) -> bool:
-        """Whether a name that is not empty may end in these states."""
+        """Whether a name that is not empty may end in one of ``states``."""
         return bool(self._closure(states, _AT_END) >> self._final & 1)
 
     def _closure(self, states: int, when: int) -> int:
@@ -296,7 +298,7 @@ class _Automaton:
 
 
 def _mask(kind: Any, value: Any, fold: bool) -> int:
-    """The topic characters that one character of a pattern matches."""
+    """The characters of topic names that one item of a pattern matches, as a bit mask."""
     if kind is op.ANY:
         return _ALL
     if kind is op.LITERAL:

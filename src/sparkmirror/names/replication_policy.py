@@ -1,11 +1,11 @@
-"""Replication policies and topic filters: what a topic is called elsewhere, and which are mirrored.
+"""Replication policies and topic filters: names of remote topics, and which topics are mirrored.
 
-Everything here is pure: names in, names or booleans out. The rules are MirrorMaker 2's (4.3), so
-that a mirror of ours and one of Java's agree on every remote topic name. Reading a name goes one
-step further where the aliases of the file are known: Java takes what stands before the first
-separator for the source's alias, and so never finds an alias that holds the separator itself.
+Everything here is pure: names in, names or booleans out. The rules are those of MirrorMaker 2 4.3
+(``DefaultReplicationPolicy``, ``IdentityReplicationPolicy``), so that our mirrors and Java's agree
+on every remote topic name. There is one extension: if the aliases of the file are known, an alias
+may contain the separator. Java takes everything before the first separator as the source's alias.
 
-``None`` stands for Java's null ("not a remote topic") throughout.
+``None`` stands for Java's null ("not a remote topic").
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ __all__ = [
 ]
 
 _CLASS_PREFIX = "org.apache.kafka.connect.mirror."
-# LegacyReplicationPolicy was the working name of the identity policy and never shipped under it;
-# articles and files still use it.
+# LegacyReplicationPolicy was the working name of the identity policy before its release; articles
+# and files still use it.
 _KINDS = {
     "DefaultReplicationPolicy": "default",
     "IdentityReplicationPolicy": "identity",
@@ -44,11 +44,11 @@ _HEARTBEATS = "heartbeats"
 
 
 class ReplicationPolicy:
-    """The names of topics across clusters; base of both policies.
+    """Topic names across clusters; base class of both policies.
 
-    ``separator`` stands between alias and topic, ``internal_separator`` between the parts of
-    MirrorMaker's own topics. ``aliases``: clusters that are known; without them names are read as
-    Java reads them.
+    ``separator`` is between alias and topic, ``internal_separator`` between the parts of the names
+    of MirrorMaker's internal topics. ``aliases``: known clusters; without them names are parsed as
+    Java does.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ReplicationPolicy:
     ) -> None:
         self.separator = separator
         self.internal_separator = separator if internal_separator_enabled else "."
-        # The longest first: one alias may be the beginning of another.
+        # Longest first: one alias may be a prefix of another.
         self.aliases = tuple(sorted(set(aliases), key=lambda alias: (-len(alias), alias)))
 
     def format_remote_topic(self, source_alias: str, topic: str) -> str:
@@ -76,13 +76,13 @@ class ReplicationPolicy:
         raise NotImplementedError
 
     def readings(self, topic: str) -> list[tuple[str, str]]:
-        """Every way to read ``topic`` as a remote one: its source and its name there."""
+        """Every way to parse ``topic`` as a remote topic: (source alias, name on the source)."""
         source, upstream = self.topic_source(topic), self.upstream_topic(topic)
         return [] if source is None else [(source, topic if upstream is None else upstream)]
 
     def original_topic(self, topic: str) -> str:
-        """Name of the topic where it was first produced, however many hops away."""
-        # Each hop shortens the name or stops, so the loop ends.
+        """Name of the topic on the cluster where it was first produced, over any number of hops."""
+        # Each hop shortens the name or ends the loop.
         while True:
             upstream = self.upstream_topic(topic)
             if upstream is None or upstream == topic:
@@ -94,12 +94,12 @@ class ReplicationPolicy:
         return _HEARTBEATS
 
     def offset_syncs_topic(self, alias: str) -> str:
-        """Name of the offset-syncs topic towards cluster ``alias``."""
+        """Name of the offset-syncs topic; ``alias``: the cluster that does not host it."""
         mark = self.internal_separator
         return f"mm2-offset-syncs{mark}{alias}{mark}internal"
 
     def checkpoints_topic(self, alias: str) -> str:
-        """Name of the checkpoints topic for groups of cluster ``alias``."""
+        """Name of the checkpoints topic for consumer groups of cluster ``alias``."""
         mark = self.internal_separator
         return f"{alias}{mark}checkpoints{mark}internal"
 
@@ -108,30 +108,32 @@ class ReplicationPolicy:
         return self.original_topic(topic) == self.heartbeats_topic()
 
     def is_checkpoints_topic(self, topic: str) -> bool:
-        """Whether ``topic`` holds checkpoints of any cluster."""
+        """Whether ``topic`` is the checkpoints topic of any cluster."""
         mark = self.internal_separator
         return topic.endswith(f"{mark}checkpoints{mark}internal")
 
     def is_mm2_internal_topic(self, topic: str) -> bool:
-        """Whether MirrorMaker keeps its own state in ``topic``."""
+        """Whether ``topic`` is one of MirrorMaker 2's internal topics."""
         own = topic.startswith("mm2") and topic.endswith(f"{self.internal_separator}internal")
         return own or self.is_checkpoints_topic(topic)
 
     def is_internal_topic(self, topic: str) -> bool:
-        """Whether ``topic`` is never mirrored: MirrorMaker's, Kafka's, or hidden by a dot."""
+        """Whether ``topic`` is never mirrored: MirrorMaker's, Kafka's, or beginning with a dot."""
         return self.is_mm2_internal_topic(topic) or topic.startswith(("__", "."))
 
 
 class DefaultReplicationPolicy(ReplicationPolicy):
-    """Remote topics carry their source: topic ``t`` of cluster ``A`` becomes ``A.t``."""
+    """Remote topics have the source's alias as a prefix: ``t`` of cluster ``A`` becomes ``A.t``."""
 
     def format_remote_topic(self, source_alias: str, topic: str) -> str:
         """``alias`` + separator + ``topic``."""
         return f"{source_alias}{self.separator}{topic}"
 
     def topic_source(self, topic: str) -> str | None:
-        """The longest known alias that it begins with, else everything before the first separator
-        (``""`` for a name that starts with one).
+        """The longest known alias that prefixes the name, else all before the first separator.
+
+        ``""`` for a name that begins with the separator. ``None`` if there is no separator, or only
+        separators after it (``t.``), as in Java.
         """
         for alias in self.aliases:
             if topic.startswith(alias + self.separator):
@@ -147,7 +149,7 @@ class DefaultReplicationPolicy(ReplicationPolicy):
         return topic[len(source) + len(self.separator) :]
 
     def readings(self, topic: str) -> list[tuple[str, str]]:
-        """One per known alias that it begins with; where it begins with none, Java's."""
+        """One for each known alias that prefixes the name; if there is none, Java's."""
         prefixes = ((alias, alias + self.separator) for alias in self.aliases)
         known = [
             (alias, topic[len(prefix) :]) for alias, prefix in prefixes if topic.startswith(prefix)
@@ -156,9 +158,9 @@ class DefaultReplicationPolicy(ReplicationPolicy):
 
 
 class IdentityReplicationPolicy(DefaultReplicationPolicy):
-    """Topics keep their names; only heartbeats are renamed, since every cluster has them.
+    """Topics keep their names. Only heartbeats are renamed, since every cluster has them.
 
-    Cycles cannot be seen in the names, so the topology itself must have none.
+    Names do not show cycles, so the topology must have none.
     """
 
     def __init__(
@@ -181,7 +183,10 @@ class IdentityReplicationPolicy(DefaultReplicationPolicy):
         return topic
 
     def topic_source(self, topic: str) -> str | None:
-        """The configured source alias (any topic may be remote), ``None`` if there is none."""
+        """The configured source alias, as any topic may be remote; ``None`` if there is none.
+
+        For heartbeats: as in the default policy.
+        """
         if _looks_like_heartbeats(topic):
             return super().topic_source(topic)
         return self.source_alias
@@ -193,7 +198,7 @@ class IdentityReplicationPolicy(DefaultReplicationPolicy):
         return topic
 
     def readings(self, topic: str) -> list[tuple[str, str]]:
-        """From the configured alias and under the same name, except for heartbeats."""
+        """The configured alias with the same name, except for heartbeats."""
         if _looks_like_heartbeats(topic):
             return super().readings(topic)
         return ReplicationPolicy.readings(self, topic)
@@ -204,7 +209,7 @@ def _looks_like_heartbeats(topic: str) -> bool:
 
 
 def _split_like_java(text: str, separator: str) -> list[str]:
-    """Split as Java's ``String.split``: trailing empty parts go, "" splits into characters."""
+    """Split as Java's ``String.split``: no trailing empty parts; "" splits into characters."""
     parts = text.split(separator) if separator else list(text)
     while parts and parts[-1] == "":
         parts.pop()
@@ -214,7 +219,7 @@ def _split_like_java(text: str, separator: str) -> list[str]:
 def policy_kind(class_name: str, *, where: str = "") -> str:
     """``default`` or ``identity`` for a ``replication.policy.class``, with or without package.
 
-    Raises ConfigError for any other class: policies are not loaded from Java.
+    Raises ConfigError for any other class: Java policies cannot be loaded.
     """
     kind = _KINDS.get(class_name.strip().removeprefix(_CLASS_PREFIX))
     if kind is None:
@@ -231,9 +236,8 @@ def policy_kind(class_name: str, *, where: str = "") -> str:
 def make_policy(settings: PolicySettings, source_alias: str | None) -> ReplicationPolicy:
     """The policy of a flow from ``source_alias``; ``settings.kind`` may also be a class name.
 
-    Without an alias the identity policy takes no topic but heartbeats for a remote one.
-
-    Raises ConfigError for an unknown kind.
+    Without an alias, the identity policy treats only heartbeats as remote topics. Raises
+    ConfigError for an unknown kind.
     """
     kind = settings.kind
     if kind not in _KINDS.values():
@@ -253,10 +257,10 @@ def make_policy(settings: PolicySettings, source_alias: str | None) -> Replicati
 
 
 class TopicFilter:
-    """Include and exclude lists of Java regexes; whole names match, exclude beats include.
+    """Include and exclude lists of Java regexes. Whole names match; exclude overrides include.
 
-    An empty list matches nothing. The same rule filters groups and config properties.
-    Raises ConfigError for a regex that cannot be compiled.
+    An empty list matches nothing. Also used for groups and config properties. Raises ConfigError
+    for a regex that cannot be compiled.
     """
 
     def __init__(self, include: Iterable[str], exclude: Iterable[str] = ()) -> None:
@@ -271,9 +275,9 @@ class TopicFilter:
 
 
 def is_cycle(policy: ReplicationPolicy, topic: str, target_alias: str) -> bool:
-    """Whether ``topic`` has already been on cluster ``target_alias``, going by its name.
+    """Whether ``topic`` has already been on cluster ``target_alias``, by its name.
 
-    A name that can be read in several ways has been everywhere that one of them leads.
+    If the name can be parsed in several ways, each of them counts.
     """
     names, seen = [topic], {topic}
     while names:
@@ -296,8 +300,8 @@ def should_replicate(
 ) -> bool:
     """Whether a MirrorMaker 2 flow to ``target_alias`` mirrors ``topic``.
 
-    Wanted by the filter, or a heartbeats topic where those are mirrored; never an internal topic;
-    never one that would go round in a cycle.
+    True if the filter accepts it, or if it is a heartbeats topic and those are mirrored; but not
+    for an internal topic, and not if it would form a cycle.
     """
     wanted = topic_filter.accepts(topic) or (
         heartbeats_replication_enabled and policy.is_heartbeats_topic(topic)
@@ -308,7 +312,7 @@ def should_replicate(
 
 
 def sources_of(policy: ReplicationPolicy, topic: str) -> list[str]:
-    """The clusters that ``topic`` came through, the nearest first; stops where one repeats."""
+    """The clusters that ``topic`` was mirrored through, nearest first; ends before a repetition."""
     sources: list[str] = []
     name: str | None = topic
     while name is not None:
@@ -321,14 +325,14 @@ def sources_of(policy: ReplicationPolicy, topic: str) -> list[str]:
 
 
 def is_remote_topic(policy: ReplicationPolicy, topic: str) -> bool:
-    """Whether ``topic`` was mirrored from another cluster, going by its name."""
+    """Whether ``topic`` was mirrored from another cluster, by its name."""
     return not policy.is_internal_topic(topic) and policy.topic_source(topic) is not None
 
 
 class FlowTopics:
-    """Which topics one flow mirrors and under which names; built once per flow.
+    """The topics that one flow mirrors, and their remote names. Created once per flow.
 
-    MirrorMaker 1 knows no policies: there the lists alone decide and names never change.
+    MirrorMaker 1 has no policies: only the lists decide, and names never change.
     """
 
     def __init__(self, flow: FlowSettings) -> None:
@@ -356,14 +360,14 @@ class FlowTopics:
 
 
 def dead_letter_topic(remote_topic: str) -> str:
-    """Where records go that the target refuses for ``remote_topic``."""
+    """The topic for records that the target rejects in ``remote_topic``."""
     return f"{remote_topic}.dead-letter"
 
 
 class FaultPolicy:
-    """What becomes of a topic's partitions when its data is lost or refused (`FaultSettings`).
+    """What happens to a topic's partitions if records are lost or rejected (`FaultSettings`).
 
-    A topic that several lists name gets the most careful of their choices.
+    If several lists match a topic, the most careful choice applies.
     """
 
     def __init__(self, faults: FaultSettings) -> None:

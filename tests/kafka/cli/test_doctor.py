@@ -490,7 +490,7 @@ def test_topics_that_do_not_fit(
     create_topic(cluster_b, f"A.{fewer}", 1)
     findings = timed(flow_of(tmp_path, cluster_a, cluster_b, f"{topic}, {fewer}"))
     insync = the(findings, "replication", "warn").found
-    assert "min.insync.replicas=2 with 1 replica: brokers from Kafka 3.7 on take it for 1" in insync
+    assert "min.insync.replicas=2 with 1 replica: brokers from Kafka 3.7 on treat it as 1" in insync
     produce(cluster_b, f"A.{topic}", [Sent(b"accepted, with acks=all", b"key")])
     counts = {one.found.partition(":")[0]: one for one in problems(findings)["partitions"]}
     assert set(counts) == {

@@ -244,7 +244,7 @@ def test_a_bootstrap_name_that_is_unknown_is_told_where_another_answers(
 ) -> None:
     lines = nothing_but(f"{NAME}:9092,{cluster_a.bootstrap_servers}")
     (line,) = about(lines, f"{NAME}:9092", "does not resolve")
-    assert f"{cluster_a.bootstrap_servers} answers" in line
+    assert f"{cluster_a.bootstrap_servers} responds" in line
     assert len(lines) == 2
 
 
@@ -264,6 +264,6 @@ def test_replicas_that_are_gone_are_told_in_one_line(
         lines = looked(load_mm2(file))
     finally:
         west.kafka.restart(3)
-    (line,) = about(lines, "the topic has 3 replicas, 2 brokers answer")
+    (line,) = about(lines, "the topic has 3 replicas, 2 brokers respond")
     assert all(f"topic A.{name}" in line for name in names)
     assert not about(lines, single)  # one replica is no trouble while it is there

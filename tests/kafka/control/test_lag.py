@@ -153,7 +153,7 @@ def test_members_and_owners_of_any_group(
     assert main(["lag", "--group", topic, *arguments, "--topic", topic]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[-1] == "none"
     assert main(["lag", "--group", f"{topic}-none", *arguments]) == 3
-    assert "nobody knows a group" in capsys.readouterr().err
+    assert "there is no group" in capsys.readouterr().err
 
 
 def test_watching_a_group(

@@ -222,7 +222,7 @@ def _sleep_and_wake(
             return positions.behind(mark) and sorted(_shares(a, name).values()) == [3, 3]
 
         wait_until(shared, "it is a member again", TAKE_OVER_S_MAX)
-        assert "the group goes on without this mirror" in mirror.text()
+        assert "the group has removed this mirror" in mirror.text()
         wait_until(lambda: positions.behind(woken), "commits of both")
     finally:
         positions.close()

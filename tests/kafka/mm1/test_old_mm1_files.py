@@ -167,7 +167,7 @@ def test_lag_is_told_as_consumer_offset_checker_tells_it(
     assert main([*both[:2], f"{name}-none", *both[3:]]) == 3
     assert main([*command, "--topic", "none"]) == 3
     told = capsys.readouterr().err
-    assert f"nobody knows a group {name}-none" in told
+    assert f"there is no group {name}-none" in told
     assert "there is no topic none, or this principal may not describe it. The group has " in told
     # Without the chroot no cluster is there.
     assert main([*command[:-1], old.zookeeper.removesuffix(_CHROOT)]) == 3

@@ -221,10 +221,10 @@ def pair(
         (pair(partitions=1), 3, "partitions", "warn", "1 partition, the source has 2"),
         (pair(partitions=3), 3, "partitions", "warn", "3 partitions, the source has 2"),
         (pair(present=False), 1, "replication", "fail", "replication.factor is 3"),
-        (pair(), 2, "replication", "warn", "2 brokers answer"),
+        (pair(), 2, "replication", "warn", "2 brokers respond"),
         (pair(replication=1), 3, "replication", "warn", "one replica only"),
         (pair(target={"min.insync.replicas": "4"}), 3, "replication", "warn",
-         "with 3 replicas: brokers from Kafka 3.7 on take it for 3"),
+         "with 3 replicas: brokers from Kafka 3.7 on treat it as 3"),
         (pair(target={"min.insync.replicas": "2"}), 1, "replication", "fail", "1 replica in sync"),
         (pair({"max.message.bytes": "9"}, {"max.message.bytes": "8"}), 3, "message-size", "warn",
          "is 8 on the target and 9"),
@@ -232,10 +232,11 @@ def pair(
         (pair({"cleanup.policy": "delete"}, {"cleanup.policy": "compact"}), 3, "settings", "warn",
          "cleanup.policy=compact"),
         (pair({"cleanup.policy": "compact, delete"}, {"cleanup.policy": "delete,compact"}), 3,
-         "settings", "ok", "nothing"),
+         "settings", "ok", "no problem"),
         (pair(target={"compression.type": "zstd"}), 3, "settings", "warn", "zstd"),
         (pair({"compression.type": "zstd"}, {"compression.type": "zstd"}), 3, "settings", "ok", ""),
-        (pair(target={"message.timestamp.type": "LogAppendTime"}), 3, "settings", "warn", "stamps"),
+        (pair(target={"message.timestamp.type": "LogAppendTime"}), 3, "settings", "warn",
+         "sets its own timestamps"),
     ],
 )  # fmt: skip
 def test_topics_beside_their_remote_topics(
@@ -378,7 +379,7 @@ def test_wrong_usage(
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        ("", "written to A and mirrored: by them A shows as upstream of B"),
+        ("", "written to A and mirrored: they show that A is upstream of B"),
         ("emit.heartbeats.enabled=false\n", "none are written to A (emit.heartbeats.enabled), so"),
         ("heartbeats.replication.enabled=false\n", "they are not mirrored (heartbeats.replication"),
     ],
@@ -410,8 +411,8 @@ def _far(trip_ms: float, *configs: dict[str, str]) -> Inspector:
     ("side", "settings", "words"),
     [
         ("source", "A->B.tasks.max=3\n", "at most 84 MB/s from a partition, and"),
-        ("target", "", "1.6 MB/s with batches of 16 KiB for each partition as long as"),
-        ("target", "", "up to 100 MB/s behind: batches that wait are joined"),
+        ("target", "", "1.6 MB/s with batches of 16 KiB for each partition, and"),
+        ("target", "", "up to 100 MB/s while it is behind: batches that wait are joined"),
         (
             "target",
             "A->B.sparkmirror.link.joining=off\n",

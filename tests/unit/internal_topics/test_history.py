@@ -228,7 +228,7 @@ def _report(run_id: str, *, ago_s: int, ended: bool = False) -> tuple[int, bytes
     [
         ("", False, EventKind.LOST),
         ("", True, None),
-        ("from run r1, host h:9, of which nothing was heard for 10.2 s", False, EventKind.TAKEOVER),
+        ("from run r1, host h:9, which has not reported for 10.2 s", False, EventKind.TAKEOVER),
         ("from run r1, host h:9, which had ended", True, EventKind.TAKEOVER),
     ],
 )
@@ -245,7 +245,7 @@ def test_a_start_notes_what_became_of_the_run_before_whatever_clocks_say(
     assert start.kind is EventKind.START
     assert [one.kind for one in found] == ([] if kind is None else [kind])
     if kind is EventKind.LOST:
-        assert "run r1 on h:9 ended without a word" in found[0].text
+        assert "run r1 on h:9 ended without reporting its end" in found[0].text
         assert found[0].time_ms == NOW - ago_s * 1_000
     elif kind is not None:
         assert (found[0].text, found[0].time_ms) == (taken, NOW)

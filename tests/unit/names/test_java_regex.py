@@ -43,7 +43,7 @@ def test_the_vectors_hold_matches_and_errors() -> None:
         ("*a", "'*' has nothing to repeat"),
         ("a{1|2}", "'{' starts no valid count such as {2} or {2,5}"),
         ("a\\", "it ends in a lone backslash"),
-        (r"\y", r"\y means nothing"),
+        (r"\y", r"\y is not a known escape"),
         (r"\p{Foo}", r"the property \p{Foo} is not supported"),
         ("[z-a]", "the range z-a is backwards"),
         (r"\b{g}", r"\b{g} is not supported"),

@@ -67,7 +67,7 @@ def test_a_process_tells_when_it_is_ready_and_when_the_flow_is_its_own() -> None
     life.hear(_line("phase", "standing by", 1))
     assert life.ready_s > 0
     assert life.owns_s == 0
-    life.hear(_line("event", "A->B: taken over from run x, host y, of which", 3))
+    life.hear(_line("event", "A->B: taken over from run x, host y, which has", 3))
     life.hear(_line("phase", "mirroring", 9))
     assert life.taken_over
     assert life.owns_s - life.ready_s == 2

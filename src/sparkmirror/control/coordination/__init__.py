@@ -1,1 +1,1 @@
-"""Which process mirrors a flow, and what processes tell each other about it."""
+"""Which process mirrors a flow: the control topic, claims, standbys, orders and status."""

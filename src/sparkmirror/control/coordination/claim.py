@@ -1,8 +1,7 @@
-"""The start of a flow: nobody else writes it from here on.
+"""Claim of a flow: from the claim on, no other process writes it.
 
-The claim is written before anything is fenced, and everything is fenced before positions are
-seeded: a writer that comes back later finds the claim and ends (`data.coordination.fencing`). Only
-an exactly-once flow has something to fence.
+The order is: claim, fence, seed positions. An old writer that comes back later finds the claim and
+ends (`data.coordination.fencing`). Only an exactly-once flow has transactional ids to fence.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.produce.transactions import Transactions, fence_slots
 
-# The marker that ends a transaction in a partition is a batch of its own.
+# Size of the control batch that ends a transaction in a partition.
 _MARKER_BYTES = 78
 _SIZE_KEY = "max.message.bytes"
 _SECRET_KEY = "sparkmirror.control.secret"  # noqa: S105 (a name)
@@ -47,23 +46,23 @@ def claim_flow(
     content: str = "",
     newest: str | None = None,
 ) -> int | None:
-    """Claim the flow for ``run_id``; exactly-once, where ``target`` allows it, fence all others.
+    """Claim the flow for ``run_id``; with exactly-once, also fence all earlier producers.
 
-    Returns the term of the claim, 0 without a secret. It is the time ``now_ms`` where clocks go
-    right, so that it grows even if the last claim was taken out of the topic. ``file`` and
-    ``content``: see `Claim`. ``newest``: the run with the newest claim, empty for none, as far as
-    the caller has seen; if another one has claimed the flow meanwhile, nothing is claimed (None).
+    Returns the term of the claim, 0 without a secret. The term is normally ``now_ms``, so it grows
+    even if the last claim was deleted from the topic. ``file`` and ``content``: see `Claim`.
+    ``newest``: the run that has the newest claim as far as the caller knows, empty for none. If
+    another run has claimed the flow since, nothing is claimed and None is returned.
 
     The control topic must exist. Raises `Unsupported` (brokers without the APIs), `Denied` (a
-    permission is missing), `TopicError` (a topic of our own takes no markers), `ClusterError` (a
-    mirror with another secret runs the flow) and other `MirrorError`.
+    permission is missing), `TopicError` (an internal topic accepts no transaction markers),
+    `ClusterError` (a mirror with another secret runs the flow) and other `MirrorError`.
     """
     if flow.exactly_once:
         _check_room(target, flow)
         _check(flow)
     signer, term = claim_signer(flow), 0
     records = _claims(target, flow)
-    # At-least-once uses no ids; those of earlier runs stay known.
+    # At-least-once uses no transactional ids, but keeps the number that earlier runs used.
     slots = flow.tasks_max if flow.exactly_once else _most_slots(records)
     if records:
         _refuse_other_secret(target, flow, records[-1], now_ms)
@@ -83,23 +82,23 @@ def claim_flow(
         known = slots_ever(target, flow)
         if known <= slots:
             break
-        slots = known  # an earlier run had more: its ids stay known until they expire
+        slots = known  # an earlier run had more slots; its ids must be fenced too
     if flow.exactly_once:
         fence_slots(flow, slots, patience_s=_patience_s(flow))
     return term
 
 
 def slots_ever(target: Cluster, flow: FlowSettings) -> int:
-    """The largest number of slots that any claim in the control topic tells of.
+    """The largest number of slots in any claim in the control topic.
 
-    Also of claims that are not believed: runs before the secret was set signed none.
+    Claims without a valid signature count too: runs from before the secret was set signed none.
     """
     return _most_slots(_claims(target, flow))
 
 
 def _newest(claims: Sequence[Claim], *, by_term: bool) -> Claim:
-    """The one that counts, as `contest.Contest` hears them: the last, or that with the greatest
-    term, so that an earlier claim that was written once more changes nothing.
+    """The valid claim, by the rule of `contest.Contest`: the last one, or with terms the one with
+    the greatest term, so that a copy of an earlier claim changes nothing.
     """
     return max(reversed(claims), key=lambda claim: claim.term) if by_term else claims[-1]
 
@@ -115,7 +114,7 @@ def _most_slots(records: Iterable[_Record]) -> int:
 
 
 def _claims(target: Cluster, flow: FlowSettings) -> list[_Record]:
-    """The claims of ``flow`` that the control topic holds, in its order."""
+    """The claims of ``flow`` in the control topic, in the topic's order."""
     records = target.read_compacted(
         control_topic(flow), partitions=[COMMAND_PARTITION], passes=True
     )
@@ -128,7 +127,10 @@ def _claims(target: Cluster, flow: FlowSettings) -> list[_Record]:
 
 
 def _refuse_other_secret(target: Cluster, flow: FlowSettings, newest: _Record, now_ms: int) -> None:
-    """A mirror that runs with another secret would not give way: both would write the flow."""
+    """Raise `ClusterError` if a running mirror has signed the newest claim with another secret.
+
+    It would not accept our claim, so both would write the flow.
+    """
     signer, claim = claim_signer(flow), newest.claim
     if not is_signed(newest.value) or (
         signer is not None and is_believed(newest.key, newest.value, signer)
@@ -139,43 +141,43 @@ def _refuse_other_secret(target: Cluster, flow: FlowSettings, newest: _Record, n
 
 
 def other_secret(flow: FlowSettings, claim: Claim) -> ClusterError:
-    """Why this mirror does not start beside the one that has made ``claim``."""
+    """The error for a mirror that finds ``claim`` signed with a secret that it does not have."""
     ours = "has another one" if flow.control_secret else "has none"
     return ClusterError(
         f"a sparkmirror (run {claim.run_id}, host {claim.host or 'unknown'}) runs this flow "
-        f"and has signed its claim with a {_SECRET_KEY}; this one {ours}: neither would give "
-        "way.",
+        f"and has signed its claim with a {_SECRET_KEY}; this one {ours}: both would write the "
+        "flow.",
         where=f"flow {flow.name}",
         do=f"Stop the other mirror, or give both the same {_SECRET_KEY}.",
     )
 
 
 def _check_room(target: Cluster, flow: FlowSettings) -> None:
-    """The mirror's own topics that join transactions must take the markers that end them.
+    """Raise `TopicError` if an internal topic in the transactions is too small for their markers.
 
-    Otherwise the first transaction with one of them could never end.
+    The first transaction with such a topic could never end.
     """
     names = [gaps_topic(flow)]
     if flow.offset_syncs.enabled and flow.offset_syncs.location == "target":
         names += [offset_syncs_topic(flow), runs_topic(flow)]
     for name, configs in target.topic_configs(names).items():
         if isinstance(configs, MirrorError):
-            continue  # not made yet, or nobody may look
+            continue  # not created yet, or its configs may not be read
         limit = configs[_SIZE_KEY].value if _SIZE_KEY in configs else None
         if limit is not None and int(limit) < _MARKER_BYTES:
             raise TopicError(
-                f"the topic takes no batches of more than {limit} bytes ({_SIZE_KEY}): the marker "
-                f"that ends a transaction has {_MARKER_BYTES}, so that none with offset syncs or "
-                "gap records in it would ever end.",
+                f"the topic accepts batches of at most {limit} bytes ({_SIZE_KEY}), but the marker "
+                f"that ends a transaction has {_MARKER_BYTES}: a transaction with offset syncs or "
+                "gap records could never end.",
                 where=f"cluster {target.alias}, topic {name}",
                 do=f"Remove {_SIZE_KEY} from the topic's configs, or leave exactly-once out.",
             )
 
 
 def _check(flow: FlowSettings) -> None:
-    """A transaction with nothing in it needs all permissions but those on the topics.
+    """Try an empty transaction: it needs all permissions except those on the topics.
 
-    It is one of a slot that this flow does not have, so it disturbs nobody.
+    Its transactional id belongs to no slot, so it fences no producer.
     """
     routes = Routes(flow.target)
     transactions = Transactions(

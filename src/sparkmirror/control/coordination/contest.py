@@ -1,10 +1,10 @@
 """Who may mirror a flow: decided from its control topic and this process's own clock. Pure.
 
-The owner is the run of the newest claim. It counts as gone when it says that it has ended, when
-its process has ended on this very machine, and when none of its reports has come for a session.
-A report counts when it arrives here, and only time counts in which the target answered: clocks of
-machines are never compared, and a target that was away, or a process that was frozen, takes nothing
-from the owner.
+The owner is the run of the newest claim. It has lost the flow when it reports its end, when its
+process on this machine has ended, or when no report of it arrives for a session. The time of a
+report is the time of its arrival here, so clocks of machines are never compared. Only time in which
+the target responded counts. So neither an unavailable target nor a freeze of this process costs the
+owner its flow.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from sparkmirror.internal_topics.flow_claims import (
 from sparkmirror.model import FlowSettings
 
 REPORTS_PER_SESSION = 4
-"""How often the owner reports in one session, and whoever stands by."""
-# Releases that give no session report every ten seconds.
+"""Reports per session, of an owner and of a standby."""
+# For claims of releases that give no session; those report every ten seconds.
 _OLD_SESSION_S = 30.0
 
 
 class Verdict(Enum):
-    """``OURS``: this run has the newest claim. ``FREE``: nobody mirrors. ``HELD``: another does."""
+    """``OURS``: this run has the newest claim. ``FREE``: no owner. ``HELD``: another run has it."""
 
     OURS = "ours"
     FREE = "free"
@@ -44,9 +44,10 @@ class Verdict(Enum):
 
 
 class Contest:
-    """What one process has heard of a flow's owner; fed with records and looks.
+    """What one process knows of a flow's owner, from records of the control topic.
 
-    ``run_id`` is our own. Times are seconds of `ticks.ticks_s`, given by the caller.
+    The caller reports each record (`hear`), each finished read (`looked`) and each failed read
+    (`missed`). ``run_id`` is our own. Times are seconds of `ticks.ticks_s`, given by the caller.
     """
 
     def __init__(
@@ -58,20 +59,20 @@ class Contest:
         self._gone = gone
         self._place = own_place()
         self.claim: Claim | None = None
-        """The newest claim that counts."""
+        """The newest valid claim."""
         self.stranger = ""
-        """A run that began after the newest claim and made none: a release that knows no claims.
+        """A run that started after the newest claim without one: its release has no claims.
 
-        With a secret there is none: anybody could write that.
+        Always empty with a secret, because a run command is not signed.
         """
         self.sealed = False
-        """Whether the newest claim is signed and we have no secret to believe it by."""
+        """Whether the newest claim is signed and we have no secret to check it with."""
         self._drivers: dict[str, DriverReport] = {}
         self._heard_s: dict[str, float] = {}
         self._since_s: float | None = None
         self._looked_s: float | None = None
 
-    # -- what was read ---------------------------------------------------------------------
+    # -- input -----------------------------------------------------------------------------
 
     def hear(self, partition: int, key: bytes | None, value: bytes | None, now_s: float) -> None:
         """Take one record of the control topic."""
@@ -102,21 +103,21 @@ class Contest:
             self._heard_s[report.run_id] = now_s
 
     def looked(self, now_s: float) -> None:
-        """All that the topic held at ``now_s`` has been heard."""
+        """Note that the topic has been read up to its end at ``now_s``."""
         before = self._looked_s
         if self._since_s is None or (before is not None and now_s - before > self.session_s / 2):
-            self._since_s = now_s  # nobody listened meanwhile
+            self._since_s = now_s  # too long without a read: silence counts from now
         self._looked_s = now_s
 
     def missed(self) -> None:
-        """The target did not answer: the owner could not report either."""
+        """Note that the target did not respond. The owner could not report then either."""
         self._since_s = self._looked_s = None
 
-    # -- what follows ----------------------------------------------------------------------
+    # -- output ----------------------------------------------------------------------------
 
     @property
     def owner(self) -> str:
-        """The run that mirrors, or did so last; empty when none ever has."""
+        """The run that mirrors, or did so last; empty if none is known."""
         return self.stranger or ("" if self.claim is None else self.claim.run_id)
 
     @property
@@ -126,23 +127,26 @@ class Contest:
 
     @property
     def session_s(self) -> float:
-        """After how long without a report the owner counts as gone."""
+        """Seconds without a report after which the owner has lost the flow.
+
+        It is the longer of our session and the one in the owner's claim.
+        """
         ours = self._flow.session_ms / 1000
         theirs = 0 if self.claim is None or self.stranger else self.claim.session_ms
         return max(ours, theirs / 1000 if theirs else _OLD_SESSION_S)
 
     def silent_s(self, now_s: float) -> float:
-        """For how long nothing has come from the owner while we listened."""
+        """Seconds for which no report of the owner has arrived while this process read."""
         if self._since_s is None:
             return 0.0
         return now_s - max(self._since_s, self._heard_s.get(self.owner, self._since_s))
 
     def fresh(self, now_s: float) -> bool:
-        """Whether the last look is recent enough to act on."""
+        """Whether the last read is recent enough to act on: less than half a session old."""
         return self._looked_s is not None and now_s - self._looked_s < self.session_s / 2
 
     def reports(self, now_s: float) -> bool:
-        """Whether a report of the owner has come since the first look: it certainly lives."""
+        """Whether a report of the owner has arrived since reading began: it is alive."""
         return self._since_s is not None and self._heard_s.get(self.owner, 0.0) > self._since_s
 
     def verdict(self, now_s: float) -> Verdict:
@@ -159,7 +163,7 @@ class Contest:
         return Verdict.FREE if ended or self.silent_s(now_s) >= self.session_s else Verdict.HELD
 
     def told_owner(self) -> str:
-        """The owner for people: run, host, file."""
+        """The owner as text for people: run, host, file."""
         driver, claim = self.driver, self.claim
         host = driver.host if driver is not None else ""
         file = ""
@@ -169,13 +173,16 @@ class Contest:
         return f"run {self.owner}, host {host or 'unknown'}{file}"
 
     def since_ms(self) -> int:
-        """When the owner began, by its own clock; 0 when it does not say."""
+        """When the owner started (epoch ms, by its own clock); 0 if unknown."""
         if self.claim is not None and not self.stranger and self.claim.time_ms:
             return self.claim.time_ms
         return self.driver.started_ms if self.driver is not None else 0
 
     def other_content(self, content: str) -> bool:
-        """Whether the owner's file certainly says something else of the flow than ``content``."""
+        """Whether the owner's file certainly configures the flow differently from ``content``.
+
+        False if the owner's release is another one: then digests cannot be compared.
+        """
         theirs = "" if self.claim is None or self.stranger else self.claim.content
         release, _, digest = content.partition(":")
         other_release, _, other = theirs.partition(":")

@@ -1,6 +1,6 @@
-"""The control topic in the driver: one reader, one writer.
+"""The driver's reader and writer of the control topic.
 
-`commands` says what stands in it.
+`internal_topics.commands` describes its records.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ __all__ = ["ControlSignals", "ControlTopicReader", "ControlTopicWriter"]
 
 @dataclass(frozen=True, slots=True)
 class ControlSignals:
-    """What one poll of the control topic brought. ``skipped``: records that are no signal.
+    """The signals of one poll of the control topic.
 
-    ``standbys``: the newest word of each process that stands by and has not said that it ended.
+    ``skipped``: number of records that could not be read as a signal. ``standbys``: the newest
+    record of each standby that has not removed it.
     """
 
     commands: tuple[Command, ...] = ()
@@ -55,10 +56,10 @@ class ControlSignals:
 
 
 class ControlTopicReader:
-    """Follows one control topic in the driver, without a group; one owner thread.
+    """Follows one control topic without a consumer group. For one thread.
 
-    Reads from the beginning of what compaction has left; with ``only_new``, of the reports only
-    what is written from now on. ``topic`` must exist.
+    Reads from the start of the log. With ``only_new``, reports are read only from now on.
+    ``topic`` must exist.
     """
 
     def __init__(self, cluster: Cluster, topic: str, *, only_new: bool = False) -> None:
@@ -67,11 +68,11 @@ class ControlTopicReader:
         self._collectors: dict[str, AssignmentCollector] = {}
 
     def poll(self, timeout_ms: int = 500) -> ControlSignals:
-        """What has come since the last call. Raises `MirrorError` when the cluster is away."""
+        """Signals since the last call. Raises `MirrorError` when the cluster is unavailable."""
         return self._read(self._tail.poll(timeout_ms))
 
     def read_to_end(self) -> ControlSignals:
-        """All up to the end that was seen when this reader was made. Raises `MirrorError`."""
+        """Signals up to the end at the time this reader was created. Raises `MirrorError`."""
         return self._read(self._tail.read_to_end())
 
     def _read(self, records: Iterable[tuple[int, bytes | None, bytes | None]]) -> ControlSignals:
@@ -125,9 +126,9 @@ class ControlTopicReader:
 
 
 class ControlTopicWriter:
-    """Writes commands and assignments to one control topic; thread-safe as `Cluster` is.
+    """Writes commands, assignments and reports to one control topic. Thread-safe, as `Cluster` is.
 
-    ``signer``: with the key of the run, for its assignments.
+    ``signer`` signs assignments with the key of the run.
     """
 
     def __init__(self, cluster: Cluster, topic: str, signer: Signer | None = None) -> None:
@@ -136,12 +137,15 @@ class ControlTopicWriter:
         self._topic = topic
 
     def command(self, *commands: Command) -> None:
-        """Write ``commands``, acknowledged when this returns. Raises `MirrorError`."""
+        """Write ``commands``; they are acknowledged on return. Raises `MirrorError`."""
         records = [(COMMAND_PARTITION, *encode_command(command)) for command in commands]
         self._cluster.produce_many(self._topic, records)
 
     def forget(self, flow: str, slots: Iterable[int]) -> None:
-        """Delete all signals of ``flow`` (a `channel` that no run will use again)."""
+        """Delete all signals of ``flow``, a `channel` that no run will use again.
+
+        Raises `MirrorError`.
+        """
         reports = (f"{flow}/{name}" for name in ("planner", "driver", *slots))
         commands = (flow, f"{flow}/assignment", f"{flow}/pause")
         keys = [*commands, *reports]
@@ -163,7 +167,10 @@ class ControlTopicWriter:
         self._cluster.produce_many(self._topic, [(PROGRESS_PARTITION, key, value)])
 
     def assign(self, document: AssignmentDocument, command: Command) -> None:
-        """Write ``document`` and then ``command``, so that whoever obeys finds the assignment."""
+        """Write ``document``, then ``command``: a reader of the command has the assignment.
+
+        Raises `MirrorError`.
+        """
         pieces = encode_assignment(document, signer=self._signer)
         records = [(COMMAND_PARTITION, *piece) for piece in pieces]
         records.append((COMMAND_PARTITION, *encode_command(command)))

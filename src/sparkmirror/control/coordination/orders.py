@@ -1,7 +1,8 @@
-"""The driver's side of the orders topic: what operators ask for is said in the control topic.
+"""The driver's side of the orders topic: it passes operators' orders on to the control topic.
 
-So the control topic's order alone decides what planner and slots do, and who may write orders
-needs no right there. Orders that older commands wrote to the control topic are obeyed as before.
+So the order of records in the control topic alone decides what planner and slots do, and operators
+need no permission on the control topic. Orders that older releases of the commands write directly
+to the control topic still work.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sparkmirror.wire.admin.cluster import Cluster
 
 
 def standing_pause(target: Cluster, flow: FlowSettings) -> Command | None:
-    """The newest of pause and resume in the control topic. Raises `MirrorError`."""
+    """The newest pause or resume in the control topic; None if none. Raises `MirrorError`."""
     records = target.read_compacted(
         control_topic(flow), partitions=[COMMAND_PARTITION], passes=True
     )
@@ -34,16 +35,16 @@ def standing_pause(target: Cluster, flow: FlowSettings) -> Command | None:
 
 
 def newest_pause(orders: Iterable[Order]) -> Order | None:
-    """The last of ``orders`` that is about pausing, None when none is. Pure."""
+    """The last pause or resume in ``orders``; None if there is none. Pure."""
     pauses = [order for order in orders if order.kind.pauses]
     return pauses[-1] if pauses else None
 
 
 def pending_pause(order: Order | None, standing: Command | None) -> bool:
-    """Whether ``order`` is newer than what stands in the control topic. Pure.
+    """Whether ``order`` is newer than ``standing``, the newest in the control topic. Pure.
 
-    A command that was said there for an order came after all older orders; only of one that an
-    older version wrote there itself the clocks have to tell.
+    If ``standing`` has an order id, a driver passed it on, and a newest order with another id is
+    newer. Without an id, an older release of the commands wrote it, and the timestamps decide.
     """
     if order is None:
         return False
@@ -55,10 +56,10 @@ def pending_pause(order: Order | None, standing: Command | None) -> bool:
 
 
 class OrderFollower:
-    """Hears the orders of one flow for the run ``run_id``; one owner thread.
+    """Reads the orders of one flow for the run ``run_id``. For one thread.
 
-    ``say_again`` writes a command to the control topic, ``drain`` drains this run; both raise
-    `MirrorError`.
+    ``say_again`` writes a command to the control topic, ``drain`` drains this run; both may raise
+    `MirrorError`. ``hears``: whether the last read of the orders topic succeeded.
     """
 
     def __init__(
@@ -80,9 +81,9 @@ class OrderFollower:
         self.hears = False
 
     def look(self, timeout_ms: int = 500) -> None:
-        """Obey what has come since the last call; at the first one, all that stands there.
+        """Apply the orders since the last call; the first call reads all orders in the topic.
 
-        Raises `MirrorError`: the topic is missing or may not be read, or the target is away.
+        Raises `MirrorError`: the topic is missing or may not be read, or the target is unavailable.
         """
         if self._reader is None:
             self._reader = OrdersReader(self._target, self._flow)
@@ -103,7 +104,7 @@ class OrderFollower:
         return Command(flow, order.kind, self._run_id, order.time_ms, order_id=order.order_id)
 
     def forget(self) -> None:
-        """Drop the reader after a failure; the next look opens a new one. Raises `MirrorError`."""
+        """Drop the reader after a failure; `look` opens a new one. Raises `MirrorError`."""
         self.hears = False
         reader, self._reader = self._reader, None
         if reader is not None:

@@ -1,18 +1,18 @@
-"""What operators ask of a flow: pause, resume, drain; in a topic of their own.
+"""The orders topic: operators' orders to a flow (pause, resume, drain).
 
-One compacted topic with one partition per source on the target,
-``mm2-sparkmirror-orders.<source>.internal``. Kafka's ACLs are per topic: who may write to this one
-can give these three orders and nothing else. Only the driver reads it, and says what it obeys in
-the control topic, where planner and slots hear it (`control.coordination.orders`).
+The target has one compacted topic per source, ``mm2-sparkmirror-orders.<source>.internal``, with
+one partition. It is separate because Kafka's ACLs are per topic: a principal that may write to it
+can give these three orders and nothing else. Drivers and ``status`` read it. A driver passes orders
+on to the control topic, which planner and slots read (`control.coordination.orders`).
 
 ==================  ===============================================================
 key                 value (JSON)
 ==================  ===============================================================
-``<flow>/pause``    the newest of pause and resume; it outlives runs
+``<flow>/pause``    the newest pause or resume; it outlives runs
 ``<flow>/drain``    the newest drain, with the runs that it is for
 ==================  ===============================================================
 
-The codecs are pure, and give None for whatever else stands there.
+The codecs are pure, and return None for any other record.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 ORDERS_PARTITIONS = 1
 
-# By kind: the end of the key.
+# Suffix of the key, by kind.
 _SUFFIXES = {
     CommandKind.PAUSE: "/pause",
     CommandKind.RESUME: "/pause",
@@ -51,7 +51,7 @@ _ID_CHARS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One order to ``flow``. ``runs``: whom a drain is for. ``order_id`` tells it from others."""
+    """One order to ``flow``. ``runs``: the runs that a drain is for. ``order_id`` is unique."""
 
     flow: str
     kind: CommandKind
@@ -61,12 +61,12 @@ class Order:
 
 
 def orders_topic(flow: FlowSettings) -> str:
-    """Name of the topic, on the target of ``flow``; beside the control topic."""
+    """Name of the orders topic of ``flow``; it is on the cluster of the control topic."""
     return topic_beside(flow, "orders")
 
 
 def encode_order(order: Order) -> tuple[bytes, bytes]:
-    """Key and value of ``order``, for partition 0. Its kind is pause, resume or drain."""
+    """Key and value of ``order``, for partition 0. The kind must be pause, resume or drain."""
     document: dict[str, object] = {
         "order": order.kind.value,
         "id": order.order_id,
@@ -78,7 +78,7 @@ def encode_order(order: Order) -> tuple[bytes, bytes]:
 
 
 def decode_order(key: bytes | None, value: bytes | None) -> Order | None:
-    """The order in a record, None when it holds none: no other command is one."""
+    """The order in a record; None if it holds none. Other commands are not orders."""
     name, document = text(key), unpack(value)
     if document is None:
         return None
@@ -103,14 +103,14 @@ def decode_order(key: bytes | None, value: bytes | None) -> Order | None:
 
 
 def give_order(target: Cluster, flow: FlowSettings, order: Order) -> None:
-    """Write ``order``, acknowledged when this returns. Raises `MirrorError`."""
+    """Write ``order``; it is acknowledged on return. Raises `MirrorError`."""
     target.produce_many(orders_topic(flow), [(0, *encode_order(order))])
 
 
 class OrdersReader:
-    """Follows the orders of one flow, from the oldest that compaction has left; one owner thread.
+    """Follows the orders of one flow, from the start of the log. For one thread.
 
-    Raises `MirrorError`: the topic must exist.
+    The topic must exist. Raises `MirrorError`.
     """
 
     def __init__(self, target: Cluster, flow: FlowSettings) -> None:
@@ -118,11 +118,11 @@ class OrdersReader:
         self._tail: TopicTail = target.tail(orders_topic(flow), partitions=[0], passes=True)
 
     def read_to_end(self) -> list[Order]:
-        """All up to the end that was seen when this reader was made. Raises `MirrorError`."""
+        """Orders up to the end at the time this reader was created. Raises `MirrorError`."""
         return self._read(self._tail.read_to_end())
 
     def poll(self, timeout_ms: int = 500) -> list[Order]:
-        """What has come since the last call. Raises `MirrorError` when the cluster is away."""
+        """Orders since the last call. Raises `MirrorError` when the cluster is unavailable."""
         return self._read(self._tail.poll(timeout_ms))
 
     def _read(self, records: Iterable[tuple[int, bytes | None, bytes | None]]) -> list[Order]:
@@ -130,5 +130,5 @@ class OrdersReader:
         return [order for order in found if order is not None and order.flow == self._flow]
 
     def close(self) -> None:
-        """Close the connection. Raises `MirrorError` when it does not close in peace."""
+        """Close the connection. Raises `MirrorError` if that fails."""
         self._tail.close()

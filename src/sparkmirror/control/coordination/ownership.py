@@ -1,8 +1,8 @@
-"""Which of several processes of one file mirrors a flow: this one, or it stands by.
+"""Ownership of a flow: this process mirrors it, or is a standby.
 
-`contest` decides; here are the reads and writes. A process that finds the flow free claims it,
-waits a moment and looks again: of two that claim at once the later one has it, and the other one
-has not begun.
+`contest` decides; this module reads and writes the control topic. A process that finds the flow
+free writes a claim, waits briefly and reads the topic again. If two processes claim at the same
+time, the later claim wins, and the other process has not started to mirror.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.topic_reader import TopicTail
 
 _SETTLE_S = 0.3
-# So that processes that stand by do not all claim in the same moment.
+# Random delay, so that standbys do not all claim at the same moment.
 _SPREAD_S = 0.3
 _LOOK_S_MAX = 1.0
 
 
 def content_of(flow: FlowSettings, release: str) -> str:
-    """What decides about the records of ``flow``, as a digest that one release makes. Pure.
+    """Digest of the settings that decide which records ``flow`` mirrors, and how. Pure.
 
-    Not how its clusters are reached: two hosts may have addresses, logins and racks of their own.
+    Format ``release:digest``; only digests of one release can be compared. Connection settings are
+    left out, because two hosts may use different addresses, logins and racks.
     """
     read = flow.fetch.isolation_level, flow.fetch.auto_offset_reset
     told = repr((flow.policy, flow.topics, flow.faults, flow.exactly_once, *read))
@@ -47,10 +48,10 @@ def content_of(flow: FlowSettings, release: str) -> str:
 
 
 class Ownership:
-    """One process's part in the contest for one flow. ``say`` takes one-line notices.
+    """One process's part in the contest for one flow.
 
-    `look` is for one thread at a time (its lock sees to that), the rest for any. ``file`` is the
-    configuration file, ``release`` our version.
+    ``say`` takes one-line notices for the user. ``file`` is the configuration file, ``release`` our
+    version. Any thread may call `look`; a lock lets one thread read at a time.
     """
 
     def __init__(
@@ -83,24 +84,24 @@ class Ownership:
         self._told_s = float("-inf")
         self.stands_by = False
         self.taken = ""
-        """From whom this process took the flow over, and why; empty where nobody had it."""
+        """From which owner this process took the flow over, and why; empty if there was none."""
         self.term = 0
-        """Of our own claim; 0 without a secret."""
+        """Term of our own claim; 0 without a secret."""
 
     @property
     def look_interval_s(self) -> float:
-        """How often to look."""
+        """Seconds between two reads of the control topic."""
         return min(_LOOK_S_MAX, self._flow.session_ms / 10_000)
 
     @property
     def report_interval_s(self) -> float:
-        """How often an owner reports, and whoever stands by."""
+        """Seconds between two reports, of an owner or of a standby."""
         return self._flow.session_ms / 1000 / REPORTS_PER_SESSION
 
-    # -- looking ---------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------
 
     def look(self) -> Verdict:
-        """Read the control topic to its present end. Raises `MirrorError`."""
+        """Read the control topic to its current end, then decide. Raises `MirrorError`."""
         with self._lock:
             began_s = self._now_s()
             try:
@@ -119,7 +120,8 @@ class Ownership:
             self._tail = self._target.tail(topic, partitions=self._partitions, passes=True)
             return list(self._tail.read_to_end())
         wanted = [TopicPartition(topic, number) for number in self._partitions]
-        ends = self._target.end_offsets(wanted)  # asked for, so that silence is not an absence
+        # The end offsets prove that the target responds: an empty poll alone would not.
+        ends = self._target.end_offsets(wanted)
         if len(ends) < len(wanted):
             raise TopicError(
                 f"{topic} cannot be read: no live leader.",
@@ -135,28 +137,29 @@ class Ownership:
                 tail.close()
 
     def holds(self) -> bool:
-        """Whether the flow is ours, and that was seen a moment ago."""
+        """Whether the flow is ours by a read that is recent enough (`Contest.fresh`)."""
         now_s = self._now_s()
         return self.contest.fresh(now_s) and self.contest.verdict(now_s) is Verdict.OURS
 
     def as_owner(self, job: Callable[[], object]) -> None:
-        """Do ``job`` only while the flow certainly is ours: who was frozen looks before.
+        """Run ``job`` only if this process certainly owns the flow.
 
-        Raises `MirrorError` when there is no telling.
+        If the last read is too old, for example after a freeze of the process, the control topic is
+        read first. Raises `MirrorError` if that fails.
         """
         if self.holds() or self.look() is Verdict.OURS:
             job()
 
     def keep_alive(self, report: Callable[[], None]) -> None:
-        """Call ``report`` four times in a session from now on, until `reported_elsewhere`.
+        """Call ``report`` four times per session on a thread, until `reported_elsewhere`.
 
-        Before a flow's threads start, its topics are looked at, which may take minutes: others
-        would take the flow over meanwhile.
+        A flow's threads start only after its topics have been discovered. That may take minutes;
+        without reports, other processes would take the flow over.
         """
 
         def body() -> None:
             while not self._elsewhere.is_set():
-                with contextlib.suppress(MirrorError):  # the flow's own work tells what is wrong
+                with contextlib.suppress(MirrorError):  # the start of the flow reports it
                     self.as_owner(report)
                 self._elsewhere.wait(self.report_interval_s)
 
@@ -165,22 +168,25 @@ class Ownership:
         threading.Thread(target=body, name=name, daemon=True).start()
 
     def reported_elsewhere(self) -> None:
-        """The flow's own threads report, or nobody does any more."""
+        """Stop the reports of `keep_alive`: the flow's own threads report now, or it has ended."""
         self._elsewhere.set()
 
     def watch(self) -> None:
-        """One look of the owner; `lost` says what came of it. Raises `MirrorError`."""
+        """One check by the owner; `lost` has the result. Raises `MirrorError`.
+
+        Warns once of a run that mirrors the flow without a claim.
+        """
         self.look()
         stranger = self.contest.stranger
         if stranger and stranger != self._told:
             self._told = stranger
             self._say(
-                f"{self._flow.name}: the run {stranger} has begun to mirror this flow, too, and "
-                "has made no claim: its release knows none. Stop it, or records arrive twice"
+                f"{self._flow.name}: run {stranger} has started to mirror this flow too, without a "
+                "claim: its release makes none. Stop it, or records arrive twice"
             )
 
     def lost(self) -> Fenced | None:
-        """Why an owner has to end; None while it has not to."""
+        """Why this owner must end: another process has claimed the flow. None otherwise."""
         claim = self.contest.claim
         if self.stands_by or claim is None or claim.run_id == self._run_id:
             return None
@@ -189,10 +195,11 @@ class Ownership:
     # -- claiming --------------------------------------------------------------------------
 
     def at_start(self, *, once: bool, take_over: bool) -> bool:
-        """Claim the flow if it is free (or to be taken over); False: this process stands by.
+        """Claim the flow if it is free, or if ``take_over``; False: this process is a standby.
 
-        A run with ``once`` waits until it knows whether the owner lives, and does not start beside
-        one that does. Raises `ClusterError` then, and other `MirrorError`.
+        A run with ``once`` never becomes a standby. It waits until the flow is free, or until a
+        report shows that the owner is alive: then it raises `ClusterError`. It raises that too if
+        the claim is signed with another secret. Raises other `MirrorError`.
         """
         verdict = self.look()
         while True:
@@ -213,7 +220,7 @@ class Ownership:
         return False
 
     def stand_by(self) -> None:
-        """Wait for the flow from here on: the reports of whoever has it count."""
+        """Become a standby: from now on the owner's reports are read too."""
         with self._lock:
             self.stands_by = True
             self._forget()
@@ -235,9 +242,9 @@ class Ownership:
             raise other_secret(self._flow, self.contest.claim)
 
     def wait_turn(self) -> bool:
-        """One look of a process that stands by; True once it has claimed the flow.
+        """One check by a standby; True once it has claimed the flow.
 
-        Raises `MirrorError`; the process goes on standing by.
+        Raises `MirrorError`; the process is then still a standby.
         """
         if self.look() is Verdict.HELD:
             self._say_who()
@@ -245,7 +252,7 @@ class Ownership:
                 self._tell()
             return False
         before, driver = self.contest.told_owner(), self.contest.driver
-        heard = f"of which nothing was heard for {self.contest.silent_s(self._now_s()):.1f} s"
+        heard = f"which has not reported for {self.contest.silent_s(self._now_s()):.1f} s"
         if driver is not None and driver.ended:
             heard = "which had ended"
         time.sleep(random.uniform(0, _SPREAD_S))  # noqa: S311 (no secret)
@@ -258,10 +265,10 @@ class Ownership:
         return True
 
     def _claim(self, *, anyway: bool = False) -> bool:
-        """Claim the flow; whether nobody else has done so in the same moment.
+        """Claim the flow; False if another process claimed it at the same time and won.
 
-        Unless ``anyway``, nothing is claimed if another process did so since the last look: on a
-        far target that is long ago, and a process that has begun would lose the flow at once.
+        Unless ``anyway``, nothing is claimed if another process did so since the last check. On a
+        far target that check is long ago, and a process that began would lose the flow at once.
         """
         known = self.contest.claim
         term = claim_flow(
@@ -280,13 +287,13 @@ class Ownership:
         time.sleep(_SETTLE_S)
         if self.look() is not Verdict.OURS:
             return False
-        with self._lock:  # from here on only claims of others count
+        with self._lock:  # an owner needs the claims of others only, not their reports
             self._forget()
             self._partitions = [COMMAND_PARTITION]
         return True
 
     def _tell(self) -> None:
-        """Say in the control topic that this process stands by."""
+        """Write to the control topic that this process is a standby."""
         standby = Standby(
             self._flow.name,
             self._run_id,
@@ -302,11 +309,11 @@ class Ownership:
         record = (PROGRESS_PARTITION, key, value)
         self._target.produce_many(control_topic(self._flow), [record])
 
-    # -- words -----------------------------------------------------------------------------
+    # -- texts for people ------------------------------------------------------------------
 
     @property
     def standing_by(self) -> str:
-        """Who mirrors the flow while this process stands by; empty when the flow is its own."""
+        """Who mirrors the flow, while this process is a standby; empty if it is not."""
         if not self.stands_by:
             return ""
         since_ms, since = self.contest.since_ms(), ""
@@ -316,7 +323,7 @@ class Ownership:
         return f"standing by: {self.contest.told_owner()}{since} mirrors this flow"
 
     def _say_who(self) -> None:
-        """Say once of each owner that it mirrors, and whether its file differs from ours."""
+        """Report each new owner once, and whether its file configures the flow differently."""
         if self._told == self.contest.owner:
             return
         self._told = self.contest.owner
@@ -327,15 +334,15 @@ class Ownership:
         )
         if claim is not None and self.contest.other_content(self._content):
             self._say(
-                f"{name}: the owner's file ({claim.host}: {claim.file or 'unknown'}) says "
-                f"something else of this flow than ours ({self._file}): whoever has the flow "
-                "mirrors by its own. Give both processes the same file, or stop one"
+                f"{name}: the owner's file ({claim.host}: {claim.file or 'unknown'}) configures "
+                f"this flow differently from ours ({self._file}): the owner mirrors by its own "
+                "file. Give both processes the same file, or stop one"
             )
 
     def close(self) -> None:
-        """Stand by no longer. Raises `MirrorError`."""
+        """Stop being a standby, and remove its record. Raises `MirrorError`."""
         self._elsewhere.set()
-        # A look that is under way ends with the cluster's connections: they are all that it has.
+        # A read that is in progress ends when the cluster's connections are closed.
         if self.stands_by:
             self.stands_by = False
             self._write(standby_key(self._flow.name, self._run_id), None)

@@ -1,4 +1,4 @@
-"""Which process of which machine wrote a claim, so that its end shows at once on that machine."""
+"""Identity of the process that wrote a claim: on the same machine its end is found at once."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 
 def own_host() -> str:
-    """Name the process that calls for people: ``host:process id``."""
+    """Name of this process for people: ``host:process id``."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def own_place() -> str:
-    """Name this process among all processes; empty where the system does not tell.
+    """Unique name of this process: ``boot id/PID namespace/process id/start time``.
 
-    The boot tells machines (and their restarts) apart, the namespace containers, the start time
-    processes that were given the same number one after the other.
+    The boot id identifies a machine and its restart, the namespace a container, and the start time
+    a process whose id was used before. Empty if the system does not provide them.
     """
     machine = _machine()
     started = _started(os.getpid())
@@ -24,7 +24,7 @@ def own_place() -> str:
 
 
 def is_gone(place: str) -> bool:
-    """Whether the process at ``place`` ran here and has ended; False where nobody can tell."""
+    """Whether the process at ``place`` ran on this machine and has ended; False if unknown."""
     machine, _, process = place.rpartition("/")
     machine, _, number = machine.rpartition("/")
     if not machine or machine != _machine() or not number.isdecimal():
@@ -34,7 +34,7 @@ def is_gone(place: str) -> bool:
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):
-        return False  # it is somebody else's
+        return False  # it exists and belongs to another user
     return _started(int(number)) not in ("", process)
 
 
@@ -47,13 +47,10 @@ def _machine() -> str:
 
 
 def _started(number: int) -> str:
-    """When a process started, in ticks since the boot; ``ended`` when it only waits to be reaped.
-
-    Empty where that cannot be read.
-    """
+    """Start time of a process, in ticks since boot; ``ended`` for a zombie; empty if unknown."""
     try:
         stat = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    fields = stat.rpartition(")")[2].split()  # the name before it may hold anything
+    fields = stat.rpartition(")")[2].split()  # the command name may contain anything
     return "ended" if fields[0] in "ZX" else fields[19]

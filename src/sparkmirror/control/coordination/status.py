@@ -1,4 +1,4 @@
-"""How each flow stands, as anybody sees it who may read the target's control topic."""
+"""State of each flow, from the target's control topic: for anyone who may read that topic."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ __all__ = [
 ]
 
 REPORT_AGE_MS_MAX = 30_000
-"""Driver and slots report every ten seconds at least."""
+"""Drivers and slots report at least every ten seconds."""
 STARTING_MS_MAX = 60_000
 # Clocks of two machines may be an hour apart, and who lives must not be forgotten.
 _SILENT_MS_MAX = 2 * 3_600_000
 
 
 class FlowState(Enum):
-    """What a flow is doing. ``STOPPED``: it ended in order; ``DEAD``: it fell silent."""
+    """What a flow is doing. ``STOPPED``: it ended cleanly. ``DEAD``: its reports stopped."""
 
     NEVER_RAN = "never ran"
     STARTING = "starting"
@@ -53,11 +53,11 @@ class FlowState(Enum):
 
     @property
     def alive(self) -> bool:
-        """Whether a process serves the flow."""
+        """Whether a process mirrors the flow."""
         return self not in (FlowState.NEVER_RAN, FlowState.STOPPED, FlowState.DEAD)
 
 
-# Of several processes, what the first of these says is what the user should hear.
+# Of several processes of a group, the state that comes first here is shown.
 _URGENT = (
     FlowState.RUNNING,
     FlowState.PAUSED,
@@ -72,13 +72,14 @@ _URGENT = (
 
 @dataclass(frozen=True, slots=True)
 class FlowStatus:
-    """One flow. ``slots``: newest reports of this run's slots; ``report_age_s``: of anybody's.
+    """State of one flow.
 
-    ``runs``: the ids of the runs that serve it now; several processes of a MirrorMaker 1 group may.
-    ``paused``: whether it was asked to; that outlives runs, so a flow that is not running may be
-    paused as well. ``orders``: whether all of its drivers hear the orders topic; of one that has
-    not reported yet that is assumed. ``to_go_s``: seconds until a flow that catches up is not
-    behind any more, as its drivers reported it; None while it does not, or gets no nearer.
+    ``slots``: newest report of each slot of this run. ``report_age_s``: age of the newest report of
+    the driver or of any slot. ``runs``: ids of the runs that mirror it now; a MirrorMaker 1 group
+    may have several. ``paused``: it was ordered to pause; a pause outlives runs, so a flow that is
+    not running may be paused too. ``orders``: whether all its drivers read the orders topic; true
+    for a driver that has not reported yet. ``to_go_s``: seconds until the flow has caught up, as
+    its drivers report it; None if unknown, or while nothing is mirrored.
     """
 
     flow: str
@@ -99,7 +100,7 @@ class FlowStatus:
 
     @property
     def told(self) -> str:
-        """The state for people: who is not running may be paused as well."""
+        """The state for people; a flow that is not running may be paused too."""
         kept = self.paused and not self.state.alive
         return f"{self.state.value}, paused" if kept else self.state.value
 
@@ -115,7 +116,7 @@ def observe_status(target: Cluster, flow: FlowSettings, now_ms: int) -> FlowStat
 
 
 def _next_paused(target: Cluster, flow: FlowSettings, signals: ControlSignals) -> bool:
-    """Whether the next run begins paused: by an order that no driver has passed on yet, too."""
+    """Whether the next run starts paused. An order that no driver has passed on yet counts too."""
     standing = _newest_pause(signals, flow.name)
     paused = standing is not None and standing.kind is CommandKind.PAUSE
     if orders_topic(flow) not in target.topics([orders_topic(flow)]):
@@ -124,19 +125,19 @@ def _next_paused(target: Cluster, flow: FlowSettings, signals: ControlSignals) -
         with contextlib.closing(OrdersReader(target, flow)) as reader:
             order = newest_pause(reader.read_to_end())
     except Denied:
-        return paused  # who may only read the control topic sees what is there
+        return paused  # without permission on the orders topic, the control topic must do
     if order is None or not pending_pause(order, standing):
         return paused
     return order.kind is CommandKind.PAUSE
 
 
 def is_paused(target: Cluster, flow: FlowSettings) -> bool:
-    """Whether somebody paused the flow, whoever runs it now. Raises `MirrorError`."""
+    """Whether the flow is paused, or its next run starts paused. Raises `MirrorError`."""
     return _next_paused(target, flow, read_signals(target, flow))
 
 
 def read_signals(target: Cluster, flow: FlowSettings) -> ControlSignals:
-    """All that stands in the control topic; nothing when there is none. Raises `MirrorError`."""
+    """The control topic's signals; empty if there is no topic. Raises `MirrorError`."""
     topic = control_topic(flow)
     if topic not in target.topics([topic]):
         return ControlSignals()
@@ -150,7 +151,7 @@ def read_signals(target: Cluster, flow: FlowSettings) -> ControlSignals:
 def forget_ended_runs(
     target: Cluster, writer: ControlTopicWriter, flow: FlowSettings, now_ms: int
 ) -> None:
-    """Delete what ended runs of a MirrorMaker 1 flow left: each had keys of its own.
+    """Delete the records of ended runs of a MirrorMaker 1 flow: each run has keys of its own.
 
     A run that did not say that it ended counts as ended when its newest report is hours old.
     Raises `MirrorError`.
@@ -163,7 +164,7 @@ def forget_ended_runs(
 
 
 def judge_group(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:
-    """What the processes of one MirrorMaker 1 group say, each of its own run, as one flow."""
+    """The runs of one MirrorMaker 1 group, each judged alone, combined into one status. Pure."""
     channels = dict.fromkeys(one.flow for one in signals.commands if run_of(one.flow, flow))
     standing = _newest_pause(signals, flow)
     paused = standing is not None and standing.kind is CommandKind.PAUSE
@@ -191,9 +192,9 @@ def judge_group(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:
 
 
 def judge(signals: ControlSignals, flow: str, now_ms: int, *, group: str = "") -> FlowStatus:
-    """What the records of one control topic say about ``flow`` at ``now_ms``.
+    """The status of ``flow`` at ``now_ms``, by the records of its control topic. Pure.
 
-    ``group``: the flow whose pauses are for this run, too.
+    ``group``: a flow whose pauses apply to this run too.
     """
     command = _newest_command(signals, flow)
     standing = _newest_pause(signals, flow, group)
@@ -202,7 +203,7 @@ def judge(signals: ControlSignals, flow: str, now_ms: int, *, group: str = "") -
     if command is None:
         return FlowStatus(flow, FlowState.NEVER_RAN, paused)
     if driver is not None and driver.run_id != command.run_id:
-        driver = None  # of an earlier run: this one has not reported yet
+        driver = None  # an earlier run's; this run has not reported yet
     started_ms = driver.started_ms if driver is not None else 0
     slots = _slots(signals, flow, command.run_id, started_ms)
     fresh = [slot for slot in slots if now_ms - slot.time_ms <= REPORT_AGE_MS_MAX]
@@ -253,14 +254,14 @@ def _newest_driver(signals: ControlSignals, flow: str) -> DriverReport | None:
 
 
 def _to_go_s(driver: DriverReport | None, state: FlowState, now_ms: int) -> float | None:
-    """What a driver said that still reports; a flow that stands still gets no nearer."""
+    """The driver's estimate, if it still reports and the flow is running or draining."""
     if driver is None or state not in (FlowState.RUNNING, FlowState.DRAINING):
         return None
     return driver.to_go_s if now_ms - driver.time_ms <= REPORT_AGE_MS_MAX else None
 
 
 def _standbys(signals: ControlSignals, flow: str, now_ms: int) -> tuple[Standby, ...]:
-    """Who stands by and has said so of late, by host."""
+    """The standbys that have reported recently, by host."""
     found = [
         one
         for one in signals.standbys
@@ -272,8 +273,8 @@ def _standbys(signals: ControlSignals, flow: str, now_ms: int) -> tuple[Standby,
 def _slots(signals: ControlSignals, flow: str, run_id: str, since_ms: int) -> list[SlotProgress]:
     """The newest report of each slot of the run.
 
-    Releases that did not say whose a report is are believed, as long as no other report of the
-    slot says that it is the run's.
+    Old releases write no run id into reports. Such a report counts, unless another report of the
+    slot names this run.
     """
     newest: dict[int, SlotProgress] = {}
     for report in signals.progress:
@@ -300,7 +301,7 @@ def _state(
         begun = driver is None and now_ms - command.time_ms <= STARTING_MS_MAX
         return FlowState.STARTING if begun else FlowState.DEAD
     if fresh:
-        # What the slots do counts, not what they were told.
+        # What the slots report counts, not what they were ordered to do.
         return FlowState.PAUSED if all(slot.paused for slot in fresh) else FlowState.RUNNING
     if paused:
         return FlowState.PAUSED

@@ -1,1 +1,1 @@
-"""The parts of one flow: its clients, what its slots are told, its jobs."""
+"""The parts of one flow: its clients, its published assignment, its jobs."""

@@ -9,7 +9,7 @@ from sparkmirror.wire.admin.cluster import Cluster
 
 
 class FlowClusters:
-    """One `Cluster` for all roles whose clients differ only in their names."""
+    """The `Cluster` of each role. Roles whose clients differ only in ``client_id`` share one."""
 
     def __init__(self, settings: FlowSettings) -> None:
         self._all: list[Cluster] = []
@@ -21,7 +21,7 @@ class FlowClusters:
         """The cluster that holds the position group's offsets."""
 
     def of(self, client: ClusterClient) -> Cluster:
-        """The cluster behind ``client``."""
+        """The `Cluster` for ``client``; it is created at the first call."""
         for known in self._all:
             if replace(known.client, client_id=client.client_id) == client:
                 return known
@@ -30,6 +30,6 @@ class FlowClusters:
         return cluster
 
     def close(self) -> None:
-        """Close all connections for good: a thread may still be at work."""
+        """Close all connections for good: a thread that still works must not open new ones."""
         for cluster in self._all:
             cluster.close(for_good=True)

@@ -1,4 +1,4 @@
-"""The assignment of one flow as its slots know it, and the drain that ends them."""
+"""Publishes the assignment of one flow to its slots, and the drain that ends them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sparkmirror.model import Member, TopicPartition
 
 
 class Publication:
-    """Publishes assignments under rising versions. ``frozen``: the ends of a bounded run.
+    """Publishes assignments under increasing versions. Any thread may call any method.
 
-    ``term`` gives the term of the run's claim. Once ``over`` is set, nothing is said to the slots
-    any more. Each method may be called from any thread.
+    ``frozen``: end offsets of a ``--once`` run. ``term`` returns the term of the run's claim. Once
+    ``over`` is set, no drain is written.
     """
 
     def __init__(
@@ -33,9 +33,9 @@ class Publication:
         self.version = 0
         self.member: Member | None = None
         self.draining = False
-        """Whether the slots were told to finish, from here or elsewhere."""
+        """Whether the slots were commanded to drain, by this process or another."""
         self.told = threading.Event()
-        """Set once this process has told them."""
+        """Set once this process has written the drain command."""
         self._writer = writer
         self._channel = channel
         self._run_id = run_id
@@ -47,14 +47,14 @@ class Publication:
         self._assignment = Assignment(flow)
 
     def assignment(self) -> Assignment:
-        """The assignment published last."""
+        """The assignment that was published last."""
         with self._lock:
             return self._assignment
 
     def adopt(
         self, assignment: Assignment, kind: CommandKind, member: Member | None = None
     ) -> None:
-        """Publish ``assignment`` under the next version, then the command that makes it known.
+        """Publish ``assignment`` under the next version, then the command that announces it.
 
         Nothing is published after `drain`. Raises `MirrorError`.
         """
@@ -76,14 +76,15 @@ class Publication:
             self.version, self._assignment, self.member = version, assignment, member
 
     def note_halts(self, assignment: Assignment) -> None:
-        """Keep ``assignment``, which differs from the published one in its halts only."""
+        """Keep ``assignment``, which differs from the published one only in its halts."""
         with self._lock:
             self._assignment = assignment
 
     def publish_share(self, wanted: Assignment, member: Member | None) -> int:
-        """What the group gave us becomes the assignment; its version. Raises `MirrorError`.
+        """Publish what the group assigned to this member; returns its version.
 
-        Nothing is published when nothing has changed, or after `drain`.
+        Nothing is published if partitions and member are unchanged, or after `drain`. Raises
+        `MirrorError`.
         """
         if (self.assignment().partitions, self.member) == (wanted.partitions, member):
             self.note_halts(wanted)
@@ -92,14 +93,15 @@ class Publication:
         return self.version
 
     def drain(self, *, again: bool) -> None:
-        """Tell the slots of this run to finish; no assignment is published afterwards.
+        """Command the slots of this run to drain; no assignment is published afterwards.
 
-        ``again``: also when they have been told. Raises `MirrorError`.
+        ``again``: write the command even if this process has written it before. Raises
+        `MirrorError`.
         """
         with self._publishing:
             self.draining = True
             if self._over.is_set() or (self.told.is_set() and not again):
-                return  # nobody is left to be told, or another thread has done it meanwhile
+                return  # the slots have ended, or another thread has written the command
             self._writer.command(self._command(CommandKind.DRAIN, self.version))
             self.told.set()
 

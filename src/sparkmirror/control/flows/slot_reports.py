@@ -1,4 +1,4 @@
-"""What a flow's slots report in the control topic, and what others command there."""
+"""Reads the control topic: reports of a flow's slots, and commands of other processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _POLL_MS = 500
 
 @dataclass(frozen=True, slots=True)
 class _News:
-    """What concerns this run: ``slots`` are reports of this flow's, ``progress`` of any flow's."""
+    """The signals that concern this run. ``slots``: reports of this flow, ``progress``: of all."""
 
     planned: tuple[Planned, ...]
     slots: tuple[SlotProgress, ...]
@@ -41,10 +41,10 @@ class _News:
 
 
 class SlotReports:
-    """A job (`control.jobs.Round`). ``drain`` is called when somebody asked this run to drain.
+    """A job (`control.jobs.Round`). It calls ``drain`` when this run is commanded to drain.
 
-    ``share``: of MirrorMaker 1's group, once there is one. What it leaves behind may be read from
-    any thread.
+    ``share``: the share of a MirrorMaker 1 group, once there is one. Any thread may read the
+    results.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SlotReports:
     ) -> None:
         self.share: GroupShare | None = None
         self.paused = False
-        """Whether somebody paused the flow."""
+        """Whether the flow is paused."""
         self.gaps = GapTeller(target, settings, say, since_ms=now_ms(), note=history.note_gap)
         self._name = settings.name
         self._run_id = run_id
@@ -80,20 +80,21 @@ class SlotReports:
         self._skipped = 0
 
     def observe(self) -> ControlSignals:
-        """What has come since the last call. Raises `MirrorError`."""
+        """Signals since the last call. Raises `MirrorError`."""
         if self._reader is None:
-            # The planner's word may have been said while there was no reader.
+            # In a group, older reports count too: the planner may have written while there was
+            # no reader.
             self._reader = ControlTopicReader(
                 self._target, self._topic, only_new=self.share is None
             )
         return self._reader.poll(_POLL_MS)
 
     def plan(self, signals: ControlSignals) -> _News:
-        """What of it concerns this run."""
-        # Slots of this run name it: other reports are those of another run, or of an old one.
+        """Select the signals that concern this run."""
+        # Slots of this run give its id, so a report without it belongs to another run.
         progress = tuple(r for r in signals.progress if r.run_id == self._run_id)
         commands = [c for c in signals.commands if c.flow in (self._name, self._channel)]
-        # Of pauses only the newest: the log may still hold what was asked for long ago.
+        # Only the newest pause or resume: the log may still hold older ones.
         pauses = [command for command in commands if command.kind.pauses]
         return _News(
             tuple(
@@ -108,7 +109,7 @@ class SlotReports:
         )
 
     def apply(self, news: _News) -> None:
-        """Keep the newest reports, tell of gaps and halts, obey commands. Raises `MirrorError`."""
+        """Keep the newest reports, report gaps and halts, apply commands. Raises `MirrorError`."""
         with self._lock:
             for word in news.planned:
                 if self.share is not None:
@@ -129,7 +130,7 @@ class SlotReports:
             self._obey(command)
 
     def _obey(self, command: Command) -> None:
-        """Take note of what somebody asked for from elsewhere; the slots do it by themselves."""
+        """Note a pause or resume, or drain. The slots read these commands themselves."""
         if command.kind.pauses:
             paused, before = command.kind is CommandKind.PAUSE, self.paused
             self.paused = paused
@@ -138,16 +139,17 @@ class SlotReports:
                 kind = EventKind.PAUSE if paused else EventKind.RESUME
                 self._history.note(kind, "an operator asked for it")
         elif command.kind is CommandKind.DRAIN and command.run_id == self._run_id:
-            # Again, so that no assignment that was on its way hides it from the slots.
+            # The drain is written again: an assignment written just after it would hide it
+            # from the slots.
             self._drain()
 
     def progress(self) -> tuple[SlotProgress, ...]:
-        """Newest report of each slot, by slot number."""
+        """The newest report of each slot, in slot order."""
         with self._lock:
             return tuple(self._progress[slot] for slot in sorted(self._progress))
 
     def forget_reader(self) -> None:
-        """Drop the reader after a failure; the next look opens a new one."""
+        """Drop the reader after a failure; the next round opens a new one."""
         reader, self._reader = self._reader, None
         if reader is None:
             return

@@ -1,4 +1,4 @@
-"""Where the source's partitions end, and how old the oldest records are that are not mirrored."""
+"""End offsets of the source's partitions, and the age of their oldest unmirrored records."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sparkmirror.model import FlowSettings, SlotProgress, TopicPartition
 from sparkmirror.wire.admin.cluster import Cluster
 
 _INTERVAL_S = 2.0
-# Asking costs about 50 µs a partition; this keeps it below 5 % of a core.
+# A request costs about 50 µs per partition; this rate keeps it to 5 % of a core.
 _PARTITIONS_PER_S = 1_000
-# For one look at the source's ends. Batches of up to 1 MB come whole, and 50 small ones cost some
-# 30 ms of processor time.
+# Limits for one round. A batch of up to 1 MB is fetched whole; 50 small batches cost about 30 ms
+# of processor time.
 _TIMES_MAX = 50
 _TIMES_S_MAX = 1.0
 
@@ -24,16 +24,16 @@ Ends = dict[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class _Behind:
-    """New ends, and the positions of partitions that have not reached theirs."""
+    """New end offsets, and the positions of the partitions that are behind."""
 
     ends: Ends
     positions: dict[Reader, int]
 
 
 class SourceEnds:
-    """A job (`control.jobs.Round`). ``reports`` gives the slots' newest reports.
+    """A job (`control.jobs.Round`). ``reports`` returns the newest report of each slot.
 
-    What it leaves behind may be read from any thread.
+    Any thread may read the results.
     """
 
     def __init__(
@@ -53,16 +53,19 @@ class SourceEnds:
         self._oldest_ms: Ends = {}
 
     def pause_s(self) -> float:
-        """Between two rounds."""
+        """Seconds between two rounds: longer for many partitions."""
         return max(_INTERVAL_S, len(self._published.assignment().partitions) / _PARTITIONS_PER_S)
 
     def observe(self) -> Ends:
-        """The end offsets of what is mirrored. Raises `MirrorError` when the source is away."""
+        """The end offsets of the assigned partitions.
+
+        Raises `MirrorError` when the source is unavailable.
+        """
         wanted = self._published.assignment().sources
         return self._source.end_offsets(wanted, self._settings.fetch.isolation_level)
 
     def plan(self, ends: Ends) -> _Behind:
-        """Which partitions are behind, by the newest report of each."""
+        """Find the partitions that are behind, by the newest report of each."""
         ends = self._current({**self._ends, **ends})
         reports = sorted(self._reports(), key=lambda report: report.time_ms)
         positions = {
@@ -80,13 +83,16 @@ class SourceEnds:
         return _Behind(ends, behind)
 
     def apply(self, behind: _Behind) -> None:
-        """Read the times of the oldest records. Raises `MirrorError`; the ends are kept then."""
+        """Read the timestamps of the oldest unmirrored records.
+
+        Raises `MirrorError`; the new ends are kept even then.
+        """
         try:
             self._times.look(behind.positions)
         finally:
             known = {tp: self._times.time_ms((name, tp)) for name, tp in behind.positions}
             with self._lock:
-                # Together: a lag whose age is not known yet would show as one.
+                # Both are replaced at once: otherwise a lag would be shown with a wrong age.
                 self._ends = behind.ends
                 self._oldest_ms = {tp: ms for tp, ms in known.items() if ms is not None}
 
@@ -97,11 +103,11 @@ class SourceEnds:
         return self._current(ends)
 
     def oldest_ms(self) -> dict[TopicPartition, int]:
-        """Timestamp of the oldest record that is not at the target, where one is known to be."""
+        """Timestamp (ms) of the oldest unmirrored record per partition, where it is known."""
         with self._lock:
             return dict(self._oldest_ms)
 
     def _current(self, ends: Ends) -> Ends:
-        """``ends`` of the partitions that are mirrored now."""
+        """``ends`` of the partitions that are assigned now."""
         wanted = self._published.assignment().sources
         return {tp: end for tp, end in ends.items() if tp in wanted}

@@ -1,4 +1,4 @@
-"""The job that looks for topics: what it finds becomes the flow's assignment."""
+"""The job that discovers topics and turns them into the flow's assignment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkmirror.names.replication_policy import FlowTopics
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a look found. ``new``: not with the slots yet. ``seeds``: whether positions are due."""
+    """``new``: partitions that the slots do not have yet. ``seeds``: whether to seed positions."""
 
     assignment: Assignment
     new: tuple[SourcePartition, ...]
@@ -26,10 +26,10 @@ class _Found:
 
 
 class TopicsJob:
-    """A job (`control.jobs.Round`): looks for new, grown and vanished topics. One thread.
+    """A job (`control.jobs.Round`) that finds new, grown and deleted topics. For one thread.
 
-    ``found``: what is there, with the partitions that wait for a leader. ``share``: of
-    MirrorMaker 1's group, once there is one: it assigns the partitions then.
+    ``found``: all that can be mirrored, including partitions that wait for a leader. ``share``: the
+    share of a MirrorMaker 1 group, once there is one; the group then assigns the partitions.
     """
 
     def __init__(
@@ -52,23 +52,23 @@ class TopicsJob:
         )
 
     def observe(self) -> Assignment:
-        """What there is to mirror; remote topics are made. Raises `MirrorError`."""
+        """Discover what to mirror, and create remote topics. Raises `MirrorError`."""
         return self._discovery.look(first=not self._published.version)
 
     def plan(self, found: Assignment) -> _Found:
-        """What of it is new."""
-        # The others are with the slots, which may be about to commit their first positions.
+        """Find what is new."""
+        # Slots have the other partitions, and may be about to commit their first positions.
         before = self._published.assignment().sources
         new = tuple(p for p in found.partitions if p.source not in before)
         return _Found(found, new, found.partitions != self.found.partitions)
 
     def apply(self, found: _Found) -> bool:
-        """Seed positions, then publish; true when the slots are to be planned anew.
+        """Seed positions, then publish; true if a new assignment was published.
 
-        Raises `MirrorError`; nothing has changed then.
+        Raises `MirrorError`; the assignment is then unchanged.
         """
         if self.share is not None:
-            # The group hears of the topics, and `GroupShare.publish` of the halts.
+            # The membership reads the topics from there, and `GroupShare.publish` the halts.
             self.share.candidates = found.assignment
             return False
         if found.seeds:
@@ -79,18 +79,18 @@ class TopicsJob:
 
     @property
     def has_leaderless(self) -> bool:
-        """Whether a partition waits for a leader that says where it begins."""
+        """Whether a partition waits for a leader: its start offset depends on the leader."""
         return self.share is None and bool(self.leaderless())
 
     def leaderless(self) -> list[SourcePartition]:
-        """The partitions that wait for a leader."""
+        """The partitions that wait for a leader, of those found."""
         waiting = self.beginnings.waiting
         return [p for p in self.found.partitions if p.source in waiting]
 
     def begin_leaderless(self) -> bool:
-        """Begin partitions that had no leader; true when the slots are to be planned anew.
+        """Begin partitions that had no leader; true if a new assignment was published.
 
-        Raises `MirrorError`; nothing has changed then.
+        Raises `MirrorError`; the assignment is then unchanged.
         """
         self.beginnings.settle(self.leaderless())
         return self._adopt_found()

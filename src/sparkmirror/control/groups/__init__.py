@@ -1,1 +1,1 @@
-"""Consumer groups of the source, and where they stand on the target."""
+"""Consumer groups of the source: checkpoints, offset translation, and group offset sync."""

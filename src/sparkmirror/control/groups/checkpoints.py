@@ -1,9 +1,9 @@
-"""Checkpoints of one flow: where the source's consumer groups stand on the target.
+"""Checkpoints of one flow: the target offsets of the source's consumer groups.
 
-Decisions are pure (`plan_checkpoints`): committed source offsets in, checkpoints to emit out, by
-MirrorMaker 2's rules. A checkpoint is emitted when there was none, when the group went back on the
-source, and when it got further on the target; never for a target offset that only went back, unless
-the target has lost the records that the last checkpoint was behind.
+`plan_checkpoints` is pure: it takes committed source offsets and returns the checkpoints to emit,
+by the rules of MirrorMaker 2's ``MirrorCheckpointTask``. A checkpoint is emitted if there was none,
+if the group was rewound on the source, or if its target offset has advanced. A smaller target
+offset alone emits nothing, except when the target has lost the records before the last checkpoint.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ Translate = Callable[[TopicPartition, int], int | None]
 
 
 class CheckpointRules:
-    """Which topics have checkpoints, and what their remote partitions are called."""
+    """Which topics have checkpoints, and the names of their remote partitions."""
 
     def __init__(self, flow: FlowSettings) -> None:
         self._policy = make_policy(flow.policy, flow.source.alias)
         self._source, self._target = flow.source.alias, flow.target.alias
-        # The lists alone, as in MirrorMaker: internal topics have no translation anyway.
+        # Only the lists, as in MirrorMaker 2: internal topics have no translation anyway.
         self._topics = TopicFilter(flow.topics.include, flow.topics.exclude)
         self.topic = checkpoints_topic(flow)
-        # Many groups read the same topics, and each round asks for all of them.
+        # Cached: many groups read the same topics, and each round goes through all groups.
         self.accepts = lru_cache(_TOPICS_REMEMBERED)(self._accepts)
         self._remote = lru_cache(_TOPICS_REMEMBERED)(self._remote_topic)
 
@@ -56,7 +56,7 @@ class CheckpointRules:
         return self._topics.accepts(topic)
 
     def remote(self, source: TopicPartition) -> TopicPartition:
-        """The partition on the target; a topic that came from there has its own name there."""
+        """The partition on the target. A topic mirrored from the target has its original name."""
         return TopicPartition(self._remote(source.topic), source.partition)
 
     def _remote_topic(self, topic: str) -> str:
@@ -66,9 +66,9 @@ class CheckpointRules:
 
 
 def wanted_groups(flow: FlowSettings, present: Mapping[str, GroupView]) -> set[str]:
-    """The groups of the source that ``groups`` and ``groups.exclude`` leave. Pure.
+    """The groups of the source that ``groups`` and ``groups.exclude`` select. Pure.
 
-    Groups that hold a mirror's positions are nobody's to move.
+    Groups that hold the positions of a mirror are left out.
     """
     names = TopicFilter(flow.checkpoints.include, flow.checkpoints.exclude)
     return {
@@ -79,7 +79,7 @@ def wanted_groups(flow: FlowSettings, present: Mapping[str, GroupView]) -> set[s
 def accepted_offsets(
     committed: Mapping[str, Mapping[TopicPartition, Committed]], rules: CheckpointRules
 ) -> dict[str, dict[TopicPartition, Committed]]:
-    """The part of ``committed`` that has checkpoints. Pure."""
+    """The part of ``committed`` whose topics have checkpoints. Pure."""
     names = {tp.topic for offsets in committed.values() for tp in offsets}
     wanted = {name for name in names if rules.accepts(name)}
     return {
@@ -91,9 +91,9 @@ def accepted_offsets(
 def mirrored_topic_ids(
     source: Cluster, accepted: Mapping[str, Mapping[TopicPartition, Committed]]
 ) -> dict[str, str]:
-    """Ids of the topics in ``accepted`` (see `accepted_offsets`). Raises `MirrorError`.
+    """Ids of the topics in ``accepted`` (see `accepted_offsets`), by name. Raises `MirrorError`.
 
-    To be asked for after the offsets: those of a topic that is deleted go with it.
+    Call it after the offsets are read: brokers delete the offsets of a deleted topic.
     """
     views = source.topics({tp.topic for offsets in accepted.values() for tp in offsets})
     return {name: view.topic_id for name, view in views.items()}
@@ -105,14 +105,18 @@ class CheckpointStore:
     def __init__(self) -> None:
         self._known: dict[str, dict[TopicPartition, Checkpoint]] = {}
         self.withdrawn: dict[tuple[str, TopicPartition], int] = {}
-        """Target offsets of checkpoints that went back, by group and remote partition."""
+        """Target offset of the last withdrawn checkpoint, by group and remote partition.
+
+        A checkpoint is withdrawn by one with a smaller target offset for a group that was not
+        rewound.
+        """
         self.skipped = 0
 
     def load(self, topic: TopicFollower) -> bool:
-        """Take in what was emitted before this run; whether the topic could be read.
+        """Read the checkpoints of earlier runs; False if the topic cannot be read.
 
-        Without it nothing is known of what was translated before, which makes the offset syncs
-        of that time useless (`OffsetSyncStore`).
+        Without them only the newest offset sync of each partition may be used
+        (``must_read_to_end`` of `OffsetSyncStore`).
         """
         try:
             for key, value in topic.read():
@@ -123,7 +127,7 @@ class CheckpointStore:
         return True
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
-        """One record of the checkpoints topic; what is no checkpoint is counted in ``skipped``."""
+        """Add one record of the checkpoints topic; ``skipped`` counts other records."""
         checkpoint = decode_checkpoint(key, value)
         if checkpoint is None:
             self.skipped += 1
@@ -156,7 +160,8 @@ def plan_checkpoints(
 ) -> list[Checkpoint]:
     """The checkpoints to emit. ``committed``: source offsets by group and partition. Pure.
 
-    ``cut``: from which target offset on the target has lost what it had, by source partition.
+    ``cut`` returns, for a source partition, the target offset from which the target has lost
+    records; -1 if it has lost none.
     """
     return [
         checkpoint

@@ -1,9 +1,9 @@
-"""How far the source's consumer groups are behind, for the metrics: in records and in seconds.
+"""Lag of the source's consumer groups, for the metrics: in records and in seconds.
 
-Each round of checkpoints offers the offsets that it found; a thread of its own looks at them, so
-that checkpoints wait for nothing. A look costs two requests per broker, and one small Fetch for
-each place that a group with lag has moved to; these are bounded, and so is the time for all. No
-scrape asks a cluster for anything, and without scrapes nothing is asked at all.
+Each checkpoint round offers the committed offsets that it read. A thread of its own measures the
+lags, so that checkpoints need not wait. One measurement costs two requests per broker, and one
+small Fetch for each new offset of a group with lag; their number and their time are bounded.
+A scrape sends no request to a cluster, and before the first scrape nothing is measured.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ GroupOffsets = Mapping[str, Mapping[TopicPartition, Committed]]
 
 _FETCHES_MAX = 500
 _FETCH_S_MAX = 5.0
-# Of the time between two looks; a cluster that answers slowly is looked at less often.
+# Largest share of time for measurements: if responses are slow, measurements are fewer.
 _SHARE_MAX = 0.1
 _WAIT_S = 0.5
 
 
 class GroupLags:
-    """Lags of one flow's groups. ``step`` has one thread; the rest may be called from any.
+    """Lags of one flow's groups. One thread calls `step`; any thread may call the rest.
 
-    ``source``: a client that may read the topics; without that right there are no seconds.
-    ``isolation``: as in ``isolation.level``, which end offsets count.
+    ``source``: a client that may read the topics; without that permission there are no seconds.
+    ``isolation``: the ``isolation.level`` for end offsets.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class GroupLags:
         self._not_before_s = 0.0
 
     def rows(self) -> tuple[GroupRow, ...]:
-        """What the last look found, by group and partition; from the first call on it is looked."""
+        """The last measurement, by group and partition. The first call starts the measurements."""
         self._asked = True
         return self._rows
 
     def offer(self, committed: GroupOffsets) -> None:
-        """Source offsets by group, as they are committed now. Returns at once."""
+        """Offer committed source offsets, by group. Returns at once."""
         if not self._asked or self._now_s() < self._not_before_s:
             return
         with self._lock:
@@ -73,7 +73,7 @@ class GroupLags:
         self._fresh.set()
 
     def step(self) -> None:
-        """Wait a moment for an offer and look at it. Raises `MirrorError`."""
+        """Wait briefly for an offer, then measure it. Raises `MirrorError`."""
         if not self._fresh.wait(_WAIT_S):
             return
         self._fresh.clear()
@@ -129,7 +129,7 @@ def _begins(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """The first offset that a group reads next, where there is anything to read. Pure."""
+    """The next offset that a group reads, for partitions with lag. Pure."""
     positions = {tp: one.offset for tp, one in offsets.items()}
     known = Offsets(positions, starts, ends)
     begins = {tp: begin_of(tp, known, "none") for tp in positions}

@@ -1,8 +1,8 @@
-"""Committed offsets for groups of the target that nobody uses at present.
+"""Group offset sync: commits checkpoints for groups without active members on the target.
 
-`plan_group_offsets` is pure. A group that has members on the target is left alone, a group that
-the target does not know gets all its checkpoints, and an offset never goes back: consumers may
-have been on the target and gone further. Only one that is that of a withdrawn checkpoint does.
+A group with active members on the target is left alone. A group that the target does not know gets
+all its checkpoints. A committed offset is never moved back, because consumers may have read further
+on the target. The exception is an offset that equals a withdrawn checkpoint.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def plan_group_offsets(
     groups: Iterable[str],
     committed: Mapping[str, Mapping[TopicPartition, Committed] | MirrorError],
 ) -> dict[str, Commits]:
-    """What to commit on the target per group. Pure.
+    """Offsets to commit on the target, by group. Pure.
 
-    ``groups``: those without active members. ``committed``: their offsets on the target; a group
-    whose offsets could not be read is left out.
+    ``groups``: groups without active members. ``committed``: their offsets on the target; a group
+    whose offsets could not be read is skipped.
     """
     plan: dict[str, Commits] = {}
     for group in sorted(groups):
@@ -49,10 +49,11 @@ def plan_group_offsets(
 def sync_group_offsets(
     target: Cluster, store: CheckpointStore, wanted: Iterable[str]
 ) -> tuple[int, dict[str, MirrorError]]:
-    """Commit what `plan_group_offsets` says for the ``wanted`` groups; (groups done, errors).
+    """Commit the offsets of `plan_group_offsets` for the ``wanted`` groups.
 
-    Raises `MirrorError` when the target does not answer. A group that a consumer joins meanwhile
-    is refused by the broker: an error of that group, and the next round leaves it alone.
+    Returns the number of groups committed, and errors by group. If a consumer joins a group
+    meanwhile, the broker rejects the commit; the next round leaves that group alone. Raises
+    `MirrorError` when the target does not respond.
     """
     known = store.groups()
     idle = idle_groups(target, [group for group in wanted if group in known])
@@ -72,16 +73,19 @@ def sync_group_offsets(
 
 
 def idle_groups(target: Cluster, groups: Iterable[str]) -> list[str]:
-    """Those of ``groups`` without active members on the target, or that it does not know."""
+    """Those of ``groups`` that the target does not know, or that have no active members there.
+
+    Raises `MirrorError`.
+    """
     candidates = list(groups)
     present = target.groups() if candidates else {}
     return [group for group in candidates if _is_idle(target, present.get(group))]
 
 
 def _is_idle(target: Cluster, group: GroupView | None) -> bool:
-    """Whether ``group``, None if the target does not know it, has no active members."""
+    """Whether ``group`` has no active members; None: the target does not know it."""
     if group is None:
         return True
-    if not group.state:  # a broker that lists groups without their states
+    if not group.state:  # ListGroups of this broker has no states
         return not target.group_members(group.name)
     return group.state in IDLE_STATES

@@ -1,8 +1,8 @@
-"""The consumer groups of one flow: checkpoints and group offsets, each at its interval.
+"""The consumer groups of one flow: checkpoints and group offset sync, each at its interval.
 
-One round is: look (groups, committed offsets, where source offsets went), plan, write. `tick` does
-what is due; `finish` is the last round of a mirror that ends, when the slots have written all they
-had, so that a planned failover finds the groups where the mirror stopped.
+A round reads groups, committed offsets and the topics of offset syncs and runs, then plans, then
+writes. `tick` does what is due. `finish` is the last round, after the slots have written all that
+they had read: a planned failover then finds the groups at the point where the mirror stopped.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ _SYNCS_FACTOR = "offset-syncs.topic.replication.factor"
 
 
 class GroupClusters:
-    """The clients of one flow's groups. ``syncs``: reads the offset-syncs topic where it is.
+    """The clients for one flow's groups.
 
-    ``source``: reads the source's topics, by default as its admin does.
+    ``syncs`` reads the offset-syncs topic, on either cluster. ``checkpoints`` reads the checkpoints
+    topic. ``source`` reads the source's topics; the default is ``source_admin``.
     """
 
     def __init__(
@@ -78,9 +79,10 @@ class GroupClusters:
 
 
 def offset_topics(flow: FlowSettings) -> list[tuple[str, CompactedTopic]]:
-    """The topics that say where source offsets went, each with its cluster: source or target. Pure.
+    """The topics for offset translation, each with its cluster: ``source`` or ``target``. Pure.
 
-    Losing the runs makes translation less exact, no more: they make do with the brokers there are.
+    The topic of runs may have fewer replicas than configured if there are fewer brokers: without
+    it, translation is only less exact.
     """
     syncs = flow.offset_syncs
     if not syncs.enabled:
@@ -102,10 +104,10 @@ def checkpoints_topic(flow: FlowSettings) -> CompactedTopic:
 def create_offset_topics(
     flow: FlowSettings, source_admin: Cluster, target_admin: Cluster
 ) -> list[str]:
-    """Create those of `offset_topics` that are missing; returns notices.
+    """Create the missing topics of `offset_topics`; returns notices.
 
-    A topic that cannot be made is a notice too: records are mirrored without, and groups are
-    translated as well as the other topic allows.
+    A topic that cannot be created gives a notice, not an error: records are mirrored without it,
+    and the other topic still allows some translation.
     """
     told = []
     for side, topic in offset_topics(flow):
@@ -120,16 +122,17 @@ def create_offset_topics(
 
 
 def _same_objects(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
-    """Whether both hold the very same objects: offsets that did not change are.
+    """Whether both have the same keys with identical objects.
 
-    `wire.admin.groups` gives them so.
+    `wire.admin.groups` returns the same object for offsets that have not changed.
     """
     return one.keys() == other.keys() and all(other[key] is found for key, found in one.items())
 
 
 class GroupsJob:
-    """Checkpoints and group offsets of one flow. ``tick`` and ``finish`` may not overlap, and see
-    to that themselves. ``say`` takes one-line notices for the user.
+    """Checkpoints and group offset sync of one flow. ``say`` takes one-line notices for the user.
+
+    A lock keeps `tick` and `finish` from running at the same time.
     """
 
     def __init__(
@@ -164,7 +167,7 @@ class GroupsJob:
 
     @property
     def pause_s(self) -> float:
-        """How long to wait until the next `tick`."""
+        """Seconds to wait until the next `tick`."""
         return min(_TICK_S_MAX, max(0.05, self._next_at() - self._now_s()))
 
     def _next_at(self) -> float:
@@ -174,7 +177,7 @@ class GroupsJob:
         )  # fmt: skip
 
     def tick(self) -> None:
-        """Do what is due. Raises `MirrorError`; what failed is done at its next time."""
+        """Do what is due. Raises `MirrorError`; failed work is retried at its next interval."""
         settings, now = self.flow.checkpoints, self._now_s()
         with self._busy:
             if self._translation is None:
@@ -190,7 +193,7 @@ class GroupsJob:
                 self._sync()
 
     def finish(self) -> None:
-        """The last round: whatever the intervals, with the groups there are now."""
+        """Run the last round now, with the groups that exist now. Raises `MirrorError`."""
         with self._busy:
             if self._translation is None:
                 self._start()
@@ -200,7 +203,7 @@ class GroupsJob:
                 self._sync()
 
     def _start(self) -> None:
-        """Make the topics that are missing, learn what earlier runs have emitted."""
+        """Create the checkpoints topic if missing, and read the checkpoints of earlier runs."""
         flow, clusters = self.flow, self._clusters
         told = create_compacted(clusters.target_admin, checkpoints_topic(flow))
         if told:
@@ -233,12 +236,12 @@ class GroupsJob:
             )
 
     def _emit(self) -> None:
-        """One round of checkpoints."""
+        """Run one round of checkpoints."""
         if self._translation is None:
             raise Defect("no translation has been read")
         began = self._now_s()
         translation = self._translation
-        # The groups first: what they have read by now is surely in the topics read after.
+        # Offsets first: the topics are read after them, so they cover what the groups have read.
         found = self._clusters.source_admin.committed_by_group(self._groups or ())
         listed_ms = self._now_ms()
         committed = {group: o for group, o in found.items() if not isinstance(o, MirrorError)}
@@ -249,7 +252,7 @@ class GroupsJob:
         translation.topic_ids = topic_ids
         self._tell_skipped(self._store.skipped + translation.skipped)
         self._tell({g: o for g, o in found.items() if isinstance(o, MirrorError)}, "checkpoints")
-        # A round that begins where the last one ended has nothing to emit.
+        # If nothing has changed since the last round, there is nothing to emit.
         settled, self._settled = self._settled, None
         same = settled is not None and not news and _same_objects(settled, committed)
         checkpoints = [] if same else plan_checkpoints(
@@ -270,8 +273,8 @@ class GroupsJob:
         if count > self._skipped:
             topics = f"{offset_syncs_topic(self.flow)} or {runs_topic(self.flow)}"
             self._say(
-                f"{self.flow.name}: {count} records of {self._rules.topic}, {topics} make no sense "
-                "and are skipped"
+                f"{self.flow.name}: {count} records of {self._rules.topic}, {topics} cannot be "
+                "decoded and are skipped"
             )
         self._skipped = count
 
@@ -292,7 +295,7 @@ class GroupsJob:
             self.times.record(key, latency_ms)
 
     def _sync(self) -> None:
-        """One round of group offsets."""
+        """Run one round of group offset sync."""
         done, errors = sync_group_offsets(
             self._clusters.target_admin, self._store, self._groups or ()
         )
@@ -300,7 +303,7 @@ class GroupsJob:
         log.debug("%s: offsets of %d groups committed", self.flow.name, done)
 
     def _tell(self, errors: dict[str, MirrorError], what: str) -> None:
-        """A notice per group whose trouble is new; a few of them, the rest by number."""
+        """Report each group whose error is new: the first few by name, the others as a number."""
         before, self._told = self._told, {**self._told}
         news = []
         for group, error in sorted(errors.items()):
@@ -314,9 +317,9 @@ class GroupsJob:
             self._say(f"{self.flow.name}: {what} of {more} more groups: as above")
 
     def close(self) -> None:
-        """Close the readers' connections. Raises `MirrorError` when one does not in peace."""
+        """Close the readers' connections. Raises `MirrorError` if that fails."""
         if not self._busy.acquire(timeout=_CLOSE_S):
-            return  # a round hangs on a cluster that is away; its connections end with the process
+            return  # a round waits for an unavailable cluster; its connections end with the process
         try:
             self._earlier.close()
             if self._translation is not None:

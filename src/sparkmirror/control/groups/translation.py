@@ -1,11 +1,10 @@
-"""What the driver knows of where source offsets went, read from two topics.
+"""Translates source offsets to target offsets, from the topics of runs and of offset syncs.
 
-The exact runs (`internal_topics.runs`) come from sparkmirror's own slots; the offset syncs also
-from a Java MirrorMaker 2 that mirrored before. Where the runs know a place it is exact; elsewhere
-the syncs count as far as the runs allow (`run_map.OffsetMap.bounds`).
+sparkmirror's slots write exact runs (`internal_topics.runs`). Offset syncs may also come from a
+Java MirrorMaker 2 that mirrored before. An offset within a run is translated exactly. For any other
+offset, the syncs are used within the bounds that the runs give (`run_map.OffsetMap.bounds`).
 
-`plan_pruning` keeps the topic of runs small: every epoch adds rows that only go on where others
-end.
+`plan_pruning` keeps the topic of runs small: every epoch adds rows that only continue other rows.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from sparkmirror.model import TopicPartition
 Row = tuple[int, bytes, bytes | None]
 
 RowKey = tuple[str, int]
-"""Topic id and first source offset of a row: what its key holds beside the partition."""
+"""Topic id and first source offset of a row: the key without the partition."""
 
 _SPARE_ROWS = 16
 
 
 class PartitionRuns:
-    """The rows of one source partition in the topic of runs, and what they say together.
+    """The rows of one source partition in the topic of runs, and the map that they form.
 
-    ``topic_id``: of the source topic; a topic of that name that was made anew has others. ``cut``:
-    the target offset from which on the target has lost what older rows say, -1 for nowhere.
+    ``topic_id``: id of the source topic; a recreated topic has another id. ``cut``: target offset
+    from which the target has lost the records of older rows; -1 if it has lost none.
     """
 
     def __init__(self, topic_id: str = "") -> None:
@@ -44,7 +43,7 @@ class PartitionRuns:
         self._target_id = ""
 
     def take(self, row: RunRow) -> None:
-        """The next row. A forgotten one says nothing against what others have taught."""
+        """Add the next row. A row that is forgotten does not change the map."""
         key = (row.topic_id, row.start)
         if row.run is None:
             self.rows.pop(key, None)
@@ -59,11 +58,11 @@ class PartitionRuns:
             self.map.add(row.run)
 
     def _see_loss(self, target_id: str, run: Run, before: Run | None) -> None:
-        """Whether the log that ``run`` is in has lost its end. ``before``: its row until now.
+        """Note whether the log that holds ``run`` lost its end. ``before``: the row's old value.
 
-        A run that grows is written again. Any other one below what is known of the target repeats
-        what was lost there, at the same offsets or at others; until all of that is there again,
-        what older rows say leads past the log's end.
+        A growing run is written again with the same mapping. Any other run below the known target
+        end holds records that were mirrored again after a loss, at the same offsets or at others.
+        Until all of them are there, older rows lead past the end of the log.
         """
         another = "" not in (target_id, self._target_id) and target_id != self._target_id
         self._target_id = target_id or self._target_id
@@ -74,19 +73,19 @@ class PartitionRuns:
             self.cut = run.target
 
     def forgotten(self, source: TopicPartition) -> list[Row]:
-        """Rows that forget all there are: those of a topic that is gone."""
+        """Tombstones for all rows: for a topic that was deleted."""
         return _forget(source, self.rows)
 
 
 class _Logs:
-    """The runs of one source partition by topic id: of the topic there is, and of earlier ones."""
+    """The runs of one source partition by topic id: of the current topic and of earlier ones."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, PartitionRuns] = {}
         self._newest = ""
 
     def take(self, row: RunRow) -> None:
-        """The next row; one without a topic id is about the topic of the rows before it."""
+        """Add the next row; a row without topic id belongs to the topic of the rows before it."""
         topic_id = row.topic_id or self._newest
         known = self.by_id.get(topic_id)
         if known is None:
@@ -100,15 +99,19 @@ class _Logs:
             self._newest = topic_id
 
     def current(self, topic_id: str) -> PartitionRuns | None:
-        """What is known of the topic ``topic_id`` (empty: of the one that was mirrored last)."""
+        """The runs of topic ``topic_id``; empty: of the topic that was mirrored last.
+
+        None if there are none.
+        """
         if "" in self.by_id or not topic_id:
             return self.by_id.get(self._newest)
         return self.by_id.get(topic_id)
 
     def gone(self, topic_id: str) -> list[PartitionRuns]:
-        """Those of earlier topics, taken out, once ``topic_id`` is the one that is mirrored.
+        """Remove and return the runs of earlier topics, if ``topic_id`` was mirrored last.
 
-        A broker that does not know the new topic yet could tell the id of the old one.
+        Otherwise nothing is removed: a broker that does not know a recreated topic yet may give
+        the id of the old one.
         """
         if topic_id != self._newest:
             return []
@@ -116,11 +119,12 @@ class _Logs:
 
 
 def plan_pruning(source: TopicPartition, known: PartitionRuns) -> list[Row]:
-    """Rows to write when far more are there than runs: one per run, the others forgotten. Pure.
+    """Rows that replace many rows by one merged row per run, and tombstones for the others. Pure.
 
-    The newest row is left alone: its slot may be making it longer. What is written says the same
-    as what is forgotten, whenever another row comes in between; only a row that is written anew
-    in that moment, under the very key that is forgotten, is lost, and its records are repeated.
+    Empty unless there are far more rows than runs. The newest row is kept, because its slot may
+    still extend it. The merged rows say the same as the deleted ones, so a slot may write other
+    rows at the same time. Only a row that a slot writes at that moment under a deleted key is lost;
+    a consumer then reads its records again.
     """
     if len(known.rows) <= 2 * len(known.map.runs) + _SPARE_ROWS:
         return []
@@ -144,9 +148,9 @@ def _forget(source: TopicPartition, keys: Iterable[RowKey]) -> list[Row]:
 
 
 class Translation:
-    """Source offsets to target offsets for all partitions of one flow; one owner thread.
+    """Translates source offsets to target offsets for all partitions of one flow. For one thread.
 
-    ``must_read_to_end``: as in `OffsetSyncStore`.
+    ``must_read_to_end``: see `OffsetSyncStore`.
     """
 
     def __init__(
@@ -157,14 +161,14 @@ class Translation:
         self._store = OffsetSyncStore(must_read_to_end=must_read_to_end)
         self._known: dict[TopicPartition, _Logs] = {}
         self.skipped = 0
-        """Records of both topics that could not be read."""
+        """Number of records of both topics that could not be decoded."""
         self.topic_ids: Mapping[str, str] = {}
-        """The source's topics as they are now: without an id, the one mirrored last counts."""
+        """Ids of the source's topics now. Without an id, the topic mirrored last is used."""
 
     def catch_up(self) -> int:
-        """Take in what both topics hold now; one of them may be missing. How many records came.
+        """Read both topics to their current ends; returns the number of new records.
 
-        Raises `MirrorError`; the next call goes on.
+        One of the two topics may be missing. Raises `MirrorError`; the next call continues.
         """
         count = 0
         missing: list[TopicError] = []
@@ -181,7 +185,7 @@ class Translation:
         return count
 
     def take_run(self, key: bytes | None, value: bytes | None) -> None:
-        """One record of the topic of runs."""
+        """Add one record of the topic of runs."""
         row = decode_run(key, value)
         if row is None:
             self.skipped += 1
@@ -192,7 +196,7 @@ class Translation:
         known.take(row)
 
     def take_sync(self, key: bytes | None, value: bytes | None) -> None:
-        """One record of the offset-syncs topic."""
+        """Add one record of the offset-syncs topic."""
         sync = decode_offset_sync(key, value)
         if sync is None:
             self.skipped += 1
@@ -200,10 +204,10 @@ class Translation:
             self._store.add(*sync)
 
     def translate(self, source: TopicPartition, upstream: int) -> int | None:
-        """Where a consumer goes on that has read all before ``upstream``; None when unknown.
+        """Target offset for a consumer whose committed source offset is ``upstream``.
 
-        Of a topic that was made anew nothing is known until some of it was mirrored: what is
-        there is about records that are gone.
+        None if it is unknown. A recreated topic has no translation until some of it has been
+        mirrored, because the known rows are about deleted records.
         """
         logs = self._known.get(source)
         known = None if logs is None else logs.current(self.topic_ids.get(source.topic, ""))
@@ -214,9 +218,9 @@ class Translation:
         return guess if known is None else known.map.translate(upstream, guess)
 
     def cut(self, source: TopicPartition) -> int:
-        """From which target offset on the target has lost what it had, -1 for nowhere.
+        """Target offset from which the target has lost records; -1 if it has lost none.
 
-        Checkpoints beyond it are about records that are gone, or stand elsewhere now.
+        The records of checkpoints beyond it are lost, or have other offsets now.
         """
         logs = self._known.get(source)
         known = None if logs is None else logs.current(self.topic_ids.get(source.topic, ""))
@@ -233,6 +237,6 @@ class Translation:
         return rows
 
     def close(self) -> None:
-        """Close the connections. Raises `MirrorError` when one does not close in peace."""
+        """Close the connections. Raises `MirrorError` if that fails."""
         self._syncs.close()
         self._runs.close()

@@ -1,4 +1,4 @@
-"""The share of a MirrorMaker 1 flow's partitions that its consumer group gives this process."""
+"""The partitions of a MirrorMaker 1 flow that its consumer group assigns to this process."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ Publish = Callable[[Assignment, Member | None], int]
 
 
 class GroupShare:
-    """What `control.mm1.membership.Membership` asks of its flow, and what the flow asks of it.
+    """Connects a flow with its `control.mm1.membership.Membership`.
 
-    ``candidates``: all that the flow could mirror, newest look. ``publish`` makes an assignment the
-    flow's and returns its version. ``beginnings``: of partitions that the group has no offset of.
+    ``candidates``: all that the flow could mirror, as found last. ``publish`` publishes an
+    assignment and returns its version. ``beginnings`` commits the first positions of partitions
+    without an offset in the group. ``alone``: see `Membership`.
     """
 
     def __init__(
@@ -51,18 +52,18 @@ class GroupShare:
     # --- for the membership -----------------------------------------------------------------
 
     def topic_counts(self) -> Mapping[str, int]:
-        """Partitions of each source topic that this flow mirrors or would mirror."""
+        """Partition count of each source topic that the flow could mirror."""
         counts: dict[str, int] = {}
         for p in self.candidates.partitions:
             counts[p.topic] = max(counts.get(p.topic, 0), p.partition + 1)
         return counts
 
     def partition_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
-        """Partitions of any topics of the source. Raises `MirrorError`."""
+        """Partition counts of any topics of the source. Raises `MirrorError`."""
         return {name: view.partitions for name, view in self._source.topics(topics).items()}
 
     def publish(self, owned: Iterable[TopicPartition], member: Member | None) -> int:
-        """Make ``owned`` the flow's assignment, as far as it can be mirrored; its version.
+        """Publish those of ``owned`` that can be mirrored as the assignment; returns its version.
 
         Raises `MirrorError`.
         """
@@ -75,23 +76,23 @@ class GroupShare:
         return self._publish(wanted, member)
 
     def _begin(self, new: list[SourcePartition], member: Member) -> None:
-        """Commit where ``new`` begin. What fails is left to the slots: the group goes on."""
+        """Commit the first positions of ``new``. After a failure the slots choose them."""
         if not new:
             return
         try:
             self._beginnings.settle(new, member)
         except (MirrorError, ConnectionLost) as error:
-            log.warning("%s: no beginnings are committed: %s", self.name, error)
+            log.warning("%s: first positions are not committed: %s", self.name, error)
         self._begun |= {p.source for p in new} - self._beginnings.waiting
 
     def planned_version(self) -> int:
-        """The newest assignment that all slots obey, -1 before Spark runs."""
+        """Version of the newest assignment that all slots follow; -1 before Spark runs."""
         return self._planned
 
     # --- for the flow -----------------------------------------------------------------------
 
     def hear(self, planned: Planned) -> None:
-        """Take the planner's word."""
+        """Note the version that the planner reports as followed by all slots."""
         self._planned = max(self._planned, planned.version)
 
     def step(self) -> None:
@@ -99,22 +100,25 @@ class GroupShare:
         self._membership.step()
 
     def failure(self, progress: Iterable[SlotProgress]) -> MirrorError | None:
-        """Why this flow can never go on, None while it can."""
+        """Why this flow cannot continue; None while it can.
+
+        Reasons: a record cannot be written, or `Membership.failure`.
+        """
         for report in progress:
             for p in report.partitions:
                 if p.halt is not None and p.halt.code == SEND_FAILED:
                     return TopicError(
                         f"records of {p.topic}-{p.partition} cannot be written: {p.halt.reason}",
                         where=f"flow {self.name}",
-                        do="Make the target take them and start again: nothing is lost. "
-                        "--abort.on.send.failure=false would drop them and go on.",
+                        do="Make the target accept them and start again: nothing is lost. "
+                        "--abort.on.send.failure=false would drop them and continue.",
                     )
         return self._membership.failure
 
     def end(self) -> None:
-        """Join no more; the heartbeats go on until `close`."""
+        """Do not join any more; heartbeats continue until `close`."""
         self._membership.end()
 
     def close(self, *, leave: bool) -> None:
-        """End the membership; ``leave``: others take over at once."""
+        """End the membership. ``leave``: leave the group, so that others take over at once."""
         self._membership.close(leave=leave)

@@ -1,19 +1,20 @@
-"""One MirrorMaker 1 flow as a member of its consumer group: whose partitions are whose.
+"""Membership of a MirrorMaker 1 flow in its consumer group.
 
-Several mirrors, of this kind and of Java's, share one ``group.id``. The group deals the partitions;
-what it gives this member is the flow's assignment. The rule that keeps two members from copying
-the same partition: **nothing is given up before it is drained**. A member that has to give up
-partitions publishes an assignment without them, waits until the planner says that all slots obey
-it (they have written and committed what they had read, as members of the generation that ends),
-and only then joins again.
+Several mirrors, sparkmirror's and Java's, may share one ``group.id``. The partitions that the group
+assigns to this member are the flow's assignment. One rule keeps two members from copying the same
+partition: **a partition is drained before it is given up**. A member that must give up partitions
+publishes an assignment without them. It waits until the planner reports that all slots follow it:
+the slots have then written and committed what they had read, as members of the old generation.
+Only then does the member join again.
 
 ::
 
-    OUT ──join──▶ STABLE ──the group rebalances──▶ [eager: give up all, drain] ──join──▶ STABLE
-                    └──────the group went on without us──▶ give up all, drain ──▶ OUT
+    OUT ──join──▶ STABLE ──group rebalances──▶ [eager: give up all, drain] ──join──▶ STABLE
+                    └─────member was removed from the group──▶ give up all, drain ──▶ OUT
 
-Cooperative assignors (KIP-429) keep what stays: the member joins first, then drains what the new
-generation gives to others, and joins once more so that they can have it.
+With cooperative assignors (KIP-429) a member keeps the partitions that stay with it. It joins
+first, drains the partitions that the new generation assigns to others, and joins once more to
+release them.
 """
 
 from __future__ import annotations
@@ -35,32 +36,35 @@ _WAIT_S = 1.0
 
 
 class GroupFlow(Protocol):
-    """What the membership needs of its flow (`control.mm1.group_share.GroupShare`)."""
+    """The flow as the membership needs it (`control.mm1.group_share.GroupShare`)."""
 
     name: str
 
     def topic_counts(self) -> Mapping[str, int]:
-        """Partitions of each source topic that this flow mirrors or would mirror."""
+        """Partition count of each source topic that the flow could mirror."""
 
     def publish(self, owned: Iterable[TopicPartition], member: Member | None) -> int:
-        """Make ``owned`` the flow's assignment; its version. Raises `MirrorError`."""
+        """Publish ``owned`` as the flow's assignment; returns its version.
+
+        Raises `MirrorError`.
+        """
 
     def planned_version(self) -> int:
-        """The newest assignment that all slots obey, -1 before Spark runs."""
+        """Version of the newest assignment that all slots follow; -1 before Spark runs."""
 
     def partition_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
-        """Partitions of any topics of the source. Raises `MirrorError`."""
+        """Partition counts of any topics of the source. Raises `MirrorError`."""
 
     def say(self, line: str) -> None:
-        """A notice for the user."""
+        """Show a notice to the user."""
 
 
 class Membership:
-    """Keeps one flow in its group. `step` is called over and over by one thread.
+    """Keeps one flow in its group. One thread calls `step` repeatedly.
 
-    ``alone``: no other member was there at the start, so joining early costs nobody anything;
-    otherwise the member joins when Spark is up, so that the others copy until then. ``failure`` is
-    set when the group does not take this member at all.
+    ``alone``: the group had no other member at the start, so this member joins at once. Otherwise
+    it joins when Spark runs, so that the others copy until then. ``failure`` is set if the group
+    rejects this member or the rebalance listener fails: the flow cannot continue then.
     """
 
     def __init__(self, flow: GroupFlow, settings: FlowSettings, *, alone: bool) -> None:
@@ -83,7 +87,7 @@ class Membership:
     # --- one step ---------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Do what is due, or wait a moment. Raises `MirrorError`; call again then."""
+        """Do what is due, or wait briefly. Raises `MirrorError`; the next call retries."""
         if self.failure is not None or self._ending:
             time.sleep(_WAIT_S)
             return
@@ -99,9 +103,7 @@ class Membership:
             return
         state = self._session.state
         if state is MemberState.LOST:
-            self._flow.say(
-                f"{self._flow.name}: the group goes on without this mirror: joining anew"
-            )
+            self._flow.say(f"{self._flow.name}: the group has removed this mirror: joining again")
             self._give_up_all()
             self._session.forget()
             self._joined = None
@@ -112,7 +114,7 @@ class Membership:
             self._session.news.wait(_WAIT_S)
 
     def _topics_changed(self) -> bool:
-        """Whether the group has to hear of other topics or (from its leader) partitions."""
+        """Whether to rejoin: the topics changed or, if this member leads, partition counts."""
         now = self._flow.topic_counts()
         if now.keys() != self._topics.keys():
             return True
@@ -143,7 +145,7 @@ class Membership:
         version = self._publish()
         if lost and self._session.cooperative and self._planned(version):
             self._heard(self._listener.revoked, lost)
-            # Others wait for these: they get them when this member has joined without them.
+            # Others get these partitions once this member has joined without them.
             self._join(self._owned)
 
     def _heard(
@@ -151,7 +153,7 @@ class Membership:
         tell: Callable[[Iterable[TopicPartition]], None],
         partitions: Iterable[TopicPartition],
     ) -> None:
-        """Tell the user's listener; a failure of its ends the mirror, as it ends Java's."""
+        """Call the user's listener. If it fails, the mirror ends, as Java's does."""
         try:
             tell(partitions)
         except MirrorError as error:
@@ -169,23 +171,23 @@ class Membership:
         )
 
     def _publish(self) -> int:
-        """Publish what is owned, when that or what the flow can mirror of it has changed."""
+        """Publish the owned partitions; `GroupFlow.publish` ignores it if nothing has changed."""
         if self._joined is None:
             raise Defect("not a member of the group")
         return self._flow.publish(self._owned, self._joined.member)
 
     def _give_up_all(self) -> bool:
-        """Whether all slots have ended; False when the run ends first.
+        """Publish an empty assignment and wait for the slots; False if the run ends first.
 
-        Without a member: nobody must take it for an empty share that the group has given. Slots
-        commit what they have as the member that they were planned for.
+        It is published without a member, to distinguish it from an empty share assigned by the
+        group. Slots still commit as the member that they were planned for.
         """
         version = self._flow.publish((), None)
         self._owned = frozenset()
         return self._planned(version)
 
     def _planned(self, version: int) -> bool:
-        """Wait until all slots obey ``version``; False when the run ends first."""
+        """Wait until all slots follow assignment ``version``; False if the run ends first."""
         while self._flow.planned_version() < version:
             if self._ending:
                 return False
@@ -195,16 +197,19 @@ class Membership:
     # --- the end ----------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Join no more; the heartbeats go on, so that what is being drained can be committed."""
+        """Do not join any more. Heartbeats continue, so that draining slots can commit."""
         self._ending = True
 
     def close(self, *, leave: bool) -> None:
-        """End the membership. ``leave``: others take over at once, not after the session."""
+        """End the membership. ``leave``: leave the group, so that others take over at once.
+
+        Otherwise they take over when the session times out.
+        """
         self._ending = True
         owned, self._owned = self._owned, frozenset()
         if leave and owned:
             try:
                 self._listener.revoked(owned)
-            except MirrorError as error:  # the mirror ends in any case
+            except MirrorError as error:  # the mirror ends anyway
                 log.warning("%s", error)
         self._session.close(leave=leave)

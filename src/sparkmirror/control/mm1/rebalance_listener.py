@@ -10,11 +10,11 @@ from sparkmirror.model import GroupSettings, TopicPartition
 
 
 class Listener:
-    """Tells the user's code which partitions this mirror gives up and gets.
+    """Calls the user's code when partitions are revoked or assigned.
 
-    An object with ``on_partitions_revoked`` and ``on_partitions_assigned`` (a class is
-    instantiated), each called with a list of `TopicPartition`; or a function, called with
-    ``"revoked"`` or ``"assigned"`` and that list, and with the args option's text if it is given.
+    The code is a function or an object (a class is instantiated). A function gets ``"revoked"`` or
+    ``"assigned"``, a list of `TopicPartition`, and the text of the args option if it is given. An
+    object has ``on_partitions_revoked`` and ``on_partitions_assigned``, which get the list.
     """
 
     def __init__(self, settings: GroupSettings) -> None:
@@ -26,11 +26,17 @@ class Listener:
         )
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> None:
-        """All that was read of ``partitions`` is written and committed."""
+        """Report that ``partitions`` are revoked: all that was read is written and committed.
+
+        Raises `MirrorError` if the user's code fails.
+        """
         self._tell("revoked", partitions)
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        """``partitions`` are this mirror's from now on; nothing of them is read yet."""
+        """Report that ``partitions`` are assigned: none of their records has been read yet.
+
+        Raises `MirrorError` if the user's code fails.
+        """
         self._tell("assigned", partitions)
 
     def _tell(self, what: str, partitions: Iterable[TopicPartition]) -> None:
@@ -43,7 +49,7 @@ class Listener:
                 self._target(what, listed, *extra)
             else:
                 getattr(self._target, f"on_partitions_{what}")(listed)
-        except Exception as error:  # whatever the user's code does
+        except Exception as error:  # user code may raise anything
             raise MirrorError(
                 f"the rebalance listener failed when partitions were {what} "
                 f"({type(error).__name__}: {error}).",

@@ -1,1 +1,1 @@
-"""What a mirror must be allowed to do."""
+"""The permissions that a mirror needs."""

@@ -1,7 +1,7 @@
-"""Remote topics that nobody but the mirror writes to: which ACLs that takes. Pure.
+"""The ACLs that let only the mirror write to remote topics. Pure.
 
-A denial beats every permission, so others are denied one by one: a denial for everybody would stop
-the mirror too. A permission for everybody (``User:*``) must go instead.
+A DENY binding overrides every ALLOW binding. So other principals are denied one by one: a DENY for
+everybody would stop the mirror too. An ALLOW for everybody (``User:*``) is removed instead.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _WRITING = frozenset({"WRITE", "ALL"})
 
 @dataclass(frozen=True, slots=True)
 class LockPlan:
-    """Bindings to add and to remove, and those that stand in the way.
+    """Bindings to add and to remove, and those that only the user can decide about.
 
-    ``blocking`` lets everybody write to remote topics and to others, too: to remove it is for the
-    user to decide. ``readable``: whether anybody but the mirror may read a remote topic afterwards.
+    ``blocking``: bindings that let everybody write to remote topics and to other topics too.
+    ``readable``: whether a principal other than the mirror's may read a remote topic afterwards.
     """
 
     create: tuple[AclBinding, ...] = ()
@@ -38,10 +38,10 @@ def plan_lock(
     mirror: Sequence[AclBinding],
     readers: Sequence[str] = (),
 ) -> LockPlan:
-    """What is missing until only the mirror writes to ``remote``.
+    """The changes after which only the mirror may write to ``remote``.
 
-    ``present``: the target's ACLs on topics. ``mirror``: what the mirror needs on ``remote``, for
-    its principals. ``readers``: principals that may read.
+    ``present``: the target's ACLs on topics. ``mirror``: the bindings that the mirror needs on
+    ``remote``. ``readers``: principals that shall be able to read.
     """
     there = set(present)
     owners = {binding.principal for binding in mirror}

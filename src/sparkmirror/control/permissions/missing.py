@@ -1,9 +1,9 @@
-"""Permissions that a flow would miss late or in silence, told when it starts.
+"""Reports missing permissions at start that would otherwise only fail later, or silently.
 
-What a run asks for at once is refused at once, by name. These are the others: the topics of gap
-records and of dead letters are written only when something was lost, the offset storage read only
-while there are no positions, the names of configs have defaults, offset syncs and checkpoints must
-not hold the records up, and a topic or a group that may not be seen is none.
+Most missing permissions fail at once. These do not: gap records and dead letters are written only
+when a record is lost or refused; the offset storage topic is read only for partitions without a
+position; config names fall back to defaults; failures of offset syncs and checkpoints do not stop
+the records; and a topic or group that may not be described looks as if it did not exist.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OPERATIONS = ("READ", "WRITE", "DESCRIBE_CONFIGS")
 
 
 def own_topics(flow: FlowSettings) -> list[str]:
-    """The topics of the mirror's own that there are before the first record. Pure."""
+    """The internal topics that exist before the first record is mirrored. Pure."""
     return [
         *internal_names(flow),
         *(offset_syncs_topic(flow), runs_topic(flow)),
@@ -44,9 +44,9 @@ def tell_lacks(
     cluster_of: Callable[[ClusterClient], Cluster],
     say: Callable[[str], None],
 ) -> None:
-    """Say which permissions on topics ``names`` lack, of those that exist. Raises `MirrorError`.
+    """Report missing permissions on those of the topics ``names`` that exist.
 
-    ``cluster_of``: the connection of a client that needs some.
+    ``cluster_of`` returns the `Cluster` of a client. Raises `MirrorError`.
     """
     wanted = set(names)
     needed = [
@@ -69,7 +69,7 @@ def tell_lacks(
 
 
 def _rights(cluster: Cluster, names: set[str]) -> dict[str, frozenset[str] | None]:
-    """`Cluster.topic_rights`; brokers take a moment to know a topic that was just made."""
+    """`Cluster.topic_rights`, with retries: a topic that was just created may be unknown yet."""
     held = cluster.topic_rights(sorted(names))
     for _ in range(_LOOKS - 1):
         unknown = names - held.keys()
@@ -83,9 +83,10 @@ def _rights(cluster: Cluster, names: set[str]) -> dict[str, frozenset[str] | Non
 def lacking(
     needed: Iterable[Permission], held: Mapping[str, frozenset[str] | None]
 ) -> list[Permission]:
-    """Those of ``needed``, on single topics, that ``held`` lacks. Pure.
+    """Those of ``needed``, each on one topic, that are not in ``held``. Pure.
 
-    ``held``: operations by topic; None where the broker does not tell, then nothing lacks.
+    ``held``: permitted operations by topic. None: the broker does not list them; then none is
+    reported as missing.
     """
     found = []
     for one in needed:
@@ -98,12 +99,12 @@ def lacking(
 def tell_unseen(
     flow: FlowSettings, source: Cluster, seen: Iterable[str], say: Callable[[str], None]
 ) -> None:
-    """Say which topics of the list, of those given by name, may not be seen. Raises `MirrorError`.
+    """Report topics that the include list names in full, but that may not be described.
 
-    ``seen``: the topics that were found.
+    ``seen``: the topics that were found. Raises `MirrorError`.
     """
     named = {one.name for one in source_patterns(flow) if one.kind == "LITERAL" and one != EVERY}
-    # Heartbeats are no business of who never listed them.
+    # The heartbeats topic counts only if the user has listed it.
     missing = named - set(seen) - ({"heartbeats"} - set(flow.topics.include))
     for error in source.literal_errors(sorted(missing), operation="Read").values():
         if isinstance(error, Denied):
@@ -113,7 +114,7 @@ def tell_unseen(
 def tell_unseen_groups(
     flow: FlowSettings, source: Cluster, seen: Iterable[str], say: Callable[[str], None]
 ) -> None:
-    """The same of consumer groups. Raises `MirrorError`."""
+    """`tell_unseen` for consumer groups. Raises `MirrorError`."""
     named = {one.name for one in group_patterns(flow) if one.kind == "LITERAL" and one != EVERY}
     for error in source.committed_by_group(sorted(named - set(seen))).values():
         if isinstance(error, Denied):

@@ -1,8 +1,8 @@
-"""What a flow's principals must be allowed to do, and nothing beyond. Pure.
+"""The permissions that a flow's principals need, and no others. Pure.
 
-`needed_permissions` goes through the requests of a flow in the mode and with the features that its
-file asks for. Where one operation implies another (READ, WRITE, DELETE and ALTER imply DESCRIBE;
-ALTER_CONFIGS implies DESCRIBE_CONFIGS) only the stronger one is listed.
+`needed_permissions` goes through the requests that a flow sends in its mode, with the features that
+are switched on in its file. If one operation implies another (READ, WRITE, DELETE and ALTER imply
+DESCRIBE; ALTER_CONFIGS implies DESCRIBE_CONFIGS), only the stronger one is listed.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ _IMPLIES = {
     ("READ", "DESCRIBE"), ("WRITE", "DESCRIBE"), ("DELETE", "DESCRIBE"), ("ALTER", "DESCRIBE"),
     ("ALTER_CONFIGS", "DESCRIBE_CONFIGS"),
 }  # fmt: skip
-# A whole name: letters as they are, dots escaped or not (who writes a.b means that topic).
+# A regex that is a topic name. An unescaped dot counts as a dot: users who write a.b mean that.
 _NAME = re.compile(r"(?:[A-Za-z0-9_-]|\\[._-]|\.(?![*+?{]))*")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pattern:
-    """Names that an ACL covers. ``kind``: ``LITERAL`` (``*`` stands for all) or ``PREFIXED``."""
+    """Names that an ACL covers. ``kind``: ``LITERAL`` (``*`` means all) or ``PREFIXED``."""
 
     name: str
     kind: str = "LITERAL"
 
     def covers(self, other: Pattern) -> bool:
-        """Whether every name of ``other`` is one of these."""
+        """Whether this pattern covers every name that ``other`` covers."""
         if self.kind == "LITERAL":
             return self == other or self.name == "*"
         return other != EVERY and other.name.startswith(self.name)
 
     def meets(self, other: Pattern) -> bool:
-        """Whether any name is in both."""
+        """Whether the patterns overlap."""
         return self.covers(other) or other.covers(self)
 
 
@@ -71,7 +71,7 @@ CLUSTER = Pattern("kafka-cluster")
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """One thing that ``principal`` must be allowed to do on cluster ``client.alias``, and why."""
+    """One ACL that ``binding.principal`` needs on cluster ``client.alias``, and the reason."""
 
     client: ClusterClient = field(repr=False)
     binding: AclBinding
@@ -82,9 +82,10 @@ class Permission:
 
 
 def source_patterns(flow: FlowSettings) -> tuple[Pattern, ...]:
-    """The topics that the include list asks for, as narrow as ACLs can say it.
+    """The topics of the include list, as narrow as ACL patterns can be.
 
-    ``name`` and ``prefix.*`` translate; for any other regex it is all topics.
+    A plain name becomes a literal pattern, ``prefix.*`` and ``prefix.+`` a prefix; any other regex
+    becomes all topics.
     """
     more = (
         [Pattern("heartbeats")]
@@ -95,12 +96,12 @@ def source_patterns(flow: FlowSettings) -> tuple[Pattern, ...]:
 
 
 def group_patterns(flow: FlowSettings) -> tuple[Pattern, ...]:
-    """The groups that have checkpoints, in the same way."""
+    """The groups of the include list for checkpoints, as `source_patterns` does it for topics."""
     return _patterns(flow.checkpoints.include)
 
 
 def _patterns(include: Iterable[str], more: Iterable[Pattern] = ()) -> tuple[Pattern, ...]:
-    """A list of regexes as ACL patterns, without those that another one covers."""
+    """ACL patterns for a list of regexes, without patterns that another one covers."""
     found = {
         _pattern(part)
         for regex in include
@@ -125,7 +126,7 @@ def _pattern(regex: str) -> Pattern:
 
 
 def remote_patterns(flow: FlowSettings) -> tuple[Pattern, ...]:
-    """The remote topics of `source_patterns`."""
+    """The remote topics of `source_patterns`, as patterns."""
     topics = FlowTopics(flow)
     renamed = topics.remote("") != ""
     found = []
@@ -144,7 +145,7 @@ def remote_patterns(flow: FlowSettings) -> tuple[Pattern, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """``client``: the one that sends the requests."""
+    """A permission before its principal is known. ``client`` sends the requests."""
 
     client: ClusterClient
     resource_type: str
@@ -156,9 +157,9 @@ class _Need:
 def needed_permissions(
     settings: MirrorSettings, principal: Callable[[ClusterClient], str]
 ) -> list[Permission]:
-    """The least permissions of all flows, each once.
+    """The least permissions for all flows and heartbeats, each once.
 
-    ``principal`` gives ``User:NAME`` of a client.
+    ``principal`` returns the principal (``User:NAME``) of a client.
     """
     needs = [need for flow in settings.flows for need in _flow_needs(flow)]
     needs += [need for beats in settings.heartbeats for need in _heartbeat_needs(beats)]
@@ -244,15 +245,15 @@ def _target_needs(flow: FlowSettings) -> Iterator[_Need]:
             yield _Need(target, "TOPIC", letters, "WRITE", why)
     control, why = control_topic(flow), "driver and tasks talk through the control topic"
     yield _topic(admin, control, "CREATE", "create the control topic")
-    yield _topic(admin, control, "DESCRIBE_CONFIGS", "know which topic configs the cluster has")
+    yield _topic(admin, control, "DESCRIBE_CONFIGS", "find which topic configs the cluster knows")
     yield _topic(target, control, "READ", why)
     yield _topic(target, control, "WRITE", why)
-    why = "hear who may pause, resume and drain and nothing else"
+    why = "read the orders to pause, resume and drain"
     yield _topic(admin, orders_topic(flow), "CREATE", "create the topic of orders")
     yield _topic(target, orders_topic(flow), "READ", why)
     yield _topic(admin, gaps_topic(flow), "CREATE", "create the topic of gap records")
-    yield _topic(target, gaps_topic(flow), "READ", "tell of gaps")
-    yield _topic(target, gaps_topic(flow), "WRITE", "write down what is lost")
+    yield _topic(target, gaps_topic(flow), "READ", "report gaps")
+    yield _topic(target, gaps_topic(flow), "WRITE", "record what is lost")
     if mm2:
         storage = offset_storage_topic(flow)
         yield _topic(admin, storage, "CREATE", "create the offset storage topic")
@@ -273,7 +274,7 @@ def _may_dead_letter(flow: FlowSettings) -> bool:
 
 
 def _sync_needs(flow: FlowSettings) -> Iterator[_Need]:
-    """What is kept in step on topics that exist."""
+    """Needs of the config and ACL sync."""
     if flow.topics.sync_configs_enabled:
         why = "sync.topic.configs.enabled"
         for pattern in remote_patterns(flow):
@@ -290,7 +291,7 @@ def _offset_sync_needs(flow: FlowSettings) -> Iterator[_Need]:
     admin = flow.source_admin if on_source else flow.target_admin
     writer = flow.offset_syncs.client or (flow.source if on_source else flow.target)
     if flow.exactly_once and not on_source:
-        writer = flow.target  # they are parts of the transactions of the records
+        writer = flow.target  # offset syncs are written in the transactions of the records
     yield _topic(admin, offset_syncs_topic(flow), "CREATE", why)
     yield _topic(writer, offset_syncs_topic(flow), "WRITE", why)
     yield _topic(flow.target_admin, runs_topic(flow), "CREATE", why)

@@ -1,1 +1,1 @@
-"""Where a flow begins, and how far it is behind."""
+"""Positions of a flow: where it begins, and its lag."""

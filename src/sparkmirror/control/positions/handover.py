@@ -1,4 +1,4 @@
-"""Positions from MirrorMaker 1's group on the source to MirrorMaker 2's group on the target."""
+"""Copies positions from MirrorMaker 1's group on the source to MirrorMaker 2's on the target."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Handover", "hand_over"]
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What became of the old group's positions, by source partition.
+    """The outcome, by source partition.
 
-    ``taken``: now positions of the new flow. ``kept``: the new flow had one already, it stays.
-    ``absent``: the target has no such partition yet, so no position can be kept for it.
+    ``taken``: the position was copied. ``kept``: the new flow already had a position. ``absent``:
+    the target does not have the partition yet, so it can hold no position.
     """
 
     taken: tuple[TopicPartition, ...]
@@ -30,9 +30,9 @@ class Handover:
 def hand_over(source: Cluster, target: Cluster, old: FlowSettings, new: FlowSettings) -> Handover:
     """Commit the positions of ``old`` (MirrorMaker 1) as those of ``new`` (MirrorMaker 2).
 
-    Both flows lead from ``source`` to ``target``. Positions that ``new`` has already are left
-    alone, so that doing it twice does no harm. Raises `ClusterError` while the old group has
-    active members, and whatever the clusters refuse.
+    Both flows lead from ``source`` to ``target``. Positions that ``new`` already has stay, so a
+    second call does no harm. Raises `ClusterError` while the old group has active members, and
+    other `MirrorError`.
     """
     check_group_is_free(source, old)
     before, after = FlowTopics(old), FlowTopics(new)

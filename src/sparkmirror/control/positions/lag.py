@@ -1,6 +1,6 @@
-"""How far a flow is behind: positions against the source's end offsets, in records and seconds.
+"""Lag of a flow: positions against the source's end offsets, in records and seconds.
 
-`measure` is pure; `observe_flow`, `observe_group` and `check_group` look at the clusters.
+`measure` is pure; `observe_flow`, `observe_group` and `check_group` read from the clusters.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """One source partition.
+    """Lag of one source partition.
 
-    ``position``: next offset to mirror, None before the first commit. ``end``: the source's end
-    offset, None without a leader. ``records``: what is still to be mirrored, None when that cannot
-    be known. ``seconds``: age of the oldest record still to be mirrored, 0 when there is none,
-    None when it has no timestamp or could not be read. ``bytes``: about as many bytes are still to
-    be mirrored, by the mean size of the records there. ``remark``: what is out of the ordinary.
-    ``owner``: the member of the group that reads it, where members were asked for.
+    ``position``: next offset to mirror; None before the first commit. ``end``: end offset on the
+    source; None without a leader. ``records``: offsets still to be mirrored; None if unknown.
+    ``seconds``: age of the oldest record still to be mirrored; 0 if there is none; None if it has
+    no timestamp or could not be read. ``bytes``: estimate of the bytes still to be mirrored, by the
+    mean record size at the position. ``remark``: anything unusual. ``owner``: the group member that
+    reads the partition, if members were requested.
     """
 
     topic: str
@@ -53,9 +53,9 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class LagView:
-    """All partitions of one flow or group. ``cluster``: where the group's offsets are kept.
+    """All partitions of one flow or group. ``cluster``: alias of the cluster with the offsets.
 
-    ``brokers``: those of that cluster, where members were asked for.
+    ``brokers``: brokers of that cluster, if members were requested.
     """
 
     flow: str
@@ -66,25 +66,25 @@ class LagView:
 
     @property
     def records(self) -> int | None:
-        """What is still to be mirrored in all; None when it is not known of each partition."""
+        """Records still to be mirrored in all; None if any partition is unknown."""
         known = [row.records for row in self.partitions if row.records is not None]
         return sum(known) if len(known) == len(self.partitions) else None
 
     @property
     def bytes(self) -> int | None:
-        """The same in bytes, about."""
+        """Estimated bytes still to be mirrored in all; None if any partition is unknown."""
         known = [row.bytes for row in self.partitions if row.bytes is not None]
         return sum(known) if len(known) == len(self.partitions) else None
 
     @property
     def seconds(self) -> float | None:
-        """Age of the oldest record still to be mirrored; None when no age is known."""
+        """Age of the oldest record still to be mirrored; None if no age is known."""
         return worst_s((row.records, row.seconds) for row in self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """What the clusters say, by source partition."""
+    """Committed, first and end offsets, by source partition."""
 
     positions: Mapping[TopicPartition, int]
     starts: Mapping[TopicPartition, int]
@@ -92,13 +92,13 @@ class Offsets:
 
 
 def begin_of(tp: TopicPartition, offsets: Offsets, reset: str) -> int | None:
-    """The first offset that a mirror reads next, None when it cannot be known. Pure."""
+    """The next offset that is read; None if unknown. Pure."""
     position, start = offsets.positions.get(tp), offsets.starts.get(tp)
     end = offsets.ends.get(tp)
     if position is not None:
         return max(position, start or 0)
     if start is not None and start == end:
-        return start  # nothing is there, wherever it begins
+        return start  # the partition is empty, so the reset policy does not matter
     return start if reset == "earliest" else None
 
 
@@ -111,11 +111,10 @@ def measure(
     reset: str,
     now_ms: int,
 ) -> tuple[PartitionLag, ...]:
-    """One row per partition, in their order. Pure.
+    """One row per partition, sorted. Pure.
 
-    ``times_ms``: timestamp of the record at each first offset to read, where it is known;
-    ``sizes``: bytes of a record there.
-    ``reset``: ``auto.offset.reset``, which decides where a partition without a position begins.
+    ``times_ms``: timestamp of the record at the next offset to read, where known. ``sizes``: mean
+    bytes per record there. ``reset``: ``auto.offset.reset``, for partitions without a position.
     """
     rows = []
     for tp in sorted(partitions):
@@ -125,11 +124,11 @@ def measure(
         records = None if begin is None or end is None else max(0, end - begin)
         remark = ""
         if end is None:
-            remark = "no leader answers"
+            remark = "no leader"
         elif position is None:
             remark = f"no position yet, begins at {reset}"
         elif position > end:
-            remark = "the position lies beyond the end: the topic was made anew or truncated"
+            remark = "the position is beyond the end: the topic was recreated or truncated"
             records = None
         elif start is not None and position < start:
             remark = f"retention deleted {start - position} offsets before they were mirrored"
@@ -151,9 +150,9 @@ def measure(
 def observe_flow(
     source: Cluster, target: Cluster, flow: FlowSettings, *, started: bool = True
 ) -> LagView:
-    """Ask both clusters about ``flow``. Raises `MirrorError`.
+    """Read the lag of ``flow`` from both clusters. Raises `MirrorError`.
 
-    ``started`` False: it is known that no position has been committed, so nobody is asked.
+    ``started`` False: no position has been committed, so none is requested.
     """
     wanted = FlowTopics(flow)
     views = {
@@ -176,19 +175,19 @@ def observe_flow(
 
 
 def observe_group(source: Cluster, flow: FlowSettings) -> LagView:
-    """Every partition that MirrorMaker 1's group has an offset of. Raises `MirrorError`."""
+    """Lag of all partitions in which MirrorMaker 1's group has offsets. Raises `MirrorError`."""
     positions = _group_positions(source, flow, _in_zookeeper(flow))
     rows = _measured(source, list(positions), positions, flow)
     return LagView("", flow.group_id, source.alias, rows)
 
 
 def check_group(source: Cluster, flow: FlowSettings, topics: Iterable[str] = ()) -> LagView:
-    """Every partition of the topics of MirrorMaker 1's group, its owner, and the brokers.
+    """Lag and owner of every partition of the topics of MirrorMaker 1's group, and the brokers.
 
-    As Kafka's ConsumerOffsetChecker does, and with log ends as its tools count them: whatever
-    transactions are open. ``topics``: only these; empty: all that the group has offsets or
-    partitions of. Raises `MirrorError`, also for a group that nobody knows and a topic that does
-    not exist.
+    Follows Kafka's ``ConsumerOffsetChecker``. End offsets are high watermarks, as in Kafka's tools,
+    even while transactions are open. ``topics``: only these; empty: all topics in which the group
+    has offsets or owns partitions. Raises `ClusterError` for an unknown group, `TopicError` for an
+    unknown topic, and other `MirrorError`.
     """
     group, wanted = flow.group_id, set(topics)
     old = _in_zookeeper(flow)
@@ -199,7 +198,7 @@ def check_group(source: Cluster, flow: FlowSettings, topics: Iterable[str] = ())
     if not known:
         places = "in Kafka or in ZooKeeper" if flow.zookeeper else "in Kafka"
         raise ClusterError(
-            f"nobody knows a group {group}: it has no members, and no offsets {places}.",
+            f"there is no group {group}: it has no members, and no offsets {places}.",
             where=f"cluster {source.alias}",
             do="Check the name, and the chroot at the end of the ZooKeeper address."
             if flow.zookeeper
@@ -236,8 +235,9 @@ def _in_zookeeper(flow: FlowSettings) -> ZookeeperGroup:
 def _group_positions(
     source: Cluster, flow: FlowSettings, old: ZookeeperGroup
 ) -> dict[TopicPartition, int]:
-    """The group's offsets. Kafka's count more than ZooKeeper's: a group moves only from there to
-    Kafka, and what it leaves behind grows old.
+    """The group's offsets. Those in Kafka take precedence over those in ZooKeeper.
+
+    A group only ever migrates from ZooKeeper to Kafka, so the offsets in ZooKeeper are older.
     """
     committed = source.committed_offsets(flow.group_id, None)
     return {**old.offsets, **{tp: one.offset for tp, one in committed.items()}}
@@ -249,7 +249,7 @@ def _measured(
     positions: Mapping[TopicPartition, int],
     flow: FlowSettings,
 ) -> tuple[PartitionLag, ...]:
-    # Positions were taken first: taken later, they could lie beyond ends that had moved on since.
+    # Positions were read before the end offsets: read later, they could lie beyond them.
     offsets = Offsets(
         positions,
         source.earliest_offsets(partitions),

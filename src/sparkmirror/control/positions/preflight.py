@@ -1,4 +1,4 @@
-"""What a flow sees to before it starts: one cluster twice, Java mirrors, positions, frozen ends."""
+"""Checks and steps before a flow starts: same cluster, Java mirrors, positions, frozen ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.admin.cluster import Cluster
 
 PAUSED = "PAUSED"
-"""Code of the halts of a paused flow that a ``--once`` run leaves out."""
+"""Halt code for the partitions of a paused flow, which a ``--once`` run leaves out."""
 
 
 _FREEZE_TIMEOUT_S = 30.0
@@ -27,8 +27,11 @@ _FREEZE_POLL_S = 1.0
 def refuse_mirroring_onto_itself(
     settings: FlowSettings, wanted: FlowTopics, source_admin: Cluster, target_admin: Cluster
 ) -> None:
-    """Raise `ConfigError` when every record would be copied onto itself."""
-    with ThreadPoolExecutor(1, "describe") as pool:  # both may be far away
+    """Raise `ConfigError` if source and target are one cluster and topics keep their names.
+
+    Raises other `MirrorError`.
+    """
+    with ThreadPoolExecutor(1, "describe") as pool:  # in parallel: both may be remote
         asked = pool.submit(target_admin.describe)
         source, target = source_admin.describe(), asked.result()
     if not source.cluster_id or source.cluster_id != target.cluster_id:
@@ -43,9 +46,9 @@ def refuse_mirroring_onto_itself(
 
 
 def warn_of_java(settings: FlowSettings, target: Cluster) -> list[str]:
-    """What to say of a running Java MirrorMaker 2, whose Connect group on the target has members.
+    """Notices if the Connect group of a Java MirrorMaker 2 on the target has active members.
 
-    Raises `MirrorError`.
+    Also a notice if the group may not be described. Raises other `MirrorError`.
     """
     if settings.mode is MirrorMode.MM1:
         return []
@@ -53,7 +56,7 @@ def warn_of_java(settings: FlowSettings, target: Cluster) -> list[str]:
     try:
         members = target.group_members(group)
     except Denied as error:
-        return [f"{settings.name}: nobody can tell whether a Java MirrorMaker 2 runs: {error}"]
+        return [f"{settings.name}: cannot check whether a Java MirrorMaker 2 runs: {error}"]
     if not members:
         return []
     return [
@@ -69,9 +72,9 @@ def take_over_positions(
     assignment: Assignment,
     say: Callable[[str], None],
 ) -> None:
-    """Seed positions on ``keeper`` from where a Java mirror left them.
+    """Take over the positions of a Java mirror on ``keeper``, and commit the first positions.
 
-    What begins at its end, or at a time, begins where that is now. Raises `MirrorError`.
+    Partitions that begin at the log end or at a time begin where that is now. Raises `MirrorError`.
     """
     seeding = seed_positions(keeper, settings, assignment)
     if seeding.seeded:
@@ -92,9 +95,10 @@ def take_over_positions(
 
 
 def leave_out_paused(settings: FlowSettings, target: Cluster, assignment: Assignment) -> Assignment:
-    """For a ``--once`` run: of a paused flow nothing is copied, and nothing is waited for.
+    """For a ``--once`` run: if the flow is paused, halt all partitions, so that the run ends.
 
-    Raises `ConfigError` for one of MirrorMaker 1's files: the group would wait for its share.
+    Raises `ConfigError` for a paused MirrorMaker 1 flow: the group would wait for its share. Raises
+    other `MirrorError`.
     """
     if not is_paused(target, settings):
         return assignment
@@ -102,9 +106,9 @@ def leave_out_paused(settings: FlowSettings, target: Cluster, assignment: Assign
         raise ConfigError(
             "the flow is paused: a run with --once would copy nothing and never end.",
             where=f"flow {settings.name}",
-            do="Let it go on first: sparkmirror resume.",
+            do="Resume it first: sparkmirror resume.",
         )
-    halt = Halt(PAUSED, "the flow is paused; sparkmirror resume lets it go on")
+    halt = Halt(PAUSED, "the flow is paused; sparkmirror resume continues it")
     halted = {p.source: halt for p in assignment.partitions}
     return replace(assignment, partitions=(), halted={**assignment.halted, **halted})
 
@@ -112,7 +116,11 @@ def leave_out_paused(settings: FlowSettings, target: Cluster, assignment: Assign
 def freeze_ends(
     settings: FlowSettings, source: Cluster, assignment: Assignment
 ) -> dict[TopicPartition, int]:
-    """End offsets that a ``--once`` run copies up to. Raises `TopicError` without a leader."""
+    """End offsets (exclusive) up to which a ``--once`` run copies.
+
+    Waits 30 s for partitions without a leader, then raises `TopicError`. Raises other
+    `MirrorError`.
+    """
     wanted = [p.source for p in assignment.partitions]
     deadline = time.monotonic() + _FREEZE_TIMEOUT_S
     while True:

@@ -1,6 +1,7 @@
-"""When the oldest records were written that somebody has not read yet, at a bounded price.
+"""Timestamps of the oldest records that a group or a flow has not read yet, at a bounded cost.
 
-Each look costs a small Fetch for every place that has changed, at most so many, and so much time.
+Each `RecordTimes.look` costs one small Fetch per offset that has changed; number and time are
+limited.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.wire.admin.cluster import Cluster
 
 Reader = tuple[str, TopicPartition]
-"""Who is behind in which partition: the name of a consumer group, or of a flow."""
+"""Name of a consumer group or flow, and the partition in which it is behind."""
 
 _UNKNOWN_LOOKS = 15
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The time of the record at ``begin``, None when it has none; ``turn``: of which look."""
+    """Timestamp of the record at ``begin``; None if it has none. ``turn``: number of the `look`."""
 
     begin: int
     time_ms: int | None
@@ -28,9 +29,9 @@ class _Seen:
 
 
 class RecordTimes:
-    """Times of the records at which readers of ``source`` stand. Used from one thread.
+    """Timestamps of the next records of readers of ``source``. For one thread.
 
-    ``fetches_max``, ``fetch_s_max``: for one look.
+    ``fetches_max``, ``fetch_s_max``: limits for one `look`.
     """
 
     def __init__(
@@ -49,16 +50,16 @@ class RecordTimes:
         self._turn = 0
 
     def time_ms(self, reader: Reader) -> int | None:
-        """Timestamp of the first record that ``reader`` has not read, as far as it is known."""
+        """Timestamp (ms) of the first record that ``reader`` has not read; None if unknown."""
         seen = self._seen.get(reader)
         return None if seen is None else seen.time_ms
 
     def look(self, begins: Mapping[Reader, int]) -> None:
-        """Read the times at ``begins``: the places of all readers that are behind.
+        """Read the timestamps at ``begins``: the next offsets of all readers that are behind.
 
-        Those come first that were looked at longest ago, and of those never looked at the ones
-        that have been behind for longest. The others keep the time of where they were before,
-        which makes them look late rather than current. Raises `MirrorError`.
+        Readers that were never read come first, those behind for longest before others; then those
+        that were read longest ago. Readers beyond the limits keep the timestamp of an earlier
+        offset, so their lag is shown too large rather than too small. Raises `MirrorError`.
         """
         self._turn += 1
         turn = self._turn
@@ -84,7 +85,7 @@ class RecordTimes:
                     self._seen[key] = _Seen(places[tp], time_ms, turn)
 
     def _changed(self, key: Reader, begin: int) -> bool:
-        """Whether to read a place; what had no time, or no leader, is tried again now and then."""
+        """Whether to read an offset. Unknown timestamps are read again after several looks."""
         seen = self._seen.get(key)
         if seen is None or seen.begin != begin:
             return True
@@ -94,7 +95,7 @@ class RecordTimes:
 def _one_place_each(
     keys: Iterable[Reader], begins: Mapping[Reader, int]
 ) -> list[dict[TopicPartition, list[Reader]]]:
-    """Rounds of reading in which each partition has one place; by it, the keys it is for. Pure."""
+    """Rounds of Fetches with one offset per partition, each with its readers. Pure."""
     by_place: dict[tuple[TopicPartition, int], list[Reader]] = {}
     for key in keys:
         by_place.setdefault((key[1], begins[key]), []).append(key)

@@ -1,13 +1,13 @@
 """Where a flow begins: its position group, and positions taken over from Java's MirrorMaker.
 
-The position group's committed offsets are the truth. Only partitions without one are looked up
-elsewhere: in MirrorMaker 2's offset storage topic, so that this mirror goes on where a Java
-MirrorMaker 2 stopped (and where its own committed offsets expired); or, for a MirrorMaker 1 with
-an old consumer, in the source's ZooKeeper.
+Committed offsets of the position group always take precedence. A partition without one gets its
+position from MirrorMaker 2's offset storage topic: this mirror continues where a Java MirrorMaker 2
+stopped, or where its own committed offsets have expired. For a MirrorMaker 1 with an old consumer
+the position comes from the source's ZooKeeper.
 
-What is still without a position and begins at the end of the log (``auto.offset.reset=latest``)
-or at a time gets its position here, before the run says that it mirrors: slots would look it up
-only when Spark is up, and whatever was written until then would be lost.
+A partition that still has none, and begins at the log end (``auto.offset.reset=latest``) or at a
+time, gets its position here, before the run reports that it mirrors. Slots could look it up only
+once Spark runs; records written until then would be lost.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.cluster.error_codes import LEADER_NOT_AVAILABLE, error_name
 from sparkmirror.wire.cluster.views import Committed
 
-# Brokers hear of new topics one after the other; until the coordinator has, it takes no offsets.
+# A coordinator that does not know a new topic yet rejects its offsets.
 _COMMIT_WITHIN_S = 10.0
 _COMMIT_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Seeding:
-    """What was taken over: next source offset per source partition.
+    """The positions taken over: next source offset per source partition.
 
-    ``skipped``: records of the offset storage topic that make no sense.
+    ``skipped``: number of records of the offset storage topic that could not be decoded.
     """
 
     seeded: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Seeding:
 def position_group(flow: FlowSettings) -> str:
     """The consumer group whose committed offsets are the flow's positions.
 
-    On the target and under remote topic names (MirrorMaker 2), or on the source (MirrorMaker 1).
+    MirrorMaker 2: on the target, under remote topic names. MirrorMaker 1: on the source.
     """
     return flow.position_group
 
@@ -67,8 +67,9 @@ def plan_seeding(
 ) -> dict[TopicPartition, tuple[int, str]]:
     """Offset and metadata to commit, per remote partition. Pure.
 
-    Only partitions without a committed offset (by remote name) that ``stored`` (by source name)
-    knows. ``of_connect``: they are from Connect's offset storage, which outlives remote topics.
+    Only for partitions that are in ``stored`` (by source name) and not in ``committed`` (by remote
+    name). ``of_connect``: ``stored`` is from Connect's offset storage, which outlives remote
+    topics.
     """
     target = TargetMark(seeded=of_connect)
     return {
@@ -84,9 +85,9 @@ def plan_seeding(
 def seed_positions(cluster: Cluster, flow: FlowSettings, assignment: Assignment) -> Seeding:
     """Take over the offsets of a Java MirrorMaker where the position group has none.
 
-    ``cluster`` keeps the position group: the target, where MirrorMaker 2 has its offset storage
-    topic; in MirrorMaker 1 mode the source, whose ZooKeeper may hold what old consumers of the
-    same group committed. Raises `MirrorError`.
+    ``cluster`` holds the position group. For MirrorMaker 2 that is the target, which also has the
+    offset storage topic. For MirrorMaker 1 it is the source, whose ZooKeeper may hold offsets of
+    old consumers of the same group. Raises `MirrorError`.
     """
     in_kafka_only = flow.mode is MirrorMode.MM1 and not flow.zookeeper
     if in_kafka_only or not assignment.partitions:
@@ -99,7 +100,7 @@ def seed_positions(cluster: Cluster, flow: FlowSettings, assignment: Assignment)
         return Seeding()
     of_connect = flow.mode is not MirrorMode.MM1
     if not of_connect:
-        # Few mirrors need a ZooKeeper client.
+        # Imported late: few mirrors need a ZooKeeper client.
         from sparkmirror.wire.legacy.zookeeper import group_offsets  # noqa: PLC0415
 
         missing = [p.source for p in assignment.partitions if p.target not in committed]
@@ -115,12 +116,12 @@ def seed_positions(cluster: Cluster, flow: FlowSettings, assignment: Assignment)
 
 
 class Beginnings:
-    """Where partitions without a position begin, unless that is their start.
+    """Commits the first position of partitions without one, unless they begin at the log start.
 
-    At their ends (``latest``), or at the first record of a time (``by_duration``), as these are
-    when the partitions are found. ``keeper`` keeps the position group. ``waiting``: partitions
-    without a leader to ask. They are held out of the assignment until they have one: a slot that
-    chose later would skip what was written until then.
+    They begin at the log end (``latest``), or at the first record from a time on (``by_duration``),
+    as it is when the partition is found. ``keeper`` is the cluster with the position group.
+    ``waiting``: partitions whose leader is unavailable. They stay out of the assignment until they
+    have a leader: a slot that chose the offset later would skip the records written until then.
     """
 
     def __init__(self, keeper: Cluster, source: Cluster, flow: FlowSettings) -> None:
@@ -128,16 +129,16 @@ class Beginnings:
         self._keeper, self._source, self._flow = keeper, source, flow
 
     def settle(self, partitions: Iterable[SourcePartition], member: Member | None = None) -> int:
-        """Commit where ``partitions`` begin; how many these are.
+        """Commit where those of ``partitions`` without a position begin; returns how many.
 
-        Only partitions without a position are looked at. Those whose positions the group's other
-        members keep, or this client may not commit, are left to the slots. ``member``: of the
-        group, which then takes commits from its members alone. Raises `MirrorError`.
+        If the group has other members, or this client may not commit, nothing is committed and
+        the slots choose. ``member``: commit as this member; a group with members accepts commits
+        only from them. Raises `MirrorError`.
         """
         now_ms = int(time.time() * 1000)
         time_ms = reset_time_ms(self._flow.fetch.auto_offset_reset, now_ms)
         wanted, group = list(partitions), position_group(self._flow)
-        # EARLIEST also stands for "none": the slot says what is missing.
+        # EARLIEST also stands for "none": the slot reports the missing position.
         if time_ms == EARLIEST or not wanted:
             return 0
         self.waiting -= {p.source for p in wanted}
@@ -157,7 +158,7 @@ class Beginnings:
         return len(commits) if taken else 0
 
     def hold(self, assignment: Assignment) -> Assignment:
-        """``assignment`` with the partitions that wait among those that are halted."""
+        """``assignment`` with its waiting partitions moved to the halted ones."""
         held = {p.source for p in assignment.partitions} & self.waiting
         if not held:
             return assignment
@@ -178,7 +179,7 @@ class Beginnings:
     def _commit(
         self, commits: Mapping[TopicPartition, tuple[int, str]], member: Member | None
     ) -> bool:
-        """Whether ``commits`` are positions now; False: they are left to the slots."""
+        """Commit; False: not allowed, or the group has other members, so the slots choose."""
         if member is not None:
             return self._commit_as(member, commits)
         group = position_group(self._flow)
@@ -187,12 +188,12 @@ class Beginnings:
             try:
                 self._keeper.commit_offsets(group, commits)
             except Denied:
-                return False  # the slot halts what it may not read, and says so
+                return False  # the slot meets the same error, halts the partition and reports it
             except Unreachable:
                 raise
             except ClusterError:
                 if self._keeper.group_members(group, operation="Read"):
-                    return False  # another mirror has joined since
+                    return False  # another mirror has joined meanwhile
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_COMMIT_PAUSE_S)
@@ -215,8 +216,8 @@ def _commits(
     missing: Mapping[TopicPartition, SourcePartition],
     begins: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, tuple[int, str]]:
-    """Offset and metadata to commit, per partition as the position group names it."""
-    # MirrorMaker 1's group is also Java's, which writes no metadata.
+    """Offset and metadata to commit, per partition as named in the position group."""
+    # MirrorMaker 1: Java mirrors may share the group, and they write no metadata.
     marked = flow.mode is not MirrorMode.MM1
     return {
         missing[tp].target: (
@@ -239,9 +240,9 @@ def _stored_offsets(target: Cluster, flow: FlowSettings) -> ConnectOffsets:
 
 
 def check_group_is_free(source: Cluster, flow: FlowSettings) -> None:
-    """Make sure that no consumer is active in the group of a MirrorMaker 1 flow.
+    """Check that the group of a MirrorMaker 1 flow has no active members.
 
-    Raises `ClusterError` naming the members: two mirrors in one group would both copy.
+    Raises `ClusterError` that names the members: their mirror would go on copying.
     """
     if flow.mode is not MirrorMode.MM1:
         return
@@ -255,5 +256,5 @@ def check_group_is_free(source: Cluster, flow: FlowSettings) -> None:
     raise ClusterError(
         f"the group {flow.group_id} has active members ({shown}): a Java MirrorMaker still runs.",
         where=f"cluster {flow.source.alias}",
-        do="Stop it first, this mirror then goes on where it stopped.",
+        do="Stop it first. This mirror then continues where it stopped.",
     )

@@ -1,1 +1,1 @@
-"""A flow seen from outside: what would change, what differs, what happened."""
+"""Reports about a flow: plan, comparison, gaps, history."""

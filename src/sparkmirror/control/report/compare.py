@@ -1,4 +1,4 @@
-"""Source topics beside their remote topics, for a look from outside: nothing is planned or done."""
+"""Compares source topics with their remote topics. Read-only: changes nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["TopicPair", "compare_topics"]
 class TopicPair:
     """One source topic and its remote topic.
 
-    ``remote_partitions`` None: there is no remote topic yet. ``differences``: what a config sync
-    would change there. ``trouble``: why the configs could not be compared.
+    ``remote_partitions`` None: the remote topic does not exist yet. ``differences``: what a config
+    sync would change. ``trouble``: why the configs could not be compared.
     """
 
     topic: str
@@ -30,7 +30,9 @@ class TopicPair:
 
     @property
     def state(self) -> str:
-        """``missing``, ``fewer partitions``, ``more partitions``, ``configs differ``, ``same``."""
+        """One of ``missing``, ``fewer partitions``, ``configs differ``, ``configs unknown``,
+        ``more partitions``, ``same``; the first that is true.
+        """
         if self.remote_partitions is None:
             return "missing"
         if self.remote_partitions < self.partitions:
@@ -43,9 +45,9 @@ class TopicPair:
 
 
 def compare_topics(look: Look) -> tuple[TopicPair, ...]:
-    """All topics of one flow, by source name. Raises `MirrorError` when a cluster is away.
+    """All topics of one flow, by source name. Raises `MirrorError` if a cluster is unavailable.
 
-    Configs are compared as a sync would, also where it is switched off.
+    Configs are compared as the config sync does, even if it is switched off.
     """
     found = plan_configs(observe_configs(look.source, look.target, look.remote), look.flow)
     changes = {action.topic: action.changes for action in found.actions}

@@ -1,4 +1,4 @@
-"""The consumer groups of one flow on both clusters, for a look from outside: nothing is written."""
+"""Compares the consumer groups of one flow on both clusters. Read-only: changes nothing."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ Owners = Mapping[TopicPartition, GroupOwner]
 class GroupOffset:
     """One partition of one group.
 
-    ``offset``: committed on the source; ``end``: the source's end offset, None without a leader.
-    ``translated``: the place on the target that the newest checkpoint gives, made when the group
-    stood at ``checkpoint_of``; None: there is no checkpoint. ``target_offset``: what the group has
-    committed on the target, None: nothing. ``owner``: the member of the group that reads the
-    partition on the source, None: nobody does.
+    ``offset``: committed on the source. ``end``: end offset on the source; None without a leader.
+    ``translated``: target offset of the newest checkpoint; ``checkpoint_of``: its source offset.
+    Both are None without a checkpoint. ``target_offset``: committed on the target, or None.
+    ``owner``: the member that reads the partition on the source; None if there is none.
     """
 
     group: str
@@ -47,14 +46,14 @@ class GroupOffset:
 
     @property
     def lag(self) -> int | None:
-        """Records that the group has not read on the source; None when that cannot be known."""
+        """Offsets that the group has not read on the source; None if unknown."""
         return None if self.end is None or self.end < self.offset else self.end - self.offset
 
     @property
     def remark(self) -> str:
-        """What is out of the ordinary."""
+        """Anything unusual about the row; empty if nothing is."""
         if self.end is not None and self.offset > self.end:
-            return "the offset lies beyond the end: the topic was made anew or truncated"
+            return "the offset is beyond the end: the topic was recreated or truncated"
         if self.translated is None:
             return "no checkpoint yet"
         if self.checkpoint_of is not None and self.checkpoint_of != self.offset:
@@ -64,9 +63,9 @@ class GroupOffset:
 
 @dataclass(frozen=True, slots=True)
 class FlowGroups:
-    """All groups of one flow. ``failures``: groups whose offsets or members could not be read.
+    """All groups of one flow. ``failures``: errors of groups whose offsets or members are unknown.
 
-    ``checkpoints``: whether the flow makes any.
+    ``checkpoints``: whether the flow emits checkpoints.
     """
 
     flow: str
@@ -86,8 +85,8 @@ def measure_groups(
 ) -> tuple[GroupOffset, ...]:
     """One row per group and partition of the flow's topics. Pure.
 
-    ``committed``: offsets on the source. ``ends``: end offsets there. ``stored``: checkpoints.
-    ``owners``: who reads which partition there.
+    ``committed``, ``ends`` and ``owners``: committed offsets, end offsets and partition owners on
+    the source. ``stored``: checkpoints. ``on_target``: committed offsets on the target.
     """
     rules = CheckpointRules(flow)
     rows = []
@@ -117,7 +116,7 @@ def measure_groups(
 
 
 def compare_groups(look: Look) -> FlowGroups:
-    """The groups of one flow as they are now. Raises `MirrorError` when a cluster is away."""
+    """The groups of one flow as they are now. Raises `MirrorError` if a cluster is unavailable."""
     flow, rules = look.flow, CheckpointRules(look.flow)
     states = look.source.groups()
     names = wanted_groups(flow, states)
@@ -125,7 +124,7 @@ def compare_groups(look: Look) -> FlowGroups:
     failures = tuple(one for one in found.values() if isinstance(one, MirrorError))
     committed = {group: o for group, o in found.items() if not isinstance(o, MirrorError)}
     wanted = {tp for offsets in committed.values() for tp in offsets if rules.accepts(tp.topic)}
-    # After the offsets: an end taken before could lie short of what a group has read since.
+    # Read after the offsets: an earlier end could be smaller than an offset committed since.
     ends = look.source.end_offsets(wanted, flow.fetch.isolation_level)
     stored = CheckpointStore()
     if look.target.topics([rules.topic]):
@@ -144,12 +143,12 @@ def compare_groups(look: Look) -> FlowGroups:
 def _owners(
     source: Cluster, groups: Iterable[GroupView]
 ) -> tuple[dict[str, Owners], tuple[MirrorError, ...]]:
-    """The owners of partitions by group, and the groups whose members nobody may show us."""
+    """The partition owners by group, and the errors of groups that may not be described."""
     owners: dict[str, Owners] = {}
     hidden: list[MirrorError] = []
     for group in groups:
         if group.state in IDLE_STATES:
-            continue  # without members; of a large cluster's groups that is most
+            continue  # no members: most groups of a large cluster
         try:
             owners[group.name] = source.group_owners(group.name)
         except Denied as error:
@@ -160,12 +159,12 @@ def _owners(
 def mirrormaker_offsets(
     rules: CheckpointRules, syncs: TopicFollower, checkpoints: Iterable[Checkpoint]
 ) -> dict[tuple[str, TopicPartition], int | None]:
-    """What MirrorMaker 2 itself would translate: offsets by group and remote partition.
+    """Target offsets that Java's MirrorMaker 2 would translate, by group and remote partition.
 
-    The target offset of each checkpoint's upstream offset; None where MirrorMaker 2 would write no
-    checkpoint. Only offset syncs count, read by a MirrorMaker 2 that starts now: it keeps 64 syncs
-    per partition. Compaction leaves only the newest sync of a partition in the long run, so one
-    that has been running all along knows more. Raises `MirrorError` when ``syncs`` cannot be read.
+    For the upstream offset of each checkpoint; None where MirrorMaker 2 would emit no checkpoint.
+    The result is that of a MirrorMaker 2 that starts now, with offset syncs alone (64 per
+    partition). One that has run for long knows more, because compaction in the end leaves only the
+    newest sync of each partition. Raises `MirrorError` if ``syncs`` cannot be read.
     """
     store = OffsetSyncStore(must_read_to_end=False)
     source_of: dict[TopicPartition, TopicPartition] = {}

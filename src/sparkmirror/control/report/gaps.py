@@ -1,4 +1,4 @@
-"""Gap records from the driver: read for the user, and told while a mirror runs."""
+"""Reads gap records, and reports new ones while a mirror runs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["GapTeller", "gap_line", "read_gaps"]
 
-# Slots count a gap before its record is acknowledged: several looks, not too close.
+# Slots count a gap before its record is acknowledged, so the topic is read several times.
 _LOOKS = 3
 _LOOK_PAUSE_S = 1.0
 _TOLD_MAX = 10
 
 
 def read_gaps(target: Cluster, flow: FlowSettings) -> list[Gap]:
-    """All gap records of ``flow``, oldest first; none where the mirror never ran.
+    """All gap records of ``flow``, oldest first; empty if the mirror has never run.
 
-    Raises `MirrorError` when the target does not answer.
+    Raises `MirrorError` if the target does not respond.
     """
     topic = gaps_topic(flow)
     if topic not in target.topics([topic]):
@@ -31,15 +31,16 @@ def read_gaps(target: Cluster, flow: FlowSettings) -> list[Gap]:
 
 
 def gap_line(gap: Gap) -> str:
-    """One line for people: what, where, how many, what was done."""
+    """One line for people: flow, code, reason, and what was done."""
     done = f"{gap.action}" + ("" if gap.resumed_at is None else f" at offset {gap.resumed_at}")
     return f"{gap.flow}: {gap.code}: {gap.reason} ({done})"
 
 
 class GapTeller:
-    """Tells each gap record once that is written while a mirror runs.
+    """Reports each gap record that is written while a mirror runs, once.
 
-    ``say`` takes the line of each, ``note`` the gap itself.
+    ``say`` takes a line per gap, ``note`` the gap itself. Gaps before ``since_ms`` (epoch ms) are
+    not reported. Of many new gaps the first ten are reported, and the number of the others.
     """
 
     def __init__(
@@ -66,10 +67,7 @@ class GapTeller:
         self._lock = threading.Lock()
 
     def look(self, reports: Iterable[SlotProgress]) -> None:
-        """Read the topic when slots have counted something since the last call.
-
-        Raises `MirrorError`.
-        """
+        """Read the topic if slots have counted new gaps. Raises `MirrorError`."""
         for report in reports:
             count = sum(report.errors.get(code, 0) for code in GAP_CODES)
             key = (report.slot, report.worker)
@@ -83,7 +81,7 @@ class GapTeller:
         self._tell(read_gaps(self._target, self._flow))
 
     def last_look(self) -> None:
-        """Once all is written: read the topic if something was counted a moment ago.
+        """Read the topic once more if gaps were counted recently; for the end of a run.
 
         Any thread may call it. Raises `MirrorError`.
         """

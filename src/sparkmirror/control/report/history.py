@@ -1,7 +1,7 @@
-"""The history of a flow: written while it runs, read by whoever wants to know what happened.
+"""The history of a flow: events that the driver writes, and that ``history`` reads.
 
-`History.note` is for everybody in the driver; it costs nothing but memory. What was noted is
-written by `History.flush`, a job of the control loop.
+Any code in the driver may call `History.note`: it only keeps the event in memory. `History.flush`,
+a job of the control loop, writes the events to the control topic.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ from sparkmirror.wire.admin.cluster import Cluster
 __all__ = ["HaltWatch", "History", "read_history", "standing_still"]
 
 _WAITING_MAX = 300
-# What is halted is tried again after a minute at most, and is not well before it stayed so.
+# A halted partition is retried after at most one minute. It has recovered only once it has been
+# mirrored for longer than that.
 _WELL_MS = 120_000
 _TOLD_MAX = 20
 _LOSSES = frozenset({*LOSS_CODES.values(), *TARGET_LOSS_CODES.values()})
 
 
 def read_history(target: Cluster, flow: FlowSettings) -> list[Event] | None:
-    """All events of ``flow``, oldest first; None when there is no control topic.
+    """All events of ``flow``, oldest first; None if there is no control topic.
 
-    The topic's order counts: two hosts whose clocks differ may have written them. Losses that no
-    driver has noted are among them, without a run: it was killed before it looked, or there were
-    many at once. Raises `MirrorError` when the target does not answer.
+    The order is the topic's, because the clocks of the hosts that wrote the events may differ.
+    Losses that no driver has noted are added without a run: the driver was killed before it
+    checked, or many came at once. Raises `MirrorError` if the target does not respond.
     """
     topic = control_topic(flow)
     if topic not in target.topics([topic]):
@@ -52,7 +53,7 @@ def read_history(target: Cluster, flow: FlowSettings) -> list[Event] | None:
     for _, key, value in _records(target, flow):
         event = decode_event(key, value)
         if event is not None and event.flow == flow.name:
-            found.pop(key, None)  # the newest of a key stands where it was written
+            found.pop(key, None)  # so that the newest record of a key comes last
             found[key] = event
         elif value is None:
             found.pop(key, None)
@@ -85,7 +86,7 @@ def _records(target: Cluster, flow: FlowSettings) -> list[tuple[int, bytes | Non
 
 
 class History:
-    """What one run notes about its flow. Thread-safe."""
+    """The events that one run writes about its flow. Thread-safe."""
 
     def __init__(
         self,
@@ -103,28 +104,28 @@ class History:
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
         self.taken = ""
-        """From whom the run took the flow over, and why; empty where nobody had it."""
+        """From which owner the run took the flow over, and why; empty if there was none."""
         self._reasons: list[str] = []
         self._waiting: deque[Event] = deque(maxlen=_WAITING_MAX)
         self._number = 0
         self._tidied = False
 
     def note(self, kind: EventKind, text: str, *, code: str = "") -> None:
-        """Have ``text``, one line, written as an event of this moment."""
+        """Add an event with the one-line ``text`` and the current time."""
         self._note(kind, text, code, self._now_ms())
 
     def note_gap(self, gap: Gap) -> None:
-        """Note what was lost, and whether it is mirrored again."""
+        """Add an event for ``gap``: a repair if the records were mirrored again, else a gap."""
         event = _gap_event(gap)
         self.note(event.kind, event.text, code=event.code)
 
     def begin(self, release: str, partitions: int, *, once: bool) -> None:
-        """Note that the run has begun."""
+        """Add the event that the run has started."""
         until = ", up to now (--once)" if once else ""
         self.note(EventKind.START, f"sparkmirror {release} with {partitions} partitions{until}")
 
     def because(self, reason: str) -> None:
-        """Why the run is about to end, in a few words."""
+        """Note why the run is about to end, in a few words; `end` writes it."""
         with self._lock:
             if reason not in self._reasons:
                 self._reasons.append(reason)
@@ -140,13 +141,13 @@ class History:
     ) -> None:
         event = Event(self._flow.name, time_ms, kind, text, code, self._run_id, self._host)
         with self._lock:
-            # What became of the run before stands in front of our start.
+            # The end of the previous run comes before our start.
             (self._waiting.appendleft if first else self._waiting.append)(event)
 
     def flush(self) -> None:
-        """Write what was noted since the last call; at the first one, look at what is there.
+        """Write the events since the last call. The first call also deletes the oldest events.
 
-        Raises `MirrorError`: what was not written waits for the next call.
+        Raises `MirrorError`; the events are then written at the next call.
         """
         with self._flushing:
             self._flush()
@@ -168,9 +169,9 @@ class History:
                     self._waiting.popleft()
 
     def _tidy(self) -> None:
-        """Take out what is too old; note what became of the run before.
+        """Delete the oldest events. Add one for the previous run if it did not report its end.
 
-        How the flow was taken tells that. The clocks of two machines do not.
+        How this run took the flow decides what that event says. The clocks of two hosts do not.
         """
         keys: dict[bytes, Event] = {}
         driver: DriverReport | None = None
@@ -189,7 +190,7 @@ class History:
             self._note(EventKind.TAKEOVER, self.taken, "", self._now_ms(), first=True)
         elif driver is not None and not driver.ended and not mm1:
             who = f"run {driver.run_id} on {driver.host}"
-            text = f"{who} ended without a word: this is its last report"
+            text = f"{who} ended without reporting its end: this is its last report"
             self._note(EventKind.LOST, text, "", driver.time_ms, first=True)
         self._write([(key, None) for key in list(keys)[:-KEPT_MAX]])
 
@@ -202,7 +203,10 @@ class History:
 def standing_still(
     assigned: Mapping[TopicPartition, Halt], reports: Iterable[SlotProgress]
 ) -> dict[TopicPartition, Halt]:
-    """What stands still, by the newest report of each partition; ``assigned``: given to no slot."""
+    """All halted partitions: those in ``assigned``, and those by the newest slot reports.
+
+    ``assigned``: halts of partitions that no slot gets.
+    """
     found: dict[TopicPartition, Halt] = {}
     for report in sorted(reports, key=lambda report: report.time_ms):
         for p in report.partitions:
@@ -214,9 +218,9 @@ def standing_still(
 
 
 class HaltWatch:
-    """Makes events of halts: one when a partition stops, one when it has been well for a while.
+    """Adds events for halts: one when a partition halts, one when it has recovered for a while.
 
-    A partition that is tried again and stops again makes no new one.
+    A retry that halts again with the same code adds no event.
     """
 
     def __init__(self, history: History) -> None:
@@ -225,7 +229,7 @@ class HaltWatch:
         self._well_since: dict[TopicPartition, int] = {}
 
     def look(self, halts: Mapping[TopicPartition, Halt], now_ms: int) -> None:
-        """Note what has changed; ``halts``: what stands still at ``now_ms``."""
+        """Add events for changes. ``halts``: the halted partitions at ``now_ms`` (epoch ms)."""
         new = [tp for tp, halt in sorted(halts.items()) if self._open.get(tp) != halt.code]
         for tp in new[:_TOLD_MAX]:
             halt = halts[tp]

@@ -1,7 +1,7 @@
-"""What a run of a flow would change on the clusters, found out without changing anything.
+"""Plan of a flow: what a run would change on the clusters. Changes nothing.
 
-Each planner looks at both clusters with the functions of a running mirror, and tells the actions
-that these plan as `Change`. `PLANNERS` is the list; they come in the order of a start.
+Each planner observes and plans with the functions of a running mirror, and returns their actions as
+`Change`. `PLANNERS` has them in the order in which a run starts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Planner = Callable[[Look], Iterator[Change]]
 
 
 def plan_flow(look: Look) -> FlowPlan:
-    """All changes of one flow. What one planner cannot find out does not hold up the others."""
+    """All changes of one flow. The errors of planners that fail are in ``failures``."""
     changes: list[Change] = []
     failures: list[MirrorError] = []
     for planner in PLANNERS:
@@ -37,7 +37,7 @@ def plan_flow(look: Look) -> FlowPlan:
 
 
 def internal_topics(look: Look) -> Iterator[Change]:
-    """The mirror's own topics on the target, as `control.topics.internal_topics` makes them."""
+    """Internal topics to create on the target (`control.topics.internal_topics`)."""
     present = look.target.topics(internal_names(look.flow))
     brokers = len(look.target.describe().brokers)
     try:
@@ -49,7 +49,7 @@ def internal_topics(look: Look) -> Iterator[Change]:
 
 
 def dead_letters(look: Look) -> Iterator[Change]:
-    """Dead-letter topics that are made, as `control.topics.dead_letters` does it."""
+    """Dead-letter topics to create (`control.topics.dead_letters`)."""
     remote = {topic: look.wanted.remote(topic) for topic in sorted(look.topics.source)}
     wanted = plan_dead_letter_topics(remote, look.flow)
     present = look.target.topics([new.name for new in wanted])
@@ -57,7 +57,7 @@ def dead_letters(look: Look) -> Iterator[Change]:
 
 
 def topics(look: Look) -> Iterator[Change]:
-    """Remote topics that are made or grow, as `control.topics.sync` does it."""
+    """Remote topics to create or grow (`control.topics.sync`)."""
     alias = look.target.alias
     for action in plan_topics(look.topics, look.flow, look.wanted):
         if isinstance(action, CreateTopic):
@@ -77,7 +77,7 @@ def topics(look: Look) -> Iterator[Change]:
 
 
 def configs(look: Look) -> Iterator[Change]:
-    """Configs of remote topics that exist, as `control.topics.config_sync` brings them in step."""
+    """Configs to set or reset on existing remote topics (`control.topics.config_sync`)."""
     if look.flow.mode is not MirrorMode.MM2 or not look.flow.topics.sync_configs_enabled:
         return
     if not look.remote:
@@ -96,7 +96,7 @@ def configs(look: Look) -> Iterator[Change]:
 
 
 def acls(look: Look) -> Iterator[Change]:
-    """ACLs that remote topics lack, as `control.topics.acl_sync` adds them."""
+    """ACLs to add to remote topics (`control.topics.acl_sync`)."""
     if look.flow.mode is not MirrorMode.MM2 or not look.flow.topics.sync_acls_enabled:
         return
     for binding in plan_acls(observe_acls(look.source, look.target), look.wanted):

@@ -1,7 +1,7 @@
-"""The planners of what consumer groups need: internal topics, checkpoints, group offsets.
+"""Plan of what consumer groups need: internal topics, checkpoints, group offsets.
 
-Offsets are translated with what both clusters hold now, by the code of a running mirror; nothing
-is written.
+Offsets are translated by the code of a running mirror, from what both clusters hold now. Nothing is
+written.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class GroupsFound:
-    """The groups of a flow as its next round would find them.
+    """The groups of a flow as the next checkpoint round would find them.
 
-    ``committed``: offsets on the source by group, or why they cannot be read. ``stored``: the
-    checkpoints there are, ``new``: those that would be emitted.
+    ``committed``: offsets on the source by group, or the error of reading them. ``stored``: the
+    existing checkpoints. ``new``: the checkpoints that would be emitted.
     """
 
     committed: Mapping[str, Mapping[TopicPartition, Committed] | MirrorError]
@@ -54,7 +54,7 @@ class GroupsFound:
 
 
 def offset_topics(look: Look) -> Iterator[Change]:
-    """The topics of offset syncs, runs and checkpoints that would be made."""
+    """The topics of offset syncs, runs and checkpoints to create."""
     wanted = offset_topics_of(look.flow)
     if look.flow.checkpoints.enabled:
         wanted.append(("target", checkpoints_topic(look.flow)))
@@ -73,7 +73,7 @@ def _missing(cluster: Cluster, topic: CompactedTopic) -> Iterator[Change]:
 
 
 def plan_heartbeats(settings: HeartbeatSettings, target: Cluster) -> FlowPlan:
-    """The heartbeats topic of one pair of clusters, whether or not a flow goes there."""
+    """The heartbeats topic of one pair of clusters; it needs no flow between them."""
     try:
         changes = tuple(_missing(target, heartbeats_topic(settings)))
     except MirrorError as error:
@@ -82,7 +82,7 @@ def plan_heartbeats(settings: HeartbeatSettings, target: Cluster) -> FlowPlan:
 
 
 def find_groups(look: Look) -> GroupsFound:
-    """Groups, their offsets and checkpoints. Raises `MirrorError` when a cluster is away."""
+    """Groups, their offsets and checkpoints. Raises `MirrorError` if a cluster is unavailable."""
     flow, rules = look.flow, CheckpointRules(look.flow)
     names = wanted_groups(flow, look.source.groups())
     committed = look.source.committed_by_group(names)
@@ -113,7 +113,7 @@ def find_groups(look: Look) -> GroupsFound:
 
 
 def groups(look: Look) -> Iterator[Change]:
-    """The next checkpoints, one change per group, and the offsets committed after them."""
+    """The next checkpoints, one change per group, and the group offsets to commit after them."""
     if not look.flow.checkpoints.enabled:
         return
     found = find_groups(look)

@@ -1,1 +1,1 @@
-"""Topics of the target: found, made, and kept equal to those of the source."""
+"""Topics on the target: discovery, creation, sync of configs and ACLs, heartbeats."""

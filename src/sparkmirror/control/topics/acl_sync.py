@@ -1,7 +1,7 @@
-"""ACLs of remote topics, copied from those of their source topics: observe, plan, apply.
+"""ACL sync: adds the ACLs of source topics to their remote topics.
 
-The rules are MirrorMaker 2's (4.3): bindings are added, never removed, and nobody gets the right to
-write to a remote topic.
+The rules are those of MirrorMaker 2 4.3 (``MirrorSourceConnector``): bindings are added, never
+removed, and no binding allows writing to a remote topic.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class ObservedAcls:
 
 
 def observe_acls(source: Cluster, target: Cluster) -> ObservedAcls:
-    """Ask both clusters; the target only if there is anything to compare. Raises `MirrorError`.
+    """Read the topic ACLs of the source and, if it has any, of the target. Raises `MirrorError`.
 
-    While nothing has changed on a cluster its bindings are the very same tuple.
+    As long as the ACLs of a cluster have not changed, its tuple is the same object.
     """
     found = source.topic_acls()
     return ObservedAcls(found, target.topic_acls(operation="Alter") if found else ())
 
 
 def wanted_acls(source: Iterable[AclBinding], topics: FlowTopics) -> Iterator[AclBinding]:
-    """What MirrorMaker 2 creates on the target for these ACLs of the source. Pure.
+    """The bindings that MirrorMaker 2 creates on the target for the bindings ``source``. Pure.
 
-    Of literal bindings on topics that the flow mirrors, all but permissions to write. A permission
-    for all operations becomes one to read; denials are copied as they are.
+    Only literal bindings on mirrored topics count. ALLOW WRITE is left out, ALLOW ALL becomes
+    ALLOW READ. DENY bindings are copied.
     """
     for binding in source:
         allowed = binding.permission == "ALLOW"
@@ -69,7 +69,7 @@ def _same(one: ObservedAcls, other: ObservedAcls) -> bool:
 
 
 class AclSync:
-    """The job of one flow: each `round` brings the ACLs of its remote topics in step."""
+    """The ACL sync of one flow. ``say`` takes notices for the user."""
 
     def __init__(
         self,
@@ -88,7 +88,10 @@ class AclSync:
         self._in_step: ObservedAcls | None = None
 
     def round(self) -> None:
-        """One comparison. Raises `MirrorError` when a cluster does not answer or allow it."""
+        """Compare once, and add missing ACLs. An ACL that cannot be created becomes a notice.
+
+        Raises `MirrorError` if a cluster does not respond or denies the request.
+        """
         observed = observe_acls(self._source, self._target)
         known = self._in_step
         if known is not None and _same(known, observed):
@@ -102,7 +105,7 @@ class AclSync:
             if error is not None
         ]
         self._notices.replace([*self._without_authorizer(observed), *failed])
-        # Thousands of bindings that were in step need no look while they are what they were.
+        # Unchanged ACLs that were in sync are not compared again: there may be thousands.
         self._in_step = None if missing else observed
 
     def _tell(self, added: Sequence[AclBinding]) -> None:
@@ -119,5 +122,5 @@ class AclSync:
                 yield (
                     cluster.alias,
                     f"{self._flow.name}: topic ACLs are not synchronised: {cluster.alias} has no "
-                    "authorizer. sync.topic.acls.enabled=false leaves out this remark",
+                    "authorizer. sync.topic.acls.enabled=false switches this notice off",
                 )

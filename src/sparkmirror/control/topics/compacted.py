@@ -1,4 +1,4 @@
-"""The small compacted topics that MirrorMaker 2 keeps its state in: made when missing, followed."""
+"""Creates and reads small compacted topics with one partition, as MirrorMaker 2 uses for state."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from sparkmirror.wire.cluster.views import NewTopic
 __all__ = ["COMPACTED", "CompactedTopic", "TopicFollower", "create_compacted", "plan_compacted"]
 
 COMPACTED = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
-"""Configs of a compacted topic of the mirror's own.
+"""Configs of the mirror's own compacted topics.
 
-Brokers refuse records from more than an hour ahead of their clocks (Kafka 4's default). What time
-it is on the mirror's machine must not matter to what it needs itself: the brokers stamp that.
+By default Kafka 4 rejects records with timestamps more than an hour ahead of the broker's clock.
+LogAppendTime makes these topics independent of the clock of the mirror's machine.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class CompactedTopic:
-    """A topic with one partition that is made when it is missing.
+    """A topic with one partition that is created if missing.
 
-    ``factor``: replication factor, from the setting ``key``; -1 leaves it to the broker.
-    ``at_most_brokers``: make do with as many replicas as there are brokers. ``own_times``: records
-    keep the times that they are written with.
+    ``factor``: replication factor, from the setting ``key``; -1 means the broker's default.
+    ``at_most_brokers``: use fewer replicas if there are fewer brokers. ``own_times``: records keep
+    the timestamps of their producer.
     """
 
     name: str
@@ -38,7 +38,11 @@ class CompactedTopic:
 
 
 def plan_compacted(cluster: Cluster, wanted: CompactedTopic) -> NewTopic | None:
-    """What is to be created, None when the topic is there. Raises `MirrorError`, when it cannot."""
+    """The topic to create; None if it exists.
+
+    Raises `TopicError` if there are too few brokers for the replication factor, and other
+    `MirrorError`.
+    """
     if wanted.name in cluster.topics([wanted.name]):
         return None
     brokers = len(cluster.describe().brokers)
@@ -56,9 +60,9 @@ def plan_compacted(cluster: Cluster, wanted: CompactedTopic) -> NewTopic | None:
 
 
 def create_compacted(cluster: Cluster, wanted: CompactedTopic) -> str:
-    """Create the topic when it is missing; the notice, "" when it was there.
+    """Create the topic if it is missing; returns a notice, or "" if it exists.
 
-    Raises `MirrorError`. An existing topic is left as it is.
+    An existing topic is not changed. Raises `MirrorError`.
     """
     new = plan_compacted(cluster, wanted)
     if new is None:
@@ -70,7 +74,7 @@ def create_compacted(cluster: Cluster, wanted: CompactedTopic) -> str:
 
 
 class TopicFollower:
-    """Reads partition 0 of one topic, from its beginning and then what is new; one owner thread."""
+    """Reads partition 0 of one topic from the start of the log on. For one thread."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self.topic = topic
@@ -79,9 +83,9 @@ class TopicFollower:
         self._tail: TopicTail | None = None
 
     def read(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Keys and values up to the present end, from where the last call stopped.
+        """Keys and values from where the last call stopped, up to the current end.
 
-        Raises `MirrorError`, also when the topic does not exist; the next call goes on.
+        Raises `MirrorError`, for example if the topic does not exist; the next call continues.
         """
         if self._tail is None:
             self._tail = self._cluster.tail(self.topic, partitions=[0])
@@ -90,7 +94,7 @@ class TopicFollower:
             yield key, value
 
     def close(self) -> None:
-        """Close the connection. Raises `MirrorError` when it does not close in peace."""
+        """Close the connection. Raises `MirrorError` if that fails."""
         tail, self._tail = self._tail, None
         if tail is not None:
             tail.close()

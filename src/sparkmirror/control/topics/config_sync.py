@@ -1,7 +1,8 @@
-"""Configs of remote topics, kept equal to those of their source topics: observe, plan, apply.
+"""Config sync: keeps configs of remote topics equal to those of their source topics.
 
-Which config is set and which goes back to its default is MirrorMaker 2's decision (4.3), made by
-`wanted_changes`; `plan_configs` leaves out what is so already and what the target does not know.
+`wanted_changes` decides, by the rules of MirrorMaker 2 4.3, which config is set and which is reset
+to its default. `plan_configs` leaves out changes that are already in effect, and configs that the
+target does not know.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ log = logging.getLogger(__name__)
 Configs = Mapping[str, ConfigEntry]
 
 _OWN = "DYNAMIC_TOPIC_CONFIG"
-# Kafka 4 removed these; only asked where a target does not show what it knows.
+# Removed in Kafka 4. Only used if the target does not show which configs it knows.
 _REMOVED_IN_KAFKA_4 = frozenset({"message.format.version", "message.downconversion.enable"})
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedConfigs:
-    """Configs of the source topics and of the remote topics, or why they could not be read.
+    """Configs of source topics and remote topics, or the error of reading them.
 
-    Both by source topic. ``remote``: the remote topic of each.
+    All mappings are by source topic. ``remote``: name of the remote topic.
     """
 
     remote: Mapping[str, str]
@@ -55,9 +56,9 @@ class ObservedConfigs:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """One config of a remote topic. ``value`` None: back to the target's default.
+    """One config of a remote topic. ``value`` None: reset to the target's default.
 
-    ``present``: its value now, None where the target does not tell.
+    ``present``: the current value; None if the target does not return it.
     """
 
     name: str
@@ -72,7 +73,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigs:
-    """What is to change on the remote topic of ``topic``."""
+    """The config changes on the remote topic of source topic ``topic``."""
 
     topic: str
     remote_topic: str
@@ -81,8 +82,10 @@ class AlterConfigs:
 
 @dataclass(frozen=True, slots=True)
 class ConfigPlan:
-    """Changes in topic order; ``errors`` by source topic; ``unknown``: configs that the target does
-    not have, with the source topics that set them.
+    """Changes in topic order, and what cannot be synced.
+
+    ``errors``: by source topic. ``unknown``: configs that the target does not know, with the source
+    topics that set them.
     """
 
     actions: tuple[AlterConfigs, ...] = ()
@@ -94,10 +97,10 @@ class ConfigPlan:
 
 
 def observe_configs(source: Cluster, target: Cluster, remote: Mapping[str, str]) -> ObservedConfigs:
-    """Describe the topics on both sides, in batches; ``remote``: remote topic by source topic.
+    """Describe the topics on both sides, in batches. ``remote``: remote topic by source topic.
 
-    Raises `MirrorError` when a cluster does not answer. Topics that are gone meanwhile are errors
-    of these topics.
+    A topic that was deleted meanwhile is an error of that topic. Raises `MirrorError` if a cluster
+    does not respond.
     """
     with ThreadPoolExecutor(1, "configs") as pool:
         here = pool.submit(source.topic_configs, remote)
@@ -110,8 +113,9 @@ def observe_configs(source: Cluster, target: Cluster, remote: Mapping[str, str])
 
 
 def known_configs(target: Cluster, topics: Sequence[str]) -> frozenset[str] | None:
-    """The topic configs that the target's brokers know, told by the first of ``topics`` that may
-    be described; None when none may be.
+    """The topic configs that the target's brokers know, read from the first of ``topics``.
+
+    None if ``topics`` is empty or the topic may not be described. Raises `MirrorError`.
     """
     for described in target.topic_configs(topics[:1]).values():
         if not isinstance(described, MirrorError):
@@ -123,11 +127,11 @@ def known_configs(target: Cluster, topics: Sequence[str]) -> frozenset[str] | No
 
 
 def wanted_changes(configs: Configs, flow: FlowSettings) -> dict[str, str | None]:
-    """What MirrorMaker 2 sends for a topic with these source configs: value, or None for "delete".
+    """The changes that MirrorMaker 2 sends for these source configs: a value, or None to reset.
 
-    Left alone: what is read-only or sensitive, what the source broker's own file sets, and what
-    ``config.properties.exclude`` names. A config at Kafka's default is deleted, or set where
-    ``use.defaults.from=source``; all others are set. Pure.
+    Left out are configs that are read-only, sensitive, or set in the source broker's own file, and
+    those named by ``config.properties.exclude``. A config at Kafka's default is reset, or set with
+    ``use.defaults.from=source``. All others are set. Pure.
     """
     copied = TopicFilter((".*",), flow.topics.config_properties_exclude)
     from_source = flow.topics.use_defaults_from == "source"
@@ -143,19 +147,19 @@ def wanted_changes(configs: Configs, flow: FlowSettings) -> dict[str, str | None
 
 
 def plan_configs(observed: ObservedConfigs, flow: FlowSettings) -> ConfigPlan:
-    """The changes that `wanted_changes` asks for and that are not so yet. Pure.
+    """The changes of `wanted_changes` that are not in effect yet. Pure.
 
-    A deletion is left out where ``sync.topic.configs.keep`` names the config.
+    A config named by ``sync.topic.configs.keep`` is never reset.
     """
     actions: list[AlterConfigs] = []
     errors: dict[str, MirrorError] = {}
     unknown: dict[str, list[str]] = {}
-    # Topics with the same configs share a mapping (`wire.admin.config_decoder`): one look at a pair
-    # of them is enough for all topics that have it.
+    # Topics with equal configs share one mapping object (`wire.admin.config_decoder`), so each
+    # pair of mappings is compared only once.
     compared: dict[tuple[int, int], tuple[tuple[ConfigChange, ...], tuple[str, ...]]] = {}
     for topic in sorted(observed.remote):
         source, target = observed.source.get(topic, {}), observed.target.get(topic, {})
-        # A topic that is gone, or not there yet, is the next discovery's business.
+        # A topic that was deleted, or does not exist yet, is left to the next discovery.
         if isinstance(source, TopicError) or isinstance(target, TopicError):
             continue
         if isinstance(source, MirrorError):
@@ -180,7 +184,7 @@ def plan_configs(observed: ObservedConfigs, flow: FlowSettings) -> ConfigPlan:
 def _compare(
     source: Configs, target: Configs, flow: FlowSettings
 ) -> tuple[tuple[ConfigChange, ...], tuple[str, ...]]:
-    """What is to change on one topic, and the configs that its target does not know."""
+    """The changes on one topic, and the configs that the target does not know."""
     kept = TopicFilter(flow.topics.sync_configs_keep)
     changes, lacking = [], []
     for name, value in wanted_changes(source, flow).items():
@@ -194,7 +198,7 @@ def _compare(
 
 
 def _is_so(present: ConfigEntry, value: str | None) -> bool:
-    """Whether the target has the topic's own value ``value``, or none of its own for None."""
+    """Whether the topic's own config is ``value``; None: whether it has no own config."""
     own = present.source == _OWN
     return not own if value is None else own and present.value == value
 
@@ -202,10 +206,11 @@ def _is_so(present: ConfigEntry, value: str | None) -> bool:
 def config_to_create_with(
     configs: Configs, flow: FlowSettings, known: frozenset[str] | None = None
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The configs a remote topic is created with, and those that the target does not know. Pure.
+    """The configs to create a remote topic with, and non-default ones that the target lacks. Pure.
 
-    As `wanted_changes` sets them. ``known``: the target's configs; None: all but those that Kafka 4
-    removed, since a current broker would refuse the whole topic for one of them.
+    The values are those of `wanted_changes`. ``known``: the configs that the target knows. None:
+    all except those removed in Kafka 4, because one of them would make a current broker reject the
+    creation.
     """
     wanted = {
         name: value for name, value in wanted_changes(configs, flow).items() if value is not None
@@ -219,7 +224,10 @@ def config_to_create_with(
 
 
 def apply_configs(target: Cluster, actions: Iterable[AlterConfigs]) -> dict[str, MirrorError]:
-    """Carry out ``actions``; errors by source topic. Raises `MirrorError` without any answer."""
+    """Apply ``actions``; returns errors by source topic.
+
+    Raises `MirrorError` if the target does not respond.
+    """
     by_remote = {action.remote_topic: action for action in actions}
     outcomes = target.alter_topic_configs(
         {
@@ -235,9 +243,9 @@ def apply_configs(target: Cluster, actions: Iterable[AlterConfigs]) -> dict[str,
 
 
 class ConfigSync:
-    """The job of one flow: each `round` compares the configs of the topics that are mirrored.
+    """The config sync of one flow.
 
-    ``remote`` gives the remote topic of each mirrored topic; ``say`` takes notices for the user.
+    ``remote`` returns the remote topic of each mirrored topic. ``say`` takes notices for the user.
     """
 
     def __init__(
@@ -256,7 +264,10 @@ class ConfigSync:
         self._notices = Notices(say)
 
     def round(self) -> None:
-        """One comparison. Raises `MirrorError` when a cluster does not answer."""
+        """Compare once, and apply changes. Errors of single topics become notices.
+
+        Raises `MirrorError` if a cluster does not respond.
+        """
         remote = self._remote()
         if not remote:
             return

@@ -1,4 +1,4 @@
-"""The dead-letter topics of a flow: made before a record may need them."""
+"""The dead-letter topics of a flow: created before they are needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparkmirror.names.replication_policy import FaultPolicy, dead_letter_topic
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import NewTopic
 
-# What was refused elsewhere for its size or its time must find a place here, and stay there.
+# Dead letters must be accepted whatever their size or timestamp, and must not expire.
 _CONFIGS = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -20,7 +20,7 @@ _CONFIGS = {
 
 
 def plan_dead_letter_topics(remote: Mapping[str, str], flow: FlowSettings) -> list[NewTopic]:
-    """The dead-letter topics that the flow may need for ``remote`` (by source topic). Pure."""
+    """Dead-letter topics that the flow may need. ``remote``: remote topic by source topic. Pure."""
     policy = FaultPolicy(flow.faults)
     return [
         NewTopic(dead_letter_topic(name), 1, flow.topics.replication_factor, _CONFIGS)
@@ -32,9 +32,9 @@ def plan_dead_letter_topics(remote: Mapping[str, str], flow: FlowSettings) -> li
 def create_dead_letter_topics(
     target: Cluster, remote: Mapping[str, str], flow: FlowSettings
 ) -> list[str]:
-    """Make those that are missing; one line per topic made, or not made and why.
+    """Create missing dead-letter topics; returns a notice per topic created or not created.
 
-    Raises `MirrorError` when the target does not answer.
+    Raises `MirrorError` if the target does not respond.
     """
     wanted = plan_dead_letter_topics(remote, flow)
     present = target.topics([topic.name for topic in wanted])

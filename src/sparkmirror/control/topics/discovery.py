@@ -1,4 +1,4 @@
-"""Which topics a flow mirrors at this moment: found, created, grown, and told of."""
+"""Discovery: finds the topics of a flow, creates and grows remote topics, and reports halts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOPICS_TOLD_MAX = 10
 
 
 class Discovery:
-    """Looks at the topics of one flow; ``say`` takes one-line notices for the user."""
+    """Discovers the topics of one flow. ``say`` takes one-line notices for the user."""
 
     def __init__(
         self,
@@ -40,9 +40,10 @@ class Discovery:
         self._said: set[str] = set()
 
     def look(self, *, first: bool) -> Assignment:
-        """Discover, create and grow; what the flow mirrors now. Raises `MirrorError`.
+        """Discover topics, create and grow remote topics; returns what the flow mirrors now.
 
-        ``first``: nothing is mirrored yet, so topics that all fail are the run's failure.
+        ``first``: nothing is mirrored yet, so if every topic fails, the error of one is raised.
+        Raises other `MirrorError`.
         """
         observed = observe_topics(
             self._source, self._target, self._wanted, [control_topic(self._settings)]
@@ -56,7 +57,7 @@ class Discovery:
             self._say(f"{self._target.alias}: {more} more topics created or grown")
         assignment = assign(observed, self._settings, errors, self._wanted)
         if errors and not assignment.partitions and first:
-            raise next(iter(errors.values()))  # nothing at all can start: say why and stop
+            raise next(iter(errors.values()))  # nothing can be mirrored: the run ends with this
         self._tell_halts(assignment)
         remote = {p.topic: p.remote_topic for p in assignment.partitions}
         for line in create_dead_letter_topics(self._target, remote, self._settings):

@@ -1,8 +1,8 @@
-"""Heartbeats of ``source->target``: a record a second that says the mirror is alive.
+"""Heartbeats of ``source->target``: records that show that the mirror is alive.
 
-They are written to the target, whether or not a flow goes there: the heartbeats that a flow A->B
-mirrors to ``A.heartbeats`` are those of B->A on A, which is how MirrorMaker 2's clients find
-upstream clusters and count hops.
+They are written to the target, even if no flow goes there. A flow A->B mirrors the heartbeats of
+B->A, which are on A, to ``A.heartbeats``; MirrorMaker 2's clients use that topic to find upstream
+clusters and to count hops (``MirrorClient``, KIP-382).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def heartbeats_topic(settings: HeartbeatSettings) -> CompactedTopic:
 
 
 class HeartbeatJob:
-    """Writes heartbeats; one owner thread. ``say`` takes one-line notices for the user."""
+    """Writes heartbeats. For one thread. ``say`` takes one-line notices for the user."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class HeartbeatJob:
         self._topic_is_there = False
 
     def beat(self) -> None:
-        """One heartbeat; makes the topic before the first one. Raises `MirrorError`."""
+        """Write one heartbeat; the first call creates the topic. Raises `MirrorError`."""
         settings = self.settings
         if not self._topic_is_there:
             self._make_topic()

@@ -1,4 +1,4 @@
-"""The mirror's own topics on the target: control, orders, gap records, Connect's offsets."""
+"""Creates internal topics on the target: control, orders, gap records, Connect's offset storage."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = [
 ]
 
 _FACTOR_KEY = "offset.storage.replication.factor"
-# The controller answers that a topic is made before the brokers have heard of it, and they hear of
-# it before it has a leader. A busy broker takes seconds for either. What is not seen at all may be
-# hidden from us: that is for others to report.
+# The controller reports a topic as created before the brokers know it, and they know it before it
+# has a leader. Either may take a busy broker seconds. A topic that stays invisible may be one that
+# this client may not describe; that is reported elsewhere (`control.permissions.missing`).
 _UNSEEN_S_MAX = 8.0
 _LEADERLESS_S_MAX = 30.0
 _ASK_AGAIN_S = 0.05
@@ -41,16 +41,17 @@ def plan_internal_topics(
 ) -> list[NewTopic]:
     """The internal topics of ``flow`` that are missing on its target. Pure.
 
-    The control topic and orders hold little that outlives a run, and gap records stop no mirror:
-    they make do with the brokers there are. The offset storage topic gets exactly the replication
-    factor asked for.
+    The topics of control, orders and gap records get fewer replicas if there are fewer brokers: the
+    first two hold little that outlives a run, and gap records must not keep a mirror from starting.
+    The offset storage topic gets exactly the configured replication factor, or `TopicError` is
+    raised.
     """
     factor = flow.offset_storage_replication_factor
     missing = []
     if control_topic(flow) not in present:
         configs = {
             **COMPACTED,
-            # Progress comes every second: without small segments nothing would be compacted soon.
+            # Progress is written every second; only small segments are compacted soon.
             "segment.bytes": str(16 * 1024 * 1024),
             "segment.ms": str(10 * 60 * 1000),
             "min.cleanable.dirty.ratio": "0.1",
@@ -78,7 +79,7 @@ def plan_internal_topics(
 
 
 def internal_names(flow: FlowSettings) -> list[str]:
-    """The names of all that `plan_internal_topics` knows."""
+    """The names of all topics that `plan_internal_topics` may create."""
     return [
         *(control_topic(flow), orders_topic(flow)),
         *(gaps_topic(flow), offset_storage_topic(flow)),
@@ -88,12 +89,12 @@ def internal_names(flow: FlowSettings) -> list[str]:
 def create_internal_topics(
     target: Cluster, flow: FlowSettings, *, wait: Callable[[float], None] = time.sleep
 ) -> list[str]:
-    """Create what is missing; one line per topic made. Existing topics are left as they are.
+    """Create the missing internal topics; returns a notice per topic created.
 
-    They can be read when this returns, unless nobody may describe them: ``wait`` (seconds) comes
-    between two looks. Raises `MirrorError`: nothing works without these topics, but that of orders:
-    where it may not be made, a line says so. A control topic with too few partitions (made by the
-    broker's auto-creation) is grown.
+    Existing topics are not changed, except that a control topic with too few partitions (created by
+    the broker's auto-creation) is grown. New topics can normally be read on return; ``wait``
+    (seconds) is called between two checks. If the orders topic may not be created, a notice says
+    so. Raises `MirrorError` for any other failure: the mirror cannot work without these topics.
     """
     names = internal_names(flow)
     present = target.topics(names)
@@ -104,8 +105,8 @@ def create_internal_topics(
     ).items():
         if isinstance(outcome.error, Denied) and topic == orders_topic(flow):
             done.append(
-                f"{flow.name}: pause, resume and drain need Write on {control_topic(flow)} as long "
-                f"as they have no topic of their own: {outcome.error}"
+                f"{flow.name}: pause, resume and drain need Write on {control_topic(flow)}, as the "
+                f"topic of orders cannot be created: {outcome.error}"
             )
             continue
         if outcome.error is not None:

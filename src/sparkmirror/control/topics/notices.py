@@ -1,4 +1,4 @@
-"""What a repeated job says: each complaint when it first holds, not in every round."""
+"""Notices of repeated jobs: each problem is reported once, not in every round."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ _SHOWN_MAX = 5
 
 
 def first_few(names: Sequence[str]) -> str:
-    """The first names of a list, and how many more there are."""
+    """The first names of a list as text, and the number of the others."""
     shown = ", ".join(names[:_SHOWN_MAX])
     more = len(names) - _SHOWN_MAX
     return shown if more <= 0 else f"{shown} and {more} more"
 
 
 class Notices:
-    """Complaints that hold at present, by key; ``say`` gets those that are new or changed."""
+    """The current problems, by key. ``say`` gets those that are new or changed."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._holding: dict[str, str] = {}
 
     def replace(self, complaints: Iterable[tuple[str, str]]) -> None:
-        """The complaints, as (key, line), of the round that has just ended.
+        """Set the problems, as (key, line), of the round that has just ended.
 
-        Of many new ones the first few are said; the others go to the log alone.
+        Of many new ones the first few are shown; the others are only logged.
         """
         holding = dict(complaints)
         new = [line for key, line in holding.items() if self._holding.get(key) != line]

@@ -1,4 +1,4 @@
-"""What planners and comparisons share: one look at both clusters of a flow, and what they say."""
+"""What planners and comparisons share: the observed clusters of a flow, and planned changes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Change", "FlowPlan", "Look", "creation"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that would be done.
+    """One planned change.
 
-    ``cluster``: where. ``action``: ``create-topic``, ``grow-topic``, ``set-config``,
-    ``reset-config``, ``add-acl``, ``emit-checkpoints`` or ``set-offset``; ``refuse`` for what would
-    fail, with the reason in ``details``. ``subject``: the topic that changes, or the group.
-    ``topic``: the source topic, empty where there is none.
+    ``cluster``: alias of the cluster. ``action``: ``create-topic``, ``grow-topic``, ``set-config``,
+    ``reset-config``, ``add-acl``, ``emit-checkpoints`` or ``set-offset``; ``refuse`` for an action
+    that would fail, with the reason in ``details``. ``subject``: the topic or group that changes.
+    ``topic``: the source topic; empty if there is none.
     """
 
     cluster: str
@@ -38,7 +38,7 @@ class Change:
 def creation(
     alias: str, new: NewTopic, topic: str = "", more: Mapping[str, object] | None = None
 ) -> Change:
-    """The change that makes ``new``."""
+    """The change that creates topic ``new``; ``more``: further details."""
     details: dict[str, object] = {
         "partitions": new.partitions,
         "replication_factor": new.replication_factor,
@@ -50,7 +50,7 @@ def creation(
 
 @dataclass(frozen=True, slots=True)
 class FlowPlan:
-    """The changes of one flow, and why some planner could not look."""
+    """The changes of one flow, and the errors of planners that failed."""
 
     flow: str
     changes: tuple[Change, ...]
@@ -58,11 +58,11 @@ class FlowPlan:
 
 
 class Look:
-    """Both clusters of one flow, looked at once for all planners.
+    """Both clusters of one flow; what is observed is kept for all planners.
 
-    ``source`` and ``target``: by the admin settings, as a run lists, describes and creates with.
-    ``syncs`` and ``checkpoints``: where and how the topics of these names are read; default: by the
-    admin settings too.
+    ``source`` and ``target`` use the admin settings, as a run does to list, describe and create.
+    ``syncs`` and ``checkpoints`` are the clients that read the topics of offset syncs and of
+    checkpoints; the default is the admin client of the cluster.
     """
 
     def __init__(
@@ -91,6 +91,6 @@ class Look:
 
     @cached_property
     def remote(self) -> dict[str, str]:
-        """Remote topic by source topic, of those that exist on both sides."""
+        """Remote topic by source topic, for topics that exist on both sides."""
         named = {name: self.wanted.remote(name) for name in sorted(self.topics.source)}
         return {name: remote for name, remote in named.items() if remote in self.topics.target}

@@ -1,8 +1,8 @@
-"""Which source topics a flow mirrors, and their remote topics: observe, plan, apply.
+"""The source topics that a flow mirrors, and their remote topics: observe, plan, apply.
 
-`plan_topics` is pure: it compares what both clusters show and gives actions. One topic that cannot
-be mirrored as asked never holds up the others: it becomes a `Refuse`, or an outcome of
-`apply_topics`, and its partitions are halted in the `Assignment` with the reason.
+`plan_topics` is pure: it compares both clusters and returns actions. A topic that cannot be
+mirrored as configured does not stop the others. It becomes a `Refuse`, or an error of
+`apply_topics`; its partitions are halted in the `Assignment`, with the reason.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _VISIBLE_POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ObservedTopics:
-    """What both clusters show for one flow.
+    """The topics of one flow on both clusters.
 
-    ``source``: the topics that the flow mirrors. ``target``: the remote topics of those that
-    exist. ``configs``: settings of source topics that have no remote topic yet, or why they could
-    not be read. ``target_brokers``: how many brokers the target has. ``known_configs``: the topic
-    configs that they know, None if they do not tell.
+    ``source``: the topics to mirror, by name. ``target``: their existing remote topics, by name.
+    ``configs``: configs of source topics that have no remote topic yet, or the error of reading
+    them. ``target_brokers``: number of brokers. ``known_configs``: the topic configs that the
+    target knows; None if unknown. The last three are only read if a remote topic is missing.
     """
 
     source: Mapping[str, TopicView]
@@ -48,7 +48,7 @@ class ObservedTopics:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
-    """Create the remote topic of ``topic``; ``left_out``: its configs that the target lacks."""
+    """Create the remote topic of ``topic``. ``left_out``: configs that the target does not know."""
 
     topic: str
     new: NewTopic
@@ -67,7 +67,7 @@ class GrowTopic:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """``topic`` cannot be mirrored as asked."""
+    """``topic`` cannot be mirrored as configured."""
 
     topic: str
     error: MirrorError
@@ -78,9 +78,9 @@ Action = CreateTopic | GrowTopic | Refuse
 
 @dataclass(frozen=True)
 class Assignment:
-    """The source partitions of one flow, in topic order, and those that are halted and why.
+    """The source partitions of one flow, in topic order, and the halted ones with the reason.
 
-    A partition is in exactly one of the two.
+    A partition is in one of the two, never in both.
     """
 
     flow: str
@@ -89,7 +89,7 @@ class Assignment:
 
     @cached_property
     def topics(self) -> tuple[str, ...]:
-        """The source topics that are mirrored, wholly or in part."""
+        """The source topics of which at least one partition is mirrored."""
         return tuple(dict.fromkeys(p.topic for p in self.partitions))
 
     @cached_property
@@ -109,10 +109,10 @@ class Assignment:
 def observe_topics(
     source: Cluster, target: Cluster, wanted: FlowTopics, own_topics: Sequence[str] = ()
 ) -> ObservedTopics:
-    """Look at both clusters. Raises `MirrorError` when one of them does not answer.
+    """Read the topics of both clusters. Raises `MirrorError` if one does not respond.
 
-    ``own_topics``: topics of the mirror itself on the target; where no remote topic exists yet,
-    their description tells which configs the target knows.
+    ``own_topics``: internal topics on the target. If no remote topic exists yet, they show which
+    configs the target knows.
     """
     with ThreadPoolExecutor(1, "topics") as pool:
         there = pool.submit(target.topics)
@@ -141,12 +141,12 @@ def observe_topics(
 def plan_topics(
     observed: ObservedTopics, flow: FlowSettings, wanted: FlowTopics | None = None
 ) -> list[Action]:
-    """What has to be done on the target before the flow can mirror, in topic order. Pure.
+    """Actions on the target that mirroring needs, in topic order. Pure.
 
-    Missing remote topics are created with the source's partition count and settings; those with
-    fewer partitions than the source grow (MirrorMaker 2) or are refused (MirrorMaker 1 with kept
-    partitions: a topic may have other producers that hash keys by its partition count), unless
-    records go by key. Never shrinks anything.
+    A missing remote topic is created with the source's partition count and configs. One with fewer
+    partitions than the source is grown (MirrorMaker 2) or refused (MirrorMaker 1 with
+    ``--keep.partitions``: other producers may hash keys by its partition count). If records are
+    partitioned by key, partition counts may differ. No topic ever shrinks.
     """
     wanted = wanted or FlowTopics(flow)
     actions: list[Action] = []
@@ -202,10 +202,10 @@ def _too_few(view: TopicView, present: TopicView, flow: FlowSettings) -> TopicEr
 def apply_topics(
     target: Cluster, actions: Sequence[Action]
 ) -> tuple[dict[str, MirrorError], list[str]]:
-    """Carry out ``actions``; errors by source topic, and one line per thing done.
+    """Apply ``actions``; returns errors by source topic, and one notice per change.
 
-    Waits until the brokers show the new partitions with leaders, at most ten seconds: what is
-    still not there then shows up as retried errors of the pipeline.
+    Waits at most ten seconds until the new partitions are visible and have leaders. After that the
+    data path meets the missing ones as errors, and retries. Raises `MirrorError`.
     """
     errors = {action.topic: action.error for action in actions if isinstance(action, Refuse)}
     done: list[str] = []
@@ -236,7 +236,7 @@ def apply_topics(
     for growth in growths:
         error = outcomes[growth.remote_topic].error
         if error is not None:
-            # Another mirror, or an administrator, may have done it since we looked.
+            # Another mirror, or an administrator, may have grown the topic meanwhile.
             present = target.topics([growth.remote_topic]).get(growth.remote_topic)
             if present is None or present.partitions < growth.partitions:
                 errors[growth.topic] = error
@@ -252,7 +252,7 @@ def apply_topics(
 
 
 def _await_visible(target: Cluster, expected: Mapping[str, int]) -> dict[str, MirrorError]:
-    """Wait for ``expected`` partitions by topic; why topics may not be seen at all, by topic."""
+    """Wait for ``expected`` partition counts; returns errors of topics that may not be seen."""
     hidden: dict[str, MirrorError] = {}
     deadline = time.monotonic() + _VISIBLE_TIMEOUT_S
     waiting = dict(expected)
@@ -262,7 +262,7 @@ def _await_visible(target: Cluster, expected: Mapping[str, int]) -> dict[str, Mi
             if view.partitions >= waiting[name] and not view.leaderless:
                 del waiting[name]
         unseen = [name for name in waiting if name not in views]
-        if unseen:  # who may create a topic need not be allowed to see it
+        if unseen:  # permission to create a topic does not include permission to describe it
             for name, error in target.literal_errors(unseen, operation="Write").items():
                 if isinstance(error, Denied):
                     hidden[name] = error
@@ -282,10 +282,10 @@ def assign(
     errors: Mapping[str, MirrorError],
     wanted: FlowTopics | None = None,
 ) -> Assignment:
-    """The assignment after `apply_topics`; ``errors`` by source topic. Pure.
+    """The assignment after `apply_topics`. ``errors``: by source topic. Pure.
 
-    A topic that could not be created is halted; one that could not grow is halted only in the
-    partitions that the target lacks (MirrorMaker 2), or wholly (MirrorMaker 1).
+    A topic that could not be created is halted. Of a topic that could not grow, the partitions that
+    the target lacks are halted (MirrorMaker 2), or all (MirrorMaker 1).
     """
     wanted = wanted or FlowTopics(flow)
     partitions: list[SourcePartition] = []
@@ -308,7 +308,7 @@ def assign(
 
 
 def describe_changes(before: Assignment, after: Assignment) -> Iterable[str]:
-    """One line per topic that came, went, grew or was made anew between two assignments."""
+    """One line per topic that was added, deleted, grown or recreated between two assignments."""
     old, new = _by_topic(before), _by_topic(after)
     flow = after.flow
     for name in sorted(old.keys() - new.keys()):
@@ -319,7 +319,7 @@ def describe_changes(before: Assignment, after: Assignment) -> Iterable[str]:
         if len(new[name]) != len(old[name]):
             yield f"{flow}: topic {name} has {len(new[name])} partitions now (was {len(old[name])})"
         if new[name][0].topic_id != old[name][0].topic_id:
-            yield f"{flow}: topic {name} was deleted and made anew on the source"
+            yield f"{flow}: topic {name} was deleted and recreated on the source"
 
 
 def _by_topic(assignment: Assignment) -> dict[str, list[SourcePartition]]:

@@ -1,1 +1,1 @@
-"""Whether the target holds what the source holds, record by record."""
+"""``verify``: compares source and target record by record."""

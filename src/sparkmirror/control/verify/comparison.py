@@ -1,7 +1,7 @@
-"""Source topics beside their remote topics, record by record, while the mirror runs or after it.
+"""Compares source partitions with their remote partitions, record by record.
 
-`Offsets` freezes what is compared, `PartitionComparison` compares one partition: from where to
-where, and what the differences are called.
+The mirror may run meanwhile. `Offsets` freezes what is compared. `PartitionComparison` compares one
+partition: it decides where to begin and end, and names the difference.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class PartitionComparison:
         self.later_end = max(self.end, chosen.later_ends.get(tp, 0))
         self.remote_start = chosen.remote_starts.get(self.remote, 0)
         self.remote_end = chosen.remote_ends.get(self.remote, 0)
-        self.remarks = [] if self.times else ["the target stamps its own time: not compared"]
+        self.remarks = [] if self.times else ["the target sets its own timestamps: not compared"]
         self._streams: list[RecordStream] = []
 
     def compared(self) -> PartitionResult:
-        """Compare it as its scope says. Raises `MirrorError`."""
+        """Compare the partition, by its scope. Raises `MirrorError`."""
         if self.tp not in self.c.ends:
             return self._result(
                 EMPTY, None, Difference("no partition", None, None, "no leader at the source")
@@ -89,10 +89,10 @@ class PartitionComparison:
         return Side(stream, times=self.times)
 
     def _target_from(self, side: Side) -> tuple[Side, int] | None:
-        """The target's log from the records on that come next in ``side``; and from which offset.
+        """The target's log from the next records of ``side`` on, and their target offset.
 
-        None when it does not have them. Records of the same content are told apart by what
-        follows; failing that, the first one counts.
+        None if the target does not have them. If several records have the same content, the
+        records after them decide; if that fails, the first one is used.
         """
         at = self.remote_start
         first = side.window(1)
@@ -107,7 +107,7 @@ class PartitionComparison:
                 return there, there.offsets[0]
         return None
 
-    # -- everything ------------------------------------------------------------------------
+    # -- whole partitions ------------------------------------------------------------------
 
     def _whole(self) -> PartitionResult:
         source = self._source(self.start, self.later_end)
@@ -131,7 +131,10 @@ class PartitionComparison:
         return self._stepped(source, found[0])
 
     def _aligned(self, source: Side, target: Side) -> tuple[Side, Side] | Difference:
-        """Both logs from the first record on that they have in common."""
+        """Both logs from their first common record on; or the difference before it.
+
+        If there is no common record, both logs are returned unchanged.
+        """
         found = self._target_from(source)
         if found is not None and found[1] > target.offsets[0]:
             if self.c.earliest[self.tp] == 0:
@@ -151,9 +154,9 @@ class PartitionComparison:
         first = later.offsets[0]
         if self.remote_start == 0:
             at = source.offsets[0]
-            what = f"the target begins with source offset {first}: it lacks what is before"
+            what = f"the target begins with source offset {first}: it lacks the records before it"
             return Difference("missing", at, target.offsets[0], what)
-        self.remarks.append(f"the target has deleted what came before source offset {first}")
+        self.remarks.append(f"the target has deleted the records before source offset {first}")
         return later, target
 
     def _stepped(self, source: Side, target: Side) -> PartitionResult:
@@ -166,12 +169,12 @@ class PartitionComparison:
         return self._result(told, told if rewritten else target.reading, None)
 
     def _end(self, source: Side, target: Side) -> Difference | None:
-        """What is left on one side when the other has ended."""
+        """The difference if one log has records left when the other has ended."""
         if source.fill() and source.offsets[0] < self.end:
             return self._absent(source)
         if self.c.scope.end is None and target.fill():
             at = target.offsets[0]
-            return Difference("extra", None, at, f"the target goes on from its offset {at}")
+            return Difference("extra", None, at, f"the target has more, from its offset {at} on")
         return None
 
     def _absent(self, source: Side) -> Difference:
@@ -182,13 +185,13 @@ class PartitionComparison:
         return Difference("missing", at, None, f"the target lacks source offset {at}")
 
     def _rest(self, source: Side, target: Side, difference: Difference) -> PartitionResult:
-        """The result with a difference; the rest is counted all the same."""
+        """The result for ``difference``; the remaining records are still counted."""
         source.take_before(self.end)
         if self.c.scope.end is None:
             target.take_before(self.remote_end)
         return self._result(source.reading, target.reading, difference)
 
-    # -- stretches -------------------------------------------------------------------------
+    # -- samples ---------------------------------------------------------------------------
 
     def _sampled(self) -> PartitionResult:
         count = self.c.scope.sample
@@ -278,7 +281,7 @@ class PartitionComparison:
             what = f"the target lacks the key of source offset {offset}"
             return Difference("missing", offset, None, what)
         there = theirs[key][0]
-        what = f"source offset {offset} and target offset {there}, of one key, differ"
+        what = f"source offset {offset} and target offset {there} have one key and differ"
         return Difference("differs", offset, there, what)
 
 
@@ -293,7 +296,7 @@ def verify_flow(
     scope: Scope,
     progress: Progress | None = None,
 ) -> list[PartitionResult]:
-    """Compare every chosen partition, in order. Raises `MirrorError`."""
+    """Compare all partitions of ``scope``; results in partition order. Raises `MirrorError`."""
     chosen = Offsets(source, target, flow, scope)
     progress = progress or Progress()
     progress.partitions += len(chosen.pairs)

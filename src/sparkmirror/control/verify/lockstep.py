@@ -1,7 +1,7 @@
-"""A partition beside its copy, record by record in the same step. Pure: runs of records in.
+"""Compares two logs record by record, in lockstep. Pure: it gets runs of records.
 
-Offsets differ between clusters, so records are told apart by what they hold. Where the logs do not
-begin with the same record, `align` looks for the place from which on they agree.
+Offsets differ between clusters, so records are compared by content. If the logs do not begin with
+the same record, `align` finds where they agree.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ _AHEAD = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A few records in a row: what `align` looks for."""
+    """A few consecutive records, for `align` to find."""
 
     times: tuple[int, ...]
     rests: tuple[Buffer, ...]
 
 
 class Side:
-    """One of the two logs: its next records, and count and digest of those that were taken.
+    """One of the two logs: its next records, and count and digest of the records taken.
 
-    ``times`` False: timestamps are not looked at. ``on_take`` hears how many were taken.
+    ``times`` False: timestamps are not compared. ``on_take`` is called with the number of records
+    taken.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Side:
         self._hash = hashlib.sha256()
 
     def fill(self, count: int = 1) -> int:
-        """Read until ``count`` records are there or the log ends; how many there are."""
+        """Read until ``count`` records are available or the log ends; returns how many are."""
         while len(self.offsets) < count:
             run = next(self._runs, None)
             if run is None:
@@ -65,7 +66,7 @@ class Side:
         return len(self.offsets)
 
     def take(self, count: int) -> None:
-        """Count and digest the next ``count`` records, and drop them."""
+        """Count and hash the next ``count`` records, and drop them."""
         parts: list[Buffer] = []
         for time_ms, rest in zip(self.times[:count], self.rests[:count], strict=True):
             parts.append(_SIZES.pack(time_ms, len(rest)))
@@ -76,11 +77,11 @@ class Side:
         self.drop(count)
 
     def drop(self, count: int) -> None:
-        """Leave the next ``count`` records out."""
+        """Drop the next ``count`` records without counting them."""
         del self.offsets[:count], self.times[:count], self.rests[:count]
 
     def take_before(self, end: int) -> int:
-        """Take all that is left below offset ``end``; how many that were."""
+        """Take all remaining records below offset ``end``; returns how many."""
         before = self.taken
         while self.fill():
             count = sum(offset < end for offset in self.offsets)
@@ -90,12 +91,12 @@ class Side:
         return self.taken - before
 
     def window(self, size: int = _WINDOW) -> Window:
-        """The next records, ``size`` of them at most."""
+        """The next records, at most ``size``."""
         count = min(size, self.fill(size))
         return Window(tuple(self.times[:count]), tuple(self.rests[:count]))
 
     def matches(self, window: Window) -> bool:
-        """Whether the next records are those of ``window``, as far as both go."""
+        """Whether the next records are those of ``window``, up to the shorter of the two."""
         count = min(len(window.times), self.fill(len(window.times)))
         return (
             count > 0
@@ -105,14 +106,14 @@ class Side:
 
     @property
     def reading(self) -> Reading:
-        """Count and digest of what was taken."""
+        """Count and digest of the records taken."""
         return Reading(self.taken, self._hash.hexdigest())
 
 
 def align(side: Side, window: Window) -> int | None:
-    """Drop records of ``side`` until the next are those of ``window``; how many were dropped.
+    """Drop records of ``side`` until the next ones match ``window``; returns how many.
 
-    None when they are nowhere; then nothing is left of ``side``.
+    None if there is no match; ``side`` is empty then.
     """
     dropped = 0
     while side.fill():
@@ -133,10 +134,11 @@ def align(side: Side, window: Window) -> int | None:
 
 
 def lockstep(source: Side, target: Side) -> tuple[Difference | None, bool]:
-    """Take records from both as long as they are equal.
+    """Take records from both sides as long as they are equal.
 
-    The difference that ended it, None when one of the two has ended; and whether some records are
-    equal in content only (written anew with other lengths of numbers): digests then say nothing.
+    Returns the first difference, or None when one side has ended; and whether some records are
+    equal in content but not in bytes (re-encoded with other varint lengths). Digests cannot be
+    compared then.
     """
     rewritten = False
     recent = Carried()
@@ -155,7 +157,7 @@ def lockstep(source: Side, target: Side) -> tuple[Difference | None, bool]:
 
 
 def _equal_count(source: Side, target: Side, count: int) -> tuple[int, bool]:
-    """How many of the next ``count`` records are equal; whether some are in content only."""
+    """How many of the next ``count`` records are equal, and whether some only in content."""
     same_times = source.times[:count] == target.times[:count]
     if same_times and source.rests[:count] == target.rests[:count]:
         return count, False
@@ -198,7 +200,7 @@ def _fields(source: Side, target: Side) -> list[str]:
 
 
 def _same(one: Buffer, other: Buffer) -> bool:
-    """Whether key, value and headers are equal, however their lengths are written."""
+    """Whether key, value and headers are equal, whatever the encoding of their lengths."""
     if one == other:
         return True
     if abs(len(one) - len(other)) > 64:
@@ -214,9 +216,9 @@ def _same(one: Buffer, other: Buffer) -> bool:
 
 
 def last_values(side: Side) -> dict[bytes | None, tuple[int, bytes]]:
-    """Offset and digest of each key's last record; keys whose last record is a tombstone are out.
+    """Offset and digest of each key's last record, without keys that end with a tombstone.
 
-    Everything is taken.
+    Takes all records of ``side``.
     """
     found: dict[bytes | None, tuple[int, bytes]] = {}
     for record, digest in _records(side):
@@ -228,7 +230,10 @@ def last_values(side: Side) -> dict[bytes | None, tuple[int, bytes]]:
 
 
 def value_digests(side: Side, keys: AbstractSet[bytes | None]) -> dict[bytes | None, set[bytes]]:
-    """Digests of all records with one of ``keys``; of a tombstone it is empty. All is taken."""
+    """Digests of all records with one of ``keys``, by key; a tombstone's digest is empty.
+
+    Takes all records of ``side``.
+    """
     found: dict[bytes | None, set[bytes]] = {}
     for record, digest in _records(side):
         if record.key in keys:
@@ -237,7 +242,7 @@ def value_digests(side: Side, keys: AbstractSet[bytes | None]) -> dict[bytes | N
 
 
 def _records(side: Side) -> Iterator[tuple[Record, bytes]]:
-    """Every record decoded, and 16 bytes that stand for it."""
+    """Every record, decoded, with a digest of 16 bytes."""
     while count := side.fill():
         for offset, time_ms, rest in zip(side.offsets, side.times, side.rests, strict=True):
             whole = _SIZES.pack(time_ms, len(rest)) + rest

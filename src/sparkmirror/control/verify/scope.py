@@ -1,7 +1,8 @@
-"""What a comparison covers: topics, and the offsets that are frozen for it.
+"""The scope of a comparison: topics, and frozen offsets.
 
-The source's ends are frozen first; what comes later is only read where the target has it already.
-Then the target gets some time to catch up, and its ends are frozen.
+The source's end offsets are frozen first. Then the target gets time to catch up, and its end
+offsets are frozen. Source records beyond the frozen ends are read only to recognise records that
+the target already has.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ __all__ = ["STRETCH", "Bound", "Offsets", "Progress", "Scope"]
 
 _POLL_S = 0.5
 STRETCH = 1_000
-"""Records in a stretch of a sample."""
+"""Largest number of records in one stretch of a sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where a comparison begins or ends: a source offset, or a record time (epoch ms)."""
+    """The start or end of a comparison: a source offset, or a record timestamp (epoch ms)."""
 
     offset: int | None = None
     time_ms: int | None = None
@@ -36,9 +37,10 @@ class Bound:
 class Scope:
     """What to compare.
 
-    ``topics``: Java regexes on source topics, empty = all of the flow but heartbeats.
-    ``sample``: stretches of 1,000 records per partition, 0 = everything. ``wait_s``: how long the
-    target may take to reach the ends that the source had at the start.
+    ``topics``: Java regexes on source topics; empty: all topics of the flow except heartbeats.
+    ``partitions``: partition numbers; empty: all. ``sample``: number of stretches of up to
+    1,000 records per partition; 0: everything. ``wait_s``: time for the target to reach the frozen
+    ends of the source.
     """
 
     topics: tuple[str, ...] = ()
@@ -51,7 +53,10 @@ class Scope:
 
 @dataclass
 class Progress:
-    """How far it is: source records taken, of about ``total`` offsets. Thread-safe."""
+    """Progress of a comparison: source records read, of about ``total``. Thread-safe.
+
+    ``partitions``, ``done``: partitions in all, and those that are compared.
+    """
 
     total: int = 0
     taken: int = 0
@@ -60,20 +65,22 @@ class Progress:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, count: int) -> None:
-        """``count`` more records."""
+        """Count ``count`` more records."""
         with self._lock:
             self.taken += count
 
     def finish(self) -> None:
-        """One more partition."""
+        """Count one more partition as compared."""
         with self._lock:
             self.done += 1
 
 
 class Offsets:
-    """Both clusters' offsets for the partitions of a scope.
+    """Both clusters' offsets for the partitions of a scope. The constructor reads them.
 
-    ``ends``: of the source, as frozen at the start; ``later_ends``: taken after the target's.
+    ``ends``: frozen end offsets of the source. ``later_ends``: end offsets of the source after
+    those of the target were frozen. The constructor raises `ConfigError` if no topic is selected,
+    and other `MirrorError`.
     """
 
     def __init__(self, source: Cluster, target: Cluster, flow: FlowSettings, scope: Scope) -> None:
@@ -84,7 +91,7 @@ class Offsets:
         def chosen(name: str) -> bool:
             if listed is not None:
                 return listed.fullmatch(name) is not None
-            # They come all the time, from the mirror itself: some are always behind.
+            # The mirror itself writes heartbeats all the time, so some are always behind.
             mm1 = flow.mode is MirrorMode.MM1
             return mm1 or not wanted.policy.is_heartbeats_topic(name)
 
@@ -124,7 +131,7 @@ class Offsets:
         self.compacted, self.stamped = self._policies(topics, remote)
 
     def expected(self) -> int:
-        """About how many source records will be read."""
+        """Estimate of the number of source records to read, by offsets."""
         most = self.scope.sample * STRETCH or 1 << 62
         return sum(
             min(most, max(0, end - self.starts.get(tp, end))) for tp, end in self.ends.items()
@@ -145,7 +152,7 @@ class Offsets:
                 offsets[tp] = max(offsets[tp], given) if lowest else min(offsets[tp], given)
 
     def _wait(self) -> dict[TopicPartition, int]:
-        """The flow's positions, once they have passed the frozen ends or the time is over."""
+        """The flow's positions, once they have reached the frozen ends or ``wait_s`` is over."""
         deadline = time.monotonic() + self.scope.wait_s
         mm1 = self.flow.mode is MirrorMode.MM1
         keeper = self.source if mm1 else self.target
@@ -161,7 +168,9 @@ class Offsets:
     def _policies(
         self, topics: Mapping[str, object], remote: Mapping[str, object]
     ) -> tuple[set[str], set[str]]:
-        """Topics that are compacted on either side, and those whose copies stamp their own time."""
+        """Topics that are compacted on either side, and those whose remote topic has
+        ``LogAppendTime``; by source topic.
+        """
         names = {tp.topic: there.topic for tp, there in self.pairs.items()}
         compacted, stamped = set(), set()
         here = self.source.topic_configs(topics)
@@ -169,7 +178,7 @@ class Offsets:
         for name, remote_name in names.items():
             for configs in (here.get(name), there.get(remote_name)):
                 if configs is None or isinstance(configs, MirrorError):
-                    continue  # not told: taken for a plain topic
+                    continue  # unknown: treated as not compacted
                 policy = configs.get("cleanup.policy")
                 if policy is not None and "compact" in (policy.value or ""):
                     compacted.add(name)

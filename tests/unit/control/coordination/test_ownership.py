@@ -132,7 +132,7 @@ def test_the_second_process_stands_by_until_the_first_is_silent(target: Target) 
     assert second.own.standing_by == ""
     assert "taken over from run first" in second.said[-1]
     who = "run first, host first:1, file /first.properties"
-    assert second.own.taken == f"from {who}, of which nothing was heard for 10.0 s"
+    assert second.own.taken == f"from {who}, which has not reported for 10.0 s"
     assert first.own.taken == "", "nobody had the flow before"
     first.own.watch()
     assert "(run second" in str(first.own.lost())
@@ -355,12 +355,12 @@ def test_two_files_of_one_flow_are_told_apart(target: Target) -> None:
     first, second = Process(target, "first"), Process(target, "second", wider)
     assert first.begins()
     assert not second.begins()
-    assert "/first.properties) says something else of this flow than ours (/second" in "".join(
+    assert "/first.properties) configures this flow differently from ours (/second" in "".join(
         second.said
     )
     third = Process(target, "third")
     assert not third.begins()
-    assert "something else" not in "".join(third.said)
+    assert "differently" not in "".join(third.said)
     elsewhere = replace(FLOW, source=replace(A, bootstrap_servers=("a:2", "a:3")))
     assert content_of(elsewhere, "1") == content_of(FLOW, "1") != content_of(wider, "1")
     for option, differs in (

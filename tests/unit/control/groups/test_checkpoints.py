@@ -578,7 +578,7 @@ def test_records_that_are_none_are_skipped_and_told_once() -> None:
     job.finish()
     assert [line for line in world.said if "skipped" in line] == [
         "A->B: 2 records of A.checkpoints.internal, mm2-offset-syncs.B.internal or "
-        "mm2-sparkmirror-runs.A.internal make no sense and are skipped"
+        "mm2-sparkmirror-runs.A.internal cannot be decoded and are skipped"
     ]
     del world.target.logs["A.checkpoints.internal"][0]
     assert world.checkpoints() == [(5, 5)]

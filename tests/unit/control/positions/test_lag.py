@@ -50,9 +50,9 @@ def one(
         (one(None, 4, 10, reset="latest"), None, None, "no position yet, begins at latest"),
         (one(None, 4, 4, reset="latest"), 0, 0.0, "no position yet, begins at latest"),
         (one(3, 5, 10), 5, None, "retention deleted 2 offsets before they were mirrored"),
-        (one(11, 0, 10), None, None, "the position lies beyond the end"),
-        (one(3, None, None), None, None, "no leader answers"),
-        (one(None, None, None), None, None, "no leader answers"),
+        (one(11, 0, 10), None, None, "the position is beyond the end"),
+        (one(3, None, None), None, None, "no leader"),
+        (one(None, None, None), None, None, "no leader"),
     ],
 )
 def test_measure(
@@ -149,7 +149,7 @@ OWNED = LagView(
         PartitionLag("orders", 0, 7, 10, 3, 1.5, "", GroupOwner("m-1", "client", "10.0.0.1")),
         PartitionLag("orders", 10, 12, 10, None, None, "made anew", GroupOwner("mirror_host-0")),
         PartitionLag("a-topic-with-a-name-of-over-30-letters", 0, None, 4, 4, None),
-        PartitionLag("gone", 0, 3, None, None, None, "no leader answers"),
+        PartitionLag("gone", 0, 3, None, None, None, "no leader"),
     ),
     (BrokerView(1, "b1", 9092), BrokerView(2, "b2", 9093)),
 )
@@ -188,7 +188,7 @@ VIEW = LagView(
     "B",
     (
         one(7, 0, 10, time_ms=8_500, size=100.1),
-        PartitionLag("a-topic-with-a-long-name", 3, None, None, None, None, "no leader answers"),
+        PartitionLag("a-topic-with-a-long-name", 3, None, None, None, None, "no leader"),
     ),
 )  # fmt: skip
 
@@ -202,7 +202,7 @@ def test_the_table_has_the_columns_of_kafkas_tool() -> None:
     assert second.split()[:8] == [
         "__mirror.A->B", "a-topic-with-a-long-name", "3", "-", "-", "-", "-", "-",
     ]  # fmt: skip
-    assert second.endswith("no leader answers")
+    assert second.endswith("no leader")
     assert head.index("LAG") == first.index("3 ")
     assert report([LagView("", "g", "A", ())]).lines()[-1] == "no partitions"
 

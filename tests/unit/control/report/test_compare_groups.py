@@ -43,7 +43,7 @@ def test_offsets_checkpoints_and_remarks(tmp_path: Path) -> None:
     assert [row.remark for row in rows] == [
         "",
         "the checkpoint is of offset 3",
-        "the offset lies beyond the end: the topic was made anew or truncated",
+        "the offset is beyond the end: the topic was recreated or truncated",
         "no checkpoint yet",
     ]
     title, head, first, second, *_ = report([FlowGroups("A->B", rows)]).lines()

@@ -191,7 +191,7 @@ def test_changes_are_told_in_one_line_each():
     assert lines == [
         "A->B: topic gone is gone from the source, it is no longer mirrored",
         "A->B: mirroring topic come (2 partitions)",
-        "A->B: topic anew was deleted and made anew on the source",
+        "A->B: topic anew was deleted and recreated on the source",
         "A->B: topic grown has 3 partitions now (was 1)",
     ]
     assert list(describe_changes(after, after)) == []

@@ -158,13 +158,13 @@ def test_what_came_after_the_freeze_is_no_difference() -> None:
     assert told(result)[:2] == ("missing", 19)
     # But the target may have nothing that the source has not even now.
     result = compared(log(range(30)), log([*range(25), 77]), end=20, later=25)
-    assert told(result) == ("extra", None, 25, "the target goes on from its offset 25")
+    assert told(result) == ("extra", None, 25, "the target has more, from its offset 25 on")
 
 
 def test_what_the_target_has_on_top_counts_unless_an_end_is_given() -> None:
     more = log([*range(10), 50, 51])
     result = compared(log(range(10)), more)
-    assert told(result) == ("extra", None, 10, "the target goes on from its offset 10")
+    assert told(result) == ("extra", None, 10, "the target has more, from its offset 10 on")
     assert result.target is not None
     assert result.target.records == 12
     assert compared(log(range(10)), more, scope=Scope(end=Bound(10))).difference is None
@@ -188,7 +188,7 @@ def test_a_target_that_stamps_its_own_time_is_compared_without_it() -> None:
     assert compared(log(range(20)), stamped).difference is not None
     result = compared(log(range(20)), stamped, stamped=True)
     assert result.difference is None
-    assert result.remark == "the target stamps its own time: not compared"
+    assert result.remark == "the target sets its own timestamps: not compared"
 
 
 # --- logs that do not begin with the same record ------------------------------------------------
@@ -200,14 +200,14 @@ def test_a_copy_that_lacks_the_beginning_is_missing_it() -> None:
     # Of a log that has lost its own beginning, another text says it.
     result = compared(log(range(10, 30), 10), log(range(15, 30)), start=10)
     assert told(result) == (
-        "missing", 10, 0, "the target begins with source offset 15: it lacks what is before",
+        "missing", 10, 0, "the target begins with source offset 15: it lacks the records before it",
     )  # fmt: skip
 
 
 def test_what_the_target_has_deleted_is_left_out() -> None:
     result = compared(log(range(30)), log(range(12, 30), 12), remote_start=12)
     assert result.difference is None
-    assert result.remark == "the target has deleted what came before source offset 12"
+    assert result.remark == "the target has deleted the records before source offset 12"
     assert result.source.records == 18
 
 
@@ -310,7 +310,7 @@ def test_of_a_compacted_topic_the_last_values_count() -> None:
         (((b"a", b"1"),), {TP: 2},
          ("missing", 1, None, "the target lacks the key of source offset 1")),
         (((b"b", b"1"), (b"a", b"0")), {},
-         ("differs", 0, 1, "source offset 0 and target offset 1, of one key, differ")),
+         ("differs", 0, 1, "source offset 0 and target offset 1 have one key and differ")),
         (((b"a", b"1"), (b"b", b"1"), (b"x", b"1")), {},
          ("extra", None, 2, "the target has a key at its offset 2 that the source does not have")),
     ],
