@@ -35,7 +35,7 @@ __all__ = [
 REPORT_AGE_MS_MAX = 30_000
 """Drivers and slots report at least every ten seconds."""
 STARTING_MS_MAX = 60_000
-# Clocks of two machines may be an hour apart, and who lives must not be forgotten.
+# Clocks of two hosts may be an hour apart, and records of a live process must be kept.
 _SILENT_MS_MAX = 2 * 3_600_000
 
 
