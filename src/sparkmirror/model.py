@@ -489,7 +489,8 @@ class Halt:
     """Why one partition is not mirrored. The others continue.
 
     ``code``: a stable error name (see ``errors``). ``retriable``: whether the pipeline retries
-    without a command. ``attempt``: the slot's attempt that the halt ended, -1 for none.
+    without a command. ``attempt``: the partition's attempt (`data.read.retry_schedule`) that the
+    halt ended, -1 for none.
     """
 
     code: str
