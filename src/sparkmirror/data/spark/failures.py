@@ -1,4 +1,4 @@
-"""Why Spark has ended a query, in our words."""
+"""Translates the error with which Spark ended a query."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["failure", "own_words"]
 
 
 def failure(error: BaseException, flow: str, spark_log: Path) -> MirrorError:
-    """A query's failure in our words: the innermost Python error if there is one."""
+    """A query's failure as a `MirrorError`: the innermost Python error if there is one."""
     ours = own_words(error)
     if ours:
         return MirrorError(ours, where=f"flow {flow}")
-    # What follows are Spark's plans.
+    # Spark's plans follow, which do not help.
     told = str(error).partition("=== Streaming Query")[0]
     lines = [line.strip() for line in told.splitlines()]
-    # Nor do the places in Java's code say why.
+    # Places in Java's code do not say why either.
     lines = [line for line in lines if line and not line.startswith(("at ", "... "))]
     python = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Lost)\b.*", line)]
     what = (python or lines or [type(error).__name__])[-1]
@@ -30,6 +30,6 @@ def failure(error: BaseException, flow: str, spark_log: Path) -> MirrorError:
 
 
 def own_words(error: BaseException) -> str:
-    """What the innermost error of ours in Spark's words says; empty without any."""
+    """The text of the innermost error of sparkmirror in Spark's text; empty if there is none."""
     ours = re.findall(r"sparkmirror\.errors\.\w+: (.+)", str(error))
     return str(ours[-1]).strip() if ours else ""
