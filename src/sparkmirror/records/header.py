@@ -1,6 +1,6 @@
 """Record batches, magic 2: the header, and how the sink cuts and stamps batches.
 
-Sans-IO. Nothing here reads behind the 61-byte header, because a batch that is only carried is
+Sans-IO. Nothing here reads past the 61-byte header, because a batch that is only carried is
 never decoded. The checksum decides which changes are cheap. CRC-32C covers bytes 21 to the end: so
 base offset (0..7), length (8..11) and leader epoch (12..15) can change at no cost, while a new
 producer id costs one pass of the checksum over the batch (16 GB/s).

@@ -40,7 +40,7 @@ __all__ = ["ControlWatch"]
 
 log = logging.getLogger(__name__)
 
-# Signals are small: a batch that decompresses to more is none.
+# Signals are small: a batch that decompresses to more is not one.
 _UNPACKED_BYTES_MAX = 64 << 20
 _ANSWER_MS_MIN = 1_000
 _WAIT_MS = 500
@@ -227,7 +227,7 @@ class ControlWatch:
                         taken += len(record.value or b"")
                         self._hear(tp, record.key, record.value)
                 except BatchError as error:
-                    # Others may write to the topic, and must not be able to stop the mirror so.
+                    # Otherwise, anybody who may write to the topic could stop the mirror.
                     log.warning("%s: records that cannot be read are skipped: %s", tp, error)
                     taken += len(batch) * 16
         return chosen.next_offset

@@ -238,7 +238,7 @@ class FrameReader:
         return memoryview(leased).cast("B")  # Arrow's views are of signed bytes
 
     def hold_back(self, partition: int, held: bool) -> None:
-        """Make the source stop to fetch ``partition`` (its number), or continue with it."""
+        """Make the source stop fetching ``partition`` (its number), or continue with it."""
         self._map[_HELD_BACK_AT + partition] = held
 
     def free(self, number: int) -> None:

@@ -30,6 +30,6 @@ def failure(error: BaseException, flow: str, spark_log: Path) -> MirrorError:
 
 
 def own_words(error: BaseException) -> str:
-    """The text of the innermost error of sparkmirror in Spark's text; empty if there is none."""
+    """The text of the innermost sparkmirror error in Spark's message; empty if there is none."""
     ours = re.findall(r"sparkmirror\.errors\.\w+: (.+)", str(error))
     return str(ours[-1]).strip() if ours else ""

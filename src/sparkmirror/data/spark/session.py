@@ -72,7 +72,7 @@ def _spark_settings(
         "spark.master": _local_master(master, slots, cores),
         "spark.app.name": "sparkmirror",
         "spark.ui.enabled": "false",
-        "spark.ui.killEnabled": "false",  # where the UI is shown, everybody may look, not end jobs
+        "spark.ui.killEnabled": "false",  # the UI has no login: others may look, but not end jobs
         # Rows must not wait in buffers between Python and the JVM: with the defaults (64 KiB)
         # they waited for seconds.
         "spark.buffer.size": "256",

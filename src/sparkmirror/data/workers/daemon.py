@@ -69,7 +69,7 @@ def preload() -> None:
     worker = importlib.import_module(_PIPELINE_WORKER)
     worker.main = worker_pipes.watched(_with_umask(worker.main))  # type: ignore[attr-defined]
     # In a pipelined worker, Spark starts a thread that writes while another one reads. Our workers
-    # need none: it would read rows without the knowledge of `data.rows.worker_pipes`.
+    # need none: it would read rows before `data.rows.worker_pipes` sees them.
     os.environ.pop("SPARK_PIPELINED_UDF", None)
     gc.collect()
     gc.freeze()

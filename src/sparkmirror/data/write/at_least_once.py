@@ -95,7 +95,7 @@ class AtLeastOnce:
     def _record_beginning(self) -> None:
         """Before anything is written, commit where the target's logs end, and who writes there.
 
-        If this process dies before its first commit, its records can then be told from those of
+        If this process dies before its first commit, this distinguishes its records from those of
         others (`data.read.resume`).
         """
         known = [lane for lane in self._task.lanes.values() if lane.target_end >= 0]

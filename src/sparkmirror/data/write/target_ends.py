@@ -98,9 +98,9 @@ class TargetEnds:
     # -- checks --------------------------------------------------------------------------------
 
     def look(self, routes: Routes) -> None:
-        """Have the leaders asked: about waiting partitions, and now and then about all.
+        """Check the logs of waiting partitions, and now and then of all; process what is reported.
 
-        Also processes what they reported. ``routes``: the producer's.
+        ``routes``: the producer's.
         """
         job = self._job
         if job is not None:
