@@ -167,7 +167,7 @@ class ExactlyOnce:
             for part in parts:
                 if self._kept_bytes and self._kept_bytes + part.size > self._size.bytes:
                     self._commit()
-                    self.prepare([part])  # a leader may have changed, and missed a marker
+                    self.prepare([part])  # a marker may be missing by now
                 yield part
 
     def write(self, pending: Pending, part: memoryview) -> list[Passing]:
