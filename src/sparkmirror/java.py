@@ -28,7 +28,7 @@ JAVA_VERSION_MIN = 17
 """Oldest Java that Kafka 4.3 brokers and Spark 4.3 run on."""
 
 QUIET_ARCHIVES = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
-"""JVM options beside a class archive: its remarks would stand between a program's lines."""
+"""JVM options to use with a class archive: without them its remarks mix with a program's output."""
 
 _VECTOR_MODULE = "jdk.incubator.vector"
 _PROBE_TIMEOUT_S = 20.0

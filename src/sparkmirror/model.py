@@ -90,10 +90,10 @@ class ClusterClient:
 
 
 FETCH_BYTES_MAX = 4 * 1024 * 1024
-"""Size of the memory that one Fetch response gets; larger answers would only cost more memory."""
+"""Memory for one Fetch response, in bytes; a larger response would only cost more memory."""
 
 EXACT_SLOTS_MAX = 1_000
-"""Most slots of an exactly-once flow: each start fences the transactional ids of all of them."""
+"""Limit on the slots of an exactly-once flow: a start fences the transactional ids of all slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,7 +500,7 @@ class Halt:
 
 
 SEND_FAILED = "SEND_FAILED"
-"""Code of the halt that stops a MirrorMaker 1 flow (``--abort.on.send.failure``)."""
+"""Code of the halt that stops a flow of MirrorMaker 1's files (``--abort.on.send.failure``)."""
 
 
 @dataclass(frozen=True, slots=True)

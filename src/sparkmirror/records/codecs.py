@@ -39,7 +39,7 @@ DECOMPRESSED_BYTES_MAX = 256 << 20
 _RATIO_ALLOWED = 16
 
 LEVELS = (0, 6, 0, 9, 3)
-"""Level of each codec, as Java's clients have it; snappy has none."""
+"""Default level of each codec, as in Java's clients; snappy has none."""
 _GZIP_WBITS = 31
 _GZIP_MEMBERS_MAX = 1024
 _ZSTD_BLOCK_BYTES_MAX = 128 * 1024

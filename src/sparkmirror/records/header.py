@@ -69,7 +69,7 @@ COVERED = struct.Struct(">hiqqqhii")
 HEADER_BYTES = HEADER.size
 LENGTH_AT = 8
 LOG_OVERHEAD_BYTES = 12
-"""Base offset and length: what the length field does not count."""
+"""Base offset and length: the length field does not count them."""
 MAGIC_AT = 16
 CRC_AT = 17
 ATTRIBUTES_AT = 21
@@ -80,7 +80,7 @@ RECORD_COUNT_AT = 57
 LENGTH_MIN = HEADER_BYTES - LOG_OVERHEAD_BYTES
 """Length field of a batch without records."""
 BATCH_BYTES_MAX = 1 << 30
-"""A larger length field is taken for damage: brokers refuse such batches by default long before."""
+"""A larger length field counts as damage: brokers' default limit is far smaller."""
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME_BIT = 0x08

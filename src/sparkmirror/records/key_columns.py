@@ -29,7 +29,7 @@ from sparkmirror.records.records import RECORD_BYTES_MIN, RECORD_COST_BYTES, che
 __all__ = ["COST_BYTES_MAX", "Scan", "scan", "scans"]
 
 COST_BYTES_MAX = 64 << 20
-"""What the batches of one portion may take in memory, unless it is a single one."""
+"""Memory that the batches of one portion may take, unless it is a single batch."""
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from sparkmirror.records.records import Carried, Limits, carry, write_carried
 __all__ = ["Group", "GroupError", "Written", "join_batches", "one_batch", "write_groups"]
 
 _COLUMNS_RECORDS_MIN = 64
-"""Below, walking record by record is quicker than setting up columns."""
+"""With fewer records, going record by record is faster than setting up columns."""
 
 
 @dataclass(slots=True)

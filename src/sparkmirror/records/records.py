@@ -43,11 +43,11 @@ __all__ = [
 
 INT64_MAX = (1 << 63) - 1
 RECORD_BYTES_MIN = 7
-"""Length, attributes, two deltas, key length, value length, header count: a byte each."""
+"""One byte each: length, attributes, two deltas, key length, value length, header count."""
 RECORD_COST_BYTES = 64
-"""What a record takes in memory besides its bytes, for the limits on what is unpacked at once."""
+"""Memory that a record takes besides its bytes; limits on decompressed data count it."""
 RECORDS_MAX = 1 << 21
-"""Of one compressed batch: tiny records cost a multiple of what they unpack to."""
+"""Limit on the records of one compressed batch: tiny ones take many times their size in memory."""
 _UINT64 = 1 << 64
 _SMALL = tuple(varint(value) for value in range(8192))
 _NO_HEADERS = b"\0"

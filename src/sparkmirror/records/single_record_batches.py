@@ -19,7 +19,7 @@ from sparkmirror.records.records import RECORD_BYTES_MIN, Carried
 __all__ = ["SINGLES_MAX", "read_singles"]
 
 SINGLES_MAX = 200
-"""Twice as many batches are quicker as columns (`batch_decisions`)."""
+"""With twice as many batches, columns are faster (`batch_decisions`)."""
 
 # Base offset, magic, CRC, attributes, last offset delta, base timestamp, record count.
 _HEADER = struct.Struct(">q8xbIhiq22xi")

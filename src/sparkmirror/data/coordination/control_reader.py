@@ -81,7 +81,7 @@ class ControlWatch:
         self.command: Command | None = None
         self.assignment: AssignmentDocument | None = None
         self.heard_s = ticks_s()
-        """When the leader of the commands' partition answered last, by `ticks_s`."""
+        """When the leader of the command partition last responded, by `ticks_s`."""
         self.stopped: dict[TopicPartition, PartitionProgress] = {}
         topic = control_topic(flow)
         self._commands = TopicPartition(topic, COMMAND_PARTITION)

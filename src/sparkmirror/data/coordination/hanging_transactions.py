@@ -54,9 +54,9 @@ class OpenEnds:
         self._transactions = transactions
         self._ask = ask
         self._closed: dict[TopicPartition, int] = {}
-        """Leader epoch at which nothing was open; a later one may have missed a marker."""
+        """Leader epoch at which nothing was open. In a later one, a marker may be missing."""
         self.foreign: dict[TopicPartition, OpenEnd] = {}
-        """What was open of the slot that had the partition before, when it was last looked at."""
+        """Open records of the slot that had the partition before, as of the last check."""
 
     def unsure(self, tp: TopicPartition) -> bool:
         """Whether `close` must run before ``tp`` is written."""

@@ -16,7 +16,7 @@ from sparkmirror.errors import MachineError
 __all__ = ["KEY_VARIABLE", "new_key", "run_key", "seal", "unseal"]
 
 KEY_VARIABLE = "SPARKMIRROR_SECRET_KEY"
-"""Environment variable; Spark redacts what has "secret" in its name."""
+"""Environment variable; Spark redacts settings that have "secret" in their name."""
 
 
 def new_key() -> str:

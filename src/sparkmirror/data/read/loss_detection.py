@@ -118,9 +118,9 @@ class LossWatch:
         self.flow = flow
         self.marks: dict[TopicPartition, Mark] = {}
         self.gaps: list[tuple[Gap, Mark]] = []
-        """What was found since the sink was last told, with the mark of the position after it."""
+        """Gaps since the last `take_gaps`, each with the mark of the position after it."""
         self.passed: set[TopicPartition] = set()
-        """Partitions that went past a gap: on which side a position is, only the sink knows."""
+        """Partitions that continued past a gap: only the sink knows on which side a position is."""
         self._remote = {p.source: p.remote_topic for p in partitions}
         self._routes = routes
         self._errors = errors

@@ -145,7 +145,7 @@ def _skip(
 # -- reading both logs -------------------------------------------------------------------------
 
 Step = Callable[[FetchedPartition, int], int]
-"""(answer, end) -> next offset; the offset asked for when more bytes are needed, -1 to give up."""
+"""(response, end) -> next offset; the requested offset if more bytes are needed, -1 to give up."""
 
 
 def _walked(

@@ -59,7 +59,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 SUSPECTED_S = 3.0
-"""How long a high watermark may be behind before it speaks for a loss."""
+"""How long a high watermark must stay behind before that counts as a loss."""
 _LOOK_AGAIN_S = 0.2
 
 
@@ -151,7 +151,7 @@ class TargetWatch:
     ) -> None:
         self.flow = flow
         self.gaps: list[TargetGap] = []
-        """What was found, for the sink."""
+        """Gaps that were found, for the sink."""
         self._by_source = {p.source: p for p in partitions}
         self._losses = losses
         self._policy = FaultPolicy(flow.faults)

@@ -62,7 +62,7 @@ _EMPTY = pa.py_buffer(b"")
 FLUSH: pa.RecordBatch = pa.RecordBatch.from_arrays(
     [pa.nulls(2, field.type) for field in ARROW_SCHEMA], schema=ARROW_SCHEMA
 )
-"""Two flush rows: what is sent when there is no row, but the sink shall come round."""
+"""Two flush rows: sent when there is no row, but the sink must do a round."""
 
 
 @dataclass(frozen=True, slots=True)

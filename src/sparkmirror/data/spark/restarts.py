@@ -22,7 +22,7 @@ __all__ = ["REVIVALS_MAX", "REVIVALS_WITHIN_S", "Revival", "Revivals"]
 log = logging.getLogger(__name__)
 
 REVIVALS_MAX, REVIVALS_WITHIN_S = 5, 300.0
-"""What fails more often than this will not be mended by trying."""
+"""A query that fails more often than this is not restarted: retries will not repair it."""
 
 
 class Revival:

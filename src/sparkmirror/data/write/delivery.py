@@ -14,7 +14,7 @@ from sparkmirror.records.header import Passing
 __all__ = ["ComeRound", "Delivery"]
 
 ComeRound = Callable[[], None]
-"""What a sink does at each round (`SlotSink._housekeep`), also while its delivery waits."""
+"""A round of the sink (`SlotSink._housekeep`); a delivery calls it while it waits."""
 
 
 class Delivery(Protocol):

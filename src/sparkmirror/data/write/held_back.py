@@ -26,7 +26,7 @@ __all__ = ["UNACKNOWLEDGED_BYTES_MAX", "HeldBack"]
 log = logging.getLogger(__name__)
 
 UNACKNOWLEDGED_BYTES_MAX = 32 * 1024 * 1024
-"""What may wait for acknowledgements; rows beyond it stay in Spark and, behind it, in brokers."""
+"""Limit of bytes in flight or queued; further rows stay in Spark and, behind it, in brokers."""
 # One busy moment is not enough: brokers and partitions take turns.
 _NO_ROOM_S = 0.25
 _LOOK_S = 0.1

@@ -266,9 +266,9 @@ class LaneIndex:
         self._by_target: dict[TopicPartition, list[Lane]] = {}
         self._beside: dict[Lane, None] = {}
         self.topics: set[str] = set()
-        """The remote topics."""
+        """All remote topics."""
         self.halts_seen = 0
-        """How many halts there had been when `may_stop` was asked last."""
+        """The number of halts at the last call of `may_stop`."""
 
     def add(self, lane: Lane) -> Lane:
         """Add ``lane`` and return it."""

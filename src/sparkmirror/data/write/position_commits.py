@@ -43,7 +43,7 @@ class Commits:
 
     def __init__(self, flow: FlowSettings) -> None:
         self.by_source = flow.mode is MirrorMode.MM1
-        """Whether positions stand under the source's topic names (else the target's)."""
+        """Whether positions are kept under the source's topic names (else the target's)."""
         self.fenced: Halt | None = None
         client = flow.source if self.by_source else flow.target
         timeout_ms = min(_COMMIT_TIMEOUT_MS, client.request_timeout_ms)

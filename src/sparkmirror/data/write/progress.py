@@ -32,9 +32,9 @@ class SinkReports:
         self.batches = 0
         self.source_errors: Mapping[str, int] = {}
         self.errors_before: Mapping[str, int] = {}
-        """What the producer, which outlives the task, met before: it is in earlier reports."""
+        """Errors that the producer counted before this task; earlier reports contain them."""
         self.joined_before = JoinCounts()
-        """Likewise of batches that were joined for the link."""
+        """The same for batches that were joined for a slow link."""
         self._latency = Histogram()
         self._latency_ms_sum = 0
         self._told_at = 0.0

@@ -55,7 +55,7 @@ class TargetEnds:
     def __init__(self, flow: FlowSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self.flow = flow
         self.lost: dict[Lane, str] = {}
-        """What has lost records, and how: their partitions get nothing more."""
+        """Lanes that have lost records, and how. Nothing more is sent to their partitions."""
         self._clock = clock
         self._lanes: dict[TopicPartition, Lane] = {}
         self._sure: dict[TopicPartition, Log] = {}
