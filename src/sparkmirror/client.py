@@ -150,7 +150,7 @@ class MirrorClient:
         ``timeout_s``. Raises `TopicError` if that topic does not exist.
         """
         if not isinstance(group, str):
-            raise TypeError(f"group must be a text, not {type(group).__name__}")
+            raise TypeError(f"group must be a string, not {type(group).__name__}")
         found = self.checkpoints(remote_alias, timeout_s)
         return _by_group(found).get(group, {})
 
@@ -160,7 +160,7 @@ class MirrorClient:
         """The same for all groups whose whole name matches; a text is a Java regex."""
         pattern = compile_regex(regex, where="regex") if isinstance(regex, str) else regex
         if not isinstance(pattern, re.Pattern):
-            raise TypeError(f"regex must be a text or a pattern, not {type(regex).__name__}")
+            raise TypeError(f"regex must be a string or a pattern, not {type(regex).__name__}")
         found = _by_group(self.checkpoints(remote_alias, timeout_s))
         return {group: found[group] for group in sorted(found) if pattern.fullmatch(group)}
 
@@ -172,7 +172,7 @@ class MirrorClient:
         Limits and errors are those of `remote_consumer_offsets`.
         """
         if not isinstance(remote_alias, str):
-            raise TypeError(f"remote_alias must be a text, not {type(remote_alias).__name__}")
+            raise TypeError(f"remote_alias must be a string, not {type(remote_alias).__name__}")
         topic = self.replication_policy.checkpoints_topic(remote_alias)
         with self._reader.tail(topic, partitions=[0]) as tail:
             return latest_checkpoints(tail.read_to_end(within_s=timeout_s))

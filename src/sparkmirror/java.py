@@ -76,7 +76,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> JavaHome:
             continue
         version = _version_of(home)
         if version is None:
-            seen.append(f"{source}: {home} does not tell its version")
+            seen.append(f"{source}: {home} does not report its version")
         elif _feature_version(version) < JAVA_VERSION_MIN:
             seen.append(f"{source}: {home} is Java {version}")
         else:
