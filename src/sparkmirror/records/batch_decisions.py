@@ -255,7 +255,7 @@ class Chooser:
         magic = self.buffer[start + MAGIC_AT]
         last = int.from_bytes(self.buffer[start : start + LENGTH_AT], "big", signed=True)
         if magic > 2:
-            raise fault_at(self.buffer, start, f"has magic {magic}, which nobody knows")
+            raise fault_at(self.buffer, start, f"has the unknown magic {magic}")
         if last < max(self._expected, 0) or last >= INT64_MAX:
             raise fault_at(self.buffer, start, f"follows the one that ends at {self._before}")
         codec = legacy_codec(self.buffer[start:end])

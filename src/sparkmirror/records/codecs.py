@@ -55,7 +55,7 @@ _LZ4_RATIO_MAX = 255
 _LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
 _LITTLE = struct.Struct("<I")
 _BIG = struct.Struct(">i")
-_AGAIN = "The batch is damaged, or its producer wrote it so; it cannot be mirrored."
+_AGAIN = "The batch is damaged, or its producer wrote it wrongly; it cannot be mirrored."
 
 
 def compress(codec: int, data: Buffer, levels: Sequence[int] = LEVELS) -> bytes:

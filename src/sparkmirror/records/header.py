@@ -118,7 +118,7 @@ def batches(records: memoryview) -> list[Passing]:
         end = start + LOG_OVERHEAD_BYTES + length
         if length < LENGTH_MIN or end > size:
             raise CorruptBatch(
-                f"The batch at byte {start} has length {length}, not {size - start} as is left.",
+                f"The batch at byte {start} has length {length}; {size - start} bytes are left.",
                 do="Fetch the chunk again.",
             )
         cuts.append((start, end, first_ms, count))

@@ -173,5 +173,5 @@ def _columns(
 def _corrupt(base_offset: int) -> CorruptBatch:
     return CorruptBatch(
         f"The records of the batch at offset {base_offset} cannot be read.",
-        do="The batch is damaged, or its producer wrote it so; it cannot be mirrored.",
+        do="The batch is damaged, or its producer wrote it wrongly; it cannot be mirrored.",
     )

@@ -36,7 +36,7 @@ _HEAD = struct.Struct(">qiIbB")
 _LONG = struct.Struct(">q")
 _SIZE = struct.Struct(">i")
 _ALL = Limits()
-_DAMAGED = "The message is damaged, or its producer wrote it so; it cannot be mirrored."
+_DAMAGED = "The message is damaged, or its producer wrote it wrongly; it cannot be mirrored."
 
 
 class _Message(NamedTuple):

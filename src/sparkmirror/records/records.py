@@ -51,7 +51,7 @@ RECORDS_MAX = 1 << 21
 _UINT64 = 1 << 64
 _SMALL = tuple(varint(value) for value in range(8192))
 _NO_HEADERS = b"\0"
-_DAMAGED = "The batch is damaged, or its producer wrote it so; it cannot be mirrored."
+_DAMAGED = "The batch is damaged, or its producer wrote it wrongly; it cannot be mirrored."
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +155,8 @@ def check_count(base_offset: int, count: int) -> None:
     """Raise CorruptBatch if a compressed batch states more than `RECORDS_MAX` records."""
     if count > RECORDS_MAX:
         raise CorruptBatch(
-            f"The batch at offset {base_offset} states {count} records; of a compressed one more "
-            f"than {RECORDS_MAX:,} are not taken apart.",
+            f"The batch at offset {base_offset} states {count} records; a compressed batch may "
+            f"have at most {RECORDS_MAX:,}.",
             do="Let its producer write smaller batches (batch.size), or exclude the topic.",
         )
 

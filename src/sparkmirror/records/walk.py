@@ -20,7 +20,7 @@ from sparkmirror.records.message_v0_v1 import LEGACY_LENGTH_MIN
 
 __all__ = ["Frames", "fault_at", "walk_frames"]
 
-_DAMAGED = "The log or the way from it is damaged; check the source broker's log and disks."
+_DAMAGED = "The log or the network path is damaged; check the source broker's log and disks."
 _STRIDE_TRIES = 16
 _LENGTH = struct.Struct(">8xi")
 
