@@ -239,7 +239,9 @@ class FlowRunner:
             if self._stopping:
                 return False
             if time.monotonic() > deadline:
-                log.warning("flow %s: its drain took longer than %g s, cut short", flow, grace_s)
+                log.warning(
+                    "flow %s: its drain took longer than %g s and was cut short", flow, grace_s
+                )
                 break
             time.sleep(_POLL_S)
         if self._stopping or (not query.isActive and query.exception() is not None):

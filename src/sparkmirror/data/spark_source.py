@@ -281,7 +281,7 @@ def _caught_up(watch: ControlWatch) -> bool:
     try:
         watch.catch_up()
     except TimeoutError as error:
-        log.warning("no epoch is planned at present: %s", error)
+        log.warning("no epoch can be planned now: %s", error)
         return False
     return True
 

@@ -278,8 +278,8 @@ class ControlWatch:
             self._told_claim = True
             log.warning(
                 "flow %s: a claim in the control topic (run %r, host %r) is not signed with"
-                " sparkmirror.control.secret: it is not believed. If that is a mirror of yours,"
-                " stop it and give it the secret; else see who may write to %s",
+                " sparkmirror.control.secret: it is ignored. If it is from a mirror of yours, stop"
+                " that mirror and give it the secret; otherwise check who may write to %s",
                 *(self.flow.name, claim.run_id, claim.host, self._commands.topic),
             )
 
@@ -295,7 +295,7 @@ class ControlWatch:
         self._told_refused = True
         log.warning(
             "flow %s: an assignment in the control topic names this run (%s) and is not signed by"
-            " it: it is not obeyed. See who may write to %s",
+            " it: it is ignored. Check who may write to %s",
             *(self.flow.name, self.run_id, self._commands.topic),
         )
 

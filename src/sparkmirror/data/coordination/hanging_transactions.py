@@ -70,14 +70,15 @@ class OpenEnds:
         if foreign is not None:
             code = CONCURRENT_TRANSACTIONS
             reason = (
-                f"what another slot wrote to {tp} from target offset {foreign.offset} on is still "
-                f"open (producer id {foreign.producer_id}): the next epoch or start closes it"
+                f"a hanging transaction of another slot (producer id {foreign.producer_id}) has "
+                f"records in {tp} from target offset {foreign.offset} on: the next epoch or start "
+                "closes it"
             )
         else:
             code = LEADER_NOT_AVAILABLE
             if self._routes.reachable and self._routes.leaders.get(tp) is None:
                 code = self._routes.leaderless.get(tp, UNKNOWN_TOPIC_OR_PARTITION)
-            reason = f"no leader of {tp} says whether all is closed that was written there"
+            reason = f"no leader of {tp} reports whether transactions are open there"
         return Halt(error_name(code), f"{reason} ({error_name(code)})", retriable=True)
 
     def close(self, written: Mapping[TopicPartition, Written | None]) -> set[TopicPartition]:
@@ -141,10 +142,11 @@ class OpenEnds:
         )
         if told:
             log.warning(
-                "cluster %s never told %s that a transaction was %s: that is done now%s",
+                "cluster %s: the marker of a transaction that was %s is missing in %s: it is "
+                "written now%s",
                 self._routes.client.alias,
-                ", ".join(told),
                 "committed" if committed else "aborted",
+                ", ".join(told),
                 f", but not for {sorted(refused)}" if refused else "",
             )
         if self._transactions.began:
@@ -188,7 +190,9 @@ def close_all(
             ours & {end.producer_id for end in ends} for ends in look(routes, found).values()
         )
     except (ClusterError, ConnectionLost) as error:
-        log.warning("flow %s: what slots left open is not closed now: %s", flow.name, error)
+        log.warning(
+            "flow %s: transactions that slots left open cannot be closed now: %s", flow.name, error
+        )
         return False
     finally:
         routes.close()

@@ -71,7 +71,7 @@ class PauseWatch:
     def _newest(self) -> Claim | None:
         """The newest claim; waits until the target responds."""
         log.warning(
-            "flow %s: this process stood still for more than %g s; it looks who mirrors the flow",
+            "flow %s: this process was stopped for more than %g s; checking who owns the flow",
             *(self._flow.name, self._pause_s),
         )
         while True:

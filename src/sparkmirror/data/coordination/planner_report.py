@@ -61,10 +61,10 @@ class PlannerVoice:
             self._producer.append(tp, memoryview(encode_batch([record])))
             while not self._producer.idle:
                 if time.monotonic() - now > _TIMEOUT_S:
-                    raise ConnectionLost("no answer in time")
+                    raise ConnectionLost("no response in time")
                 self._producer.pump(0.05)
         except (MirrorError, ConnectionLost) as error:
-            log.warning("flow %s: the planner is not heard: %s", self._flow.name, error)
+            log.warning("flow %s: the planner's report failed: %s", self._flow.name, error)
             self.close()
             return
         self._told = (version, time.monotonic())

@@ -32,9 +32,9 @@ def run_key() -> str:
     key = os.environ.get(KEY_VARIABLE, "")
     if not key:
         raise MachineError(
-            "this worker cannot verify what the driver tells it: "
+            "this worker cannot verify the driver's assignments: "
             f"the environment has no {KEY_VARIABLE} of this run.",
-            do="Let executors get the variables of spark.executorEnv.",
+            do="Make sure that executors get the variables of spark.executorEnv.",
         )
     return key
 
@@ -65,5 +65,5 @@ def unseal(text: str) -> Mapping[str, str]:
         raise MachineError(
             "this worker cannot read the clients' security settings: "
             f"the environment has no {KEY_VARIABLE} of this run.",
-            do="Let executors get the variables of spark.executorEnv.",
+            do="Make sure that executors get the variables of spark.executorEnv.",
         ) from error

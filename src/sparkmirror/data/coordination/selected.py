@@ -48,9 +48,9 @@ class Selection:
             )
             more = f" and {len(dropped) - _NAMED_MAX} more" if len(dropped) > _NAMED_MAX else ""
             log.warning(
-                "flow %s: an assignment in the control topic asks for partitions that the settings"
-                " of the flow do not select or would call otherwise; they are not mirrored: %s%s."
-                " See who may write to the control topic",
+                "flow %s: an assignment in the control topic requests partitions that the settings"
+                " of the flow do not select or would give another name; they are not mirrored:"
+                " %s%s. Check who may write to the control topic",
                 *(self._flow.name, named, more),
             )
         return kept

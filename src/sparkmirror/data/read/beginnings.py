@@ -66,9 +66,9 @@ def _offsets_at(
 
 def _leave_to_next_epoch(flow: FlowSettings, fetcher: Fetcher, tp: TopicPartition) -> None:
     """Halt ``tp``, which has no leader: positions are chosen only before an epoch's first row."""
-    log.warning("flow %s: no leader of %s answers yet", flow.name, tp)
+    log.warning("flow %s: no leader of %s responds yet", flow.name, tp)
     code = error_name(fetcher.routes.leaderless.get(tp, LEADER_NOT_AVAILABLE))
-    reason = f"the source has no leader for {tp}: it is looked for again in the next epoch"
+    reason = f"the source has no leader for {tp}; retrying in the next epoch"
     fetcher.assign(tp, -1)
     fetcher.halt(tp, Halt(code, reason, retriable=True))
     fetcher.retry_later(tp, 2.0 * flow.epoch_s)
@@ -76,6 +76,6 @@ def _leave_to_next_epoch(flow: FlowSettings, fetcher: Fetcher, tp: TopicPartitio
 
 def _no_position(tp: TopicPartition) -> str:
     return (
-        f"no position is known for {tp}, and auto.offset.reset=none forbids to choose one: set it "
-        "to earliest or latest"
+        f"no position is known for {tp}, and auto.offset.reset=none does not choose one: set it to "
+        "earliest or latest"
     )

@@ -70,9 +70,9 @@ def judge(tp: TopicPartition, position: int, mark: Mark, now: Mark, view: LogVie
         return Loss(GapKind.REPLACED, position, None, None, view.start, text)
     if mark.topic_id and now.topic_id and mark.topic_id != now.topic_id:
         text = (
-            f"topic {tp.topic} was deleted and made anew on the source (topic id {now.topic_id}, "
-            f"it was {mark.topic_id}): what the old one held from offset {position} of {tp} on "
-            "was not mirrored"
+            f"topic {tp.topic} was deleted and recreated on the source (topic id {now.topic_id}, "
+            f"it was {mark.topic_id}): the old topic's records from offset {position} of {tp} on "
+            "were not mirrored"
         )
         return Loss(GapKind.RECREATED, position, None, None, view.start, text)
     if position < view.start:
@@ -88,8 +88,8 @@ def judge(tp: TopicPartition, position: int, mark: Mark, now: Mark, view: LogVie
     count = position - end
     text = (
         f"the source's log of {tp} was truncated to offset {end} (unclean leader election, or a "
-        f"broker that lost its disk): offsets {end} to {position - 1} ({count} offsets), which "
-        "were mirrored, are no longer the source's"
+        f"broker that lost its disk): offsets {end} to {position - 1} ({count} offsets) were "
+        "mirrored, but the source has lost them"
     )
     return Loss(GapKind.TRUNCATED, end, position - 1, count, max(end, view.start), text)
 
@@ -183,9 +183,10 @@ class LossWatch:
         code = LOSS_CODES[loss.kind]
         self._errors[code] = self._errors.get(code, 0) + 1
         then = (
-            f"; the mirror goes on at offset {loss.resume_at}"
+            f"; the mirror continues at offset {loss.resume_at}"
             if goes_on
-            else f"; with on.source.loss=record-and-continue it goes on at offset {loss.resume_at}"
+            else "; with on.source.loss=record-and-continue it continues at offset "
+            f"{loss.resume_at}"
         )
         gap = Gap(
             flow=self.flow.name,

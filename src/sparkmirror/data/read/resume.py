@@ -88,7 +88,7 @@ def resume(
         if behind:
             found |= _skip(flow, source, target, positions, behind, deadline)
     except (MirrorError, ConnectionLost) as error:
-        log.warning("flow %s: going on at the committed positions (%s)", flow.name, error)
+        log.warning("flow %s: continuing at the committed positions (%s)", flow.name, error)
     return found
 
 
@@ -130,11 +130,15 @@ def _skip(
         ):
             found[p.source] = Resumed(at, end)
             log.info(
-                "%s: the target has %d records after the committed position %d: going on at %d",
+                "%s: the target has %d records after the committed position %d: continuing at %d",
                 *(p.source, counts[p], positions[p][0], found[p.source].position),
             )
         else:
-            why = "other writers" if p.target not in ours else "the source has other records"
+            why = (
+                "others may have written to the target"
+                if p.target not in ours
+                else "the source's records changed"
+            )
             log.warning(
                 "%s: up to %d records arrive again: %s since the committed position",
                 *(p.source, end - recorded.target_end, why),

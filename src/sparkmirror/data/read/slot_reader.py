@@ -361,7 +361,7 @@ class SlotReader:
                     return None
                 raise CorruptBatch(
                     f"The batches from offset {part.fetch_offset} on end at "
-                    f"{chosen.next_offset - 1}, the log at {part.high_watermark - 1}.",
+                    f"{chosen.next_offset - 1}, but the log ends at {part.high_watermark - 1}.",
                 )
         except BatchError as error:
             self._note_corrupt(part.tp, error)

@@ -180,7 +180,9 @@ def survivors(
         if found is not None:
             return found
     except (MirrorError, ConnectionLost) as error:
-        log.warning("%s: what is left at the target cannot be compared: %s", target, error)
+        log.warning(
+            "%s: the records that are left at the target cannot be compared: %s", target, error
+        )
     if known is None:
         return None
     run, length = known
@@ -201,7 +203,7 @@ def _by_runs(sides: _Sides, run: Run, length: int) -> Survivors | None:
         at = after
     if at > sides.position or _differs(sides, at):
         return None
-    how = "by the exact runs" if not more else f"by the exact runs and {more} records behind them"
+    how = "by the exact runs" if not more else f"by the exact runs and {more} records after them"
     return Survivors(at, exact=True, how=how)
 
 
@@ -280,7 +282,7 @@ def _log_start(routes: Routes, tp: TopicPartition) -> int:
     starts = routes.list_offsets([tp], EARLIEST, read_committed=False)
     if tp not in starts:
         where = f"cluster {routes.client.alias}"
-        raise Unreachable(f"{tp} has no leader that answers.", where=where)
+        raise Unreachable(f"no leader of {tp} responds.", where=where)
     return starts[tp]
 
 

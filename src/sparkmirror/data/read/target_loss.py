@@ -112,7 +112,7 @@ def judge_target(
         return TargetLoss(GapKind.TARGET_REPLACED, 0, text)
     if mark.topic_id and now.topic_id and mark.topic_id != now.topic_id:
         text = (
-            f"topic {tp.topic} was deleted and made anew on the target (topic id {now.topic_id}, "
+            f"topic {tp.topic} was deleted and recreated on the target (topic id {now.topic_id}, "
             f"it was {mark.topic_id}): what was mirrored to {tp} is gone"
         )
         return TargetLoss(GapKind.TARGET_RECREATED, 0, text)
@@ -350,12 +350,12 @@ class TargetWatch:
             return Verdict(position, mark, end, lost=True)
         if first is None or found is None:
             then = (
-                "; which source offset follows the last record that is left is not known: with "
-                "on.target.loss=record-and-continue it goes on behind the loss"
+                "; the source offset after the last record that is left is not known: with "
+                "on.target.loss=record-and-continue the mirror continues after the loss"
             )
             return told.halt(position, mark, end, None, then)
         if choice == "fail":
-            then = f"; with on.target.loss=repair it goes back to offset {first}"
+            then = f"; with on.target.loss=repair the mirror goes back to offset {first}"
             return told.halt(position, mark, end, first, then)
         resumed = min(position, max(first, source_start))
         if first < resumed:

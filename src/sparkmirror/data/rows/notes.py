@@ -184,8 +184,8 @@ def decode_notes(document: Mapping[str, Any]) -> SlotNotes:
     version = document.get("version")
     if version != VERSION:
         raise MachineError(
-            f"the source worker of this slot speaks version {version} of the slot's notes, this "
-            f"sink version {VERSION}.",
+            f"the source worker of this slot writes version {version} of the slot's notes, but this"
+            f" sink reads version {VERSION}.",
             do="Install the same release of sparkmirror on the driver and on all Spark workers.",
         )
     hello = document.get("hello")

@@ -98,7 +98,10 @@ class Frames:
             os.ftruncate(self._fd, size)
             self._map = mmap.mmap(self._fd, size)
         except OSError as error:
-            log.warning("no memory to share between source and sink (%s): rows carry it", error)
+            log.warning(
+                "no memory can be shared between source and sink (%s): rows carry the records",
+                error,
+            )
             self.close()
             return
         self._view = memoryview(self._map)

@@ -45,7 +45,7 @@ def _places(name: str) -> list[Path]:
         return [Path(spec.origin)]
     if spec is None or not spec.submodule_search_locations:
         raise MachineError(
-            f"the package {name} cannot be shipped to the cluster: it is not among the files here.",
+            f"the package {name} cannot be shipped to the cluster: it is not installed as files.",
             do="Install sparkmirror with pip into a virtual environment.",
         )
     package = Path(next(iter(spec.submodule_search_locations)))

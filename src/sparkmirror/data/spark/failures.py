@@ -25,7 +25,7 @@ def failure(error: BaseException, flow: str, spark_log: Path) -> MirrorError:
     return MirrorError(
         f"the query failed: {what}",
         where=f"flow {flow}",
-        do=f"Spark's own words are in {spark_log}.",
+        do=f"Spark's log is in {spark_log}.",
     )
 
 

@@ -101,7 +101,7 @@ def check_local(given: Mapping[str, str]) -> None:
         if value is None or (_on(given, key) if key == _AUTHENTICATE else _loopback(value)):
             continue
         raise ConfigError(
-            f"{key}={value} would open Spark's ports to others, who need no login there."
+            f"{key}={value} would open Spark's ports to others without a login."
             if key == _AUTHENTICATE
             else f"{key}={value} would let other machines reach Spark's ports.",
             where="--conf",
@@ -154,12 +154,12 @@ def cluster_settings(
     where = f"master {master}"
     if clusters:
         raise ConfigError(
-            "Who reaches Spark's ports or listens on its network could read the secrets of "
-            f"{_listed(clusters)}.",
+            "Anybody who connects to Spark's ports or listens on its network could read the "
+            f"secrets of {_listed(clusters)}.",
             where=where,
             do="Put these lines into conf/spark-defaults.conf of the Spark cluster's master and"
-            f" workers and of this machine, and start them anew: {'; '.join(lacking)}. In place of"
-            f" spark.network.crypto, {_TLS} true with its stores does, too.",
+            f" workers and of this machine, and restart them: {'; '.join(lacking)}. Instead of"
+            f" spark.network.crypto, you may use {_TLS} true with its stores.",
         )
     log.warning(
         "%s: anybody who reaches Spark's ports can read and change what it does, since these"

@@ -66,5 +66,5 @@ class Revivals:
         if len(times) >= REVIVALS_MAX:
             return False
         times.append(now)
-        log.warning("flow %s lost a process of its query, which is started again (%s)", flow, why)
+        log.warning("flow %s lost a process of its query; the query is restarted (%s)", flow, why)
         return True

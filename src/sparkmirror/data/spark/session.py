@@ -261,7 +261,7 @@ class Spark:
             raise MachineError(
                 f"Spark does not start ({error}).",
                 where=f"master {conf['spark.master']}",
-                do=f"Its own words are in {self.log_path}.",
+                do=f"Its log is in {self.log_path}.",
             ) from error
         _log_server_errors(spark)
         self._check_slots(spark)

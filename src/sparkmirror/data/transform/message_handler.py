@@ -112,8 +112,8 @@ class Handler:
         return MirrorError(
             f"the message handler {self._name} failed at offset {record.offset} of {place}: {why}.",
             where=f"flow {self._flow.name}",
-            do="It must return TargetRecords, a list of them, or None for none. Correct it and "
-            "start again: nothing is lost.",
+            do="It must return a TargetRecord, a list of them, or None for no record. Correct it "
+            "and start again: nothing is lost.",
         )
 
     def _places(self, chunk: Chunk, handled: list[TargetRecord]) -> list[int]:

@@ -236,7 +236,7 @@ class _PartitionCounts:
             if time.monotonic() - told_at > 30.0:
                 told_at = time.monotonic()
                 error = Unreachable(
-                    f"nobody tells how many partitions {topic} has: waiting.",
+                    f"the partition count of {topic} is unavailable; retrying.",
                     where=f"cluster {self._flow.target.alias}",
                 )
                 log.warning("%s", error)

@@ -39,7 +39,7 @@ def _ask(directory: str, arguments: list[str]) -> tuple[socket.socket, int]:
     text = json.dumps(request).encode()
     peer.connect(f"{directory}/{DOOR}")
     if owner(peer) != os.geteuid():
-        raise PermissionError("another user opens")
+        raise PermissionError("the server is another user's")
     socket.send_fds(peer, [struct.pack(">I", len(text))], [0, 1, 2])
     peer.sendall(text)
     answer = peer.recv(4, socket.MSG_WAITALL)

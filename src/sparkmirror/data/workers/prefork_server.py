@@ -142,7 +142,7 @@ class Nursery:
         try:
             peer.settimeout(_REQUEST_S_MAX)
             if prefork_client.owner(peer) != os.geteuid():
-                raise PermissionError("another user knocks")
+                raise PermissionError("the client is another user's")
             streams, request = _receive(peer)
             try:
                 pid = os.fork()
@@ -214,7 +214,7 @@ def _receive(peer: socket.socket) -> tuple[list[int], Mapping[str, object]]:
         while len(data) < size:
             part = peer.recv(size - len(data))
             if not part:
-                raise ValueError("a request that breaks off")
+                raise ValueError("an incomplete request")
             data += part
         request = json.loads(data)
         return streams, {name: request[name] for name in ("arguments", "environment", "directory")}

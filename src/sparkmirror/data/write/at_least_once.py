@@ -285,7 +285,7 @@ class AtLeastOnce:
                 now = time.monotonic()
                 if now - told_at >= _COMMIT_LOG_S:
                     told_at = now
-                    log.warning("positions wait for their cluster to come back: %s", error)
+                    log.warning("positions cannot be committed, retrying: %s", error)
                 time.sleep(self._commits.routes.client.retry_backoff_ms / 1000)
             else:
                 return
@@ -329,7 +329,7 @@ def _not_this_time() -> Iterator[None]:
     except Fenced:
         raise
     except (MirrorError, ConnectionLost) as error:
-        log.warning("positions not committed this time: %s", error)
+        log.warning("positions were not committed, retrying: %s", error)
 
 
 def _at_once() -> None:

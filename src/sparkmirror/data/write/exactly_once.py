@@ -127,7 +127,7 @@ class ExactlyOnce:
     def _close_open_ends(self, lanes: Iterable[Lane]) -> None:
         """Close what earlier writers left open; halt the lanes where that is not possible now."""
         if self._open_ends is None:
-            raise Defect("open transactions are looked for before any is begun")
+            raise Defect("open transactions are checked before any was begun")
         left = self._open_ends.close({lane.target: lane.written for lane in lanes})
         for lane in [one for one in lanes if one.target in left]:
             lane.queue.clear()  # for a refused lane, also what the target took before
@@ -173,7 +173,9 @@ class ExactlyOnce:
     def write(self, pending: Pending, part: memoryview) -> list[Passing]:
         """Queue the batches of one chunk, and keep its bytes until the transaction has ended."""
         if self._transactions is None:
-            raise TransactionError("rows came before the writer was known.", where=self._flow.name)
+            raise TransactionError(
+                "rows arrived before the writer was known.", where=self._flow.name
+            )
         if not self._kept_bytes:
             self._began = time.monotonic()
         self._kept_bytes += len(part)
@@ -329,7 +331,7 @@ class ExactlyOnce:
         halt = next((halt for tp, halt in self._producer.halts.items() if tp in topics), None)
         if halt is None and self._producer.idle:
             return True
-        self._leave_syncs_out("no answer in time" if halt is None else halt.reason)
+        self._leave_syncs_out("no response in time" if halt is None else halt.reason)
         return False
 
     def _leave_syncs_out(self, reason: str) -> None:
@@ -406,7 +408,7 @@ class ExactlyOnce:
             else:
                 lane.queue = before_refusal(lane.queue)
         log.warning(
-            "flow %s, slot %d: the transaction is aborted and written anew",
+            "flow %s, slot %d: the transaction is aborted and written again",
             self._flow.name,
             self._task.slot,
         )
@@ -434,7 +436,7 @@ class ExactlyOnce:
         self._close_writer()
         writer = self._writer
         if writer is None:
-            raise Defect("a transaction is written anew before any was begun")
+            raise Defect("a transaction is written again before any was begun")
         watch = ControlWatch(self._flow, offset=writer.control_offset)
         try:
             watch.start()
@@ -442,9 +444,7 @@ class ExactlyOnce:
         finally:
             watch.close()
         if identity is None:
-            raise TransactionError(
-                "the slot's plan is an old one.", where=f"flow {self._flow.name}"
-            )
+            raise TransactionError("the slot's plan is outdated.", where=f"flow {self._flow.name}")
         # Positions of a deleted topic were deleted with it.
         kept = [lane for lane in self._task.lanes.values() if lane not in self._task.ends.lost]
         expected = {lane.target: lane.committed for lane in kept}

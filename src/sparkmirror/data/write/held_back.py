@@ -85,7 +85,7 @@ class HeldBack:
         for node, below in list(self._goes_on_below.items()):
             if waiting.get(node, 0) <= below:
                 del self._goes_on_below[node]
-                log.info("flow %s: broker %d of the target goes on", self._flow, node)
+                log.info("flow %s: broker %d of the target keeps up again", self._flow, node)
         self._apply(waiting, now)
 
     def _hold_slow(self, now: float) -> None:
@@ -121,7 +121,7 @@ class HeldBack:
         if now - self._told_at >= _TOLD_AGAIN_S:
             self._told_at = now
             log.warning(
-                "flow %s: broker %d of the target does not keep up (%.1f MB wait for it): less is "
-                "read of its partitions, the others go on",
+                "flow %s: broker %d of the target does not keep up (%.1f MB wait for it): its "
+                "partitions are held back, the others continue",
                 *(self._flow, node, size / 1e6),
             )

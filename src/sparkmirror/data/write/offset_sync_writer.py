@@ -353,7 +353,7 @@ class _Topic:
             with changed:
                 self._under_way, self.failing = 0, False
         elif time.monotonic() - self._sent_at > _FAILING_S:
-            codes = ", ".join(sorted(self._producer.errors)) or "no leader, or no answer"
+            codes = ", ".join(sorted(self._producer.errors)) or "no leader, or no response"
             self._fail(codes, changed)
 
     def _send(self, changed: threading.Condition) -> None:
@@ -374,8 +374,8 @@ class _Topic:
         self._not_before = time.monotonic() + _PAUSE_S
         if not self.failing:
             log.warning(
-                "%s on cluster %s takes no records at present (%s): consumer groups are "
-                "translated less exactly until it does",
+                "%s on cluster %s accepts no records now (%s): until it does, consumer groups are "
+                "translated less exactly",
                 *(self._tp.topic, self._client.alias, reason),
             )
         with changed:

@@ -159,7 +159,7 @@ class Lane:
         if offset < behind:
             raise Defect(
                 f"{self.source}: records from offset {offset} on were read again, while those up "
-                f"to {behind - 1} are written or on their way; they are not written twice"
+                f"to {behind - 1} are written or in flight; they are not written twice"
             )
 
     def settle(self) -> list[Pending]:

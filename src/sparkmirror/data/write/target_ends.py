@@ -246,7 +246,7 @@ class _Look(threading.Thread):
             for tp, view in unsure.items():
                 self._compare(tp, view)
         except (MirrorError, ConnectionLost) as error:
-            log.warning("where the target's logs end is not known this time: %s", error)
+            log.warning("the ends of the target's logs cannot be checked, retrying: %s", error)
         finally:
             routes.close()
 
