@@ -15,7 +15,7 @@ __all__ = ["MirrorClient", "OffsetAndMetadata", "RemoteClusterUtils"]
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: Spark's workers import this package too, and need nothing of it.
+    # Imported on first use: Spark's workers import this package too, but do not need the client.
     if name in __all__:
         return getattr(importlib.import_module("sparkmirror.client"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The cache directory of this machine's user, and what keeps processes that share it apart."""
+"""The user's cache directory, and the locks for processes that share it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _LOCK_POLL_S = 0.2
 
 
 def cache_directory(*names: str) -> Path:
-    """``$XDG_CACHE_HOME/sparkmirror`` or ``~/.cache/sparkmirror``, then ``names``; made if absent.
+    """``$XDG_CACHE_HOME/sparkmirror`` or ``~/.cache/sparkmirror``, then ``names``.
 
-    Raises MachineError when it cannot be made, or is not this user's alone: the JVM maps what
-    lies there.
+    It is created if it does not exist. Raises MachineError if that fails, or if other users may
+    write there: the JVM maps files from it.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        # The XDG specification says that a relative value is to be ignored.
+        # The XDG specification says that a relative value must be ignored.
         root = Path(base) if base.startswith("/") else Path.home() / ".cache"
     except RuntimeError as error:
         raise MachineError(
@@ -43,9 +43,10 @@ def cache_directory(*names: str) -> Path:
 
 
 def claim_part(path: Path, *, stale_s: float) -> Path | None:
-    """An empty file beside ``path`` for whoever makes it; None when another process does.
+    """Create an empty file beside ``path`` for the process that makes ``path``.
 
-    One that is older than ``stale_s`` was left by a process that was killed. Raises ``OSError``.
+    None if another process has created one. If that one is older than ``stale_s``, its process was
+    killed, and the file is replaced. Raises ``OSError``.
     """
     part = path.with_suffix(".part")
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -60,10 +61,10 @@ def claim_part(path: Path, *, stale_s: float) -> Path | None:
 
 @contextmanager
 def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
-    """Holds the exclusive lock file ``path``; the lock ends with the process, however it ends.
+    """Hold the exclusive lock on file ``path``. The lock ends with the process, however it ends.
 
-    Raises MachineError when another process keeps it longer than ``timeout_s`` or when the
-    file cannot be opened.
+    Raises MachineError if another process holds it for longer than ``timeout_s``, or if the file
+    cannot be opened.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
 """`MirrorClient`: what a cluster knows about the clusters that are mirrored to it.
 
-For programs that move between clusters: which clusters are upstream and how far, which topics are
-remote, and where a consumer group goes on after a failover. The answers come from topic names and
-from the checkpoints topic, so they are the same whether a Java MirrorMaker 2 or sparkmirror wrote
-these. ::
+For programs that fail over between clusters: which clusters are upstream and how many hops away,
+which topics are remote, and where a consumer group continues. All this comes from topic names and
+from the checkpoints topic. So it is the same whether Java's MirrorMaker 2 or sparkmirror wrote
+them. ::
 
     with MirrorClient({"bootstrap.servers": "b1:9092"}) as client:
         for tp, at in client.remote_consumer_offsets("my-group", "A").items():
@@ -46,20 +46,21 @@ _TIMEOUT_S = 60.0
 
 
 class OffsetAndMetadata(NamedTuple):
-    """Where a group goes on in one partition; ``metadata`` is that of its commit."""
+    """Where a group continues in one partition; ``metadata`` is that of its commit."""
 
     offset: int
     metadata: str = ""
 
 
 class MirrorClient:
-    """One cluster, asked about those that are mirrored to it. Close it when done.
+    """Reads from one cluster what is mirrored to it. Close it when done.
 
     ``properties``: the keys of Java's MirrorClientConfig, as a mapping or the path of a properties
     file: ``bootstrap.servers``, ``security.protocol`` and the like, ``replication.policy.class``,
     ``replication.policy.separator``. With IdentityReplicationPolicy, ``source.cluster.alias`` is
-    the source of every topic. Other keys are not looked at, so that a consumer's own properties
-    will do. Nothing is connected before the first call; every call raises `MirrorError` only.
+    the source of every topic. Other keys are ignored, so a consumer's own properties may be used.
+    The first call connects. Calls raise only `MirrorError`, and `TypeError` for arguments of a
+    wrong type.
     """
 
     def __init__(self, properties: Properties, *, request_timeout_s: float = 30.0) -> None:
@@ -73,7 +74,7 @@ class MirrorClient:
 
     @classmethod
     def of(cls, cluster: Cluster, policy: ReplicationPolicy) -> MirrorClient:
-        """A client that asks through ``cluster``, which stays its caller's to close."""
+        """A client that uses ``cluster``. The caller closes ``cluster``."""
         client = cls.__new__(cls)
         client.replication_policy = policy
         client._admin = client._reader = cluster
@@ -106,15 +107,15 @@ class MirrorClient:
         return self._topics(self.replication_policy.is_checkpoints_topic)
 
     def upstream_clusters(self) -> set[str]:
-        """Every cluster whose heartbeats arrive here, directly or through others."""
+        """All clusters whose heartbeats arrive here, directly or through other clusters."""
         return set(self.hops())
 
     def replication_hops(self, upstream_alias: str) -> int:
-        """How many flows lie between that cluster and this one, by the shortest way; -1 if none."""
+        """Number of flows between that cluster and this one on the shortest path; -1 if none."""
         return self.hops().get(upstream_alias, -1)
 
     def hops(self) -> dict[str, int]:
-        """`replication_hops` of every upstream cluster."""
+        """`replication_hops` of all upstream clusters."""
         found: dict[str, int] = {}
         for topic in self.heartbeat_topics():
             for hops, source in enumerate(sources_of(self.replication_policy, topic), 1):
@@ -122,7 +123,7 @@ class MirrorClient:
         return found
 
     def remote_topics(self, source: str | None = None) -> set[str]:
-        """The topics that were mirrored to this cluster: all, or those from cluster ``source``."""
+        """The topics that were mirrored to this cluster: all, or those of cluster ``source``."""
         policy = self.replication_policy
         return self._topics(
             lambda topic: (
@@ -143,32 +144,35 @@ class MirrorClient:
     def remote_consumer_offsets(
         self, group: str, remote_alias: str, timeout_s: float = _TIMEOUT_S
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where ``group`` of cluster ``remote_alias`` goes on here, by partition of this cluster.
+        """Where ``group`` of cluster ``remote_alias`` continues here, by partition of this cluster.
 
-        Empty when the group has no checkpoint. Reads the checkpoints topic to its end, at most for
-        ``timeout_s``. Raises `TopicError` when there is no such topic.
+        Empty if the group has no checkpoint. Reads the checkpoints topic to its end, for at most
+        ``timeout_s``. Raises `TopicError` if that topic does not exist.
         """
         if not isinstance(group, str):
-            raise TypeError(f"group must be a text, not {type(group).__name__}")
+            raise TypeError(f"group must be a string, not {type(group).__name__}")
         found = self.checkpoints(remote_alias, timeout_s)
         return _by_group(found).get(group, {})
 
     def remote_consumer_offsets_matching(
         self, regex: str | re.Pattern[str], remote_alias: str, timeout_s: float = _TIMEOUT_S
     ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
-        """The same for every group whose whole name matches; a text is a Java regex."""
+        """The same for all groups whose whole name matches; a text is a Java regex."""
         pattern = compile_regex(regex, where="regex") if isinstance(regex, str) else regex
         if not isinstance(pattern, re.Pattern):
-            raise TypeError(f"regex must be a text or a pattern, not {type(regex).__name__}")
+            raise TypeError(f"regex must be a string or a pattern, not {type(regex).__name__}")
         found = _by_group(self.checkpoints(remote_alias, timeout_s))
         return {group: found[group] for group in sorted(found) if pattern.fullmatch(group)}
 
     def checkpoints(
         self, remote_alias: str, timeout_s: float = _TIMEOUT_S
     ) -> dict[tuple[str, TopicPartition], Checkpoint]:
-        """The newest checkpoint per group and partition of this cluster; see above for errors."""
+        """The newest checkpoint per group and partition of this cluster.
+
+        Limits and errors are those of `remote_consumer_offsets`.
+        """
         if not isinstance(remote_alias, str):
-            raise TypeError(f"remote_alias must be a text, not {type(remote_alias).__name__}")
+            raise TypeError(f"remote_alias must be a string, not {type(remote_alias).__name__}")
         topic = self.replication_policy.checkpoints_topic(remote_alias)
         with self._reader.tail(topic, partitions=[0]) as tail:
             return latest_checkpoints(tail.read_to_end(within_s=timeout_s))
@@ -177,7 +181,7 @@ class MirrorClient:
 def latest_checkpoints(
     records: Iterable[tuple[int, bytes | None, bytes | None]],
 ) -> dict[tuple[str, TopicPartition], Checkpoint]:
-    """The last checkpoint of each group and partition; records that are none are passed over."""
+    """The last checkpoint of each group and partition; other records are skipped."""
     found: dict[tuple[str, TopicPartition], Checkpoint] = {}
     for _, key, value in records:
         checkpoint = decode_checkpoint(key, value)
@@ -196,7 +200,7 @@ def _by_group(
 
 
 class RemoteClusterUtils:
-    """Java's RemoteClusterUtils: one question per call, each with a client of its own."""
+    """The calls of Java's RemoteClusterUtils; each call opens and closes a client of its own."""
 
     @staticmethod
     def replication_hops(properties: Properties, upstream_alias: str) -> int:

@@ -1,7 +1,7 @@
-"""The one place that makes directories of our own: for this user alone, or not at all.
+"""Creates sparkmirror's directories. Only this user may write to them.
 
-What lies in them is run or believed: Spark's settings, logs, Java's class archives. So nobody else
-may be able to write there, nor to put a directory of their own in the way.
+They hold what is run or trusted: Spark's settings, logs, Java's class archives. So no other user
+may be able to write there, or to put another directory in their place.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def private_directory(base: Path, names: Iterable[str] = ()) -> Path:
-    """``base``/name/name…, of which ``base`` may be anybody's; made with mode 0700 when absent.
+    """Create the directories ``names`` below each other in ``base``, and return the last one.
 
-    Raises ``OSError`` when it cannot be made, `MachineError` when one of the named directories is
-    no directory of this user's alone (`check_private`).
+    ``base`` may belong to anybody. New directories get mode 0700. Raises ``OSError`` if one cannot
+    be created, and `MachineError` if others may replace directories in ``base``, or write to one of
+    the named ones (`check_private`).
     """
     path = base
     if not base.exists():
@@ -44,9 +45,9 @@ def private_directory(base: Path, names: Iterable[str] = ()) -> Path:
 
 
 def check_private(path: Path) -> None:
-    """Raise `MachineError` unless ``path`` is a directory that only this user may write.
+    """Raise `MachineError` unless ``path`` is a directory to which only this user may write.
 
-    A link is none. Raises ``OSError`` when it is not there.
+    A link does not count as a directory. Raises ``OSError`` if there is no directory.
     """
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode):

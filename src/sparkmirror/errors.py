@@ -1,28 +1,28 @@
-"""Every error that sparkmirror raises on purpose.
+"""The errors that sparkmirror raises on purpose.
 
 ::
 
     MirrorError                      what, where, what to do; exit_code 1
     ├── ConfigError                  a file, a key or an option is wrong; exit_code 2
-    ├── MachineError                 Java, ports, disk: the machine lacks something
+    ├── MachineError                 Java, a port, disk or the like is missing on this machine
     ├── ClusterError                 a Kafka cluster cannot be reached or used
-    │   ├── Unreachable              no broker of the bootstrap list answers
-    │   ├── NotKafka                 something answers that does not speak Kafka
-    │   ├── Unsupported              the broker lacks an API or the client a security setting
+    │   ├── Unreachable              no broker of the bootstrap list responds
+    │   ├── NotKafka                 something responds that does not speak Kafka
+    │   ├── Unsupported              the broker lacks an API, or the client a security setting
     │   ├── Denied                   the principal lacks a permission
-    │   ├── GroupRefused             the consumer group does not take this member
-    │   ├── Fenced                   another writer has taken over what this one wrote
-    │   └── TransactionError         a transaction cannot be ended: it is aborted and written anew
-    │       └── TooSlow              it was open for longer than its time limit
-    ├── BatchError                   bytes that are no valid record batch
-    │   ├── CorruptBatch             checksum or structure is broken: never produced
-    │   └── UnknownCodec             a compression codec that nobody knows
-    ├── TopicError                   one topic cannot be mirrored as asked
-    └── PartitionError               one partition stopped; the others go on
-        └── TargetLost               the target has lost records: the next attempt repairs that
+    │   ├── GroupRefused             the consumer group refuses this member for good
+    │   ├── Fenced                   another writer has taken over
+    │   └── TransactionError         a transaction cannot be ended; its records are written again
+    │       └── TooSlow              it was open for longer than its timeout
+    ├── BatchError                   bytes that are not a valid record batch
+    │   ├── CorruptBatch             checksum or structure is wrong: never produced
+    │   └── UnknownCodec             a compression codec that Kafka does not define
+    ├── TopicError                   one topic cannot be mirrored as configured
+    └── PartitionError               one partition stopped; the others continue
+        └── TargetLost               the target lost records; the task's next attempt repairs that
 
 Each class has a stable ``code`` (UPPER_SNAKE) that logs, metrics and exit messages share.
-`Defect` stands beside the tree: it is nobody's mistake but ours.
+`Defect` is not in the tree: it reports a fault of sparkmirror itself.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 
 
 class MirrorError(Exception):
-    """Base of all errors here.
+    """Base of all errors in this module.
 
     ``what`` states the fact, ``where`` the place (file:line, cluster alias, topic-partition),
     ``do`` the next step for the user. ``str()`` joins them into one paragraph.
@@ -72,7 +72,7 @@ class MirrorError(Exception):
         return f"{place}{self.what}{advice}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions with keyword-only arguments do not pickle by themselves, and these travel
+        # Exceptions with keyword-only arguments do not pickle without help, and these travel
         # from Spark's workers to the driver.
         return _rebuild, (type(self), self.what, self.where, self.do)
 
@@ -82,14 +82,14 @@ def _rebuild(cls: type[MirrorError], what: str, where: str, do: str) -> MirrorEr
 
 
 class ConfigError(MirrorError):
-    """A file, a key or an option is wrong; nothing has been started."""
+    """A file, a key or an option is wrong; nothing was started."""
 
     code = "CONFIG"
     exit_code = 2
 
 
 class MachineError(MirrorError):
-    """The machine lacks something: Java, a free port, disk, a readable file."""
+    """Something is missing on this machine: Java, a free port, disk, a readable file."""
 
     code = "MACHINE"
 
@@ -101,13 +101,13 @@ class ClusterError(MirrorError):
 
 
 class Unreachable(ClusterError):
-    """No broker of the list answers: name resolution, refusal or silence."""
+    """No broker of the list responds: the name is unknown, or connections fail or time out."""
 
     code = "UNREACHABLE"
 
 
 class NotKafka(ClusterError):
-    """Something answers on that port, but it does not speak Kafka's protocol."""
+    """Something responds on that port, but it does not speak Kafka's protocol."""
 
     code = "NOT_KAFKA"
 
@@ -125,37 +125,37 @@ class Denied(ClusterError):
 
 
 class Fenced(ClusterError):
-    """Another writer has taken over what this one wrote; nothing more of it will be accepted."""
+    """Another writer has taken over; the target accepts nothing more from this one."""
 
     code = "FENCED"
 
 
 class GroupRefused(ClusterError):
-    """The consumer group does not take this member, and trying again would not help."""
+    """The consumer group refuses this member, and a retry would not help."""
 
     code = "GROUP_REFUSED"
 
 
 class TransactionError(ClusterError):
-    """A transaction cannot be ended; its records are aborted and written anew."""
+    """A transaction cannot be ended. It is aborted, and its records are written again."""
 
     code = "TRANSACTION"
 
 
 class TooSlow(TransactionError):
-    """A transaction was open for longer than its time limit: the cluster has aborted it."""
+    """A transaction was open for longer than its timeout; the cluster has aborted it."""
 
     code = "TRANSACTION_TOO_SLOW"
 
 
 class BatchError(MirrorError):
-    """Bytes that are no valid record batch."""
+    """The bytes are not a valid record batch."""
 
     code = "BATCH"
 
 
 class CorruptBatch(BatchError):
-    """A checksum or a structure is broken. Such bytes are never produced."""
+    """A checksum or a structure is wrong. Such bytes are never produced."""
 
     code = "CORRUPT_BATCH"
 
@@ -167,13 +167,13 @@ class UnknownCodec(BatchError):
 
 
 class TopicError(MirrorError):
-    """One topic cannot be mirrored as asked; the others go on."""
+    """One topic cannot be mirrored as configured; the others continue."""
 
     code = "TOPIC"
 
 
 class PartitionError(MirrorError):
-    """One partition stopped; the others go on."""
+    """One partition stopped; the others continue."""
 
     code = "PARTITION"
 
@@ -185,7 +185,8 @@ class TargetLost(PartitionError):
 
 
 class Defect(RuntimeError):
-    """What has to hold in this program does not, whoever runs it: a run ends with its traceback.
+    """Something that must always hold in this program does not hold.
 
-    Unlike ``assert`` it also says so under ``python -O``.
+    It is a fault of sparkmirror, so the run ends with a traceback. Unlike ``assert``, it is also
+    raised under ``python -O``.
     """

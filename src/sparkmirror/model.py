@@ -1,8 +1,8 @@
-"""The nouns of the project: plain, frozen, picklable data with no behaviour beyond arithmetic.
+"""Data types that the whole project shares: frozen, picklable, compared by content.
 
-Everything here crosses process lines (driver, planner, executor workers), so it holds only
-values that pickle and compare by content. Offsets are int64 Kafka offsets, times are epoch
-milliseconds unless a name ends in another unit.
+They cross process boundaries (driver, planner, Spark's workers), so they hold only values that
+pickle. Offsets are int64 Kafka offsets. Points in time are epoch milliseconds. The end of a name
+says the unit of a duration or a size.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 class TopicPartition(NamedTuple):
     """One partition of one topic; sorts by topic, then number.
 
-    A tuple, because it is looked up several times per batch: its hash is C's.
+    A tuple, because it is a dictionary key several times per batch, and tuples hash in C.
     """
 
     topic: str
@@ -56,7 +56,7 @@ class TopicPartition(NamedTuple):
 
 
 class MirrorMode(Enum):
-    """Which tool's file the flow was read from; it decides where positions are kept.
+    """The tool whose file the flow was read from. It decides where positions are kept.
 
     ``MM2``: committed offsets of group ``__mirror.A->B`` on the target.
     ``MM1``: committed offsets of the consumer file's ``group.id`` on the source.
@@ -68,10 +68,10 @@ class MirrorMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterClient:
-    """How one cluster is reached in one role (source consumer, target producer, admin).
+    """How to reach one cluster in one role (source consumer, target producer, admin).
 
-    ``properties`` holds the remaining Java client properties that the file gives for this
-    role (security keys and the like), resolved and unredacted: never log it.
+    ``properties`` holds the other Java client properties that the file gives for this role, such
+    as security keys. Secrets in it are in clear text: never log it.
     """
 
     alias: str
@@ -90,10 +90,10 @@ class ClusterClient:
 
 
 FETCH_BYTES_MAX = 4 * 1024 * 1024
-"""Size of the memory that one Fetch response gets; larger answers would only cost more memory."""
+"""Memory for one Fetch response, in bytes; a larger response would only cost more memory."""
 
 EXACT_SLOTS_MAX = 1_000
-"""Most slots of an exactly-once flow: each start fences the transactional ids of all of them."""
+"""Limit on the slots of an exactly-once flow: a start fences the transactional ids of all slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +113,11 @@ class FetchSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProduceSettings:
-    """How the target is written. Names follow the Java producer's properties.
+    """How records are written to the target. Names follow the Java producer's properties.
 
-    ``link_joining``: whether batches that wait for a slow link are joined (auto, off, always);
-    ``link_compression``: the codec of those, empty for that of the source's batches.
+    ``link_joining``: whether batches that wait for a slow link are joined (``auto``, ``off``,
+    ``always``). ``link_compression``: the codec of joined batches; empty keeps that of the source's
+    batches.
     """
 
     acks: int = -1
@@ -133,8 +134,10 @@ class ProduceSettings:
 
 @dataclass(frozen=True, slots=True)
 class JoinCounts:
-    """What joining batches for a slow link has done: how many, their bytes before and after, and
-    the processor time that it took.
+    """Totals of joining batches for a slow link.
+
+    ``batches``: source batches that were joined. ``bytes_in``, ``bytes_out``: their bytes before
+    and after. ``cpu_s``: processor time of joining.
     """
 
     batches: int = 0
@@ -143,7 +146,7 @@ class JoinCounts:
     cpu_s: float = 0.0
 
     def plus(self, more: JoinCounts) -> JoinCounts:
-        """Both together."""
+        """The sum of both."""
         return JoinCounts(
             self.batches + more.batches,
             self.bytes_in + more.bytes_in,
@@ -152,7 +155,7 @@ class JoinCounts:
         )
 
     def since(self, before: JoinCounts) -> JoinCounts:
-        """What came since; all of it where ``before`` is of a count that has begun anew."""
+        """The difference to ``before``; all of ``self`` if the counters restarted since."""
         if self.batches < before.batches:
             return self
         return JoinCounts(
@@ -164,10 +167,11 @@ class JoinCounts:
 
 
 class Partitioner(Enum):
-    """Where MirrorMaker 1's producer puts a record (``partitioner.class``).
+    """How MirrorMaker 1's producer chooses a record's partition (``partitioner.class``).
 
-    ``NUMBER``: the source partition's number, as MirrorMaker 2 does. ``KEY``: murmur2 of the key,
-    records without one sticky. ``STICKY``: all sticky. ``ROUND_ROBIN``: one after the other.
+    ``NUMBER``: the source partition's number, as MirrorMaker 2 does. ``KEY``: murmur2 of the key;
+    records without a key are sticky. ``STICKY``: all records are sticky. ``ROUND_ROBIN``: the
+    partitions in turn, record by record.
     """
 
     NUMBER = "number"
@@ -178,10 +182,10 @@ class Partitioner(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TargetRecord:
-    """What a message handler returns: one record to be written.
+    """One record to write, as a message handler returns it.
 
-    ``partition`` None leaves the choice to the partitioner, ``timestamp_ms`` None, or a negative
-    one, takes the time of writing.
+    ``partition``: None leaves the choice to the partitioner. ``timestamp_ms``: None or a negative
+    value stands for the time of writing.
     """
 
     topic: str
@@ -194,7 +198,7 @@ class TargetRecord:
 
 @dataclass(frozen=True, slots=True)
 class SourceRecord:
-    """What a message handler is given: one record as the source has it.
+    """One record of the source, as a message handler receives it.
 
     ``timestamp_ms`` is -1 for a record without one.
     """
@@ -208,20 +212,19 @@ class SourceRecord:
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
     def to_target(self) -> TargetRecord:
-        """The same record as MirrorMaker's built-in handler writes it: partition left open."""
+        """The record as MirrorMaker's built-in handler returns it, without a partition."""
         return TargetRecord(self.topic, self.value, self.key, self.headers, self.timestamp_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSettings:
-    """The record path: what is done to each record between source and sink, if anything.
+    """The record path: what happens to each record between source and sink, if anything.
 
-    ``codec``: with which records are written anew (a batch attribute's number), -1 the source
-    batch's; ``levels``: how hard each codec tries. ``sticky_bytes``: Java's ``batch.size``, after
-    which sticky records change partition.
-    ``handler``: ``module:function``, called with each record; empty for none. ``drop_failed``:
-    what the target refuses is dropped and counted, instead of stopping the mirror
-    (``--abort.on.send.failure=false``).
+    ``codec``: codec number of the batches that are written; -1 keeps the source batch's codec.
+    ``levels``: compression level by codec number. ``sticky_bytes``: Java's ``batch.size``, the
+    bytes after which sticky records change their partition. ``handler``: ``module:function`` that
+    is called with each record; empty for none. ``drop_failed``: records that the target refuses are
+    dropped and counted, instead of stopping the mirror (``--abort.on.send.failure=false``).
     """
 
     partitioner: Partitioner = Partitioner.NUMBER
@@ -234,17 +237,17 @@ class RecordSettings:
 
     @property
     def used(self) -> bool:
-        """Whether records are looked at; otherwise whole batches are carried."""
+        """Whether the record path is needed. If not, whole batches are carried."""
         return self.partitioner is not Partitioner.NUMBER or bool(self.handler)
 
 
 @dataclass(frozen=True, slots=True)
 class FaultSettings:
-    """What becomes of a partition whose data the source lost, or the target lost or refuses.
+    """What happens to a partition when data is lost or the target refuses records.
 
-    ``source_loss``: ``fail`` or ``record-and-continue``; ``target_loss``: these or ``repair``;
-    ``bad_record``: ``pause``, ``skip`` or ``dead-letter``. The other fields name the topics (Java
-    regexes) that are treated otherwise.
+    ``source_loss``: ``fail`` or ``record-and-continue``. ``target_loss``: one of these or
+    ``repair``. ``bad_record``: ``pause``, ``skip`` or ``dead-letter``. The other fields list the
+    topics (Java regexes) to which another of these values applies.
     """
 
     source_loss: str = "fail"
@@ -262,10 +265,10 @@ class FaultSettings:
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """Replication policy of a flow (reference B).
+    """Replication policy of a flow.
 
-    ``aliases``: the file's clusters. A topic whose name begins with one of them and the separator
-    came from there, also where Java, which knows no aliases, sees another one.
+    ``aliases``: the file's clusters. If a topic's name begins with one of them and the separator,
+    that cluster is the topic's source. Java does not know the aliases and may see another source.
     """
 
     kind: str = "default"
@@ -276,12 +279,12 @@ class PolicySettings:
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """Which topics a flow mirrors and how remote topics are made.
+    """Which topics a flow mirrors, and how it creates remote topics.
 
-    ``include``/``exclude``: Java regexes, joined by ``|``, full match; empty = matches nothing.
-    ``sync_configs_keep``: configs (regexes too) whose overrides on the target are left alone where
-    the source has none. What is synchronised after creation is MirrorMaker 2's: other modes never
-    do it, whatever the switches say.
+    ``include``, ``exclude``: Java regexes, joined by ``|``, that match the whole name; an empty
+    tuple matches nothing. ``sync_configs_keep``: configs (also regexes) whose overrides on the
+    target stay if the source has none. What is synchronised after creation is MirrorMaker 2's:
+    other modes never do it, whatever the switches say.
     """
 
     include: tuple[str, ...] = (".*",)
@@ -310,10 +313,10 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True)
 class OffsetSyncSettings:
-    """Where source offsets went, for MirrorMaker 2's readers and for our own (reference A.4, D.5).
+    """How the mirror publishes which target offsets belong to which source offsets.
 
-    ``location``: the cluster of the offset-syncs topic, ``source`` or ``target``. ``client`` and
-    ``produce``: how the syncs are written there.
+    MirrorMaker 2's readers and our own use that. ``location``: the cluster of the offset-syncs
+    topic, ``source`` or ``target``. ``client``, ``produce``: how syncs are written there.
     """
 
     enabled: bool = False
@@ -326,10 +329,10 @@ class OffsetSyncSettings:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSettings:
-    """Consumer groups on the other side (reference D.7 to D.9).
+    """How the progress of consumer groups is carried over to the target.
 
-    ``include``/``exclude``: Java regexes of group names, as in `TopicSettings`.
-    ``sync_enabled``: also commit translated offsets to idle groups of the target.
+    ``include``, ``exclude``: Java regexes of group names, as in `TopicSettings`.
+    ``sync_enabled``: also commit translated offsets for idle groups of the target.
     ``client``: how checkpoints are read back from the target.
     """
 
@@ -347,9 +350,9 @@ class CheckpointSettings:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatSettings:
-    """Heartbeats of ``source->target``, written to ``target`` (reference D.10).
+    """Heartbeats of ``source->target``, written to ``target``.
 
-    They do not need a flow: heartbeats of B->A are what a flow A->B mirrors.
+    They do not need a flow ``source->target``: a flow A->B mirrors the heartbeats of B->A.
     """
 
     source: str
@@ -367,10 +370,10 @@ class HeartbeatSettings:
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """MirrorMaker 1: how the mirror takes part in its consumer group on the source.
+    """How a mirror with MirrorMaker 1's files takes part in its consumer group on the source.
 
-    Names follow the Java consumer's properties; ``strategies`` are assignors by their names in the
-    group protocol, in order of preference; ``rebalance_timeout_ms`` is ``max.poll.interval.ms``;
+    Names follow the Java consumer's properties. ``strategies``: assignors by their names in the
+    group protocol, in order of preference. ``rebalance_timeout_ms``: ``max.poll.interval.ms``.
     ``listener``: ``module:name`` of a rebalance listener, empty for none.
     """
 
@@ -385,9 +388,9 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One generation's membership in a consumer group: what a commit must show to be taken.
+    """Membership in one generation of a consumer group; commits need it to be accepted.
 
-    ``cooperative``: partitions stay with the member while the group forms a new generation.
+    ``cooperative``: the member keeps its partitions while the group rebalances.
     """
 
     member_id: str
@@ -428,11 +431,11 @@ class FlowSettings:
     offset_storage_replication_factor: int = 3
     # MirrorMaker 1: where an old consumer kept the group's offsets (``host:port/chroot``).
     zookeeper: str = ""
-    # In a run: whether its driver signs assignments, so that workers obey no others.
+    # In a run: whether the driver signs assignments. If it does, workers accept no others.
     signed: bool = False
-    # What claims of the flow are signed with; never log it.
+    # The key that signs the flow's claims; never log it.
     control_secret: str = field(default="", repr=False)
-    # After how long without a report others take the flow over.
+    # If the owner reports nothing for this long, other processes take over the flow.
     session_ms: int = 10_000
 
     @property
@@ -448,11 +451,11 @@ class FlowSettings:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """Where a run serves its metrics and health, and to whom.
+    """Where a run serves its metrics and health, and who may read them.
 
-    ``listen``: ``HOST:PORT``, empty = nowhere. ``labels``: how fine the series are, ``partition``,
-    ``topic`` or ``flow``. ``token`` or the content of ``token_file`` is what a scraper has to
-    present; never log it. ``where`` names the place in the file, for errors.
+    ``listen``: ``HOST:PORT``, empty = nowhere. ``labels``: detail of the series, ``partition``,
+    ``topic`` or ``flow``. A scraper must present ``token`` or the content of ``token_file``; never
+    log them. ``where``: the place in the file, for errors.
     """
 
     listen: str = ""
@@ -466,10 +469,10 @@ class MetricsSettings:
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
-    """One configuration file, read, checked and split into flows.
+    """One configuration file, checked and split into flows.
 
-    ``warnings`` are one-line remarks for the user (ignored keys and why), in file order.
-    ``file``: where it is.
+    ``warnings``: one-line remarks for the user (ignored keys and why), in file order.
+    ``file``: the path of the file.
     """
 
     flows: tuple[FlowSettings, ...]
@@ -483,10 +486,11 @@ class MirrorSettings:
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """Why one partition is not being mirrored, while the others go on.
+    """Why one partition is not mirrored. The others continue.
 
-    ``code`` is a stable error name (see ``errors``), ``retriable`` says whether the pipeline
-    keeps trying by itself. ``attempt``: which try of the slot it ended, -1 when it ended none.
+    ``code``: a stable error name (see ``errors``). ``retriable``: whether the pipeline retries
+    without a command. ``attempt``: the partition's attempt (`data.read.retry_schedule`) that the
+    halt ended, -1 for none.
     """
 
     code: str
@@ -496,14 +500,14 @@ class Halt:
 
 
 SEND_FAILED = "SEND_FAILED"
-"""Code of the halt that stops a MirrorMaker 1 flow (``--abort.on.send.failure``)."""
+"""Code of the halt that stops a flow of MirrorMaker 1's files (``--abort.on.send.failure``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A value as MirrorMaker 2 tells it: the last one, and those of the last 30 to 60 seconds.
+    """A value as MirrorMaker 2 reports it: the last one, and figures of the last 30 to 60 seconds.
 
-    ``low``, ``mean`` and ``high`` are None when that time saw none.
+    ``low``, ``mean`` and ``high`` are None when there was no value in that time.
     """
 
     last: float
@@ -514,12 +518,12 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """Where one source partition stands.
+    """The state of one source partition.
 
-    ``position``: next source offset to mirror, everything before it is on the target.
-    ``timestamp_ms``: largest record timestamp mirrored so far, -1 when none.
-    ``age_ms``: how old records were when they were read, ``latency_ms``: when the target had
-    acknowledged them; None when the slot has seen none yet.
+    ``position``: next source offset to mirror; the target has everything before it.
+    ``timestamp_ms``: largest record timestamp mirrored so far, -1 for none.
+    ``age_ms``: age of records when they were read. ``latency_ms``: their age when the target had
+    acknowledged them. Both are None until the slot has seen records.
     """
 
     topic: str
@@ -535,16 +539,16 @@ class PartitionProgress:
 
 @dataclass(frozen=True, slots=True)
 class SlotProgress:
-    """What one slot (Spark task) has done, as it reports it about once a second.
+    """What one slot (Spark task) has done; it reports this about once a second.
 
-    Counters grow from the start of the worker process. ``latency_counts[i]`` counts batches whose
-    latency (target acknowledgement minus largest record timestamp) fell into bucket ``i`` of
-    ``observe.figures.latency.BOUNDS_MS``, ``latency_ms_sum`` is their sum. ``errors`` counts
-    retried failures by code, and as ``THROTTLED`` answers after which a broker's quota made us
-    wait. ``paused``: it fetches nothing, because somebody asked so. ``run_id`` and ``attempt`` name
-    the attempt of the slot's task that reports: Spark's number of it, which grows within a run;
-    empty and -1 in reports of releases that did not say. ``joined``: batches that waited for the
-    link.
+    Counters grow from the start of the worker process. ``latency_counts[i]``: batches whose latency
+    (target acknowledgement minus largest record timestamp) fell into bucket ``i`` of
+    ``observe.figures.latency.BOUNDS_MS``; ``latency_ms_sum``: the sum of their latencies.
+    ``errors``: retried failures by code, and as ``THROTTLED`` the responses after which a broker's
+    quota made us wait. ``paused``: the slot fetches nothing because an operator paused it.
+    ``run_id``, ``attempt``: the run, and Spark's number of the task's attempt that reports, which
+    grows within a run; empty and -1 in reports of older releases. ``joined``: what joining batches
+    for a slow link has done.
     """
 
     flow: str
@@ -565,10 +569,10 @@ class SlotProgress:
     joined: JoinCounts = JoinCounts()
 
     def replaces(self, known: SlotProgress | None) -> bool:
-        """Whether this is the slot's newest report, ``known`` being the newest before.
+        """Whether this report replaces ``known``, the newest report of the slot so far.
 
-        The latest attempt has the slot: what an earlier one, which Spark has given up, still says
-        is not the slot's, however late it says it.
+        The slot belongs to the latest attempt. Spark has given up the earlier ones, so their
+        reports never replace a later attempt's, even if they arrive late.
         """
         if known is None or self.attempt != known.attempt:
             return known is None or self.attempt > known.attempt

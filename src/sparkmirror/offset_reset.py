@@ -10,7 +10,7 @@ EARLIEST, LATEST = -2, -1
 """What Kafka's ListOffsets takes for the beginning and the end of a log."""
 
 _BY_DURATION = "by_duration:"
-# As Java's Duration.parse, without signs: a day is 24 hours.
+# The syntax of Java's Duration.parse, without signs: a day has 24 hours.
 _ISO_8601 = re.compile(
     r"P(?=.)(?:(?P<days>\d+)D)?"
     r"(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{0,9})?)S)?)?",
@@ -20,7 +20,7 @@ _MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_0
 
 
 def duration_ms(reset: str) -> int | None:
-    """The duration of ``by_duration:P…`` (ISO 8601) in ms; None for what is no such value."""
+    """The duration of ``by_duration:P…`` (ISO 8601) in ms; None for any other value."""
     if not reset.lower().startswith(_BY_DURATION):
         return None
     match = _ISO_8601.fullmatch(reset[len(_BY_DURATION) :])
@@ -30,7 +30,7 @@ def duration_ms(reset: str) -> int | None:
 
 
 def reset_time_ms(reset: str, now_ms: int) -> int:
-    """What to ask ListOffsets for: `EARLIEST`, `LATEST`, or the time that is so long ago."""
+    """The timestamp for ListOffsets: `EARLIEST`, `LATEST`, or ``now_ms`` minus the duration."""
     ago_ms = duration_ms(reset)
     if ago_ms is not None:
         return max(0, now_ms - ago_ms)

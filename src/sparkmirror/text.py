@@ -1,4 +1,4 @@
-"""Text of others, on its way to a terminal or into a log."""
+"""Makes foreign text safe for a terminal or a log."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from unicodedata import category
 
 __all__ = ["printable", "printable_json", "say"]
 
-# What terminals and readers act on: control and format characters (cursor, colours, the direction
-# of writing), halves of characters, separators of lines and paragraphs.
+# Characters that terminals and readers act on: control and format characters (cursor, colours,
+# writing direction), surrogates, separators of lines and paragraphs.
 _ACTIVE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    r"""``text`` with what a terminal or a reader of lines would act on written out.
+    r"""``text`` with escapes for the characters that a terminal or a reader of lines acts on.
 
     An escape character becomes ``\x1b``, a line break ``\n``. ``keep``: characters that stay, such
-    as the line breaks of a text that is ours.
+    as the line breaks of our own texts.
     """
     if text.isprintable():
         return text
@@ -30,7 +30,7 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def printable_json(text: str) -> str:
-    """A JSON text with the same characters as JSON's own escapes; the value stays what it is."""
+    """A JSON text with the same characters as JSON escapes; its value does not change."""
     if text.isprintable():
         return text
     return "".join(
@@ -42,6 +42,6 @@ def printable_json(text: str) -> str:
 
 
 def say(*lines: str, end: str = "\n", error: bool = False) -> None:
-    """Print lines for people, each of them printable and one line, on stdout or stderr."""
+    """Print lines for people on stdout or stderr, each made printable and one line."""
     stream = sys.stderr if error else sys.stdout
     print("\n".join(map(printable, lines)), end=end, file=stream, flush=True)

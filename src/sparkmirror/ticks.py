@@ -1,4 +1,4 @@
-"""A clock for lengths of time that also counts while this machine sleeps."""
+"""A clock for durations that also counts while this machine is suspended."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def ticks_s() -> float:
-    """Seconds since some moment in the past; nobody sets this clock.
+    """Seconds since some moment in the past. Nobody can set this clock.
 
-    Unlike `time.monotonic` it goes on through a suspend (Linux), so that whoever was suspended
-    sees afterwards for how long. It cannot see that a hypervisor stopped the whole machine.
+    Unlike `time.monotonic` it continues through a suspend (Linux), so a process can see afterwards
+    how long it was suspended. It does not count while a hypervisor stops the whole machine.
     """
     if _BOOT_CLOCK is None:
         return time.monotonic()

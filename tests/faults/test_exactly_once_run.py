@@ -45,7 +45,7 @@ def test_killed_workers_and_drivers_and_two_at_once(
 
             # The planner: felt when its epoch ends; Spark ends the query, which is started again.
             kill_worker(PLANNER)(scene)
-            wait_until(lambda: "is started again" in mirror.output(), "the query's end")
+            wait_until(lambda: "the query is restarted" in mirror.output(), "the query's end")
             assert counter.recovery_s(time.monotonic(), patience()) < patience(), mirror.output()
             assert mirror.process.poll() is None, mirror.output()
 

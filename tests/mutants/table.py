@@ -1097,7 +1097,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "nothing looks for a missing marker between two transactions of one row",
         "What is open of a decided transaction",
         "data/write/exactly_once.py",
-        "                    self.prepare([part])  # a marker may be missing since\n",
+        "                    self.prepare([part])  # a marker may be missing by now\n",
         "",
         (
             "tests/property/test_missing_markers_properties.py::test_each_record_counts_once_and_in_order",

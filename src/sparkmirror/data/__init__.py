@@ -1,1 +1,1 @@
-"""The data pipeline; `data.query` is where to start reading."""
+"""The data pipeline; start reading at `data.query`."""

@@ -1,8 +1,8 @@
-"""One flow is one streaming query: read this first.
+"""One flow is one streaming query: start reading here.
 
 ::
 
-    readStream.format("sparkmirror")    data/spark_source.py          plans epochs, deals slots
+    readStream.format("sparkmirror")    data/spark_source.py          plans epochs, assigns slots
       └─ slot (a task)                  data/read/slot_reader.py      Fetch → rows of raw batches
     [.mapInArrow, on the record path]   data/transform/record_path.py records → partitions, handler
     writeStream.format("sparkmirror")
@@ -50,8 +50,8 @@ _READY_POLL_S = 0.25
 class FlowRunner:
     """Spark and one streaming query per flow.
 
-    ``run_id`` names this run in the control topic; ``work_dir`` takes logs and the disposable
-    checkpoints. Raises `MirrorError` from `start`.
+    ``run_id`` names this run in the control topic. ``work_dir`` holds logs and the disposable
+    checkpoints. `start` raises `MirrorError`.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class FlowRunner:
     # -- start -----------------------------------------------------------------------------
 
     def start(self, flows: Iterable[str]) -> None:
-        """Start Spark if `open` has not, then the queries of ``flows`` that were not yet.
+        """Start Spark if `open` has not, then those queries of ``flows`` that do not run yet.
 
         Raises `MirrorError`.
         """
@@ -101,16 +101,16 @@ class FlowRunner:
                         query = self._start_query(spark, flow)
                 except Exception as error:
                     raise failure(error, flow.name, self._spark.log_path) from error
-                # Another thread may be looking at them.
+                # Another thread may be reading them.
                 self._queries = {**self._queries, flow.name: query}
                 self._wanted |= {flow.name}
 
     def stand_by(self, flows: Iterable[str]) -> None:
-        """Have the queries of ``flows``, which others mirror, ready: when they are started nothing
-        has to be loaded any more. Until this process has a flow, its query mirrors nothing.
-        Returns when they are, or will not be.
+        """Prepare the queries of ``flows``, which other processes mirror.
 
-        What goes wrong here is told in the log alone: the query is started when it is its turn.
+        When this process takes over a flow, nothing has to be loaded any more. Until then, its
+        query mirrors nothing. Returns when the queries are ready, or cannot be. Errors are only
+        logged: the query is started again when it is needed.
         """
         spark, waiting = self._session, frozenset(flows)
         for flow in self._settings.flows:
@@ -128,18 +128,18 @@ class FlowRunner:
             self._await_rehearsal(query)
 
     def _await_rehearsal(self, query: StreamingQuery) -> None:
-        with contextlib.suppress(Exception):  # the JVM ends
+        with contextlib.suppress(Exception):  # the JVM may end meanwhile
             while query.isActive and not self._stopping and query.lastProgress is None:
                 time.sleep(_READY_POLL_S)
 
     def open(self) -> SparkSession:
-        """Start Spark alone: ahead of the queries, or for a job without. Raises `MirrorError`."""
+        """Start Spark alone: before the queries, or for a job without any. Raises `MirrorError`."""
         self._session = self._spark.open()
         return self._session
 
     @property
     def key(self) -> str:
-        """What client properties are sealed and assignments signed with, in this run alone."""
+        """The key of this run: it seals client properties and signs assignments."""
         return self._key
 
     def _start_query(
@@ -168,8 +168,8 @@ class FlowRunner:
             rows.writeStream.format(FORMAT)
             .queryName(flow.name)
             .options(**options)
-            # With a scheme: Hadoop's settings may name another file system. Not as a URI is
-            # written: Spark would keep its percent signs.
+            # With a scheme, because Hadoop's settings may name another file system. Not encoded
+            # like a URI, because Spark would keep the percent signs.
             .option("checkpointLocation", f"file://{checkpoint.absolute()}")
         )
         if self._once:
@@ -179,7 +179,7 @@ class FlowRunner:
     # -- while it runs ---------------------------------------------------------------------
 
     def active(self) -> bool:
-        """Whether any query still runs (one that waits after a drain does not)."""
+        """Whether any query still runs; one that is idle after a drain does not count."""
         for name in self._wanted:
             self._ended(name)  # a query may have ended since `errors` looked
         reviving = any(not revival.done for revival in self._reviving.values())
@@ -195,7 +195,7 @@ class FlowRunner:
         return self._rests[query].busy()
 
     def errors(self) -> tuple[MirrorError, ...]:
-        """Why queries failed; empty while all is well."""
+        """Why queries failed; empty if none has."""
         if self._session is None or self.at_rest:
             return self._failures
         found = []
@@ -206,8 +206,10 @@ class FlowRunner:
         return tuple(found)
 
     def _ended(self, name: str) -> Exception | None:
-        """Why a query has ended for good; one that only lost a process is started again, and so
-        is one whose tasks were mended more often than Spark allows in one epoch.
+        """Why a query has ended for good, or None.
+
+        A query that only lost a process is restarted, and so is one whose tasks ended for a repair
+        more often than Spark allows in one epoch.
         """
         revival = self._reviving.get(name)
         if revival is not None:
@@ -230,9 +232,10 @@ class FlowRunner:
         return None
 
     def end(self, flow: str, *, grace_s: float) -> bool:
-        """Let one query, which was told to drain, come to rest for ``grace_s``, then end it.
+        """Wait for ``grace_s`` until a query that was told to drain is idle, then end it.
 
-        False: `stop` has come meanwhile, and sees to it. A query that failed stays, for `errors`.
+        Returns False if `stop` was called meanwhile and ends it, or if the query failed: that one
+        stays, for `errors`.
         """
         query, session = self._queries[flow], self._session
         if session is None:
@@ -242,7 +245,9 @@ class FlowRunner:
             if self._stopping:
                 return False
             if time.monotonic() > deadline:
-                log.warning("flow %s: its drain took longer than %g s, cut short", flow, grace_s)
+                log.warning(
+                    "flow %s: its drain took longer than %g s and was cut short", flow, grace_s
+                )
                 break
             time.sleep(_POLL_S)
         if self._stopping or (not query.isActive and query.exception() is not None):
@@ -252,10 +257,10 @@ class FlowRunner:
         return True
 
     def stop(self, *, grace_s: float) -> None:
-        """Wait up to ``grace_s`` for drained queries to come to rest, then stop Spark."""
+        """Wait up to ``grace_s`` until drained queries are idle, then stop Spark."""
         self._stopping = True
         deadline = time.monotonic() + grace_s
-        with contextlib.suppress(Exception):  # a JVM that was killed cannot say why queries ended
+        with contextlib.suppress(Exception):  # a killed JVM cannot say why queries ended
             while (busy := self.active()) and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
             self._failures = self.errors()

@@ -1,7 +1,7 @@
 """The flow as a PySpark data source: planner, reader and writer under the format ``sparkmirror``.
 
-Spark's offset is the number of the epoch, nothing else; positions live in Kafka. Each class here
-is what Spark's Python Data Source API asks for and hands over to `data.read.slot_reader` and
+Spark's offset is only the number of the epoch; positions are in Kafka. Each class here implements
+what Spark's Python Data Source API requires, and calls `data.read.slot_reader` and
 `data.write.slot_sink`. Those are imported where they are used: Spark starts five short-lived
 processes per query that load this module only to pickle it.
 """
@@ -92,10 +92,10 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"epoch": 0}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """A bounded run is one epoch: its ends are frozen in the assignment already."""
+        """Nothing to do: the ends of a bounded run are already frozen in its assignment."""
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """The next epoch, or ``start`` again when there is nothing to mirror (any more)."""
+        """The next epoch, or ``start`` again if there is nothing (more) to mirror."""
         watch = self._control()
         run_id = self._options["run_id"]
         if self._once:
@@ -107,17 +107,18 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assignment = watch.assignment
         if self._planned is not None and assignment is not None and assignment.run_id == run_id:
             if not self._warm and not assignment.partitions:
-                # Others mirror everything until our workers are up and have loaded their modules.
+                # An epoch without partitions starts our workers, which load their modules. The
+                # other members of the group mirror everything meanwhile.
                 return {"epoch": int(start["epoch"]) + 1}
-            # Spark asks for an offset only when no epoch is under way.
+            # Spark asks for an offset only when no epoch runs.
             self._planned.tell(assignment.version)
         if self._once:
             if self._once_epoch is None:
                 self._once_epoch = int(start["epoch"]) + 1
             return {"epoch": self._once_epoch}
         if assignment is None or assignment.run_id != run_id:
-            # Another process has the flow. Ours shall not be slow when it is our turn: Spark goes
-            # through an epoch once, with nothing in it, and all that it needs is loaded.
+            # Another process owns the flow. To be fast when it is our turn, Spark runs one empty
+            # epoch, which loads everything that it needs.
             rehearsed = self._warm or self._planned is not None
             return start if rehearsed else {"epoch": int(start["epoch"]) + 1}
         if not assignment.partitions or _drained(watch, run_id):
@@ -125,7 +126,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"epoch": int(start["epoch"]) + 1}
 
     def _heard(self, watch: ControlWatch) -> bool:
-        """Read what the control topic says; a process that stands by waits there for a moment."""
+        """Read the control topic to its end; a standby waits there for a moment."""
         known = watch.assignment
         ours = known is not None and known.run_id == self._options["run_id"]
         watch.waits_for_more = self._planned is None and self._warm and not ours
@@ -134,15 +135,15 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _bounded_share(
         self, start: dict[str, int], watch: ControlWatch, planned: PlannerVoice
     ) -> dict[str, int]:
-        """``--once`` as a member of a group: an epoch for each share that the group gives us.
+        """``--once`` as a member of a group: one epoch for each share that the group assigns.
 
-        An assignment without a member is none that the group gave: the mirror has not joined yet,
-        or has given up everything to join anew. The share that the slots have carried to its ends
-        is the last one: then ``start`` ends the query.
+        An assignment without a member was not made by the group: the mirror has not joined yet, or
+        has given up everything to rejoin. The share that the slots have copied to its ends is the
+        last one; then ``start`` ends the query.
         """
         epoch, version = self._bounded
         if int(start["epoch"]) < epoch:
-            return {"epoch": epoch}  # planned, and not run yet
+            return {"epoch": epoch}  # planned, but not run yet
         run_id = self._options["run_id"]
         while True:
             assignment = watch.assignment
@@ -170,15 +171,15 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._once:
             watch.catch_up()
         else:
-            # What `latestOffset` has seen will do: the slots hear whatever came after it.
+            # If this fails, what `latestOffset` has read is enough: the slots read what came after.
             _caught_up(watch)
         flow, run_id = decode_flow(self._flow_text), self._options["run_id"]
         newest = watch.assignment
         assignment = newest if newest is not None and newest.run_id == run_id else None
         if assignment is not None and _drained(watch, run_id):
             return []
-        # Once, before anything is mirrored: a process that stands by rehearses, a member of a
-        # group that still has no share starts its workers. Neither has partitions.
+        # Once, before anything is mirrored: a standby rehearses, and a member of a group that has
+        # no share yet starts its workers. Neither has partitions.
         cold = not self._warm and not self._once
         rehearsal = assignment is None and self._planned is None
         no_share = (
@@ -225,13 +226,13 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _fence(
         self, flow: FlowSettings, watch: ControlWatch, assignment: AssignmentDocument
     ) -> None:
-        """Before the first epoch of an assignment: nobody else writes the flow any more."""
+        """Before the first epoch of an assignment, make sure that nobody else writes the flow."""
         from sparkmirror.data.coordination.fencing import fence_plan  # noqa: PLC0415
 
         run_id = self._options["run_id"]
         if assignment.version != self._fenced_version:
             complete = fence_plan(flow, run_id, watch.claim, assignment)
-            # Partitions that nobody could be asked about are looked at before the next epoch.
+            # Partitions whose leaders did not respond are checked before the next epoch.
             self._fenced_version = assignment.version if complete else 0
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -268,7 +269,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _drained(watch: ControlWatch, run_id: str) -> bool:
-    """Whether the run was told to end. The slots listen only to what comes after their plan."""
+    """Whether the run was told to end. The slots read only what comes after their plan."""
     from sparkmirror.internal_topics.commands import CommandKind  # noqa: PLC0415
 
     command = watch.command
@@ -276,11 +277,11 @@ def _drained(watch: ControlWatch, run_id: str) -> bool:
 
 
 def _caught_up(watch: ControlWatch) -> bool:
-    """Whether the control topic could be read to its end; a target that is away is waited for."""
+    """Whether the control topic was read to its end. If the target is unavailable, try later."""
     try:
         watch.catch_up()
     except TimeoutError as error:
-        log.warning("no epoch is planned at present: %s", error)
+        log.warning("no epoch can be planned now: %s", error)
         return False
     return True
 
@@ -291,7 +292,7 @@ class _Committed(WriterCommitMessage):
 
 
 class _Writer(DataSourceStreamArrowWriter):
-    """Executor side of the sink. Positions are committed by the slots, so commit has no work."""
+    """Executor side of the sink. The slots commit positions, so `commit` has nothing to do."""
 
     def __init__(self, flow_text: str) -> None:
         self._flow_text = flow_text
@@ -312,7 +313,7 @@ class _Writer(DataSourceStreamArrowWriter):
         return _Committed(SlotSink(decode_flow(self._flow_text), failed).run(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing is left to do: every slot committed what it wrote."""
+        """Nothing to do: every slot has committed what it wrote."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing to undo: what was acknowledged is at the target, and the positions say so."""
+        """Nothing to undo: what was acknowledged is at the target, and positions say so."""

@@ -1,1 +1,1 @@
-"""Record batches and the records in them, in every format of Kafka's; without any I/O."""
+"""Record batches and the records in them, in all formats of Kafka; no I/O."""

@@ -1,16 +1,16 @@
-"""Which batches of one Fetch response are mirrored, and which of them have to be written anew.
+"""Decides which batches of one Fetch response are mirrored, and which of them are re-encoded.
 
-A batch may go on untouched when it is **plain**, which means that no rule applies to it:
+A batch is **plain** if it meets four conditions. A plain batch can be carried unchanged:
 
-1. It has magic 2, and its CRC-32C is right (unless ``check_crcs`` is off).
-2. It is no control batch, is not of an aborted transaction, and its timestamps are the producer's:
-   a target accepts no log append time, so the records have to take that over.
-3. It has a record at each of its offsets, as many as its header states, and the bytes for them.
-4. It begins behind the batch before it, at the fetch offset or later, and ends before the end
+1. It has magic 2, and its CRC-32C matches (unless ``check_crcs`` is off).
+2. It is not a control batch, it does not belong to an aborted transaction, and its timestamps are
+   the producer's. (A target accepts no log append time, so the records must contain that time.)
+3. It has one record at each of its offsets, as many as its header states, and the bytes for them.
+4. It begins after the batch before it, at the fetch offset or later, and it ends before the end
    offset.
 
-``Chooser.choose`` decides frame by frame: it alone drops, trims or refuses what is not plain. Three
-short cuts check the four conditions for many batches and leave the rest to it:
+``Chooser.choose`` decides frame by frame. Only it drops, trims or refuses batches that are not
+plain. Three shortcuts check the four conditions for many batches and leave the rest to it:
 ``Chooser._choose_untouched`` one header at a time, ``Chooser._plain`` as columns (long runs of tiny
 batches), and `records.single_record_batches` for a few batches of one record. Nobody checks the
 conditions again: the sink cuts by length (`records.header.batches`), and `records.header.stamp`
@@ -58,7 +58,8 @@ _COLUMNS_FRAME_BYTES_MAX = 2048
 _CHOOSING = struct.Struct(">q8xbIhi8xq14xi")
 _MARKER_BYTES_MAX = 64 * 1024  # brokers write a few dozen
 _CONTROL_KEY = struct.Struct(">hh")
-# Fewer batches in an answer wait for little: their records should not wait for them to be joined.
+# With fewer batches in a response, joining uncompressed batches of 4 KiB or more would save little
+# and delay their records.
 _UNCOMPRESSED_FRAMES_MIN = 8
 _UNTOUCHED = 8
 _SINGLY = 9
@@ -78,9 +79,9 @@ class SelectRules:
 
     ``join_bytes``: target size of a joined batch. ``join_below_bytes``: batches smaller than this
     are joined with their neighbours; 0 joins nothing. ``join_uncompressed_below_bytes``: the same
-    for batches without compression, where a response is full of them: their records cost less to
-    move than a request to the target with so little in it. ``decompressed_bytes_max``: a batch
-    that unpacks to more is refused as damage.
+    for uncompressed batches, if the response has many batches: copying their records costs less
+    than a request to the target with so little in it. ``decompressed_bytes_max``: a batch that
+    decompresses to more is refused as damaged (`codecs.decompress_batch` has the exact rule).
     """
 
     check_crcs: bool = True
@@ -93,7 +94,10 @@ class SelectRules:
 
 @dataclass(slots=True)
 class Raw:
-    """Contiguous batches that go on untouched."""
+    """Contiguous batches that are carried unchanged: bytes ``start`` to ``end`` of the buffer.
+
+    ``runs``: ``(first source offset, record count)``, in order.
+    """
 
     start: int
     end: int
@@ -104,9 +108,9 @@ class Raw:
 
 
 class Chooser:
-    """Goes through the frames of one response in order and decides what becomes of each.
+    """Decides what happens to each frame of one response, in order.
 
-    ``items`` is the decision, in order: ``Raw`` ranges and ``Group`` s to be written anew.
+    ``items``: the decisions, in order: ``Raw`` ranges, and ``Group`` s to re-encode.
     """
 
     def __init__(
@@ -142,7 +146,7 @@ class Chooser:
         self._aborting: set[int] = set()
 
     def run(self) -> BatchError | None:
-        """Choose from all frames; the fault at which it had to stop, if any."""
+        """Decide about all frames. Returns the fault at which it had to stop, if any."""
         count = len(self.starts) - 1
         try:
             if count >= _COLUMNS_FRAMES_MIN and self._columns_pay(count):
@@ -158,13 +162,13 @@ class Chooser:
         return None
 
     def _columns_pay(self, count: int) -> bool:
-        """Whether most are small, by their mean size and the first one's codec."""
+        """Whether most frames are small, judged by their mean size and the first one's codec."""
         bytes_mean = self.starts[count] // count
         packed = self.buffer[self.starts[0] + ATTRIBUTES_AT + 1] & CODEC_MASK
         return bytes_mean < max(_COLUMNS_FRAME_BYTES_MAX, 0 if packed else self._uncompressed_below)
 
     def choose(self, frame: int) -> bool:
-        """Decide about one frame; False when the end offset is reached."""
+        """Decide about one frame; False when the end offset is reached. Raises BatchError."""
         start, end = self.starts[frame], self.starts[frame + 1]
         if self.buffer[start + MAGIC_AT] != 2:
             return self._choose_legacy(frame, start, end)
@@ -198,9 +202,10 @@ class Chooser:
         return self._advance(last)
 
     def _choose_untouched(self, frame: int, count: int) -> int:
-        """Take well-filled plain batches; the first frame that is none.
+        """Take plain batches that are large enough; returns the first frame that is not one.
 
-        The usual case, and so a loop of its own: a header unpack and a checksum for each.
+        This is the usual case, so it is a loop of its own: one header unpack and one checksum for
+        each batch.
         """
         first = frame
         buffer, starts, unpack = self.buffer, self.starts, _CHOOSING.unpack_from
@@ -246,11 +251,11 @@ class Chooser:
         return frame
 
     def _choose_legacy(self, frame: int, start: int, end: int) -> bool:
-        """Messages of magic 0 and 1: always written anew, checked when they are read."""
+        """Messages of magic 0 and 1. They are always re-encoded, and checked when they are read."""
         magic = self.buffer[start + MAGIC_AT]
         last = int.from_bytes(self.buffer[start : start + LENGTH_AT], "big", signed=True)
         if magic > 2:
-            raise fault_at(self.buffer, start, f"has magic {magic}, which nobody knows")
+            raise fault_at(self.buffer, start, f"has the unknown magic {magic}")
         if last < max(self._expected, 0) or last >= INT64_MAX:
             raise fault_at(self.buffer, start, f"follows the one that ends at {self._before}")
         codec = legacy_codec(self.buffer[start:end])
@@ -274,7 +279,10 @@ class Chooser:
         return last + 1 < self.end_offset
 
     def _drops(self, frame: int, bits: int, last: int, producer_id: int) -> bool:
-        """Control batches and, as a Java consumer tells them, those of aborted transactions."""
+        """Whether to drop the batch: it is a control batch, or its transaction was aborted.
+
+        Aborted transactions are found as a Java consumer finds them.
+        """
         if not bits & (CONTROL_BIT | TRANSACTIONAL_BIT):
             return False
         control = bool(bits & CONTROL_BIT)
@@ -299,7 +307,7 @@ class Chooser:
     # Many at once ------------------------------------------------------------------------
 
     def choose_many(self, count: int) -> None:
-        """As ``choose`` for all frames, quicker for plain ones."""
+        """The same as ``choose`` for all frames, but faster for plain ones."""
         starts = np.fromiter(self.starts, np.int64, count + 1)
         plain = self._plain(starts)
         codes = np.full(count, _SINGLY) if plain is None else plain.codes
@@ -320,9 +328,9 @@ class Chooser:
             self._advance(last)
 
     def _plain(self, starts: Int64s) -> _Plain | None:
-        """Sort frames into plain small ones (by codec), plain others, and those for ``choose``.
+        """Sort frames into small plain ones (by codec), other plain ones, and those for ``choose``.
 
-        None when a frame is no whole magic 2 batch or a checksum fails.
+        None if a frame is not a whole magic 2 batch, or a checksum does not match.
         """
         sizes = starts[1:] - starts[:-1]
         magics = np.frombuffer(self.buffer, np.uint8)[starts[:-1] + MAGIC_AT]
@@ -339,7 +347,7 @@ class Chooser:
         lasts = bases + heads["last_offset_delta"]
         codecs = bits & CODEC_MASK
         small = sizes < np.where(codecs == 0, self._uncompressed_below, self._join_below)
-        # A small batch is written anew in any case, and then gets its log append time as well.
+        # A small batch is re-encoded anyway, and this writes its log append time into the records.
         small_bits = self._singly_bits & ~LOG_APPEND_TIME_BIT
         singly = (
             ((bits & np.where(small, small_bits, self._singly_bits)) != 0)
@@ -354,7 +362,7 @@ class Chooser:
         codes = np.where(singly, _SINGLY, np.where(small, codecs, _UNTOUCHED))
         return _Plain(codes, bases, lasts, counts, heads["max_timestamp"])
 
-    # What has been chosen ----------------------------------------------------------------
+    # Decisions ---------------------------------------------------------------------------
 
     def _carry(self, frame: int, codec: int, forced: bool) -> None:
         size = self.starts[frame + 1] - self.starts[frame]
@@ -367,7 +375,7 @@ class Chooser:
             self._carry_raw(self._raw(frame))
 
     def _carry_small(self, first: int, end: int, codec: int, forced: bool = False) -> None:
-        """Take the frames into the pending group, closing groups that are full."""
+        """Add the frames to the pending group; close groups that are full."""
         starts = self.starts
         while first < end:
             group = self._pending
@@ -403,7 +411,7 @@ class Chooser:
         extend_runs(last.runs, raw.runs)
 
     def _flush(self) -> None:
-        """Close the pending group; alone and needing no change, its batch goes on untouched."""
+        """Close the pending group. A single batch that needs no change is carried unchanged."""
         group, self._pending = self._pending, None
         if group is None:
             return
@@ -425,7 +433,10 @@ class Chooser:
 
 @dataclass(slots=True)
 class _Plain:
-    """Columns of many frames. ``codes``: codec number of a small plain batch, or what else."""
+    """Columns of many frames.
+
+    ``codes``: the codec number of a small plain batch, else ``_UNTOUCHED`` or ``_SINGLY``.
+    """
 
     codes: npt.NDArray[np.int64]
     bases: Int64s
@@ -434,7 +445,7 @@ class _Plain:
     latest: npt.NDArray[Any]
 
     def raw(self, starts: Sequence[int], first: int, end: int) -> Raw:
-        """The frames ``first`` to ``end`` as one untouched range."""
+        """The frames ``first`` to ``end`` as one range that is carried unchanged."""
         counts = self.counts[first:end]
         return Raw(
             starts[first],
@@ -447,7 +458,7 @@ class _Plain:
 
 
 def extend_runs(runs: list[tuple[int, int]], more: Sequence[tuple[int, int]]) -> None:
-    """Append ``more`` to ``runs``, merging at the seam."""
+    """Append ``more`` to ``runs``; runs that adjoin become one."""
     for first, count in more:
         if runs and runs[-1][0] + runs[-1][1] == first:
             runs[-1] = (runs[-1][0], runs[-1][1] + count)

@@ -1,9 +1,9 @@
-"""The five compression codecs of Kafka, with a limit on what a batch may unpack to.
+"""The five compression codecs of Kafka, with a limit on the decompressed size of a batch.
 
-Every decompressor learns an upper bound of its output from the framing before it allocates (zstd
-and lz4 block headers, snappy's stated length), or stops at the limit (gzip): a few kilobytes that
-claim to be a terabyte cost nothing. Small lz4 and snappy inputs skip the frame libraries, whose
-set-up costs ten times the work.
+A decompressor computes an upper bound of its output from the framing before it allocates memory
+(zstd and lz4 block headers, snappy's stated length), or it stops at the limit (gzip). So a few
+kilobytes that claim to hold a terabyte cost nothing. Snappy, and lz4 with few exceptions, bypass
+the frame libraries, whose set-up costs ten times the work on a small input.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DECOMPRESSED_BYTES_MAX = 256 << 20
 _RATIO_ALLOWED = 16
 
 LEVELS = (0, 6, 0, 9, 3)
-"""Level of each codec, as Java's clients have it; snappy has none."""
+"""Default level of each codec, as in Java's clients; snappy has none."""
 _GZIP_WBITS = 31
 _GZIP_MEMBERS_MAX = 1024
 _ZSTD_BLOCK_BYTES_MAX = 128 * 1024
@@ -50,18 +50,18 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _LZ4_MAGIC = 0x184D2204
 _LZ4_BLOCK_BYTES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 _LZ4_RATIO_MAX = 255
-# Version 1, independent blocks of 64 KiB, no sizes or checksums, as Java clients write them; the
-# last byte is the header checksum, second byte of xxh32(b"\x60\x40").
+# Version 1, independent blocks of 64 KiB, no sizes or checksums, as Java clients write it. The
+# last byte is the header checksum: the second byte of xxh32(b"\x60\x40").
 _LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
 _LITTLE = struct.Struct("<I")
 _BIG = struct.Struct(">i")
-_AGAIN = "The batch is damaged, or its producer wrote it so; it cannot be mirrored."
+_AGAIN = "The batch is damaged, or its producer wrote it wrongly; it cannot be mirrored."
 
 
 def compress(codec: int, data: Buffer, levels: Sequence[int] = LEVELS) -> bytes:
     """``data`` in the framing that Java clients write for ``codec``; codec 0 copies.
 
-    ``levels``: by codec.
+    ``levels``: compression level by codec. Raises UnknownCodec.
     """
     if codec == NONE:
         return bytes(data)
@@ -77,9 +77,9 @@ def compress(codec: int, data: Buffer, levels: Sequence[int] = LEVELS) -> bytes:
 
 
 def decompress(codec: int, data: memoryview, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Buffer:
-    """What ``data`` unpacks to, at most ``bytes_max`` bytes; codec 0 returns ``data`` itself.
+    """``data`` decompressed, at most ``bytes_max`` bytes; codec 0 returns ``data`` itself.
 
-    Raises UnknownCodec for codecs 5..7, CorruptBatch when the data is broken or unpacks to more.
+    Raises UnknownCodec for codecs 5..7, CorruptBatch if the data is broken or decompresses to more.
     """
     if codec == NONE:
         return data
@@ -95,9 +95,9 @@ def decompress(codec: int, data: memoryview, bytes_max: int = DECOMPRESSED_BYTES
 
 
 def decompress_batch(codec: int, data: memoryview, bytes_max: int) -> Buffer:
-    """As `decompress`, for the body of a batch: a large one is no bomb.
+    """As `decompress`, for the body of a batch, whose size proves that it is no bomb.
 
-    Up to 16 times its own size it may unpack whatever ``bytes_max`` says.
+    It may decompress to 16 times its own size, even if that is more than ``bytes_max``.
     """
     return decompress(codec, data, max(bytes_max, _RATIO_ALLOWED * len(data)))
 
@@ -118,7 +118,7 @@ def _broken(name: str, why: object) -> CorruptBatch:
 
 
 def _into(library: Any, data: Buffer, bound: int, bytes_max: int, name: str) -> memoryview:
-    """Decompress into fresh memory of ``bound`` bytes; pages that stay unused cost nothing."""
+    """Decompress into new memory of ``bound`` bytes at most; unused pages cost nothing."""
     output = np.empty(min(bound, bytes_max), np.uint8)
     try:
         size: int = library.decompress_into(data, output.data)
@@ -136,7 +136,7 @@ def _gzip_decompress(data: memoryview, bytes_max: int) -> bytes:
     for _ in range(_GZIP_MEMBERS_MAX):
         stream = zlib.decompressobj(_GZIP_WBITS)
         try:
-            # One byte beyond the room tells "just fits" from "too big"; 0 would mean no limit.
+            # One byte more than the room reveals output that is too big; 0 would mean no limit.
             part = stream.decompress(rest, room + 1)
         except zlib.error as error:
             raise _broken("gzip", error) from error
@@ -153,13 +153,13 @@ def _gzip_decompress(data: memoryview, bytes_max: int) -> bytes:
 
 
 def _snappy_blocks(data: memoryview) -> list[memoryview]:
-    """The raw blocks: of xerial's framing, or the data itself (librdkafka writes it bare)."""
+    """The raw blocks inside xerial's framing, or the data itself (librdkafka writes no framing)."""
     if len(data) < len(_XERIAL_HEADER) or data[:8] != _XERIAL_MAGIC:
         return [data]
     blocks: list[memoryview] = []
     at = len(_XERIAL_HEADER)
     while at < len(data):
-        # A second header inside is legal: a stream that was appended to.
+        # A second header inside is valid: somebody appended to the stream.
         if data[at : at + 8] == _XERIAL_MAGIC:
             at += len(_XERIAL_HEADER)
             continue
@@ -179,7 +179,7 @@ def _snappy_decompress(data: memoryview, bytes_max: int) -> Buffer:
         if sum(sizes) > bytes_max:
             raise _too_big("snappy", bytes_max)
         for block, size in zip(blocks, sizes, strict=True):
-            # A copy of up to 64 bytes takes three, so a bigger claim is false: do not allocate it.
+            # Three bytes can copy up to 64 bytes. A bigger claim is false: do not allocate it.
             if size > 64 * len(block) + 64:
                 raise _broken("snappy", f"{len(block)} bytes claim to hold {size}")
         return b"".join([bytes(cramjam.snappy.decompress_raw(block)) for block in blocks])
@@ -196,7 +196,7 @@ def _snappy_compress(data: memoryview) -> bytes:
 
 
 def _lz4_compress(data: memoryview, level: int) -> bytes:
-    # As in Java's clients, the default level stands for the quick compressor.
+    # In Java's clients, the default level selects the fast compressor.
     if level != LEVELS[LZ4]:
         return _lz4_compress_hard(data, level)
     parts: list[bytes] = [_LZ4_HEADER]
@@ -214,7 +214,7 @@ def _lz4_compress(data: memoryview, level: int) -> bytes:
 def _lz4_compress_hard(data: memoryview, level: int) -> bytes:
     stream = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
     stream.compress(bytes(data))
-    # The library adds a checksum to each block; Java's clients write none, the batch has its own.
+    # The library adds a checksum to each block. Java's clients write none: the batch has its own.
     frame = memoryview(bytes(stream.finish()))
     parts: list[Buffer] = [_LZ4_HEADER]
     for start, end, stored in _lz4_layout(frame)[2]:
@@ -224,10 +224,10 @@ def _lz4_compress_hard(data: memoryview, level: int) -> bytes:
 
 
 def _lz4_layout(data: memoryview) -> tuple[int, int, list[tuple[int, int, bool]]]:
-    """``(flags, block limit, [(start, end, stored)])`` of an lz4 frame.
+    """``(flags, block limit, [(start, end, stored)])`` of an lz4 frame. Raises CorruptBatch.
 
-    Checksums are skipped, the batch has its own: so the wrong header checksum that Java clients
-    wrote into magic 0 messages needs no special case.
+    Checksums are skipped, because the batch has its own. So the wrong header checksum that Java
+    clients wrote into magic 0 messages needs no special case.
     """
     if len(data) < 7 or _LITTLE.unpack_from(data)[0] != _LZ4_MAGIC:
         raise _broken("lz4", "no frame magic")
@@ -279,9 +279,9 @@ def _lz4_decompress(data: memoryview, bytes_max: int) -> Buffer:
 def _lz4_linked(
     data: memoryview, limit: int, blocks: list[tuple[int, int, bool]], bytes_max: int
 ) -> memoryview:
-    """Blocks that refer back to earlier ones: the frame library, under a clean frame header."""
+    """Decompress blocks that refer to earlier ones: by the frame library, with a new header."""
     bound = sum(min(limit, _LZ4_RATIO_MAX * (end - start)) for start, end, _ in blocks)
-    # Header checksum, content size and checksums are dropped: only this module's checks count.
+    # The new header states no content size and no checksums: only this module's checks count.
     descriptor = bytes((0x40, data[5] & 0x70))
     parts: list[Buffer] = [_LITTLE.pack(_LZ4_MAGIC), descriptor, _lz4_header_check(descriptor)]
     for start, end, stored in blocks:
@@ -305,7 +305,7 @@ def _lz4_header_check(descriptor: bytes) -> bytes:
 
 
 def _zstd_bound(data: memoryview) -> int:
-    """Upper bound of what zstd frames unpack to, from their block headers alone."""
+    """Upper bound of the decompressed size of zstd frames, from their block headers alone."""
     at = 0
     bound = 0
     while at < len(data):
@@ -333,7 +333,7 @@ def _zstd_frame(data: memoryview, at: int) -> tuple[int, int]:
             raise _broken("zstd", "it ends too early")
         word = int.from_bytes(data[at : at + 3], "little")
         last, kind, size = bool(word & 1), word >> 1 & 3, word >> 3
-        # A compressed block holds at most 128 KiB however small it is; the others state their size.
+        # A compressed block yields at most 128 KiB, however small it is. Others state their size.
         bound += min(size, _ZSTD_BLOCK_BYTES_MAX) if kind < 2 else _ZSTD_BLOCK_BYTES_MAX
         at += 3 + (1 if kind == 1 else size)
     return at + (4 if flags & 4 else 0), bound

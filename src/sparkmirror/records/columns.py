@@ -1,8 +1,8 @@
-"""Many batches read at once: their records as numpy columns.
+"""Reads many batches at once: their records become numpy columns.
 
-The quick engine of ``join`` finds where all records start (``starts``) and decodes what stands
-before their keys together. It raises OddError for anything unusual, which the record-by-record
-engine then looks at. Both give the same bytes.
+This is the fast engine of `rebatch`. It finds where all records start (`record_offsets`) and
+decodes the fields before their keys together. If anything is unusual it raises OddError, and the
+caller reads record by record. Both ways give the same bytes.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _1, _2, _3, _7, _8, _LOW7 = map(np.uint64, (1, 2, 3, 7, 8, 0x7F))
 
 @dataclass(slots=True)
 class Columns:
-    """Records of many batches: one row each, in source order.
+    """Records of many batches, one row each, group by group.
 
-    ``group``: index into the chosen groups; ``rest_at``/``rest_bytes``: where the undecoded part
-    stands in ``flat``.
+    ``group``: index into the chosen groups. ``rest_at``, ``rest_bytes``: position and size of the
+    undecoded part in ``flat``.
     """
 
     flat: npt.NDArray[np.uint8]
@@ -55,7 +55,7 @@ class Columns:
 
 
 class TooMuchError(Exception):
-    """Internal: with group number ``group`` too much would be unpacked at once."""
+    """Internal: with group number ``group``, too much would be decompressed at once."""
 
     def __init__(self, group: int) -> None:
         super().__init__(group)
@@ -69,10 +69,10 @@ def read_columns(
     members: Int64s,
     limits: Limits,
 ) -> Columns:
-    """The records of all batches at ``first_bytes``: all packed, or none.
+    """The records within ``limits`` of all batches at ``first_bytes``: all compressed, or none.
 
-    ``heads``: their headers; ``members``: how many of them, in order, each group has. Raises
-    OddError, TooMuchError or BatchError when they cannot be read this way.
+    ``heads``: their headers. ``members``: number of batches in each group, in order. Raises
+    OddError, TooMuchError or BatchError if they cannot be read this way.
     """
     counts = heads["count"].astype(np.int64)
     sizes = heads["length"].astype(np.int64) - LENGTH_MIN
@@ -119,9 +119,9 @@ def _unpacked(
     members: Sequence[int],
     limits: Limits,
 ) -> list[Buffer]:
-    """The bodies of the batches at ``spans`` (attribute bits, start, size of body, records).
+    """Decompressed bodies of the batches at ``spans`` (attribute bits, start, body size, records).
 
-    Raises OddError when one group is too much, TooMuchError when all of them are.
+    Raises OddError if one group exceeds its limit, TooMuchError if all groups together do.
     """
     bodies: list[Buffer] = []
     together = 0
@@ -155,7 +155,7 @@ def _filtered(columns: Columns, keep: npt.NDArray[np.bool_]) -> Columns:
 
 @dataclass(slots=True)
 class _Walk:
-    """Records in source order; deltas are empty when all are 0."""
+    """Records in source order; the deltas are empty if all of them are 0."""
 
     attributes: npt.NDArray[np.uint8]
     timestamp_delta: Int64s
@@ -165,10 +165,10 @@ class _Walk:
 
 
 def _walk_singles(flat: npt.NDArray[np.uint8], at: Int64s, end: Int64s) -> _Walk | None:
-    """Batches of one record each whose deltas are 0, as all producers write them; None for others.
+    """Batches of one record each with deltas of 0, as all producers write them; None for others.
 
-    ``at``, ``end``: where each record starts and must end. The eight bytes at ``at`` hold all that
-    is needed: a length of one or two bytes, attributes, two deltas of one byte.
+    ``at``, ``end``: where each record starts and must end. The eight bytes at ``at`` contain all
+    fields that are needed: a length of one or two bytes, attributes, two deltas of one byte.
     """
     if int(at[-1]) + 8 > len(flat):
         return None
@@ -200,7 +200,7 @@ def _walk_records(
     rises[1:] = fields.offset_delta[1:] > fields.offset_delta[:-1]
     rises[firsts] = fields.offset_delta[firsts] >= 0
     odd = (fields.end != follow) | (fields.rest_at > follow) | ~rises
-    # They rise, so the last one of a batch is its largest.
+    # Deltas rise, so the last one of a batch is its largest.
     if bool(odd.any()) or bool((fields.offset_delta[firsts + counts - 1] > last_delta).any()):
         raise OddError
     return _Walk(
@@ -214,7 +214,7 @@ def _walk_records(
 
 @dataclass(slots=True)
 class Fields:
-    """What stands before each record's key. ``rest_at``: where that begins, ``end``: the record."""
+    """The fields before each record's rest, where the rest begins, and where the record ends."""
 
     attributes: npt.NDArray[np.uint8]
     timestamp_delta: Int64s
@@ -224,8 +224,9 @@ class Fields:
 
 
 def read_fields(flat: npt.NDArray[np.uint8], starts: Int64s) -> Fields:
-    """Decode the records at ``starts``. They may say anything; raises OddError for what cannot be
-    decoded at all.
+    """Decode the records at ``starts`` without checking their values.
+
+    Raises OddError if they cannot be decoded at all.
     """
     quick = _fields_of_words(flat, starts)
     if quick is not None:
@@ -238,7 +239,10 @@ def read_fields(flat: npt.NDArray[np.uint8], starts: Int64s) -> Fields:
 
 
 def _fields_of_words(flat: npt.NDArray[np.uint8], starts: Int64s) -> Fields | None:
-    """`Fields` where eight bytes hold them all and none has more than three, as nearly always."""
+    """`Fields` if eight bytes hold each record's fields, at most three per varint; else None.
+
+    Nearly all records are so.
+    """
     if not len(starts) or int(starts[-1]) + 8 > len(flat):
         return None
     word = words_at(flat)[starts]
@@ -250,7 +254,7 @@ def _fields_of_words(flat: npt.NDArray[np.uint8], starts: Int64s) -> Fields | No
     word >>= timestamp_bits
     offset_delta, offset_bits = _short_varints(word)
     bits = length_bits + timestamp_bits + offset_bits
-    # Four bytes count as 32 bits, so that no longer one passes.
+    # `_short_varints` reports four bytes and more as 32 bits, so no longer varint passes.
     most = max(int(length_bits.max()), int(timestamp_bits.max()), int(offset_bits.max()))
     if most > 24 or int(bits.max()) > 56:
         return None
@@ -265,9 +269,9 @@ def _fields_of_words(flat: npt.NDArray[np.uint8], starts: Int64s) -> Fields | No
 
 
 def _short_varints(word: Uint64s) -> tuple[Int64s, Uint64s]:
-    """The zigzag varints that the words begin with, and how many bits each takes.
+    """The zigzag varints at the beginning of the words, and the number of bits of each.
 
-    32 bits mean four bytes or more, and then the value means nothing.
+    32 bits mean four bytes or more; the value is meaningless then.
     """
     zigzag, bits = word & _LOW7, np.full(len(word), 8, np.uint64)
     two = (word >> _7) & _1

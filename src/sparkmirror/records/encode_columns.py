@@ -1,7 +1,7 @@
-"""Columns of records written as new batches: joined, renumbered, with timestamps made relative.
+"""Writes columns of records as new batches: joined, renumbered, with relative timestamps.
 
-What stands before each record's rest fits eight bytes nearly always, and is then computed as one
-64-bit word per record; the rests are copied by a few ``numpy`` assignments for all records.
+The fields before a record's rest nearly always fit into eight bytes. Then they are computed as one
+64-bit word per record. A few ``numpy`` assignments copy the rests of all records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _WORD_BYTES = 8
 
 @dataclass(slots=True)
 class Written:
-    """One batch written anew; ``data`` is empty when no record was left."""
+    """One re-encoded batch; ``data`` is empty if no record was left.
+
+    ``runs``: ``(first source offset, record count)``, in order.
+    """
 
     data: bytes
     runs: list[tuple[int, int]]
@@ -46,9 +49,9 @@ _NOTHING = Written(b"", [], 0, -1)
 def encode_columns(
     columns: Columns, codecs: Sequence[int], levels: Sequence[int] = LEVELS
 ) -> list[Written]:
-    """One batch for each group (codecs in group order), empty where no record was left.
+    """One batch for each group (``codecs`` is in group order), empty if no record was left.
 
-    ``levels``: of compression, by codec.
+    ``levels``: compression level by codec.
     """
     if not len(columns.group):
         return [_NOTHING for _ in codecs]
@@ -67,8 +70,8 @@ def encode_columns(
         after = np.cumsum(words_bytes + columns.rest_bytes)
         rest_at = after - columns.rest_bytes
         out = scratch(int(after[-1]) + _WORD_BYTES)
-        # A word's unused bytes run over into what follows, which is written later: the next word
-        # (numpy assigns in index order) and the rests.
+        # A word's unused bytes overwrite what follows. That is written later: the next word
+        # (numpy assigns in index order), or the rests.
         words_at(out)[rest_at - words_bytes] = words
         _copy_items(columns.flat, columns.rest_at, out, rest_at, columns.rest_bytes)
     body_ends = np.concatenate(([0], after))[np.cumsum(records)]
@@ -94,10 +97,10 @@ def _varint_sizes(zigzag: npt.NDArray[np.uint64]) -> Int64s:
 def _prefix_words(
     columns: Columns, times: Uint64s, places: Uint64s
 ) -> tuple[Uint64s, Int64s] | None:
-    """Length, attributes and both deltas of each record as a little-endian word, and their bytes.
+    """Length, attributes and both deltas of each record as a little-endian word, and their sizes.
 
-    None when a record may need more than eight bytes: two for the length, one, two for the smaller
-    delta and three for the other are provided for.
+    Sizes are in bytes. None if a record may need more than eight bytes: two for the length, one
+    for the attributes, two for the smaller delta and three for the other.
     """
     times_most, places_most = int(times.max()), int(places.max())
     rest_most = int(columns.rest_bytes.max())
@@ -117,7 +120,7 @@ def _prefix_words(
 
 
 def _varint_words(zigzag: Uint64s, most: int) -> tuple[Uint64s, Uint64s]:
-    """The varints (at most three bytes each, ``most`` is the largest) as words, and their bytes."""
+    """The varints as words, and their sizes, at most three bytes. ``most``: the largest value."""
     sizes = np.ones(len(zigzag), np.uint64)
     if most < 1 << 7:
         return zigzag, sizes
@@ -136,7 +139,7 @@ def _varint_words(zigzag: Uint64s, most: int) -> tuple[Uint64s, Uint64s]:
 def _write_long(
     columns: Columns, times: Uint64s, places: Uint64s
 ) -> tuple[npt.NDArray[np.uint8], Int64s]:
-    """All records with varints of any size: their bytes, and where each one ends."""
+    """The bytes of all records, with varints of any size, and where each record ends."""
     times_bytes, places_bytes = _varint_sizes(times), _varint_sizes(places)
     length = 1 + times_bytes + places_bytes + columns.rest_bytes
     sizes = _zigzag(length)
@@ -211,8 +214,8 @@ def _copy_items(
 ) -> None:
     """Copy ``sizes[i]`` bytes from ``source_at[i]`` to ``target_at[i]``, for all i.
 
-    As a C library's memcpy does it: a size between n and 2n is one item of n bytes from the start
-    and one of n bytes up to the end, overlapping. So there are few distinct item sizes.
+    It works like memcpy of a C library: a size between n and 2n is copied as n bytes from the start
+    and n bytes up to the end, which overlap. So there are few distinct item sizes.
     """
     least, most = int(sizes.min()), int(sizes.max())
     if least == most:

@@ -1,9 +1,9 @@
-"""Record batches, magic 2: the header, and the two things the sink does with a batch.
+"""Record batches, magic 2: the header, and how the sink cuts and stamps batches.
 
-Sans-IO. A batch is bytes; nothing here looks behind the 61-byte header, because a batch that is
-only carried is never decoded. What the checksum covers decides what may change cheaply: CRC-32C
-spans bytes 21 to the end, so base offset (0..7), length (8..11) and leader epoch (12..15) are
-free, while a new producer id costs one pass of the checksum over the batch (16 GB/s).
+Sans-IO. Nothing here reads past the 61-byte header, because a batch that is only carried is
+never decoded. The checksum decides which changes are cheap. CRC-32C covers bytes 21 to the end: so
+base offset (0..7), length (8..11) and leader epoch (12..15) can change at no cost, while a new
+producer id costs one pass of the checksum over the batch (16 GB/s).
 
 ::
 
@@ -69,7 +69,7 @@ COVERED = struct.Struct(">hiqqqhii")
 HEADER_BYTES = HEADER.size
 LENGTH_AT = 8
 LOG_OVERHEAD_BYTES = 12
-"""Base offset and length: what the length field does not count."""
+"""Base offset and length: the length field does not count them."""
 MAGIC_AT = 16
 CRC_AT = 17
 ATTRIBUTES_AT = 21
@@ -80,7 +80,7 @@ RECORD_COUNT_AT = 57
 LENGTH_MIN = HEADER_BYTES - LOG_OVERHEAD_BYTES
 """Length field of a batch without records."""
 BATCH_BYTES_MAX = 1 << 30
-"""A larger length field is taken for damage: brokers refuse such batches by default long before."""
+"""A larger length field counts as damage: brokers' default limit is far smaller."""
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME_BIT = 0x08
@@ -103,7 +103,7 @@ def split(records: memoryview) -> list[tuple[int, int]]:
 
 
 def batches(records: memoryview) -> list[Passing]:
-    """As `split`, with what the headers say to whoever only carries the batches."""
+    """As `split`, with the header fields that a carrier of the batches needs."""
     size = len(records)
     unpack = _PASSING.unpack_from
     cuts: list[Passing] = []
@@ -118,7 +118,7 @@ def batches(records: memoryview) -> list[Passing]:
         end = start + LOG_OVERHEAD_BYTES + length
         if length < LENGTH_MIN or end > size:
             raise CorruptBatch(
-                f"The batch at byte {start} has length {length}, not {size - start} as is left.",
+                f"The batch at byte {start} has length {length}; {size - start} bytes are left.",
                 do="Fetch the chunk again.",
             )
         cuts.append((start, end, first_ms, count))
@@ -134,12 +134,12 @@ def stamp(
     base_sequence: int,
     transactional: bool,
 ) -> bytes:
-    """The 61 header bytes with which ``batch`` is produced; its body goes out as it is.
+    """The 61 header bytes with which ``batch`` is produced; its body is sent unchanged.
 
     ``batch``: exactly one whole magic 2 batch. Base offset becomes 0 and leader epoch -1, as
-    producers write them; log append time, control and delete horizon bits are cleared, the
-    transactional bit follows ``transactional``; timestamps, count and codec stay. Whoever selects
-    batches must have made that true: log-append-time batches carry their time in the records.
+    producers write them. The bits for log append time, control and delete horizon are cleared. The
+    transactional bit follows ``transactional``. Timestamps, count and codec stay. The caller must
+    pass only batches for which this is true: with log append time, the records must contain it.
     """
     attributes, last_delta, base_timestamp, max_timestamp, count = _KEPT.unpack_from(
         batch, ATTRIBUTES_AT
@@ -168,7 +168,7 @@ def seal(covered: bytes, body: Buffer, base_offset: int, leader_epoch: int = -1)
 
 
 def base_offset(batch: Buffer) -> int:
-    """Offset of the batch's first record, as its log has it."""
+    """Base offset of the batch, as its log has it."""
     return int.from_bytes(batch[:LENGTH_AT], "big", signed=True)
 
 
@@ -183,7 +183,7 @@ def last_offset_delta(batch: Buffer) -> int:
 
 
 def max_timestamp_ms(batch: Buffer) -> int:
-    """Largest record timestamp (epoch ms, -1 none); the append time of log-append-time batches."""
+    """Largest record timestamp (epoch ms, -1 for none); with log append time, that time."""
     return int.from_bytes(batch[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8], "big", signed=True)
 
 

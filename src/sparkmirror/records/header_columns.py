@@ -1,8 +1,8 @@
-"""Many batch headers at once: gathered into columns, and their checksums in one pass.
+"""Many batch headers at once: gathered into columns, with all checksums in one pass.
 
-Batches of one record come at hundreds of thousands a second; what Python does for each of them
-singly (a struct unpack, a checksum call) is the whole budget. So headers are gathered by one numpy
-``take`` over overlapping items, and all checksums are verified by a single CRC-32C call.
+Batches of one record arrive at hundreds of thousands per second. A struct unpack and a checksum
+call in Python for each of them would take all the processor time. So one numpy ``take`` over
+overlapping items gathers the headers, and a single CRC-32C call verifies all checksums.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def _state_before_zeros(state: int, zeros: int) -> int:
     return state
 
 
-# A register r xor-ed with four bytes b, then 21 bytes on, is fresh when r ^ b is this state; with
-# crc = ~r that makes b = crc ^ _RESET.
+# 21 bytes, of which the first four are b and the others zero, reset a register r if r ^ b is this
+# state. With crc = ~r that makes b = crc ^ _RESET.
 _RESET = np.uint32(_state_before_zeros(_FRESH, _GAP_BYTES) ^ 0xFFFF_FFFF)
 
 
@@ -88,11 +88,11 @@ def gather_heads(buffer: memoryview, starts: Int64s) -> npt.NDArray[Any]:
 def chain_holds(buffer: memoryview, starts: Int64s, end: int, crcs: npt.NDArray[np.uint32]) -> bool:
     """Whether all contiguous batches match their checksums: one CRC call over all of them.
 
-    ``starts``: first bytes of the batches, in order; ``end``: where the last one ends; ``crcs``:
-    the stored checksums. The 21 bytes before each covered range (which no checksum covers) are
-    overwritten, in a copy, so that they lead from the checksum which the previous batch should
-    have to the state in which a checksum starts. A damaged batch leaves another state, and that
-    difference survives to the end: every step is a bijection.
+    ``starts``: first bytes of the batches, in order. ``end``: where the last one ends. ``crcs``:
+    the stored checksums. No checksum covers the 21 bytes before each covered range. In a copy,
+    they are overwritten so that they lead from the checksum that the previous batch should have to
+    the state in which a checksum starts. A damaged batch leaves another state, and that difference
+    survives to the end, because each step is a bijection.
     """
     first = int(starts[0])
     chain = scratch(end - first)
@@ -106,7 +106,7 @@ def chain_holds(buffer: memoryview, starts: Int64s, end: int, crcs: npt.NDArray[
 
 
 def scratch(size: int) -> npt.NDArray[np.uint8]:
-    """Memory of this thread, good until the next call: fresh pages cost more than the work."""
+    """Memory of this thread, valid until the next call: new pages would cost more than the work."""
     room: npt.NDArray[np.uint8] | None = getattr(_local, "room", None)
     if room is None or len(room) < size:
         room = np.empty(size + size // 4, np.uint8)
@@ -116,7 +116,7 @@ def scratch(size: int) -> npt.NDArray[np.uint8]:
 
 
 def merge_runs(firsts: Int64s, counts: Int64s) -> list[tuple[int, int]]:
-    """``(first, count)`` pairs in order, neighbours without a gap merged."""
+    """``(first, count)`` pairs in order; neighbours without a gap are merged."""
     if not len(firsts):
         return []
     breaks = np.flatnonzero(firsts[1:] != firsts[:-1] + counts[:-1]) + 1

@@ -1,6 +1,6 @@
-"""All records of a run of batches as numpy columns: keys found, values left alone.
+"""All records of a run of batches as numpy columns: finds the keys, does not read the values.
 
-Where records start is found by walking (``starts``); all else is computed for all of them at once.
+`record_offsets` finds where records start. Everything else is computed for all of them at once.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from sparkmirror.records.records import RECORD_BYTES_MIN, RECORD_COST_BYTES, che
 __all__ = ["COST_BYTES_MAX", "Scan", "scan", "scans"]
 
 COST_BYTES_MAX = 64 << 20
-"""What the batches of one portion may take in memory, unless it is a single one."""
+"""Memory that the batches of one portion may take, unless it is a single batch."""
 
 
 @dataclass(slots=True)
 class Scan:
     """The records of some batches, in order.
 
-    ``columns``: as written by `encode_columns.encode_columns`; ``key_at``, ``key_bytes``: where
-    each key stands in ``columns.flat``, -1 bytes for none; ``codec``: the first batch's; ``last``:
-    no portion follows.
+    ``columns``: the form that `encode_columns.encode_columns` writes. ``key_at``, ``key_bytes``:
+    position and size of each key in ``columns.flat``; the size is -1 for no key. ``codec``: the
+    first batch's. ``last``: no portion follows.
     """
 
     columns: Columns
@@ -49,7 +49,7 @@ class Scan:
 
 
 def scan(buffer: memoryview) -> Scan:
-    """Read ``buffer`` at once: batches of our own. Raises `BatchError` for damage."""
+    """Read ``buffer``, batches of our own, at once. Raises `BatchError` for damage."""
     (found,) = scans(buffer, cost_bytes_max=sys.maxsize)
     return found
 
@@ -57,9 +57,10 @@ def scan(buffer: memoryview) -> Scan:
 def scans(buffer: memoryview, *, cost_bytes_max: int = COST_BYTES_MAX) -> Iterator[Scan]:
     """Read ``buffer``: whole magic 2 batches, at least one. Raises `BatchError` for damage.
 
-    In portions of so many batches as unpack, with what their records cost, to ``cost_bytes_max``,
-    or a single one: memory has a bound whatever a producer packs. A portion is to be done with
-    before the next one is asked for.
+    Uncompressed batches are one portion. A portion of compressed ones has as many batches as
+    decompress to ``cost_bytes_max``, including the memory that their records cost, or a single
+    batch. So memory is bounded, whatever a producer packs, if the caller drops a portion before it
+    takes the next one.
     """
     cuts = split(buffer)
     heads = gather_heads(buffer, np.array([start for start, _ in cuts], np.int64))
@@ -89,7 +90,7 @@ def scans(buffer: memoryview, *, cost_bytes_max: int = COST_BYTES_MAX) -> Iterat
 
 
 def _joined(parts: list[Buffer]) -> tuple[npt.NDArray[np.uint8], list[tuple[int, int]]]:
-    """The bodies as one array, and where each of them is; ``parts`` is empty then."""
+    """The bodies as one array, and where each of them is. Empties ``parts``."""
     bodies, size = [], 0
     for body in parts:
         bodies.append((size, size + len(body)))
@@ -106,7 +107,7 @@ def _read(
     *,
     last: bool,
 ) -> Scan:
-    """The records of the batches with ``heads``, whose ``bodies`` stand in ``flat``."""
+    """The records of the batches with ``heads``, whose ``bodies`` are in ``flat``."""
     bits = heads["attributes"].astype(np.int64)
     counts = heads["count"].astype(np.int64)
     begins = np.array([begin for begin, _ in bodies], np.int64)
@@ -122,7 +123,7 @@ def _read(
         at = record_starts(flat, begins[full], ends[full], counts[full])
         return _columns(flat, at, heads, counts, bits, last=last)
     except OddError:
-        for batch in full.tolist():  # the first one that cannot be read by itself
+        for batch in full.tolist():  # find the first one that cannot be read
             one = slice(batch, batch + 1)
             try:
                 record_starts(flat, begins[one], ends[one], counts[one])
@@ -172,5 +173,5 @@ def _columns(
 def _corrupt(base_offset: int) -> CorruptBatch:
     return CorruptBatch(
         f"The records of the batch at offset {base_offset} cannot be read.",
-        do="The batch is damaged, or its producer wrote it so; it cannot be mirrored.",
+        do="The batch is damaged, or its producer wrote it wrongly; it cannot be mirrored.",
     )

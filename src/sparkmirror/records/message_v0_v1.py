@@ -1,13 +1,13 @@
-"""Message formats before Kafka 0.11 (magic 0 and 1): read into the form that batches are made of.
+"""Message formats before Kafka 0.11 (magic 0 and 1), read into the records of magic 2 batches.
 
 ::
 
      0 offset i64   8 size i32   12 crc32 u32 (16 … end)   16 magic i8   17 attributes i8
     18 timestamp i64 (magic 1 only), then key and value, each with an i32 size (-1 null)
 
-Attributes: bits 0..2 codec, bit 3 log append time (magic 1). With a codec, the message is a
-wrapper: its value unpacks to further messages, and its offset is that of the last of them. Inside
-a magic 0 wrapper offsets are absolute, inside a magic 1 wrapper they are relative.
+Attributes: bits 0..2 codec, bit 3 log append time (magic 1). A message with a codec is a wrapper:
+its value decompresses to further messages, and its offset is that of the last one. Inside a magic 0
+wrapper offsets are absolute, inside a magic 1 wrapper they are relative.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HEAD = struct.Struct(">qiIbB")
 _LONG = struct.Struct(">q")
 _SIZE = struct.Struct(">i")
 _ALL = Limits()
-_DAMAGED = "The message is damaged, or its producer wrote it so; it cannot be mirrored."
+_DAMAGED = "The message is damaged, or its producer wrote it wrongly; it cannot be mirrored."
 
 
 class _Message(NamedTuple):
@@ -50,15 +50,15 @@ class _Message(NamedTuple):
 
 
 def legacy_codec(message: Buffer) -> int:
-    """Codec number of one whole message; not 0 means that it wraps others."""
+    """Codec number of one whole message; if it is not 0, the message wraps others."""
     return message[17] & CODEC_MASK
 
 
 def carry_legacy(message: memoryview, into: Carried, limits: Limits = _ALL) -> None:
-    """Append the records of one whole message, a wrapper's inner ones instead of itself.
+    """Append the records of one whole message; for a wrapper, those of its inner messages.
 
     Only records within ``limits`` are taken. Magic 0 has no timestamp: -1. Raises CorruptBatch
-    (also when a checksum is wrong, if these are to be checked) or UnknownCodec.
+    (with ``limits.check_crcs`` also for a wrong checksum) or UnknownCodec.
     """
     outer = _read(message, 0, limits.check_crcs)
     codec = outer.attributes & CODEC_MASK

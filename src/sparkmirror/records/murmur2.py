@@ -1,4 +1,4 @@
-"""Kafka's murmur2 over many keys at once, and what Java's producer makes of it."""
+"""Kafka's murmur2 of many keys at once, and the partitions that Java's producer derives from it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Records dealt to the partitions of a target topic, as Java's producer deals them.
+"""Assigns records to the partitions of a target topic, as Java's producer does.
 
-A record with a key goes to ``murmur2(key) mod partitions``, so that equal keys stay in order
-wherever source and target differ in partitions. Records without a key stick to one partition until
-it has had a batch's worth of them (KIP-480), then to another one.
+A record with a key goes to ``murmur2(key) mod partitions``. So equal keys keep their order even if
+source and target have different numbers of partitions. Records without a key go to one partition
+until it has received ``sticky_bytes`` of them (KIP-480, KIP-794), then to another one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from sparkmirror.records.murmur2 import key_partitions
 
 __all__ = ["Dealer", "Dealt", "write_dealt"]
 
-# What a record takes besides its key, value and headers: close enough to bound a batch.
+# Bytes of a record besides its key, value and headers: exact enough to limit a batch.
 _PREFIX_BYTES = 8
 
 
 @dataclass(slots=True)
 class Dealt:
-    """Batches in the order in which they are produced, and the target partition of each."""
+    """Batches in the order in which they are produced, and the target partition of each.
+
+    ``timestamp_ms``: the largest timestamp of the records.
+    """
 
     batches: list[bytes]
     partitions: list[int]
@@ -38,7 +41,7 @@ class Dealt:
 
 
 class Dealer:
-    """Chooses partitions for one target topic. ``sticky_bytes``: as ``batch.size`` of Java's."""
+    """Chooses partitions of one target topic. ``sticky_bytes``: Java's ``batch.size``."""
 
     def __init__(
         self,
@@ -76,11 +79,11 @@ class Dealer:
         return chosen
 
     def _stick(self, sizes: Int64s, partitions: int) -> Int64s:
-        """One partition until it has had ``sticky_bytes``, then another one."""
+        """One partition until it has received ``sticky_bytes``, then another one."""
         if not 0 <= self._partition < partitions:
             self._partition = self._random.randrange(partitions)
         after = self._sent_bytes + np.cumsum(sizes + _PREFIX_BYTES)
-        # The record that fills a batch is still in it.
+        # The record that fills a batch still belongs to it.
         turns = np.concatenate(([0], after[:-1])) // self._sticky_bytes
         turns[0] = self._sent_bytes // self._sticky_bytes
         route = [self._partition]
@@ -104,8 +107,8 @@ def write_dealt(
 ) -> Dealt:
     """Batches of the records in their new partitions, each about ``batch_bytes`` at most.
 
-    The order of a partition's records is that of the source. ``levels``: of compression, by codec.
-    ``now_ms``: the timestamp of records without one; None: they stay without.
+    The records of a partition keep the order of the source. ``levels``: compression level by codec.
+    ``now_ms``: the timestamp for records without one; with None, they stay without one.
     """
     columns = found.columns
     timestamp = columns.timestamp
@@ -116,7 +119,7 @@ def write_dealt(
     size = columns.rest_bytes[order] + _PREFIX_BYTES
     before = np.cumsum(size) - size
     new = np.concatenate(([True], partition[1:] != partition[:-1]))
-    # Bytes of the same partition before a record, in whole batches.
+    # How many whole batches the records of the same partition before a record fill.
     begin = np.maximum.accumulate(np.where(new, before, 0))
     full = (before - begin) // batch_bytes
     new |= np.concatenate(([True], full[1:] != full[:-1]))

@@ -1,8 +1,8 @@
-"""Writing batches anew: neighbours joined into one, holes closed, log append time made real.
+"""Re-encodes batches: joins neighbours, closes holes, writes log append time into records.
 
-A group is what becomes one batch. There are two engines with one result: ``_write_group`` walks
-record by record and finds every fault; ``_write_columns`` handles the records of many groups as
-columns, and leaves whatever looks odd to the first.
+A group of batches becomes one batch. There are two engines with the same result: ``_write_group``
+goes record by record and finds every fault; ``_write_columns`` handles the records of many groups
+as columns, and leaves everything unusual to the first one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from sparkmirror.records.records import Carried, Limits, carry, write_carried
 __all__ = ["Group", "GroupError", "Written", "join_batches", "one_batch", "write_groups"]
 
 _COLUMNS_RECORDS_MIN = 64
-"""Below, walking record by record is quicker than setting up columns."""
+"""With fewer records, going record by record is faster than setting up columns."""
 
 
 @dataclass(slots=True)
 class Group:
-    """Source batches that become one: frame index ranges ``[i, j)``, all of one codec."""
+    """Source batches that become one: frame index ranges ``[i, j)``, all of one codec.
+
+    ``size``: their bytes. ``forced``: even a single batch must be re-encoded.
+    """
 
     codec: int
     ranges: list[tuple[int, int]]
@@ -48,7 +51,7 @@ class Group:
 
 
 class GroupError(Exception):
-    """Internal: frame ``frame`` of a group cannot be read, because of ``error``."""
+    """Internal: frame ``frame`` of a group cannot be read because of ``error``."""
 
     def __init__(self, frame: int, error: BatchError) -> None:
         super().__init__(frame, error)
@@ -61,8 +64,8 @@ def write_groups(
 ) -> list[Written]:
     """One new batch for each group, in order.
 
-    ``starts``: first byte of every frame in ``buffer``, and as last entry the end of the last one.
-    Raises GroupError for the first frame that cannot be read.
+    ``starts``: first byte of each frame in ``buffer``, then the end of the last one. Raises
+    GroupError for the first frame that cannot be read.
     """
     written: list[Written | None] = [None] * len(groups)
     if _many(buffer, starts, groups):
@@ -86,7 +89,7 @@ def write_groups(
 
 
 def _many(buffer: memoryview, starts: Sequence[int], groups: Sequence[Group]) -> bool:
-    """Whether there are enough records for columns; a batch states how many it has."""
+    """Whether there are enough records for columns, by the counts that batches state."""
     records = 0
     for group in groups:
         for frame in group.frames():
@@ -99,10 +102,10 @@ def _many(buffer: memoryview, starts: Sequence[int], groups: Sequence[Group]) ->
 
 
 def _too_much(frame: int, unpacked_bytes: int) -> GroupError:
-    """Batches that unpack to a lot are taken a few at a time.
+    """The error that postpones ``frame`` and what follows, because batches decompress to too much.
 
-    Those before ``frame`` now, the others from the next answer: so memory and the time until the
-    next sign of life have a bound whatever a producer packs.
+    The batches before ``frame`` are mirrored now, the others with the next response. So memory and
+    the time until the slot reports again are bounded, whatever a producer packs into a batch.
     """
     return GroupError(
         frame, CorruptBatch(f"{unpacked_bytes} bytes are too many to unpack at once.")
@@ -115,7 +118,7 @@ def _too_much(frame: int, unpacked_bytes: int) -> GroupError:
 def _write_group(
     buffer: memoryview, starts: Sequence[int], group: Group, limits: Limits
 ) -> tuple[Written, int]:
-    """The new batch, and how many bytes were unpacked for it."""
+    """The new batch, and the `Carried.unpacked_bytes` of it."""
     carried = Carried()
     frame = first = group.ranges[0][0]
     try:
@@ -160,8 +163,8 @@ def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
 def join_batches(batches: Sequence[memoryview], codec: int, limits: Limits) -> Written | None:
     """All records of ``batches``, in order, as one batch of ``codec``.
 
-    ``batches``: magic 2, all packed or none. None where they do not fit into ``limits`` together or
-    are not as producers write them: their owner then sends them as they are.
+    ``batches``: magic 2, all compressed or none. None if they exceed ``limits`` together, or are
+    not as producers write them. Their owner then sends them unchanged.
     """
     buffer = memoryview(b"".join(batches))
     ends = np.cumsum(np.fromiter(map(len, batches), np.int64, len(batches)))
@@ -189,7 +192,7 @@ def _write_columns(
     limits: Limits,
     written: list[Written | None],
 ) -> None:
-    """Fill ``written`` for the chosen groups, unless something is odd."""
+    """Fill ``written`` for the chosen groups, unless something is unusual. Raises GroupError."""
     frames = [
         np.concatenate([np.arange(first, end) for first, end in groups[n].ranges]) for n in chosen
     ]
@@ -201,7 +204,7 @@ def _write_columns(
     try:
         columns = read_columns(buffer, first_bytes, heads, members, limits)
     except (OddError, BatchError):
-        return  # the record-by-record engine names the frame and the fault
+        return  # the record-by-record engine reports the frame and the fault
     except TooMuchError as error:
         frame = groups[chosen[error.group]].ranges[0][0]
         raise _too_much(frame, limits.together_bytes_max) from error

@@ -1,9 +1,9 @@
-"""Where the records of batches start: each says where the next one begins, so they are walked.
+"""Finds where the records of batches start; only a record's length says where the next begins.
 
-There are two walks with one result. With many batches the k-th records of all of them are found
-together, by a few ``numpy`` calls a step; else each batch is gone through by the shortest loop
-there is, in which a run of records of one size costs a comparison only. What a start says is not
-checked here beyond what a walk needs: the columns are, all at once.
+There are two ways with the same result. With many batches, the k-th records of all of them are
+found together, by a few ``numpy`` calls per step. Otherwise a short loop goes through each batch; a
+run of records of one size costs it only a comparison. This module checks only what it needs to find
+the starts; `columns` checks all fields at once.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from sparkmirror.records.varint import read_varint
 __all__ = ["OddError", "read_varints", "record_starts"]
 
 _1, _LOW7 = np.uint64(1), np.uint64(0x7F)
-# A step over all batches costs about as much as so many records that are walked singly.
+# A step over all batches costs about as much as this many records one by one.
 _STEP_RECORDS = 24
-# Records of one size in a row, after which it pays to look for more of them.
+# After this many records of one size in a row, it pays to look for more of them.
 _ALIKE = 4
 
 
 class OddError(Exception):
-    """Internal: something that is looked at record by record."""
+    """Internal: something unusual, which must be read record by record."""
 
 
 def record_starts(flat: npt.NDArray[np.uint8], at: Int64s, end: Int64s, counts: Int64s) -> Int64s:
     """The first bytes of all records, batch by batch.
 
-    ``at``, ``end``: where the records of each batch begin and must end in ``flat``; ``counts``: how
-    many it has, at least one. Raises OddError when they do not end there.
+    ``at``, ``end``: where the records of each batch begin and must end in ``flat``. ``counts``:
+    records of each batch, at least one. Raises OddError if they do not end there.
     """
     if not len(counts):
         return np.zeros(0, np.int64)
@@ -49,9 +49,9 @@ def record_starts(flat: npt.NDArray[np.uint8], at: Int64s, end: Int64s, counts: 
 
 @cache
 def _sizes() -> npt.NDArray[np.int32]:
-    """Whole bytes of a record, by the two bytes that it begins with (little-endian).
+    """Size in bytes of a whole record, by the two bytes with which it begins (little-endian).
 
-    0 where these do not tell: a length of three bytes and more, or no possible length.
+    0 if these are not enough: the length has three or more bytes, or is impossible.
     """
     word = np.arange(1 << 16, dtype=np.int32)
     two = (word >> 7) & 1
@@ -62,7 +62,7 @@ def _sizes() -> npt.NDArray[np.int32]:
 
 
 def _together(flat: npt.NDArray[np.uint8], at: Int64s, end: Int64s, counts: Int64s) -> Int64s:
-    # Batches with the most records first: those that have a k-th one are always in front.
+    # Batches with the most records first: those that have a k-th record are always in front.
     order = np.argsort(-counts, kind="stable")
     row = (np.cumsum(counts) - counts)[order]
     falling = -counts[order]
@@ -82,10 +82,11 @@ def _step(
     widths: list[int],
     all_known: bool,
 ) -> Int64s:
-    """``widths``: how many batches have a k-th record; ``row``: where their first ones go.
+    """Find the k-th records of all batches, step by step. Raises OddError.
 
-    ``all_known``: whether to rely on `_sizes`. A record whose size it does not tell stops its batch
-    short of ``end``.
+    ``widths``: how many batches have a k-th record. ``row``: the row of each batch's first record.
+    ``all_known``: rely on `_sizes` alone. Then a batch with a record whose size it does not know
+    ends before its ``end``, which is an OddError.
     """
     sizes = _sizes()
     words = np.ndarray((max(len(flat) - 1, 0),), "<u2", flat.data, strides=(1,))
@@ -106,7 +107,7 @@ def _step(
                 raise OddError
         at = at + size
     stops[: len(at)] = at
-    # A record of no size would begin where its batch ends.
+    # A record of size 0 would begin where its batch ends.
     if not np.array_equal(stops, end) or bool((starts[rows - 1] >= end).any()):
         raise OddError
     return starts
@@ -128,7 +129,7 @@ def _singly(
             alike = alike + 1 if size == before else 0
             before = size
             if alike == _ALIKE and left > _ALIKE:
-                # A record that begins with the length of the one before it has its size.
+                # A record with the same length field as the one before has the same size.
                 more = min(_run(flat, at, size, left), left)
                 starts.extend(range(at, at + more * size, size))
                 at += more * size  # noqa: PLW2901
@@ -140,7 +141,7 @@ def _singly(
 
 
 def _long_size(data: memoryview, at: int) -> int:
-    """Whole bytes of the record at ``at``, whose length `_sizes` does not tell."""
+    """Size in bytes of the whole record at ``at``, if `_sizes` does not know it."""
     try:
         length, head = read_varint(data, at)
     except CorruptBatch:
@@ -151,7 +152,7 @@ def _long_size(data: memoryview, at: int) -> int:
 
 
 def _run(flat: npt.NDArray[np.uint8], at: int, size: int, most: int) -> int:
-    """How many records from ``at`` on begin with the same length as the one before."""
+    """How many records from ``at`` on begin with the same length field as the one before."""
     alike = most
     byte, more = 0, True
     while more:
@@ -165,7 +166,10 @@ def _run(flat: npt.NDArray[np.uint8], at: int, size: int, most: int) -> int:
 
 
 def read_varints(flat: npt.NDArray[np.uint8], at: Int64s) -> tuple[Int64s, Int64s]:
-    """Decode the zigzag varints at ``at``; positions past the end read the last byte instead."""
+    """Decode the zigzag varints at ``at``: their values, and the positions after them.
+
+    Positions past the end read the last byte instead. Raises OddError for more than ten bytes.
+    """
     byte = flat.take(at, mode="clip")
     zigzag = (byte & 0x7F).astype(np.uint64)
     after = at + 1

@@ -1,9 +1,9 @@
-"""The records inside a batch, magic 2: decode and encode, wholly or only as far as carrying needs.
+"""The records inside a magic 2 batch: decoded and encoded, fully or only as far as needed.
 
 A record is ``length varint | attributes i8 | timestamp delta varint | offset delta varint | rest``,
 where ``rest`` is key, value and headers. Re-encoding a batch (compaction holes, joining, log append
-time) changes what stands before ``rest`` and copies ``rest`` as bytes: that is ``Carried``. Only
-``decode_records`` looks into it.
+time) changes the fields before ``rest`` and copies ``rest`` as bytes: see ``Carried``. Only
+``decode_rest`` decodes it.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ __all__ = [
 
 INT64_MAX = (1 << 63) - 1
 RECORD_BYTES_MIN = 7
-"""Length, attributes, two deltas, key length, value length, header count: a byte each."""
+"""One byte each: length, attributes, two deltas, key length, value length, header count."""
 RECORD_COST_BYTES = 64
-"""What a record takes in memory besides its bytes, for the limits on what is unpacked at once."""
+"""Memory that a record takes besides its bytes; limits on decompressed data count it."""
 RECORDS_MAX = 1 << 21
-"""Of one compressed batch: tiny records cost a multiple of what they unpack to."""
+"""Limit on the records of one compressed batch: tiny ones take many times their size in memory."""
 _UINT64 = 1 << 64
 _SMALL = tuple(varint(value) for value in range(8192))
 _NO_HEADERS = b"\0"
-_DAMAGED = "The batch is damaged, or its producer wrote it so; it cannot be mirrored."
+_DAMAGED = "The batch is damaged, or its producer wrote it wrongly; it cannot be mirrored."
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record. ``timestamp`` is epoch ms, -1 none; header keys are UTF-8 bytes as stored."""
+    """One record. ``timestamp``: epoch ms, -1 for none. Header keys are UTF-8 bytes as stored."""
 
     offset: int
     timestamp: int
@@ -67,10 +67,10 @@ class Record:
 
 @dataclass(slots=True)
 class Carried:
-    """Records on their way from one batch to another: parallel lists, rests undecoded.
+    """Records on their way from one batch to another: parallel lists, rests not decoded.
 
-    ``unpacked_bytes``: what the compressed ones among their batches unpacked to, and what their
-    records cost besides.
+    ``unpacked_bytes``: decompressed size of the compressed batches among the sources, plus
+    `RECORD_COST_BYTES` for each of their records.
     """
 
     offsets: list[int] = field(default_factory=list)
@@ -82,12 +82,12 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Which records to keep (``first_offset <= offset < end_offset``), what reading may cost.
+    """Which records to keep (``first_offset <= offset < end_offset``), and limits on memory.
 
-    ``check_crcs``: verify magic 0 and 1 checksums while reading (magic 2 ones were, before).
-    ``decompressed_bytes_max``: of one batch; ``joined_bytes_max``: of the batches of one group,
-    unless it is a single one; ``together_bytes_max``: of all groups of one answer, unless it is a
-    single one.
+    ``check_crcs``: verify magic 0 and 1 checksums while reading (those of magic 2 were verified
+    before). Limits on decompressed bytes: ``decompressed_bytes_max`` for one batch,
+    ``joined_bytes_max`` for the batches of one group unless it has only one,
+    ``together_bytes_max`` for all groups of one response unless there is only one.
     """
 
     first_offset: int = 0
@@ -102,9 +102,9 @@ _ALL = Limits()
 
 
 def carry(batch: memoryview, into: Carried, limits: Limits = _ALL) -> None:
-    """Append the records of one whole batch, as far as they are within ``limits``.
+    """Append those records of one whole batch that are within ``limits``.
 
-    Log append time becomes the timestamp of every record. Raises CorruptBatch or UnknownCodec.
+    Log append time becomes the timestamp of each record. Raises CorruptBatch or UnknownCodec.
     """
     (base_offset, _, _, _, _, bits, last_delta, base_timestamp, max_timestamp, _, _, _, count) = (
         HEADER.unpack_from(batch)
@@ -130,7 +130,7 @@ def carry(batch: memoryview, into: Carried, limits: Limits = _ALL) -> None:
         if length < RECORD_BYTES_MIN - 1 or end > size:
             raise _corrupt(base_offset, f"has a record of {length} bytes at byte {at} of {size}")
         attribute = body[at]
-        # The usual deltas have one byte (time) and one or two (offset).
+        # A timestamp delta usually has one byte.
         zigzag = body[at + 1]
         if zigzag < 0x80:
             timestamp_delta, at = (zigzag >> 1) ^ -(zigzag & 1), at + 2
@@ -152,11 +152,11 @@ def carry(batch: memoryview, into: Carried, limits: Limits = _ALL) -> None:
 
 
 def check_count(base_offset: int, count: int) -> None:
-    """CorruptBatch for a compressed batch of more records than are taken apart at once."""
+    """Raise CorruptBatch if a compressed batch states more than `RECORDS_MAX` records."""
     if count > RECORDS_MAX:
         raise CorruptBatch(
-            f"The batch at offset {base_offset} states {count} records; of a compressed one more "
-            f"than {RECORDS_MAX:,} are not taken apart.",
+            f"The batch at offset {base_offset} states {count} records; a compressed batch may "
+            f"have at most {RECORDS_MAX:,}.",
             do="Let its producer write smaller batches (batch.size), or exclude the topic.",
         )
 
@@ -164,8 +164,8 @@ def check_count(base_offset: int, count: int) -> None:
 def write_carried(carried: Carried, codec: int, start: int = 0, end: int | None = None) -> bytes:
     """One batch of the carried records ``start`` to ``end`` (at least one), renumbered.
 
-    The base offset is the first record's, offset deltas are consecutive, the base timestamp is the
-    first record's. Producer fields are empty: the sink stamps them.
+    The base offset and the base timestamp are the first record's. Offset deltas are consecutive.
+    Producer fields are empty: the sink sets them.
     """
     timestamps = carried.timestamps[start:end]
     base_timestamp = timestamps[0]
@@ -199,9 +199,9 @@ def write_carried(carried: Carried, codec: int, start: int = 0, end: int | None 
 def decode_records(
     batch: memoryview, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> Iterator[Record]:
-    """The records of one whole batch, decoded; log append time is every record's timestamp.
+    """The decoded records of one whole batch; log append time becomes the timestamp of each.
 
-    Raises CorruptBatch or UnknownCodec. The checksum is not looked at.
+    Raises CorruptBatch or UnknownCodec. The checksum is not verified.
     """
     carried = Carried()
     carry(batch, carried, Limits(decompressed_bytes_max=decompressed_bytes_max))
@@ -226,12 +226,12 @@ def encode_batch(
     base_sequence: int = -1,
     last_offset_delta: int | None = None,
 ) -> bytes:
-    """One batch of ``records``, whose offsets and timestamps are kept as they are.
+    """One batch of ``records``, with their offsets and timestamps.
 
-    ``levels``: of compression, by codec.
-    ``attributes``: further attribute bits (log append time, transactional, control, …). Base
-    values default to the first record's, ``max_timestamp`` and ``last_offset_delta`` to what the
-    records give; without records, base offset and delta must be given.
+    ``levels``: compression level by codec. ``attributes``: further attribute bits (log append time,
+    transactional, control, …). Base values default to the first record's, ``max_timestamp`` and
+    ``last_offset_delta`` to those of ``records``. Without records, the caller must give the base
+    offset and the delta.
     """
     if base_offset is None:
         base_offset = records[0].offset
@@ -267,7 +267,7 @@ def encode_rest(
     value: Buffer | None,
     headers: Iterable[tuple[bytes, bytes | None]] = (),
 ) -> bytes:
-    """Key, value and headers as a record holds them after its deltas."""
+    """Key, value and headers in the form in which they follow a record's deltas."""
     parts = [_sized(key), _sized(value)]
     encoded = [_sized(name) + _sized(content) for name, content in headers]
     parts.append(varint(len(encoded)) if encoded else _NO_HEADERS)
@@ -282,7 +282,7 @@ def _sized(data: Buffer | None) -> bytes:
 
 
 def decode_rest(offset: int, timestamp: int, rest: memoryview) -> Record:
-    """A record out of what `Carried` holds of it. Raises CorruptBatch."""
+    """Decode a record from what `Carried` holds of it. Raises CorruptBatch."""
     key, at = _read_sized(rest, 0, offset)
     value, at = _read_sized(rest, at, offset)
     count, at = read_varint(rest, at)
@@ -310,7 +310,7 @@ def _read_sized(rest: memoryview, at: int, offset: int) -> tuple[bytes | None, i
 
 
 def _wrap(value: int) -> int:
-    """``value`` as int64 arithmetic leaves it; hostile deltas run over, and Java wraps as well."""
+    """``value`` wrapped to int64, as Java does it; hostile deltas overflow."""
     if -INT64_MAX - 1 <= value <= INT64_MAX:
         return value
     return (value + INT64_MAX + 1) % _UINT64 - INT64_MAX - 1

@@ -1,9 +1,9 @@
-"""Source side: what of one partition's part of a Fetch response is mirrored, and in which bytes.
+"""Source side: selects what is mirrored of one partition's part of a Fetch response.
 
-Sans-IO: bytes in, a ``Selection`` out, in three steps: cut into frames (``frames``), choose what
-becomes of each (``choose``), write anew what has to be (``join``). Most responses are runs of
-well-filled batches, which go on as one untouched memoryview after a header unpack and a checksum
-each. A few batches of one record each take a short cut (``singles``).
+Sans-IO: bytes in, a ``Selection`` out, in three steps: cut into frames (`walk`), decide what
+happens to each (`batch_decisions`), re-encode where needed (`rebatch`). Most responses are runs of
+well-filled batches. They stay one unchanged memoryview; each batch costs a header unpack and a
+checksum. A few batches of one record each take a shortcut (`single_record_batches`).
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ _MAGIC = 2
 
 @dataclass(slots=True)
 class Selection:
-    """What of one partition's part of one Fetch response is to be mirrored.
+    """What is mirrored of one partition's part of one Fetch response.
 
-    ``pieces``: in order; a memoryview is an untouched range of the receive buffer (one or many
-    contiguous batches), bytes are one or many re-encoded batches. ``runs``: exact source offsets of
-    the carried records in order as ``(first source offset, record count)``, contiguous ones merged.
-    ``next_offset``: next source offset to fetch, past everything complete in the response, dropped
-    batches included. ``timestamp_ms_max``: largest record timestamp carried, -1 when nothing is.
-    ``joined``: source batches that went into joined ones; ``reencoded``: batches that were written
-    anew (joined ones included). ``cut_bytes_needed``: not 0 when the response ends before anything
-    that could be mirrored or passed: a fetch limit with which the batch that it cuts fits.
-    ``leader_epoch``: that of the last batch before ``next_offset``, -1 when it is not known.
+    ``pieces``: in order; a memoryview is an unchanged range of the receive buffer (one or more
+    contiguous batches), bytes are re-encoded batches. ``runs``: exact source offsets of the carried
+    records in order as ``(first source offset, record count)``; contiguous ones are merged.
+    ``next_offset``: next source offset to fetch, past everything that is complete in the response,
+    including dropped batches. ``timestamp_ms_max``: largest record timestamp carried, -1 for none.
+    ``joined``: source batches that were joined with others. ``reencoded``: new batches that were
+    written (including joined ones). ``cut_bytes_needed``: a fetch limit in bytes with which the
+    batch that the response cuts would fit; 0 unless the response ends before anything that could be
+    mirrored or skipped. ``leader_epoch``: that of the last batch before ``next_offset``, -1 if
+    unknown.
     """
 
     pieces: list[memoryview | bytes] = field(default_factory=list)
@@ -69,12 +70,12 @@ def select(
 ) -> Selection:
     """Choose what is mirrored of ``buffer``, the records field of one partition's response.
 
-    ``fetch_offset``: the offset that was asked for; older records are left out. ``aborted``: the
-    response's list. ``end_offset``: records from there on are left out and ``next_offset`` does not
-    pass it.
+    ``fetch_offset``: the offset of the request; earlier records are left out. ``aborted``: the
+    response's aborted transactions. ``end_offset``: records from there on are left out, and
+    ``next_offset`` does not pass it.
 
-    Raises CorruptBatch or UnknownCodec when the first thing to be mirrored is damaged. When sound
-    batches stand before the damage, these are returned, and the next call meets it first.
+    Raises CorruptBatch or UnknownCodec if the first batch to be mirrored is damaged. If valid
+    batches precede the damage, these are returned, and the next call starts at the damage.
     """
     frames = walk_frames(buffer)
     end = INT64_MAX if end_offset is None else end_offset
@@ -100,8 +101,8 @@ def select(
         try:
             selection = _build(buffer, starts, chooser, limits)
         except GroupError as bad:
-            # Everything before the bad frame is chosen again, so that it is not lost with it.
-            # Without its traceback, which would keep what was unpacked in memory meanwhile.
+            # Decide again about the frames before the bad one, so that they are mirrored. The
+            # traceback goes, because it would keep decompressed data in memory.
             starts, fault = starts[: bad.frame + 1], bad.error.with_traceback(None)
             continue
         if frames.cut_bytes and chooser.next_offset <= fetch_offset:
@@ -113,7 +114,7 @@ def select(
 def _joined_singles(
     buffer: memoryview, starts: Sequence[int], limits: Limits, rules: SelectRules
 ) -> Selection | None:
-    """What comes of batches of one record each that all go into one; None when they do not."""
+    """The selection if all batches have one record each and become one batch; else None."""
     if starts[-1] > rules.join_bytes:
         return None
     carried = read_singles(
@@ -144,12 +145,12 @@ def _joined_singles(
 
 def _leader_epoch(buffer: memoryview, starts: Sequence[int], next_offset: int) -> int:
     """Leader epoch of the last batch of ``starts`` (whole frames, then an end) that begins before
-    ``next_offset``.
+    ``next_offset``; -1 if unknown.
     """
     for start in reversed(starts[:-1]):
         offset, epoch, magic = _EPOCH.unpack_from(buffer, start)
         if offset < next_offset:
-            # Messages of the old formats have their CRC there.
+            # The old message formats have their CRC at this place.
             return int(epoch) if magic == _MAGIC else -1
     return -1
 
@@ -157,7 +158,7 @@ def _leader_epoch(buffer: memoryview, starts: Sequence[int], next_offset: int) -
 def _build(
     buffer: memoryview, starts: Sequence[int], chooser: Chooser, limits: Limits
 ) -> Selection:
-    """Carry out what was chosen."""
+    """Carry out the decisions of ``chooser``. Raises GroupError."""
     selection = Selection(next_offset=chooser.next_offset)
     groups = [item for item in chooser.items if isinstance(item, Group)]
     anew = iter(write_groups(buffer, starts, groups, limits) if groups else ())

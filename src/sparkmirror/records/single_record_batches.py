@@ -1,8 +1,8 @@
-"""A few batches of one record each, as a producer without linger writes them, joined at once.
+"""Joins a few batches of one record each, as a producer without linger writes them.
 
-At thousands of small answers a second, deciding about each batch (`batch_decisions`) and then
-reading it (`rebatch`) is most of what a slot computes. Here one loop does both for the plainest
-batches there are, and leaves an answer with any other batch to the general way, whose result is the
+With thousands of small responses per second, deciding about each batch (`batch_decisions`) and then
+reading it (`rebatch`) takes most of a slot's processor time. Here one loop does both for the
+simplest batches. If a response has any other batch, the general path handles it; the result is the
 same.
 """
 
@@ -19,7 +19,7 @@ from sparkmirror.records.records import RECORD_BYTES_MIN, Carried
 __all__ = ["SINGLES_MAX", "read_singles"]
 
 SINGLES_MAX = 200
-"""Twice as many batches are quicker as columns (`batch_decisions`)."""
+"""With twice as many batches, columns are faster (`batch_decisions`)."""
 
 # Base offset, magic, CRC, attributes, last offset delta, base timestamp, record count.
 _HEADER = struct.Struct(">q8xbIhiq22xi")
@@ -35,10 +35,10 @@ def read_singles(
     size_max: int,
     check_crcs: bool,
 ) -> Carried | None:
-    """The records of the batches at ``starts`` (with the end of the last one as its last entry).
+    """The records of the batches at ``starts``, whose last entry is the end of the last batch.
 
-    None unless each batch is plain (`records.batch_decisions`), below ``size_max`` bytes,
-    uncompressed, without any attribute, and holds one record with deltas of 0.
+    None unless each batch is plain (`records.batch_decisions`), smaller than ``size_max`` bytes,
+    uncompressed, without any attribute, and has one record with deltas of 0.
     """
     carried = Carried()
     offsets, timestamps = carried.offsets, carried.timestamps
@@ -67,7 +67,7 @@ def read_singles(
                 return None
             zigzag = zigzag & 0x7F | buffer[at] << 7
         at += 1
-        # The length, and after the record's attributes its deltas of time and offset.
+        # The record's length. After its attributes follow the deltas of timestamp and offset.
         if zigzag != 2 * (end - at) or buffer[at + 1] or buffer[at + 2]:
             return None
         offsets.append(base)

@@ -1,4 +1,4 @@
-"""Taking batches apart again: all records of a run, one batch as two, good and bad records."""
+"""Takes batches apart: into all their records, into two halves, into good and bad records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def decode_batches(
 def cut_batch(batch: memoryview) -> tuple[bytes, bytes]:
     """The two halves, by record count, of a batch with at least two records.
 
-    Each half is a batch of its own with the codec of the whole. Raises `BatchError`.
+    Each half is a batch with the codec of the whole. Raises `BatchError`.
     """
     records = list(decode_records(batch))
     if len(records) < 2:
@@ -36,10 +36,10 @@ def cut_batch(batch: memoryview) -> tuple[bytes, bytes]:
 
 
 def separate(batch: memoryview, bad: Collection[int]) -> tuple[list[bytes], list[Record]]:
-    """The good records of a batch, as batches without holes, and those with the indexes ``bad``.
+    """The good records of a batch as batches without holes, and the records at the indexes ``bad``.
 
-    Both in order. The batches have the codec of the whole, and the offsets that their records had.
-    Raises `BatchError`.
+    Both are in order. The new batches have the codec of the whole, and the records keep their
+    offsets. Raises `BatchError`.
     """
     runs: list[list[Record]] = [[]]
     left_out: list[Record] = []

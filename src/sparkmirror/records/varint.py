@@ -12,7 +12,7 @@ _VARINT_BYTES_MAX = 10
 
 
 def varint(value: int) -> bytes:
-    """Encode a signed integer of at most 64 bits: zigzag, 7 bits a byte, lowest first."""
+    """Encode a signed integer of at most 64 bits: zigzag, 7 bits per byte, lowest first."""
     zigzag = (value << 1) if value >= 0 else (~value << 1) | 1
     if zigzag < 0x80:
         return _ONE_BYTE[zigzag]
@@ -29,7 +29,7 @@ def varint(value: int) -> bytes:
 def read_varint(buffer: Buffer, at: int) -> tuple[int, int]:
     """Decode the varint at ``at``: ``(value, position after it)``; the value fits 64 bits.
 
-    Raises CorruptBatch when the buffer ends inside it or it runs past ten bytes.
+    Raises CorruptBatch if the buffer ends inside it, or it has more than ten bytes.
     """
     try:
         byte = buffer[at]

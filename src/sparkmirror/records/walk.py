@@ -1,4 +1,4 @@
-"""A Fetch response's records cut into batches by their length field alone."""
+"""Cuts the records of a Fetch response into batches by their length field alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparkmirror.records.message_v0_v1 import LEGACY_LENGTH_MIN
 
 __all__ = ["Frames", "fault_at", "walk_frames"]
 
-_DAMAGED = "The log or the way from it is damaged; check the source broker's log and disks."
+_DAMAGED = "The log or the network path is damaged; check the source broker's log and disks."
 _STRIDE_TRIES = 16
 _LENGTH = struct.Struct(">8xi")
 
@@ -29,7 +29,8 @@ _LENGTH = struct.Struct(">8xi")
 class Frames:
     """Where batches start: ``starts`` has the end of the last whole one as its last entry.
 
-    ``cut_bytes``: size of the batch that the end of the response cuts, 0 when none is.
+    ``cut_bytes``: size of the batch that the end of the response cuts, 0 for none; if its length
+    field is cut, the size of a header. ``fault``: a length that cannot be right follows.
     """
 
     starts: list[int]
@@ -38,7 +39,7 @@ class Frames:
 
 
 def walk_frames(buffer: memoryview) -> Frames:
-    """Cut by the length field, which all three formats have at the same place."""
+    """Cut by the length field, which is at the same place in all three formats."""
     size = len(buffer)
     head_last = size - LOG_OVERHEAD_BYTES
     unpack = _LENGTH.unpack_from
@@ -47,7 +48,7 @@ def walk_frames(buffer: memoryview) -> Frames:
     at = 0
     length = LEGACY_LENGTH_MIN
     while at <= head_last:
-        # The loop that every tiny batch goes through: as few bytecodes as possible.
+        # All tiny batches pass this loop, so it has as few bytecodes as possible.
         for _ in range(_STRIDE_TRIES):
             append(at)
             (length,) = unpack(buffer, at)
@@ -80,6 +81,6 @@ def _regular(buffer: memoryview, at: int, stride: int) -> int:
 
 
 def fault_at(buffer: memoryview, start: int, what: str) -> CorruptBatch:
-    """The error for the frame at ``start``, which ``what`` completes to a sentence."""
+    """The error for the frame at ``start``; ``what`` completes "The batch at offset N"."""
     offset = int.from_bytes(buffer[start : start + LENGTH_AT], "big", signed=True)
     return CorruptBatch(f"The batch at offset {offset} {what}.", do=_DAMAGED)

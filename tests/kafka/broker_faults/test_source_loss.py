@@ -200,7 +200,7 @@ def test_a_topic_made_anew_is_told_even_when_its_log_is_longer(source, target, t
         make_anew()
         with SlotRun(source, target, topic_name, alias=slot.alias) as slot:
             told = _await_halt(slot)
-            assert told.startswith(f"TOPIC_RECREATED: topic {topic_name} was deleted and made anew")
+            assert told.startswith(f"TOPIC_RECREATED: topic {topic_name} was deleted and recreated")
             assert _await_gap(slot).action == "stopped"
         _await_values(slot, old)
         with SlotRun(source, target, topic_name, alias=slot.alias, faults=CONTINUE) as slot:

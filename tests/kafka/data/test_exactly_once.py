@@ -372,7 +372,7 @@ def test_another_run_takes_over_and_this_one_says_so(source, target, topic_name)
 def test_what_the_target_refuses_takes_nothing_else_with_it(source, target, topic_name, caplog):
     """One record that is too old for the remote topic: all before it and beside it arrive, once.
 
-    The transaction that it was in is aborted and written anew without it.
+    The transaction that it was in is aborted and written again without it.
     """
     topic = _topic(source, topic_name)
     limit = "message.timestamp.before.max.ms"
@@ -396,7 +396,7 @@ def test_what_the_target_refuses_takes_nothing_else_with_it(source, target, topi
         set_topic_config(target.kafka, slot.remote, **{limit: None})
         _checked(slot)
         assert slot.failures == []
-    assert "the transaction is aborted and written anew" in caplog.text
+    assert "the transaction is aborted and written again" in caplog.text
 
 
 # -- what it writes ---------------------------------------------------------------------------
@@ -530,7 +530,7 @@ def test_another_writer_at_the_target_is_noticed(source, target, topic_name, mon
             load.wait_for(100)
         slot.drain()
         got = by_partition(consume_all(target.kafka, slot.remote))
-    assert "arrive again: other writers since the committed position" in caplog.text
+    assert "arrive again: others may have written to the target since" in caplog.text
     for number, values in by_partition(consume_all(source.kafka, topic)).items():
         assert set(values) <= set(got[number])
 

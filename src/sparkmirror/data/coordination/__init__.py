@@ -1,1 +1,1 @@
-"""What the tasks of a flow agree on: who writes, what is assigned, when to end."""
+"""How the tasks of a flow coordinate: who writes, what is assigned, when to end."""

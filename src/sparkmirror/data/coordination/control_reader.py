@@ -1,4 +1,4 @@
-"""Listening to the control topic from Spark's workers, without threads."""
+"""Reads the control topic in Spark's workers, without threads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = ["ControlWatch"]
 
 log = logging.getLogger(__name__)
 
-# Signals are small: what unpacks to more is none.
+# Signals are small: a batch that decompresses to more is not one.
 _UNPACKED_BYTES_MAX = 64 << 20
 _ANSWER_MS_MIN = 1_000
 _WAIT_MS = 500
@@ -50,13 +50,13 @@ _RULES = SelectRules(
 
 
 class ControlWatch:
-    """Follows one flow's commands, assignment and (for a slot) what its sink has to say.
+    """Follows one flow's commands, assignment and (for a slot) its sink's reports.
 
-    ``slot`` is None in the planner, which reads commands from the beginning; a slot starts at
-    ``offset``, where the flow was ``paused`` or not, and also hears which of its partitions the
-    sink of its own attempt (``attempt_id``) has given up. With ``run_id``, assignments of other
-    runs are not taken. ``poller`` waits for its connections. ``claim_term``: that of the run's own
-    claim, where it is known.
+    ``slot`` is None in the planner, which reads commands from the beginning. A slot reads from
+    ``offset`` on; ``paused`` says whether the flow was paused there. It also reads which of its
+    partitions the sink of its own attempt (``attempt_id``) has given up. With ``run_id``,
+    assignments of other runs are ignored. ``poller`` waits for its connections. ``claim_term``: the
+    term of the run's own claim, if known.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ControlWatch:
         self.command: Command | None = None
         self.assignment: AssignmentDocument | None = None
         self.heard_s = ticks_s()
-        """When the leader of the commands' partition answered last, by `ticks_s`."""
+        """When the leader of the command partition last responded, by `ticks_s`."""
         self.stopped: dict[TopicPartition, PartitionProgress] = {}
         topic = control_topic(flow)
         self._commands = TopicPartition(topic, COMMAND_PARTITION)
@@ -95,7 +95,7 @@ class ControlWatch:
         self._selection = Selection(flow)
         client = flow.target
         if slot is not None:
-            # A leader that hangs is left in good time: without its word the slot stands still.
+            # Leave a leader that hangs in time: without its responses, the slot stops fetching.
             patience_ms = max(_ANSWER_MS_MIN, flow.session_ms // 4)
             client = replace(client, request_timeout_ms=min(client.request_timeout_ms, patience_ms))
         self.routes = Routes(client, [topic])
@@ -106,7 +106,7 @@ class ControlWatch:
 
     @property
     def waits_for_more(self) -> bool:
-        """Whether a target that has nothing new answers when it has, or after half a second."""
+        """Whether fetches are long polls: without news, the target waits up to half a second."""
         return self.fetcher.settings.fetch_max_wait_ms > 0
 
     @waits_for_more.setter
@@ -115,11 +115,11 @@ class ControlWatch:
 
     @property
     def offset(self) -> int:
-        """Next offset of the command partition that has not been seen."""
+        """Next offset of the command partition that was not read yet."""
         return self.fetcher.position(self._commands)
 
     def start(self, timeout_s: float = 30.0) -> None:
-        """Find the offsets to start at. Raises TimeoutError when the target gives none."""
+        """Find the offsets to start at. Raises TimeoutError if the target gives none."""
         deadline = time.monotonic() + timeout_s
         while not self._started:
             self.routes.refresh_if_due()
@@ -149,7 +149,7 @@ class ControlWatch:
         return True
 
     def catch_up(self, timeout_s: float = 30.0) -> None:
-        """Read commands up to their present end. Raises TimeoutError, at once when denied."""
+        """Read commands up to their current end. Raises TimeoutError; if denied, at once."""
         self.start(timeout_s)
         deadline = time.monotonic() + timeout_s
         caught_up = False
@@ -172,7 +172,7 @@ class ControlWatch:
                     caught_up = part.high_watermark <= self.offset
 
     def look(self) -> bool:
-        """Take the commands that are there now; False when the target does not say them all."""
+        """Read the commands that are there now; False if the target did not return all of them."""
         ends = self.routes.list_offsets([self._commands], LATEST, read_committed=False)
         end = ends.get(self._commands)
         if end is None:
@@ -190,7 +190,7 @@ class ControlWatch:
         return self.offset >= end
 
     def receive(self, connection: Connection) -> None:
-        """Take what waits on one of the fetcher's connections."""
+        """Process what has arrived on one of the fetcher's connections."""
         for part in self.fetcher.receive(connection):
             self._take(part)
 
@@ -200,7 +200,7 @@ class ControlWatch:
         try:
             chosen = select_records(part.records, part.fetch_offset, (), _RULES)
         except BatchError as error:
-            # As in `_hear_all`; what stands behind it is asked for next.
+            # As in `_hear_all`. The next request asks for what follows the damage.
             log.warning("%s: records that cannot be read are skipped: %s", part.tp, error)
             self.fetcher.advance(part.tp, _behind_first(part))
             return
@@ -210,21 +210,24 @@ class ControlWatch:
         self.fetcher.advance(part.tp, self._hear_all(part.tp, chosen))
 
     def _hear_all(self, tp: TopicPartition, chosen: Selected) -> int:
-        """Take the records of ``chosen``, as many as unpack to the limit; where to go on from."""
+        """Process the records of ``chosen``, within the limit; returns the offset to continue at.
+
+        The limit is on their decompressed size.
+        """
         taken = 0
         for content in chosen.pieces:
             piece = memoryview(content)
             for start, end in split(piece):
                 batch = piece[start:end]
                 if taken > _UNPACKED_BYTES_MAX:
-                    return base_offset(batch)  # the rest with the next answer
+                    return base_offset(batch)  # the rest comes with the next response
                 try:
                     for record in decode_records(batch, _UNPACKED_BYTES_MAX):
                         taken += RECORD_COST_BYTES + len(record.key or b"")
                         taken += len(record.value or b"")
                         self._hear(tp, record.key, record.value)
                 except BatchError as error:
-                    # Whoever may write to the topic must not be able to stop the mirror by it.
+                    # Otherwise, anybody who may write to the topic could stop the mirror.
                     log.warning("%s: records that cannot be read are skipped: %s", tp, error)
                     taken += len(batch) * 16
         return chosen.next_offset
@@ -243,7 +246,7 @@ class ControlWatch:
             known = self.assignment
             again = known is not None and known.run_id == document.run_id
             if again and known is not None and document.version < known.version:
-                return  # an old one, written once more: the driver only counts up
+                return  # an old assignment that was written again: the driver's versions only grow
             if self.run_id in ("", document.run_id):
                 kept = self._selection.keep(document.partitions)
                 self.assignment = replace(document, partitions=kept)
@@ -257,7 +260,7 @@ class ControlWatch:
                 self._hear_claim(claim, key, value)
             return
         command = decode_command(key, value)
-        # A pause is for every process of a MirrorMaker 1 group, all else for one run.
+        # A pause is for all processes of a MirrorMaker 1 group, everything else for one run.
         if command is None or command.flow not in (self._channel, self.flow.name):
             return
         if command.kind.pauses:
@@ -275,24 +278,24 @@ class ControlWatch:
             self._told_claim = True
             log.warning(
                 "flow %s: a claim in the control topic (run %r, host %r) is not signed with"
-                " sparkmirror.control.secret: it is not believed. If that is a mirror of yours,"
-                " stop it and give it the secret; else see who may write to %s",
+                " sparkmirror.control.secret: it is ignored. If it is from a mirror of yours, stop"
+                " that mirror and give it the secret; otherwise check who may write to %s",
                 *(self.flow.name, claim.run_id, claim.host, self._commands.topic),
             )
 
     def _hold(self, claim: Claim | None) -> None:
-        """``claim`` is the newest, unless it is an earlier run's that was written once more."""
+        """Keep ``claim`` as the newest, unless it is an earlier run's, written again."""
         again = claim is not None and claim.run_id != self.run_id and claim.term < self._claim_term
         self.claim = None if again else claim
 
     def _tell_refused(self) -> None:
-        """What other runs wrote is signed with their keys; in our name only our driver signs."""
+        """Log an assignment that claims to be our driver's but is signed with another key."""
         if self._told_refused or not self.run_id or self._collector.refused != self.run_id:
             return
         self._told_refused = True
         log.warning(
             "flow %s: an assignment in the control topic names this run (%s) and is not signed by"
-            " it: it is not obeyed. See who may write to %s",
+            " it: it is ignored. Check who may write to %s",
             *(self.flow.name, self.run_id, self._commands.topic),
         )
 
@@ -302,13 +305,13 @@ class ControlWatch:
 
 
 def _behind_first(part: FetchedPartition) -> int:
-    """Where to go on behind the first batch of ``part``, which is damaged; always further on."""
+    """The offset after the first, damaged batch of ``part``; always above the fetch offset."""
     starts = walk_frames(part.records).starts
     if len(starts) > 2:
         found = base_offset(part.records[starts[1] :])
     elif len(starts) == 2 and starts[1] - starts[0] >= HEADER_BYTES:
         found = base_offset(part.records) + last_offset_delta(part.records) + 1
     else:
-        found = part.high_watermark  # not even its length makes sense
+        found = part.high_watermark  # even its length makes no sense
     end = max(part.high_watermark, part.fetch_offset + 1)
     return min(max(found, part.fetch_offset + 1), end)

@@ -1,20 +1,20 @@
 """How a slot of an exactly-once flow becomes the only writer of its partitions.
 
-(At-least-once nothing shuts another writer out; there a slot looks for claims when it begins and
-while it runs, and its sink after every pause: `data.coordination.pause`.)
+(With at-least-once, nothing fences another writer. There a slot checks the claims when it begins
+and while it runs, and its sink after every pause: `data.coordination.pause`.)
 
-Three writers could stand in its way: an earlier attempt of the same task, a slot of an earlier
-plan that had one of its partitions, another driver. Each slot has one transactional id, which
-fences the first; the other two are told apart by the order of the control topic:
+Three writers could interfere: an earlier attempt of the same task, a slot of an earlier plan that
+had one of its partitions, another driver. Each slot has one transactional id, which fences the
+first one. The other two are excluded by the order of the control topic:
 
-1. whoever changes which slot has which partition (a new run, a new assignment) first writes that
-   to the control topic and then fences all ids of the flow, before any slot of the new plan
-   begins (`fence_plan`, `control.coordination.claim`);
-2. a slot fences its own id and *then* reads the control topic to its end (`take_over`).
+1. A process that changes which slot has which partition (a new run, a new assignment) first writes
+   that to the control topic. Then it fences all ids of the flow, before any slot of the new plan
+   begins (`fence_plan`, `control.coordination.claim`).
+2. A slot fences its own id and *then* reads the control topic to its end (`take_over`).
 
 So an old slot that fenced before step 1 is fenced by it, and one that fences after it finds the
-record and ends. Only a slot that has passed reads positions, and by then every earlier
-transaction is decided.
+record and ends. Only a slot that has passed reads positions, and by then every earlier transaction
+is decided.
 """
 
 from __future__ import annotations
@@ -47,39 +47,40 @@ _LOOK_AGAIN_S = 0.2
 
 
 def looks_for_claims(flow: FlowSettings) -> bool:
-    """Whether slots have to look for claims themselves: neither exactly-once fences other writers
-    of this flow, nor does a consumer group keep them out.
+    """Whether slots must check claims themselves.
+
+    They must if neither exactly-once fences other writers, nor a consumer group excludes them.
     """
     return flow.mode is MirrorMode.MM2 and not flow.exactly_once
 
 
 def check_claim(flow: FlowSettings, claim: Claim | None, run_id: str) -> None:
-    """Raise `Fenced` when another run has claimed the flow."""
+    """Raise `Fenced` if another run has claimed the flow."""
     if claim is not None and claim.run_id != run_id:
         raise taken_over(flow, claim, run_id)
 
 
 def check_owner(flow: FlowSettings, run_id: str, watch: ControlWatch) -> None:
-    """Read the claims that there are now; raise `Fenced` when another run has the flow.
+    """Read the current claims; raise `Fenced` if another run owns the flow.
 
-    A target that does not answer is waited for.
+    Waits for a target that does not respond.
     """
     _look(flow, watch)
     check_claim(flow, watch.claim, run_id)
 
 
 def replanned(watch: ControlWatch, run_id: str) -> bool:
-    """Whether the plan that the slot has is an old one, or the run is to end."""
+    """Whether the slot's plan is outdated, or the run ends."""
     command = watch.command
     ends = (CommandKind.REPLAN, CommandKind.DRAIN)
     return command is not None and command.run_id == run_id and command.kind in ends
 
 
 def take_over(flow: FlowSettings, slot: int, run_id: str, watch: ControlWatch) -> Identity | None:
-    """Become the only writer of the slot; None when the slot's plan is no longer the newest.
+    """Become the only writer of the slot; None if the slot's plan is no longer the newest.
 
-    ``watch`` has started at the offset up to which the planner has seen the control topic. Raises
-    `Fenced` when another run has the flow.
+    ``watch`` starts at the offset up to which the planner has read the control topic. Raises
+    `Fenced` if another run owns the flow.
     """
     check_owner(flow, run_id, watch)
     if replanned(watch, run_id):
@@ -106,7 +107,7 @@ def _look(flow: FlowSettings, watch: ControlWatch) -> None:
 def committed_positions(
     flow: FlowSettings, targets: list[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Positions by remote partition, once no transaction is left that could change them."""
+    """Positions by remote partition, once no open transaction can change them any more."""
     routes = Routes(flow.target)
     try:
         found = routes.committed(flow.position_group, targets, stable=True)
@@ -118,10 +119,10 @@ def committed_positions(
 def fence_plan(
     flow: FlowSettings, run_id: str, claim: Claim | None, assignment: AssignmentDocument
 ) -> bool:
-    """Planner: before the first epoch of an assignment, no slot of an older one can write.
+    """Planner: before the first epoch of an assignment, fence all slots of older ones.
 
-    Nor is anything open of them where another slot may write now; False where that is not known of
-    all partitions yet.
+    Also closes what they have open where another slot may write now. Returns False if that could
+    not be checked for all partitions yet. Raises `Fenced` if another run owns the flow.
     """
     check_claim(flow, claim, run_id)
     slots = max(flow.tasks_max, claim.slots if claim is not None else 0)

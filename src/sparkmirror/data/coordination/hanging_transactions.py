@@ -1,13 +1,13 @@
-"""Before an exactly-once slot writes a partition: is all closed that it has written there before?
+"""Closes hanging transactions in a partition before an exactly-once slot writes there.
 
-`wire.produce.hanging_transactions` says how records can stay open there after their transaction has
-ended. Whoever writes on top of them makes them a part of its own transaction: what was aborted
-would count and arrive twice, or what was committed would be lost with the next abort. So they are
-closed first, by a transaction that has nothing else in it and ends as theirs did.
+`wire.produce.hanging_transactions` says how records can stay open after their transaction has
+ended. A writer that appends after them makes them part of its own transaction: aborted records
+would count and arrive twice, or committed ones would be lost with the next abort. So they are
+closed first, by a transaction that contains nothing else and ends as theirs did.
 
-Only their own producer id can do that. A partition that changed its slot may have records of the
-slot before, which the planner closes while it has the ids of all slots (`close_all`), if the
-partition has a leader then; until that is done the new slot leaves it alone.
+Only their own producer id can do that. A partition that moved to another slot may have records of
+the slot before. The planner closes those while it has the ids of all slots (`close_all`), if the
+partition has a leader then. Until that is done, the new slot does not write the partition.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ __all__ = ["OpenEnds", "close_all", "written_before"]
 
 log = logging.getLogger(__name__)
 
-# How long the metadata of partitions that nobody has asked about yet is waited for, and then their
-# leaders. A marker is there a few milliseconds after the coordinator has answered.
+# How long to wait for metadata of partitions that were never requested, and then for their
+# leaders. A marker arrives a few milliseconds after the coordinator's response.
 _METADATA_S = 2.0
 _LEADERS_S = 2.0
 _PAUSE_S = 0.05
@@ -54,12 +54,12 @@ class OpenEnds:
         self._transactions = transactions
         self._ask = ask
         self._closed: dict[TopicPartition, int] = {}
-        """Leader epoch at which nothing was open; a later one may have missed a marker."""
+        """Leader epoch at which nothing was open. In a later one, a marker may be missing."""
         self.foreign: dict[TopicPartition, OpenEnd] = {}
-        """What was open of the slot that had the partition before, when it was last looked at."""
+        """Open records of the slot that had the partition before, as of the last check."""
 
     def unsure(self, tp: TopicPartition) -> bool:
-        """Whether `close` is due before ``tp`` is written."""
+        """Whether `close` must run before ``tp`` is written."""
         epoch = self._closed.get(tp)
         leader = self._routes.leaders.get(tp)
         return epoch is None or (leader is not None and leader.epoch != epoch)
@@ -70,20 +70,22 @@ class OpenEnds:
         if foreign is not None:
             code = CONCURRENT_TRANSACTIONS
             reason = (
-                f"what another slot wrote to {tp} from target offset {foreign.offset} on is still "
-                f"open (producer id {foreign.producer_id}): the next epoch or start closes it"
+                f"a hanging transaction of another slot (producer id {foreign.producer_id}) has "
+                f"records in {tp} from target offset {foreign.offset} on: the next epoch or start "
+                "closes it"
             )
         else:
             code = LEADER_NOT_AVAILABLE
             if self._routes.reachable and self._routes.leaders.get(tp) is None:
                 code = self._routes.leaderless.get(tp, UNKNOWN_TOPIC_OR_PARTITION)
-            reason = f"no leader of {tp} says whether all is closed that was written there"
+            reason = f"no leader of {tp} reports whether transactions are open there"
         return Halt(error_name(code), f"{reason} ({error_name(code)})", retriable=True)
 
     def close(self, written: Mapping[TopicPartition, Written | None]) -> set[TopicPartition]:
-        """Close what is open in the partitions ``written``; those of which that is not known now.
+        """Close what is open in the partitions ``written``.
 
-        ``written``: the newest records of each that count. No transaction may be open.
+        Returns those where something may still be open. ``written``: the newest committed records
+        of each partition. The identity may have no open transaction.
         """
         if self._transactions.began:
             raise Defect("the transaction before has not ended")
@@ -105,7 +107,7 @@ class OpenEnds:
         partitions: Collection[TopicPartition],
         written: Mapping[TopicPartition, Written | None],
     ) -> set[TopicPartition]:
-        """The ones where nothing is open; what is, is being closed when this returns."""
+        """The partitions in which nothing is open; what is open elsewhere is being closed."""
         leaders = {tp: self._routes.leaders.get(tp) for tp in partitions}
         found = self._ask(self._routes, [tp for tp in partitions if leaders[tp] is not None])
         own: dict[TopicPartition, OpenEnd] = {}
@@ -132,7 +134,7 @@ class OpenEnds:
         return closed
 
     def _end(self, ends: Mapping[TopicPartition, OpenEnd], *, committed: bool) -> None:
-        # They join only when the transaction before is over: then its markers are there, if any.
+        # A partition joins only after the transaction before has ended; its markers are there then.
         refused = self._transactions.add(list(ends))
         again = self._ask(self._routes, list(ends))
         told = sorted(
@@ -140,10 +142,11 @@ class OpenEnds:
         )
         if told:
             log.warning(
-                "cluster %s never told %s that a transaction was %s: that is done now%s",
+                "cluster %s: the marker of a transaction that was %s is missing in %s: it is "
+                "written now%s",
                 self._routes.client.alias,
-                ", ".join(told),
                 "committed" if committed else "aborted",
+                ", ".join(told),
                 f", but not for {sorted(refused)}" if refused else "",
             )
         if self._transactions.began:
@@ -158,8 +161,8 @@ def close_all(
 ) -> bool:
     """Planner: close what any slot of the flow has open in the remote ``partitions``.
 
-    ``identities``: those of all slots, in their order, which nobody else writes under. Returns
-    whether nothing is open in any of them: False also where nobody could be asked.
+    ``identities``: those of all slots, in slot order; nobody else writes under them. Returns
+    whether nothing is open in any partition; False also if a leader did not respond.
     """
     routes = Routes(flow.target, {tp.topic for tp in partitions})
     try:
@@ -187,14 +190,16 @@ def close_all(
             ours & {end.producer_id for end in ends} for ends in look(routes, found).values()
         )
     except (ClusterError, ConnectionLost) as error:
-        log.warning("flow %s: what slots left open is not closed now: %s", flow.name, error)
+        log.warning(
+            "flow %s: transactions that slots left open cannot be closed now: %s", flow.name, error
+        )
         return False
     finally:
         routes.close()
 
 
 def written_before(metadata: str) -> Written | None:
-    """The newest committed records that a position's metadata tells of."""
+    """The newest committed records, as a position's metadata names them."""
     written = decode_metadata(metadata).written
     return None if written is None else Written(*written)
 
@@ -219,7 +224,7 @@ def _close_slot(
 
 
 def _find_leaders(routes: Routes, partitions: Collection[TopicPartition]) -> None:
-    """Wait, for a moment, until it is known of each partition who leads it, or that nobody does."""
+    """Wait a moment until each partition's leader is known, or that it has none."""
     deadline = time.monotonic() + _METADATA_S
     while True:
         routes.refresh_if_due()

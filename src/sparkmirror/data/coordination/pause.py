@@ -1,8 +1,8 @@
-"""A sink that was frozen looks who has the flow before it writes again.
+"""A sink whose process was frozen checks who owns the flow before it writes again.
 
-Whoever stands by takes a flow over when its owner has not reported for a session. A process that
-was stopped for that long (a signal, a suspended machine, no processor) does not know; its sink
-finds that it has not come round for half a session, and reads the claims before the next request.
+A standby takes over a flow if its owner has not reported for a session. A process that was stopped
+for that long (a signal, a suspended machine, no processor time) does not know. So a sink that has
+done no round for half a session reads the claims before its next request.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _LOOK_AGAIN_S = 0.2
 
 
 class PauseWatch:
-    """Notes when its owner comes round; one owner thread.
+    """Notes the rounds of its owner; one owner thread.
 
-    ``start``: where in the control topic the slot began to listen, ``term``: that of the run's
-    claim. ``rest`` is called with the seconds between two tries to read the claims; what it raises
-    ends them.
+    ``start``: offset in the control topic from which the slot reads. ``term``: that of the run's
+    claim. ``rest`` is called with the seconds between two tries to read the claims; an error that
+    it raises ends the tries.
     """
 
     def __init__(
@@ -55,23 +55,23 @@ class PauseWatch:
         self._paused = False
 
     def tick(self) -> None:
-        """The sink has come round."""
+        """Note a round of the sink."""
         now_s = self._now_s()
         self._paused = self._paused or now_s - self._round_s > self._pause_s
         self._round_s = now_s
 
     def before_write(self) -> None:
-        """Nothing is sent before this returns. Raises `Fenced` when another run has the flow."""
+        """Call before anything is sent. Raises `Fenced` if another run owns the flow."""
         self.tick()
         while self._paused:
             check_claim(self._flow, self._newest(), self._run_id)
             self._paused = False
-            self.tick()  # a look that took as long as a pause says nothing
+            self.tick()  # a check that took as long as a pause proves nothing
 
     def _newest(self) -> Claim | None:
-        """The newest claim; waits for the target."""
+        """The newest claim; waits until the target responds."""
         log.warning(
-            "flow %s: this process stood still for more than %g s; it looks who mirrors the flow",
+            "flow %s: this process was stopped for more than %g s; checking who owns the flow",
             *(self._flow.name, self._pause_s),
         )
         while True:

@@ -1,8 +1,8 @@
-"""What the planner tells the driver: which assignment all slots obey by now.
+"""What the planner reports to the driver: which assignment all slots follow now.
 
-The driver joins its consumer group anew only when it has heard this of the assignment without the
-partitions that it gives up: then nothing of them is under way any more, and all that was copied is
-committed.
+The driver rejoins its consumer group only after this report about the assignment without the
+partitions that it gives up. Then none of their records are in flight any more, and everything that
+was copied is committed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["PlannerVoice"]
 log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 2.0
-# Said again now and then: the driver may have lost its connection when it was said first.
+# Repeated now and then: the driver may have lost its connection at the first report.
 _AGAIN_S = 5.0
 
 
@@ -44,9 +44,9 @@ class PlannerVoice:
         self._told = (-1, float("-inf"))
 
     def tell(self, version: int) -> None:
-        """Say that every slot of an older assignment than ``version`` has ended.
+        """Report that every slot of an assignment older than ``version`` has ended.
 
-        A target that does not take it is asked again at the next call.
+        If the target does not accept the report, the next call retries.
         """
         now = time.monotonic()
         if self._told[0] == version and now - self._told[1] < _AGAIN_S:
@@ -61,10 +61,10 @@ class PlannerVoice:
             self._producer.append(tp, memoryview(encode_batch([record])))
             while not self._producer.idle:
                 if time.monotonic() - now > _TIMEOUT_S:
-                    raise ConnectionLost("no answer in time")
+                    raise ConnectionLost("no response in time")
                 self._producer.pump(0.05)
         except (MirrorError, ConnectionLost) as error:
-            log.warning("flow %s: the planner is not heard: %s", self._flow.name, error)
+            log.warning("flow %s: the planner's report failed: %s", self._flow.name, error)
             self.close()
             return
         self._told = (version, time.monotonic())

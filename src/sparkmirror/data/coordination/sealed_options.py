@@ -1,8 +1,8 @@
-"""Client properties on their way to the executors.
+"""Seals client properties on their way to the executors.
 
-Spark shows options in plans, logs, event logs and checkpoints, so what stands there is sealed. The
-key is made anew for each run and travels in the environment: processes of this machine inherit it,
-remote executors get it as a ``spark.executorEnv`` setting whose name Spark itself redacts.
+Spark shows options in plans, logs, event logs and checkpoints, so secrets in them are encrypted.
+The key is new for each run and travels in the environment. Processes of this machine inherit it.
+Remote executors get it as a ``spark.executorEnv`` setting whose name makes Spark redact it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from sparkmirror.errors import MachineError
 __all__ = ["KEY_VARIABLE", "new_key", "run_key", "seal", "unseal"]
 
 KEY_VARIABLE = "SPARKMIRROR_SECRET_KEY"
-"""Environment variable; Spark redacts what has "secret" in its name."""
+"""Environment variable; Spark redacts settings that have "secret" in their name."""
 
 
 def new_key() -> str:
     """A key for one run."""
-    # Imported where it is used: workers of plaintext runs start without it.
+    # Imported here, so that workers of plaintext runs start without it.
     from cryptography.fernet import Fernet  # noqa: PLC0415
 
     return Fernet.generate_key().decode()
@@ -32,15 +32,15 @@ def run_key() -> str:
     key = os.environ.get(KEY_VARIABLE, "")
     if not key:
         raise MachineError(
-            "this worker cannot verify what the driver tells it: "
+            "this worker cannot verify the driver's assignments: "
             f"the environment has no {KEY_VARIABLE} of this run.",
-            do="Let executors get the variables of spark.executorEnv.",
+            do="Make sure that executors get the variables of spark.executorEnv.",
         )
     return key
 
 
 def seal(properties: Mapping[str, str], key: str) -> str:
-    """``properties`` as text that says nothing without ``key``; ``""`` when there are none."""
+    """``properties`` as text that is unreadable without ``key``; ``""`` if there are none."""
     if not properties:
         return ""
     from cryptography.fernet import Fernet  # noqa: PLC0415
@@ -51,7 +51,7 @@ def seal(properties: Mapping[str, str], key: str) -> str:
 def unseal(text: str) -> Mapping[str, str]:
     """The properties in a text that `seal` made, with the key of this process's environment.
 
-    Raises `MachineError` when the key is missing or is another run's.
+    Raises `MachineError` if the key is missing or is another run's.
     """
     if not text:
         return {}
@@ -65,5 +65,5 @@ def unseal(text: str) -> Mapping[str, str]:
         raise MachineError(
             "this worker cannot read the clients' security settings: "
             f"the environment has no {KEY_VARIABLE} of this run.",
-            do="Let executors get the variables of spark.executorEnv.",
+            do="Make sure that executors get the variables of spark.executorEnv.",
         ) from error

@@ -1,7 +1,8 @@
-"""What an assignment may ask for: partitions that the flow selects, under the policy's names.
+"""What an assignment may request: partitions that the flow selects, under the policy's names.
 
-The assignment comes from the control topic, and others may be able to write there. The settings
-do not, so they decide: nobody makes a mirror copy what its file leaves out, or to another topic.
+The assignment comes from the control topic, and others may be able to write there. They cannot
+write the settings, so the settings decide: nobody can make a mirror copy what its file leaves out,
+or copy it to another topic.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["Selection"]
 
 log = logging.getLogger(__name__)
 
-# Brokers flag these as internal, and no flow mirrors them; a regex such as .* may match them.
+# Brokers mark these as internal, and no flow mirrors them; but a regex such as .* matches them.
 _BROKERS_OWN = {
     "__cluster_metadata",
     "__consumer_offsets",
@@ -28,7 +29,7 @@ _NAMED_MAX = 5
 
 
 class Selection:
-    """The topics of one flow as its settings have them, for whoever obeys an assignment."""
+    """The topics of one flow according to its settings; checks assignments."""
 
     def __init__(self, flow: FlowSettings) -> None:
         self._flow = flow
@@ -36,20 +37,20 @@ class Selection:
         self._seen: dict[tuple[str, str], bool] = {}
 
     def keep(self, partitions: Sequence[SourcePartition]) -> tuple[SourcePartition, ...]:
-        """``partitions`` without those that the flow does not mirror so; a log line names them."""
+        """``partitions`` without those that the flow does not mirror this way; these are logged."""
         kept = tuple(one for one in partitions if self._carries(one))
         if len(kept) < len(partitions):
             dropped = [one for one in partitions if not self._carries(one)]
-            # The names are a stranger's: nothing of them may look like a line of its own.
+            # The names are a stranger's: escape them, so that they cannot look like a log line.
             named = ", ".join(
                 f"{one.topic!a}-{one.partition} to {one.remote_topic!a}"
                 for one in dropped[:_NAMED_MAX]
             )
             more = f" and {len(dropped) - _NAMED_MAX} more" if len(dropped) > _NAMED_MAX else ""
             log.warning(
-                "flow %s: an assignment in the control topic asks for partitions that the settings"
-                " of the flow do not select or would call otherwise; they are not mirrored: %s%s."
-                " See who may write to the control topic",
+                "flow %s: an assignment in the control topic requests partitions that the settings"
+                " of the flow do not select or would give another name; they are not mirrored:"
+                " %s%s. Check who may write to the control topic",
                 *(self._flow.name, named, more),
             )
         return kept

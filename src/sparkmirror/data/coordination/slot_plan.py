@@ -1,4 +1,4 @@
-"""Which slot mirrors which partitions: pure functions, and the plan that travels to a task."""
+"""Which slot mirrors which partitions: pure functions, and the plan that a task receives."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ _SECRET = "control.secret"  # noqa: S105 (a name)
 
 @dataclass(frozen=True, slots=True)
 class SlotPlan:
-    """One slot of one epoch: what the task's ``read`` is given.
+    """One slot of one epoch: the input of the task's ``read``.
 
     ``ends``: exclusive source end offsets of a bounded run, None in continuous mode.
-    ``control_offset``: where in the control topic's commands the slot starts to listen; the
-    planner has seen everything before it. ``version`` is that of the assignment, ``member`` the
-    group membership that goes with it. ``paused``: whether the flow was paused there.
-    ``planned_at_s``: when that was, in seconds since 1970 by the planner's clock. ``claim_term``:
-    that of the run's claim. ``rehearsal``: the slot of a process that stands by, without any work.
+    ``control_offset``: offset in the control topic's commands from which the slot reads; the
+    planner has read everything before it. ``paused``: whether the flow was paused there.
+    ``version``: the assignment's. ``member``: the group membership that belongs to it.
+    ``planned_at_s``: when the epoch was planned, epoch seconds by the planner's clock.
+    ``claim_term``: the term of the run's claim. ``rehearsal``: the slot of a standby, which has no
+    work.
     """
 
     slot: int
@@ -49,17 +50,17 @@ class SlotPlan:
     rehearsal: bool = False
 
     def end_offsets(self) -> dict[TopicPartition, int] | None:
-        """``ends`` by partition; a partition that has none is not bounded."""
+        """``ends`` by partition; a partition without an end is not bounded."""
         if self.ends is None:
             return None
         return {TopicPartition(topic, index): end for topic, index, end in self.ends}
 
     def time_left_s(self, epoch_s: float, attempt: int, now_s: float) -> float:
-        """How long the task's ``attempt``-th attempt (0: the first) may stream.
+        """How long attempt number ``attempt`` of the task (0: the first) may stream.
 
-        The epoch's other slots wait for the one that is begun again, so that one ends when they
-        do. The first attempt has all of the time whatever clocks say, and so has a later one on a
-        host whose clock cannot be right.
+        If a slot is started again, the epoch's other slots wait for it, so it ends when they do.
+        The first attempt has all of the time, whatever clocks say. So has a later one on a host
+        whose clock cannot be right.
         """
         spent_s = now_s - self.planned_at_s
         if attempt == 0 or not 0 <= spent_s <= 2 * epoch_s:
@@ -70,9 +71,9 @@ class SlotPlan:
 def deal(
     partitions: Sequence[SourcePartition], slots_max: int
 ) -> list[tuple[SourcePartition, ...]]:
-    """Deal partitions round-robin in order, as MirrorMaker 2 deals them to tasks.
+    """Assign partitions round-robin in order, as MirrorMaker 2 assigns them to tasks.
 
-    Returns min(``slots_max``, number of partitions) non-empty hands.
+    Returns min(``slots_max``, number of partitions) tuples; none is empty.
     """
     ordered = sorted(partitions)
     count = min(max(1, slots_max), len(ordered))
@@ -119,10 +120,10 @@ def plan_slots(
 
 
 def encode_flow(flow: FlowSettings, key: str = "") -> str:
-    """``flow`` as JSON for a Spark option, its secrets and clients' properties sealed with ``key``.
+    """``flow`` as JSON for a Spark option; ``key`` seals its secrets and client properties.
 
-    Spark shows options in plans, logs and its UI, so what may hold secrets is not readable there.
-    Without a key these stay out.
+    Spark shows options in plans, logs and its UI, so secrets must not be readable there. Without a
+    key they are left out.
     """
 
     def plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Where partitions without a position begin: ``auto.offset.reset``, asked of their leaders."""
+"""Where partitions without a position begin: ``auto.offset.reset``, resolved by their leaders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["NO_POSITION", "first_positions"]
 log = logging.getLogger(__name__)
 
 NO_POSITION = "NO_POSITION"
-# How long an election may keep the slot's other partitions waiting for a first position.
+# How long an election may delay the slot's other partitions, which wait for first positions.
 _ELECTION_S = 2.0
 
 
@@ -25,7 +25,7 @@ def first_positions(
 ) -> dict[TopicPartition, int]:
     """The source offsets at which ``missing`` begin; the others are halted in ``fetcher``.
 
-    ``stable``: the end of a log is where its last decided transaction ends.
+    ``stable``: a log ends at its last stable offset, not at its high watermark.
     """
     reset = flow.fetch.auto_offset_reset
     if reset == "none":
@@ -43,7 +43,7 @@ def first_positions(
         found |= _offsets_at(routes, rest, timestamp, stable=stable)
         if len(found) < len(missing):
             if all(tp in found or tp in routes.leaderless for tp in missing):
-                patience_s = min(patience_s, _ELECTION_S)  # the others wait for this
+                patience_s = min(patience_s, _ELECTION_S)  # all other partitions wait for this
             for tp in missing:
                 if tp not in found:
                     routes.mark_stale(tp)
@@ -57,7 +57,7 @@ def first_positions(
 def _offsets_at(
     routes: Routes, wanted: list[TopicPartition], time_ms: int, *, stable: bool
 ) -> dict[TopicPartition, int]:
-    """Offsets at ``time_ms``, ends where no record is so young; missing: no leader answers."""
+    """Offsets at ``time_ms``, or log ends if no record is so new; missing: no leader responds."""
     found = routes.list_offsets(wanted, time_ms, read_committed=stable)
     none = [tp for tp, offset in found.items() if offset < 0]
     ends = routes.list_offsets(none, LATEST, read_committed=stable) if none else {}
@@ -65,10 +65,10 @@ def _offsets_at(
 
 
 def _leave_to_next_epoch(flow: FlowSettings, fetcher: Fetcher, tp: TopicPartition) -> None:
-    """A position is chosen before an epoch's first row; nobody leads ``tp`` to ask for it."""
-    log.warning("flow %s: no leader of %s answers yet", flow.name, tp)
+    """Halt ``tp``, which has no leader: positions are chosen only before an epoch's first row."""
+    log.warning("flow %s: no leader of %s responds yet", flow.name, tp)
     code = error_name(fetcher.routes.leaderless.get(tp, LEADER_NOT_AVAILABLE))
-    reason = f"the source has no leader for {tp}: it is looked for again in the next epoch"
+    reason = f"the source has no leader for {tp}; retrying in the next epoch"
     fetcher.assign(tp, -1)
     fetcher.halt(tp, Halt(code, reason, retriable=True))
     fetcher.retry_later(tp, 2.0 * flow.epoch_s)
@@ -76,6 +76,6 @@ def _leave_to_next_epoch(flow: FlowSettings, fetcher: Fetcher, tp: TopicPartitio
 
 def _no_position(tp: TopicPartition) -> str:
     return (
-        f"no position is known for {tp}, and auto.offset.reset=none forbids to choose one: set it "
-        "to earliest or latest"
+        f"no position is known for {tp}, and auto.offset.reset=none does not choose one: set it to "
+        "earliest or latest"
     )

@@ -1,12 +1,12 @@
-"""Data that disappears at the source before it was mirrored: found, told, and never jumped over.
+"""Source data that disappeared before it was mirrored: detected, reported, never skipped silently.
 
-`judge` decides what happened to one partition, from the position with its mark and what the
-leader says about its log; pure. `LossWatch` asks the leaders and keeps, for one slot, which log
-each position is in. What to do about a loss is the flow's choice (``on.source.loss``): ``fail``
-halts the partition, ``record-and-continue`` goes on at the first offset that can be mirrored. Both
-make a `Gap`, which the sink writes down before the position moves past it.
+`judge` decides what happened to one partition, from the position with its mark and the leader's
+report about its log; it is pure. `LossWatch` asks the leaders, and keeps for one slot which log
+each position is in. The flow chooses what to do about a loss (``on.source.loss``): ``fail`` halts
+the partition, ``record-and-continue`` continues at the first offset that can be mirrored. Both
+create a `Gap`, whose record the sink writes before the position moves past it.
 
-No position at all is no loss: then ``auto.offset.reset`` says where to begin.
+A missing position is no loss: then ``auto.offset.reset`` says where to begin.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["Finding", "Loss", "LossWatch", "judge"]
 
 log = logging.getLogger(__name__)
 
-# A leader elected a moment ago may not know its own high watermark yet.
+# A leader that was elected a moment ago may not know its own high watermark yet.
 _SUSPECTED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What happened to one partition; fields as in `Gap`. ``resume_at``: where it could go on."""
+    """What happened to one partition; fields as in `Gap`. ``resume_at``: where it can continue."""
 
     kind: GapKind
     first: int
@@ -46,8 +46,9 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What becomes of one partition: on at ``offset`` in ``log`` as `Fetcher.release` takes it,
-    or halted.
+    """What happens to one partition: it continues at ``offset``, or is halted.
+
+    ``log``: as `Fetcher.release` takes it.
     """
 
     offset: int
@@ -56,10 +57,10 @@ class Finding:
 
 
 def judge(tp: TopicPartition, position: int, mark: Mark, now: Mark, view: LogView) -> Loss | None:
-    """What was lost between ``position`` (marked ``mark``) and the log as it is now. Pure.
+    """What was lost between ``position`` (with ``mark``) and the log as it is now. Pure.
 
-    ``now`` holds the ids that the cluster and the topic have at present. What is unknown on either
-    side proves nothing.
+    None for no loss. ``now``: the current ids of the cluster and the topic. What is unknown on
+    either side proves nothing.
     """
     if mark.cluster_id and now.cluster_id and mark.cluster_id != now.cluster_id:
         text = (
@@ -69,9 +70,9 @@ def judge(tp: TopicPartition, position: int, mark: Mark, now: Mark, view: LogVie
         return Loss(GapKind.REPLACED, position, None, None, view.start, text)
     if mark.topic_id and now.topic_id and mark.topic_id != now.topic_id:
         text = (
-            f"topic {tp.topic} was deleted and made anew on the source (topic id {now.topic_id}, "
-            f"it was {mark.topic_id}): what the old one held from offset {position} of {tp} on "
-            "was not mirrored"
+            f"topic {tp.topic} was deleted and recreated on the source (topic id {now.topic_id}, "
+            f"it was {mark.topic_id}): the old topic's records from offset {position} of {tp} on "
+            "were not mirrored"
         )
         return Loss(GapKind.RECREATED, position, None, None, view.start, text)
     if position < view.start:
@@ -87,17 +88,17 @@ def judge(tp: TopicPartition, position: int, mark: Mark, now: Mark, view: LogVie
     count = position - end
     text = (
         f"the source's log of {tp} was truncated to offset {end} (unclean leader election, or a "
-        f"broker that lost its disk): offsets {end} to {position - 1} ({count} offsets), which "
-        "were mirrored, are no longer the source's"
+        f"broker that lost its disk): offsets {end} to {position - 1} ({count} offsets) were "
+        "mirrored, but the source has lost them"
     )
     return Loss(GapKind.TRUNCATED, end, position - 1, count, max(end, view.start), text)
 
 
 def _divergence(position: int, mark: Mark, view: LogView) -> int | None:
-    """The first offset that is not what was mirrored; None when the position is in the log."""
+    """The first offset that differs from what was mirrored; None if the position is in the log."""
     end = position
     if mark.leader_epoch >= 0 and view.epoch_end >= 0:
-        # A smaller epoch in the answer: the leader has no record of ours at all.
+        # If the response has a smaller epoch, the leader has no record of our epoch at all.
         end = view.epoch_end
     elif position > view.end:
         end = view.end
@@ -105,7 +106,7 @@ def _divergence(position: int, mark: Mark, view: LogView) -> int | None:
 
 
 class LossWatch:
-    """Looks after the source partitions of one slot. ``gaps`` and ``errors`` are for the sink."""
+    """Watches the source partitions of one slot. ``gaps`` and ``errors`` are for the sink."""
 
     def __init__(
         self,
@@ -117,9 +118,9 @@ class LossWatch:
         self.flow = flow
         self.marks: dict[TopicPartition, Mark] = {}
         self.gaps: list[tuple[Gap, Mark]] = []
-        """What was found since the sink was last told, with the mark of the position after it."""
+        """Gaps since the last `take_gaps`, each with the mark of the position after it."""
         self.passed: set[TopicPartition] = set()
-        """Partitions that went past a gap: on which side a position is, only the sink knows."""
+        """Partitions that continued past a gap: only the sink knows on which side a position is."""
         self._remote = {p.source: p.remote_topic for p in partitions}
         self._routes = routes
         self._errors = errors
@@ -129,7 +130,7 @@ class LossWatch:
         self._left: dict[TopicPartition, set[str]] = {}
 
     def may_resume(self, tp: TopicPartition) -> bool:
-        """Whether the log is the position's, and the target has a record for each offset of it."""
+        """Whether the log is the position's, and no refused record is left out at the target."""
         return tp in self._sound and self._policy.bad_record(tp.topic) == "pause"
 
     def mirrored(self, tp: TopicPartition, leader_epoch: int) -> None:
@@ -138,12 +139,12 @@ class LossWatch:
             self.marks[tp] = replace(self.marks[tp], leader_epoch=leader_epoch)
 
     def take_gaps(self) -> list[tuple[Gap, Mark]]:
-        """``gaps``, which are then told."""
+        """Return ``gaps`` and clear them."""
         told, self.gaps = self.gaps, []
         return told
 
     def examine(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Finding]:
-        """Look at the logs of partitions; those that cannot be judged now are missing."""
+        """Check the logs of partitions; those that cannot be judged now are missing."""
         views = look_at_logs(
             self._routes, {tp: self.marks.get(tp, Mark()).leader_epoch for tp in positions}
         )
@@ -156,7 +157,7 @@ class LossWatch:
                 mark.leader_epoch,
             )
             if now.topic_id in self._left.get(tp, ()):
-                self._routes.mark_stale()  # a broker that does not know the new topic yet
+                self._routes.mark_stale()  # this broker does not know the new topic yet
                 continue
             loss = judge(tp, positions[tp], mark, now, view)
             if loss is not None and self._may_pass(tp, loss, mark, view):
@@ -171,7 +172,7 @@ class LossWatch:
         return findings
 
     def _may_pass(self, tp: TopicPartition, loss: Loss, mark: Mark, view: LogView) -> bool:
-        """Whether only a high watermark speaks for a truncation, and not for long yet."""
+        """Whether only a high watermark indicates a truncation, and only for a short time yet."""
         if loss.kind is not GapKind.TRUNCATED or (mark.leader_epoch >= 0 and view.epoch_end >= 0):
             return False
         since = self._suspected.setdefault(tp, time.monotonic())
@@ -182,9 +183,10 @@ class LossWatch:
         code = LOSS_CODES[loss.kind]
         self._errors[code] = self._errors.get(code, 0) + 1
         then = (
-            f"; the mirror goes on at offset {loss.resume_at}"
+            f"; the mirror continues at offset {loss.resume_at}"
             if goes_on
-            else f"; with on.source.loss=record-and-continue it goes on at offset {loss.resume_at}"
+            else "; with on.source.loss=record-and-continue it continues at offset "
+            f"{loss.resume_at}"
         )
         gap = Gap(
             flow=self.flow.name,

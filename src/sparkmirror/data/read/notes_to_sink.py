@@ -1,4 +1,4 @@
-"""What the source end of a slot has to tell its sink, kept until the next row takes it along."""
+"""Collects what the source end of a slot reports to its sink; the next row carries it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["NotesToSink"]
 
 
 class NotesToSink:
-    """Collects what is new from those who find it. ``tried``: partitions to be tried again."""
+    """Collects news from the parts that find it. ``tried``: partitions that are retried."""
 
     def __init__(
         self, fetcher: Fetcher, watch: ControlWatch, targets: TargetWatch, losses: LossWatch
@@ -36,10 +36,10 @@ class NotesToSink:
         return replace(notes, hello=hello, member=member, paused=self._paused)
 
     def take(self) -> SlotNotes | None:
-        """What is new since the last call.
+        """What is new since the last call, None for nothing.
 
-        Gaps and new attempts; halts, error counts and whether the flow is paused, all of them as
-        soon as one has changed.
+        It has new gaps and attempts, and in full all halts, error counts and whether the flow is
+        paused.
         """
         gaps = [
             GapNote(one.gap, one.mark, one.target, one.target_end)

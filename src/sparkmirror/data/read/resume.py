@@ -1,25 +1,24 @@
-"""Where an at-least-once slot goes on after a crash: at the exact record, when that can be known.
+"""Where an at-least-once slot continues after a crash: at the exact record, if it can be known.
 
-With each position the group keeps where the target's log ended for it and who wrote there
-(`internal_topics.position_metadata`). A crash loses the positions of the last second, not the
-records: they stand at the target after that offset. When all of them are by the recorded producer,
-they are the ones that follow the position at the source, and as many source offsets can be skipped.
-That holds only if
+With each position, the group keeps where the target's log ended and which producer wrote there
+(`internal_topics.position_metadata`). A crash loses the positions of the last second, but not the
+records: they are at the target after that offset. If all of them are by the recorded producer, they
+are the ones that follow the position at the source, and as many source offsets can be skipped. That
+holds only if
 
-* every batch after the recorded offset carries the recorded producer id, without a gap: no other
+* every batch after the recorded offset has the recorded producer id, without a gap: no other
   writer, no control marker;
-* from the position on the source has as many visible records. Where these have a record at each
-  offset, nothing was left out; where markers, aborted data or compaction holes stand between them,
-  the last one of them must equal the target's last record: had the source been compacted since, the
-  count would lead too far;
-* consumers may read all of it: what only the leader has is waited for until its followers have it,
-  or are taken out of the replicas in sync;
-* the source's log is the one that the position is of: the slot asks only about partitions of
-  which `data.read.loss_detection` has found nothing lost, and whose refused records are not left
-  out.
+* the source has as many visible records from the position on. If these have a record at each
+  offset, nothing was left out. If there are markers, aborted data or compaction holes between them,
+  the last of these records must equal the target's last record: if the source was compacted since,
+  the count would lead too far;
+* consumers may read all of it: if only the leader has the last records, the slot waits until the
+  followers have them or leave the in-sync replicas;
+* the source's log is the one of the position: the slot asks only about partitions for which
+  `data.read.loss_detection` has found no loss, and whose refused records are not left out.
 
-Otherwise the slot goes on at the position, and what was written since arrives again. A writer that
-still lives is not fenced by any of this: that takes exactly-once.
+Otherwise the slot continues at the position, and what was written since arrives again. This does
+not fence a writer that is still alive: only exactly-once does.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ __all__ = ["Resumed", "resume"]
 
 log = logging.getLogger(__name__)
 
-# Longer than reading a second's worth of records takes; then a repeat is the lesser evil.
+# More than it takes to read a second's worth of records; after that, duplicates are less bad.
 _BUDGET_S = 20.0
-# Of that, how long followers may take to have what their leader has. One that hangs is taken out of
-# the replicas in sync after 30 s by default: the slot's other partitions do not wait so long.
+# Of that, how long followers may take to catch up with their leader. A follower that hangs leaves
+# the in-sync replicas after 30 s by default; the other partitions of the slot do not wait that long.
 _FOLLOWERS_S = 10.0
 _LOOK_AGAIN_S = 0.1
 _OFFSET_AND_IDS = struct.Struct(">q13xhi16xq")
@@ -60,7 +59,7 @@ _NO_END = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Next source offset, and the target's end (-1 unknown), of one partition."""
+    """Next source offset of one partition, and the target's end, -1 if unknown."""
 
     position: int
     target_end: int = -1
@@ -73,11 +72,11 @@ def resume(
     positions: Mapping[SourcePartition, tuple[int, PositionMetadata]],
     leaders_ends: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, Resumed]:
-    """Where to go on, by source partition. ``positions``: committed offsets and their metadata.
+    """Where to continue, by source partition. ``positions``: committed offsets and their metadata.
 
     ``leaders_ends``: where the leaders' own logs of remote partitions end. ``source`` must know the
-    leaders, ``target`` the remote topics; nothing may be under way there. Raises nothing that a
-    position could not answer as well.
+    leaders, ``target`` the remote topics. Nothing may be in flight at the target. Does not raise
+    `MirrorError`: after an error, partitions continue at their positions.
     """
     found = {p.source: Resumed(offset) for p, (offset, _) in positions.items()}
     deadline = time.monotonic() + _BUDGET_S
@@ -85,7 +84,7 @@ def resume(
         target.refresh_if_due()
         wanted = [p.target for p in positions]
         ends = target.list_offsets(wanted, LATEST, read_committed=False)
-        if len(ends) < len(wanted):  # another may lead since the metadata came in
+        if len(ends) < len(wanted):  # a leader may have changed since the metadata arrived
             target.refresh()
             ends = target.list_offsets(wanted, LATEST, read_committed=False)
         counted = (p.target for p, (_, one) in positions.items() if one.producer_id >= 0)
@@ -105,7 +104,7 @@ def resume(
         if behind:
             found |= _skip(flow, source, target, positions, behind, deadline)
     except (MirrorError, ConnectionLost) as error:
-        log.warning("flow %s: going on at the committed positions (%s)", flow.name, error)
+        log.warning("flow %s: continuing at the committed positions (%s)", flow.name, error)
     return found
 
 
@@ -173,11 +172,15 @@ def _skip(
         ):
             found[p.source] = Resumed(at, end)
             log.info(
-                "%s: the target has %d records after the committed position %d: going on at %d",
+                "%s: the target has %d records after the committed position %d: continuing at %d",
                 *(p.source, counts[p], positions[p][0], found[p.source].position),
             )
         else:
-            why = "other writers" if p.target not in ours else "the source has other records"
+            why = (
+                "others may have written to the target"
+                if p.target not in ours
+                else "the source's records changed"
+            )
             log.warning(
                 "%s: up to %d records arrive again: %s since the committed position",
                 *(p.source, end - recorded.target_end, why),
@@ -188,13 +191,13 @@ def _skip(
 # -- reading both logs -------------------------------------------------------------------------
 
 Step = Callable[[FetchedPartition, int], int]
-"""(answer, end) -> next offset; the offset asked for when more bytes are needed, -1 to give up."""
+"""(response, end) -> next offset; the requested offset if more bytes are needed, -1 to give up."""
 
 
 def _walked(
     fetcher: Fetcher, spans: Mapping[TopicPartition, tuple[int, int]], step: Step, deadline: float
 ) -> set[TopicPartition]:
-    """The partitions for which ``step`` leads from the first offset to the last one exactly."""
+    """The partitions for which ``step`` leads from the first offset exactly to the last one."""
     done: set[TopicPartition] = set()
     left = dict(spans)
     for tp, (start, _) in spans.items():
@@ -226,7 +229,7 @@ def _walked(
 
 
 def _by_producer(producer_ids: Mapping[TopicPartition, int]) -> Step:
-    """Only data batches of one producer, one after the other."""
+    """A step past data batches of one producer that follow one another without a gap."""
 
     def step(part: FetchedPartition, end: int) -> int:
         frames = walk_frames(part.records)
@@ -253,7 +256,7 @@ def _counted(
     wanted: Mapping[TopicPartition, tuple[int, int]],
     deadline: float,
 ) -> dict[TopicPartition, int]:
-    """The source offset after so many visible records; ``wanted``: (first offset, records)."""
+    """The source offset after a number of visible records; ``wanted``: (first offset, records)."""
     rules = replace(_PASSING, read_committed=flow.fetch.isolation_level == "read_committed")
     step, found = _counting({tp: records for tp, (_, records) in wanted.items()}, rules)
     fetcher = Fetcher(source, replace(flow.fetch, fetch_max_wait_ms=100))
@@ -264,7 +267,7 @@ def _counted(
 def _counting(
     records: Mapping[TopicPartition, int], rules: SelectRules
 ) -> tuple[Step, dict[TopicPartition, int]]:
-    """A step that ends behind so many visible records, and where that was."""
+    """A step that ends after a number of visible records, and the offsets where it ended."""
     left = dict(records)
     found: dict[TopicPartition, int] = {}
 

@@ -1,9 +1,9 @@
-"""When a partition that the sink gave up is tried again, within the same epoch.
+"""Decides when a partition that the sink gave up is retried, within the same epoch.
 
-The sink says which attempt it gave up and where its position stood; that is final, because it
-drops whatever else comes of that attempt. The source then waits, goes back to that position, and
-tells the sink the number of the new attempt before the first row of it. A report about an earlier
-attempt is old news.
+The sink reports which attempt it gave up, and at which position. That report is final, because the
+sink drops everything else of that attempt. The source then waits, goes back to that position, and
+tells the sink the number of the new attempt before its first row. Reports about earlier attempts
+are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparkmirror.model import PartitionProgress, TopicPartition
 __all__ = ["Retries"]
 
 _FIRST_S, _LAST_S = 2.0, 60.0
-# Without a new failure for so long the partition has recovered, and the next pause is short again.
+# After this long without a new failure, the partition has recovered; the next pause is short again.
 _CALM_S = 300.0
 
 
@@ -39,9 +39,9 @@ class Retries:
         self._stopped: dict[TopicPartition, _Stopped] = {}
 
     def stop(self, tp: TopicPartition, progress: PartitionProgress) -> bool:
-        """Whether the sink's report ends the present attempt.
+        """Whether the sink's report ends the current attempt.
 
-        The next one is due after a pause, or never where trying again does not help.
+        The next attempt is due after a pause, or never if a retry does not help.
         """
         state = self._stopped.setdefault(tp, _Stopped())
         halt = progress.halt
@@ -56,7 +56,7 @@ class Retries:
         return True
 
     def take_due(self) -> list[tuple[TopicPartition, int, int]]:
-        """(partition, attempt, position) of those to try again now; their attempts have begun."""
+        """(partition, attempt, position) of those to retry now; their attempts begin with this."""
         now = self._clock()
         begun = []
         for tp, state in self._stopped.items():

@@ -1,10 +1,10 @@
 """The source end of a slot: long polls on the source, rows out, for one epoch.
 
-The loop of `SlotReader.rows`: wait for any answer (source brokers and the control topic share one
-`Poller`), turn it into one row, ask for more, and only then hand the row to Spark, so that the
-next answer is on its way while this one travels. While Spark is busy the generator stands still
-and the kernel's socket buffers fill: that is all the read-ahead there is, and its bound; a broker
-that is far may have several connections (`wire.fetch.lanes`), and so many buffers.
+The loop of `SlotReader.rows` waits for any response (source brokers and the control topic share one
+`Poller`), turns it into one row, sends the next request, and only then hands the row to Spark. So
+the next response is on its way while this row travels. While Spark is busy, the generator does not
+run, and the kernel's socket buffers fill. This is the only read-ahead, and so it is limited. A
+broker that is far away may have several connections (`wire.fetch.lanes`), each with its buffer.
 """
 
 from __future__ import annotations
@@ -57,26 +57,26 @@ __all__ = ["SlotReader"]
 
 log = logging.getLogger(__name__)
 
-# Without rows the sink would not come round to commit positions and to read acknowledgements.
+# Without rows, the sink would not do the rounds that commit positions and read acknowledgements.
 _TICK_S = 0.5
-# Drivers report four times in a session: nobody takes a flow over sooner after the last report.
+# Drivers report four times in a session. Nobody takes over a flow sooner after the last report.
 _SILENT_SHARE = 0.75
 _CORRUPT_RETRY_S = 1.0
 _CORRUPT_TRIES = 3
-# How often in a row an answer may end past the high watermark that came with it.
+# How often in a row a response may end past the high watermark that it states.
 _AHEAD_TRIES = 4
 _DAMAGED_RETRY_S, _DAMAGED_RETRY_S_MAX = 5.0, 60.0
 _JOIN_BELOW_BYTES = 4096
 _STARVED_S = 0.005
-# Between two looks at a log whose leader could not tell what becomes of the position.
+# Pause before a log is checked again whose leader could not decide what happens to the position.
 _LOOK_AGAIN_S = 0.5
 
 
 class SlotReader:
-    """Reads one slot's partitions for one epoch. Made anew for every attempt of its task.
+    """Reads one slot's partitions for one epoch. Each attempt of a task has its own.
 
     ``attempt``: 0 for the first one. ``attempt_id``: Spark's number of it, which grows within the
-    run; the sink reports under it, and only what is reported so is heard.
+    run. The sink reports under it, and the slot accepts only those reports.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class SlotReader:
             check_crcs=flow.fetch.check_crcs,
             read_committed=flow.fetch.isolation_level == "read_committed",
             join_bytes=flow.produce.join_bytes,
-            # The record path writes batches anew anyway.
+            # The record path re-encodes batches anyway.
             join_below_bytes=0
             if flow.records.used
             else min(_JOIN_BELOW_BYTES, flow.produce.join_bytes),
@@ -146,7 +146,7 @@ class SlotReader:
     # -- the epoch -------------------------------------------------------------------------
 
     def rows(self) -> Iterator[Any]:
-        """Rows (pyarrow.RecordBatch) until the epoch is over, drained, or at its frozen ends."""
+        """Rows (pyarrow.RecordBatch) until the epoch ends, is drained, or is at its frozen ends."""
         try:
             positions = self._start()
             yield self._hello(positions)
@@ -162,7 +162,7 @@ class SlotReader:
     def _start(self) -> dict[TopicPartition, int]:
         self._routes.refresh_if_due()
         while True:
-            # One for all questions: over a long link each connection is a wait, and each metadata.
+            # One for all requests: on a long link, each connection and metadata lookup takes time.
             with closing(self._begins.asked()) as routes:
                 try:
                     positions = self._begins.find_out(routes)
@@ -171,7 +171,7 @@ class SlotReader:
                         raise Unreachable(
                             f"positions cannot be read ({error}).", where=f"flow {self.flow.name}"
                         ) from error
-                    # Spark gives up after a few failed tasks, a mirror must not.
+                    # Spark gives up after a few failed tasks; a mirror must not.
                     log.warning("flow %s waits for positions: %s", self.flow.name, error)
                 else:
                     return self._begin(positions, routes)
@@ -180,7 +180,7 @@ class SlotReader:
     def _begin(
         self, positions: dict[TopicPartition, int], routes: Routes
     ) -> dict[TopicPartition, int]:
-        """Have the fetcher begin at ``positions``, or where the logs want it; where that is."""
+        """Start to fetch at ``positions``, or where the verdicts say; returns where that is."""
         for tp, offset in positions.items():
             verdict = self._begins.verdicts.get(tp)
             self._fetcher.assign(tp, offset if verdict is None else self._first(tp, verdict))
@@ -192,7 +192,7 @@ class SlotReader:
         return positions | self._begins.resume(positions, routes, apart=self._jumps)
 
     def _first(self, tp: TopicPartition, verdict: Verdict) -> int:
-        """Where to begin, and what to leave out on the way: what the target has since a loss."""
+        """Where to begin, and what to skip later: offsets that the target got after a loss."""
         first, end = verdict.mark.there_first, verdict.mark.there_end
         if verdict.position == first:
             return end
@@ -201,12 +201,12 @@ class SlotReader:
         return verdict.position
 
     def _examine(self, held: list[TopicPartition]) -> None:
-        """See whether the logs of held partitions still are the ones that were mirrored."""
+        """Check whether the logs of held partitions still are the ones that were mirrored."""
         findings = self._losses.examine({tp: self._fetcher.position(tp) for tp in held})
         for tp in held:
             finding = findings.get(tp)
             if finding is None:
-                self._routes.mark_stale(tp)  # its leader may be another one by now
+                self._routes.mark_stale(tp)  # it may have another leader by now
                 self._fetcher.retry_later(tp, _LOOK_AGAIN_S)
             elif finding.halt is not None:
                 self._fetcher.halt(tp, finding.halt)
@@ -217,7 +217,7 @@ class SlotReader:
         while not self._over(deadline):
             self._ask()
             self._watch.fetcher.send()
-            # Without a free frame nothing is received: that is how a slow target holds back.
+            # Without a free frame nothing is received: this is how a slow target slows the source.
             starved, cut_off = self._frames.starved, self._cut_off()
             listens = self._fetcher.waiting and not starved and not cut_off
             timeout_s = min(self._watch.fetcher.next_due_s(), _TICK_S)
@@ -246,7 +246,7 @@ class SlotReader:
                 self._last_row = time.monotonic()
 
     def _new_member(self) -> Iterator[Any]:
-        """The group may have a new generation by now, and the last positions are for that one."""
+        """Report a new generation of the group to the sink, which commits its last positions."""
         newest = self._watch.assignment
         ours = newest is not None and newest.run_id == self.plan.run_id
         if newest is not None and ours and newest.member not in (None, self.plan.member):
@@ -254,7 +254,7 @@ class SlotReader:
             yield from out(build_row([], memoryview(b""), [], notes))
 
     def _ask(self) -> None:
-        """Ask for more; while the flow is paused, only what was asked for before still comes."""
+        """Send fetch requests; while the flow is paused, only outstanding responses arrive."""
         if self._watch.paused or self._cut_off():
             self._fetcher.expire()
             return
@@ -267,7 +267,7 @@ class SlotReader:
             self._fetcher.send()
 
     def _cut_off(self) -> bool:
-        """Whether somebody may have taken the flow over without our hearing of it."""
+        """Whether another process may have taken over the flow without our notice."""
         return self._looks and ticks_s() - self._watch.heard_s > self._silence_s
 
     def _over(self, deadline: float) -> bool:
@@ -279,7 +279,7 @@ class SlotReader:
         if command is not None and command.run_id == self.plan.run_id:
             if command.kind is CommandKind.DRAIN:
                 return True
-            # What a bounded run copies is fixed, unless a consumer group deals it out.
+            # The partitions of a bounded run are fixed, unless a consumer group assigns them.
             dealt = self._ends is None or self.plan.member is not None
             replan = command.kind is CommandKind.REPLAN and dealt
             if replan and not 0 < command.version <= self.plan.version:
@@ -292,7 +292,7 @@ class SlotReader:
         )
 
     def _obey(self) -> None:
-        """Stop fetching what the sink cannot write; `_try_again` goes on with it."""
+        """Stop fetching what the sink gave up; `_try_again` resumes it."""
         for tp, progress in self._watch.stopped.items():
             if tp in self._by_source and self._retries.stop(tp, progress) and progress.halt:
                 self._fetcher.halt(tp, replace(progress.halt, retriable=False))
@@ -300,14 +300,14 @@ class SlotReader:
     def _try_again(self) -> None:
         """Go back to the positions of partitions whose pause is over."""
         if self._ends is not None:
-            return  # a bounded run ends with what stands still
+            return  # a bounded run ends with its halted partitions
         for tp, attempt, position in self._retries.take_due():
             if tp in self._losses.passed:
-                continue  # the next epoch reads the position, with the log that it is in
+                continue  # the next epoch reads the position, and which log it is in
             self._fetcher.assign(tp, position)
             self._notes.tried.append(TriedAgain(tp, attempt))
 
-    # -- answers into rows -----------------------------------------------------------------
+    # -- responses into rows ---------------------------------------------------------------
 
     def _row(self, parts: list[FetchedPartition]) -> Any | None:
         chunks: list[Chunk] = []
@@ -352,15 +352,16 @@ class SlotReader:
                 part.records, part.fetch_offset, part.aborted, self._rules, end_offset=end
             )
             if chosen.next_offset > part.high_watermark >= 0:
-                # A broker looks at its high watermark before it reads: the next answer shows that
-                # it has moved. But no checksum covers a batch's base offset, and a damaged one
-                # would move the position past records that were never mirrored.
+                # A broker reads its high watermark before it reads the log: the next response
+                # shows whether it has moved. But a damaged base offset looks the same, since no
+                # checksum covers it, and it would move the position past records that were never
+                # mirrored.
                 ahead = self._ahead[part.tp] = self._ahead.get(part.tp, 0) + 1
                 if ahead < _AHEAD_TRIES:
                     return None
                 raise CorruptBatch(
                     f"The batches from offset {part.fetch_offset} on end at "
-                    f"{chosen.next_offset - 1}, the log at {part.high_watermark - 1}.",
+                    f"{chosen.next_offset - 1}, but the log ends at {part.high_watermark - 1}.",
                 )
         except BatchError as error:
             self._note_corrupt(part.tp, error)
@@ -372,12 +373,12 @@ class SlotReader:
         return chosen
 
     def _note_corrupt(self, tp: TopicPartition, error: BatchError) -> None:
-        """Damage on the way heals by fetching again; damage at rest does not."""
+        """Fetch again: that repairs damage in transit, but not damage in the log."""
         tries = self._corrupt[tp] = self._corrupt.get(tp, 0) + 1
         self._fetcher.errors[error.code] = self._fetcher.errors.get(error.code, 0) + 1
         log.warning("%s: %s (try %d)", tp, error, tries)
         if tries >= _CORRUPT_TRIES:
-            # Another replica may be sound, or the log is mended.
+            # Another replica may be intact, or the log is repaired.
             reason = f"{tp} at the source: {error}"
             self._fetcher.halt(tp, Halt(error.code, reason, retriable=True))
             pause_s = _DAMAGED_RETRY_S * 2 ** min(tries - _CORRUPT_TRIES, 10)
@@ -389,7 +390,7 @@ class SlotReader:
 
     def _hello(self, positions: dict[TopicPartition, int]) -> Any:
         self._last_row = time.monotonic()
-        # The sink learns of a gap as one that lies behind the old position.
+        # The sink gets these gaps next, so it must begin with the marks before them.
         behind = {gap.source for gap, _ in self._losses.gaps}
         marks = self._losses.marks | {
             tp: mark for tp, mark in self._marks_before.items() if tp in behind
@@ -413,7 +414,7 @@ class SlotReader:
             )
         plan = self.plan
         owner = Owner(plan.run_id, plan.control_offset, plan.claim_term) if self._looks else None
-        # The sink writes under the identity that was there before the positions were read.
+        # The sink writes under the identity that was fenced before positions were read.
         writer = Writer(self._begins.identity, plan.run_id, plan.control_offset)
         hello = SlotHello(
             plan.slot,

@@ -1,4 +1,4 @@
-"""Where each partition of a slot goes on: its position, judged by what both clusters have now."""
+"""Where each partition of a slot continues: its position, compared with both clusters' logs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ __all__ = ["SlotStart"]
 
 
 class SlotStart:
-    """Asks for one slot. By source partition: ``committed`` offsets, their ``metadata``, and the
-    ``verdicts`` on the target's logs. ``identity``: what an exactly-once sink writes under.
+    """Finds the start of one slot.
+
+    By source partition: ``committed`` offsets, their ``metadata``, and the ``verdicts`` on the
+    target's logs. ``identity``: the one under which an exactly-once sink writes.
     """
 
     def __init__(
@@ -50,15 +52,16 @@ class SlotStart:
         self._watch = watch
 
     def asked(self) -> Routes:
-        """The cluster that has the positions, for the questions of a start."""
+        """Connections for a start, to the cluster that has the positions."""
         mm1 = self._flow.mode is MirrorMode.MM1
         topics = {p.remote_topic for p in self._plan.partitions}
         return Routes(self._flow.source if mm1 else self._flow.target, topics)
 
     def find_out(self, routes: Routes) -> dict[TopicPartition, int]:
-        """The positions, once nobody else may move them; none when this plan is an old one.
+        """The positions, once nobody else may move them; empty if this plan is outdated.
 
-        ``routes``: of the cluster that has them. Raises `MirrorError` or `ConnectionLost`.
+        ``routes``: of the cluster that has them. Raises `MirrorError`, `ConnectionLost` or
+        ``TimeoutError``.
         """
         flow, plan = self._flow, self._plan
         self._watch.start()
@@ -70,14 +73,14 @@ class SlotStart:
         if looks_for_claims(flow):
             check_owner(flow, plan.run_id, self._watch)
         positions = self._positions(routes)
-        if flow.mode is not MirrorMode.MM1:  # its positions say nothing about the target
+        if flow.mode is not MirrorMode.MM1:  # MirrorMaker 1's say nothing about the target
             self.verdicts = self._targets.examine(
                 self._source, routes, positions, self.metadata, self._fetcher.errors
             )
         return positions
 
     def _positions(self, routes: Routes) -> dict[TopicPartition, int]:
-        """Where each partition goes on: the committed position, else ``auto.offset.reset``."""
+        """Where each partition continues: the committed position, else ``auto.offset.reset``."""
         flow = self._flow
         mm1 = flow.mode is MirrorMode.MM1
         by_position = {(p.source if mm1 else p.target): p.source for p in self._plan.partitions}
@@ -111,9 +114,9 @@ class SlotStart:
         *,
         apart: Container[TopicPartition],
     ) -> dict[TopicPartition, int]:
-        """Where partitions go on that lost nothing; past what the target has already.
+        """Where partitions without a loss continue: after the records that the target has already.
 
-        Those in ``apart`` leave something out on their way.
+        Partitions in ``apart`` skip offsets later on, so they stay at their positions.
         """
         if self._flow.exactly_once or self._flow.mode is MirrorMode.MM1:
             return {}

@@ -1,17 +1,18 @@
-"""Up to which source offset a target still has the records, when its log has lost its end.
+"""Finds up to which source offset a target still has the records after its log lost its end.
 
-`survivors` answers with the source offset that follows the last record that is left. Three ways
-lead there, and each is checked: the last record of the target must equal the source's record
-before the answer, wherever both can still be read.
+`survivors` returns the source offset that follows the last record that is left. There are three
+ways to find it. Each result is checked: the last record of the target must equal the source's
+record before that offset, if both can still be read.
 
 1. The exact runs (`internal_topics.runs`) name the source offset of the last record that is left.
-2. They end before it (runs are thinned out, transactions' markers are in none): what the target has
-   behind the last run is counted, and as many records are counted at the source.
-3. No run is known: the records that are left at the target's end are looked for at the source, in
-   front of the position.
+2. The runs end before that record (some runs are left out, and transaction markers are in none).
+   Then the records at the target after the last run are counted, and as many at the source.
+3. No run is known. Then the last records at the target are searched for at the source, before the
+   position.
 
-Where none of them leads to an answer that holds, there is only the last place known to be exact, or
-nothing: the caller says so. Aborted records, markers and compaction holes count nowhere.
+If none of these gives a result that passes the check, the result is the last place that is known
+exactly, or nothing; the result says which. Aborted records, markers and compaction holes are never
+counted.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _RUNS_MAX = 1 << 20
-# Of the records that are left, how many must be found again at the source, one after the other.
+# How many of the records that are left must be found at the source, one after the other.
 _TRACE_RECORDS = 16
-# How many records are read where nothing says how many offsets were lost.
+# How many records are searched in addition to twice the number of lost offsets.
 _SLACK_RECORDS = 10_000
 _SEARCH_RECORDS_MAX = 500_000
 
 
 @dataclass(frozen=True, slots=True)
 class KnownRuns:
-    """The runs of one partition, ascending; ``target_id``: of the remote topic of the newest."""
+    """The runs of one partition, ascending; ``target_id``: topic id of the newest one's target."""
 
     runs: tuple[Run, ...] = ()
     target_id: str = ""
@@ -68,8 +69,8 @@ class KnownRuns:
 class Survivors:
     """``position``: the source offset after the last record that the target has.
 
-    ``exact``: no record before it is missing and none behind it is there. Otherwise none is
-    missing, and some that come again may be there already. ``how``: in words.
+    ``exact``: no record before it is missing, and none after it is there. Otherwise no record
+    before it is missing, but some after it may be there already. ``how``: in words.
     """
 
     position: int
@@ -80,9 +81,9 @@ class Survivors:
 def read_runs(
     flow: FlowSettings, wanted: Mapping[TopicPartition, str]
 ) -> dict[TopicPartition, KnownRuns]:
-    """The runs of source partitions; ``wanted``: ids of their topics, empty where not known.
+    """The runs of source partitions; ``wanted``: ids of their topics, empty if unknown.
 
-    Partitions without any are missing. Raises `MirrorError` or `ConnectionLost`.
+    Partitions without runs are missing. Raises `MirrorError` or `ConnectionLost`.
     """
     maps: dict[TopicPartition, OffsetMap] = {}
     ids: dict[TopicPartition, str] = {}
@@ -102,7 +103,7 @@ def read_runs(
 
 
 def _compacted(client: ClusterClient, topic: str) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Keys and values of partition 0, oldest first; none when there is no such topic."""
+    """Keys and values of partition 0, oldest first; none if the topic does not exist."""
     tp = TopicPartition(topic, 0)
     with closing(Routes(client, {topic})) as routes:
         routes.refresh()
@@ -118,7 +119,7 @@ def _compacted(client: ClusterClient, topic: str) -> Iterator[tuple[bytes | None
 
 
 def last_run(runs: Sequence[Run], cut: int) -> tuple[Run, int] | None:
-    """The last run that begins before target offset ``cut``, and how much of it is before it."""
+    """The last run that begins before target offset ``cut``, and how many of its records do."""
     after = bisect.bisect_left(runs, cut, key=lambda run: run.target)
     if not after:
         return None
@@ -128,7 +129,7 @@ def last_run(runs: Sequence[Run], cut: int) -> tuple[Run, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """One partition on both sides: its log at the target from ``start`` to ``cut``."""
+    """One partition on both sides; the target's log goes from ``start`` to ``cut``."""
 
     flow: FlowSettings
     source: TopicPartition
@@ -139,7 +140,7 @@ class _Sides:
     cut: int
 
     def at_source(self, first: int, end: int) -> RecordStream:
-        """Records of the source."""
+        """Records of the source from ``first`` to ``end``."""
         first = max(first, self.source_start)
         return RecordStream(self.flow.source, self.flow.fetch, self.source, first, end)
 
@@ -161,10 +162,10 @@ def survivors(
     start: int,
     cut: int,
 ) -> Survivors | None:
-    """Where to go on so that the target gets what it lost; None when nothing can tell.
+    """Where to continue so that the target gets what it lost; None if that cannot be found out.
 
     The target's log held the records before source offset ``position`` up to target offset
-    ``recorded_end``, and is theirs from ``start`` to ``cut`` now. ``source_start``: first offset
+    ``recorded_end``. Now it holds them from ``start`` to ``cut``. ``source_start``: first offset
     that the source has.
     """
     sides = _Sides(flow, source, target, source_start, position, start, cut)
@@ -179,7 +180,9 @@ def survivors(
         if found is not None:
             return found
     except (MirrorError, ConnectionLost) as error:
-        log.warning("%s: what is left at the target cannot be compared: %s", target, error)
+        log.warning(
+            "%s: the records that are left at the target cannot be compared: %s", target, error
+        )
     if known is None:
         return None
     run, length = known
@@ -188,7 +191,7 @@ def survivors(
 
 
 def _by_runs(sides: _Sides, run: Run, length: int) -> Survivors | None:
-    """From the end of the last run that counts, on by what the target has behind it."""
+    """From the end of the last run before the cut, by the number of records after it."""
     at, target_at = run.source + length, run.target + length
     more = 0
     if target_at < sides.cut:
@@ -200,7 +203,7 @@ def _by_runs(sides: _Sides, run: Run, length: int) -> Survivors | None:
         at = after
     if at > sides.position or _differs(sides, at):
         return None
-    how = "by the exact runs" if not more else f"by the exact runs and {more} records behind them"
+    how = "by the exact runs" if not more else f"by the exact runs and {more} records after them"
     return Survivors(at, exact=True, how=how)
 
 
@@ -210,7 +213,7 @@ def _count(stream: RecordStream) -> int:
 
 
 def _after(stream: RecordStream, records: int) -> int | None:
-    """The offset after so many visible records; None when there are fewer."""
+    """The offset after this many visible records; None if there are fewer."""
     with closing(stream):
         for chosen in stream.selections():
             for first, count in chosen.runs:
@@ -221,14 +224,14 @@ def _after(stream: RecordStream, records: int) -> int | None:
 
 
 def _differs(sides: _Sides, at: int) -> bool:
-    """Whether the target's last record is another one than the source's last before ``at``."""
+    """Whether the target's last record differs from the source's last one before ``at``."""
     if sides.cut <= sides.start or at <= sides.source_start:
         return False  # nothing is left to compare
     return _same_last(sides, at) is False
 
 
 def _same_last(sides: _Sides, at: int) -> bool | None:
-    """Whether the last records of both sides are equal; None where one has none."""
+    """Whether the last records of both sides are equal; None if one side has none."""
     left = _trace(sides.at_target(sides.cut - _TRACE_RECORDS))
     wanted = _trace(sides.at_source(at - _TRACE_RECORDS, at))
     return left[-1][1] == wanted[-1][1] if left and wanted else None
@@ -254,10 +257,11 @@ def filled_by_others(
 ) -> bool:
     """Whether the target's last record before offset ``end`` is none of the source's last ones.
 
-    Those before ``position``: `_TRACE_RECORDS`, as the last ones may have been refused. False where
-    either side has none left there. Raises `MirrorError` or `ConnectionLost`.
+    These are the `_TRACE_RECORDS` offsets before ``position``: the very last records may have been
+    refused. False if either side has no records left there. Raises `MirrorError` or
+    `ConnectionLost`.
     """
-    # A transaction may be open there: ours, or one that a crash has left.
+    # A transaction may be open there: ours, or one that a crash left behind.
     settings = FetchSettings(isolation_level="read_uncommitted")
     left = _last_before(flow.target, settings, target, end)
     wanted = _last_before(flow.source, flow.fetch, source, position)
@@ -267,7 +271,7 @@ def filled_by_others(
 def _last_before(
     client: ClusterClient, settings: FetchSettings, tp: TopicPartition, end: int
 ) -> list[tuple[int, bytes]]:
-    """`_trace` of the last offsets before ``end``, as far as they are left."""
+    """`_trace` of the last offsets before ``end``, as far as they still exist."""
     with closing(Routes(client, {tp.topic})) as routes:
         first = max(end - _TRACE_RECORDS, _log_start(routes, tp))
         return _trace(RecordStream(client, settings, tp, first, end, routes))
@@ -278,7 +282,7 @@ def _log_start(routes: Routes, tp: TopicPartition) -> int:
     starts = routes.list_offsets([tp], EARLIEST, read_committed=False)
     if tp not in starts:
         where = f"cluster {routes.client.alias}"
-        raise Unreachable(f"{tp} has no leader that answers.", where=where)
+        raise Unreachable(f"no leader of {tp} responds.", where=where)
     return starts[tp]
 
 
@@ -295,7 +299,7 @@ def _trace(stream: RecordStream) -> list[tuple[int, bytes]]:
 
 
 def _by_search(sides: _Sides, lost: int) -> Survivors | None:
-    """Find what is left at the target's end again, at the source in front of the position."""
+    """Search for the target's last records at the source, before the position."""
     left = [content for _, content in _trace(sides.at_target(sides.cut - _TRACE_RECORDS))]
     reach = 2 * max(0, lost) + _SLACK_RECORDS
     if not left or reach > _SEARCH_RECORDS_MAX:
@@ -309,6 +313,6 @@ def _by_search(sides: _Sides, lost: int) -> Survivors | None:
         if contents[end - len(left) : end] == left
     ]
     if len(ends) != 1:
-        return None  # not there, or in several places
+        return None  # not found, or found in several places
     how = f"by the last {len(left)} records that the target has"
     return Survivors(records[ends[0] - 1][0] + 1, exact=True, how=how)

@@ -1,19 +1,18 @@
-"""Records that the target had acknowledged and has lost: found, told, and mirrored again.
+"""Records that the target had acknowledged and lost: detected, reported, and mirrored again.
 
 A position says which log of the target it belongs to and where that log ended
-(`internal_topics.position_metadata`). `judge_target` compares that
-with what the leader says now; pure. Retention and DeleteRecords move a log's start and never its
-end, so they are no loss. A high watermark lags behind for a while after an election, so the end of
-the leader's own log is what counts, and where a broker cannot tell it, a high watermark that stays
-behind.
+(`internal_topics.position_metadata`). `judge_target` compares that with what the leader reports
+now; it is pure. Retention and DeleteRecords move a log's start and never its end, so they are no
+loss. After an election, a high watermark lags behind for a while. So the end of the leader's own
+log counts, and if a broker cannot report it, a high watermark that stays behind.
 
-What to do is the flow's choice (``on.target.loss``): ``repair`` goes back to the record after the
+The flow chooses what happens (``on.target.loss``): ``repair`` goes back to the record after the
 last one that the target has (`data.read.survivors`) and mirrors again what is lost, ``fail`` halts
-the partition, ``record-and-continue`` goes on at the position. All of them make a `Gap`. Records
-that the source no longer has either get a second one, and are passed.
+the partition, ``record-and-continue`` continues at the position. All of them create a `Gap`. If the
+source has lost some of these records, too, they get a second gap and are skipped.
 
-A topic that is deleted takes its positions with it: then they come from Connect's offset storage
-(``seeded``), and the exact runs, or a log that never held a record, show the loss.
+A topic that is deleted takes its positions with it. Then positions come from Connect's offset
+storage (``seeded``), and the exact runs, or a log that never held a record, reveal the loss.
 """
 
 from __future__ import annotations
@@ -60,13 +59,13 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 SUSPECTED_S = 3.0
-"""How long a high watermark may be behind before it speaks for a loss."""
+"""How long a high watermark must stay behind before that counts as a loss."""
 _LOOK_AGAIN_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class TargetLoss:
-    """``cut``: the target offset from which on the log no longer holds what was acknowledged."""
+    """``cut``: target offset from which on the log no longer has what was acknowledged."""
 
     kind: GapKind
     cut: int
@@ -75,7 +74,7 @@ class TargetLoss:
 
 @dataclass(frozen=True, slots=True)
 class TargetGap:
-    """A gap for the sink, with what is true behind it: source mark, target mark, target end."""
+    """A gap for the sink, and the state after it: source mark, target mark, target end."""
 
     gap: Gap
     mark: Mark
@@ -85,10 +84,10 @@ class TargetGap:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of one source partition. ``position``: where it goes on.
+    """What happens to one source partition. ``position``: where it continues.
 
-    ``mark`` and ``end``: of the target's log as the sink goes on from; ``end`` -1 unknown.
-    ``leaders_end``: where its leader's own log ends, which consumers may not read to yet.
+    ``mark``, ``end``: the target's log with which the sink begins, and its end, -1 if unknown.
+    ``leaders_end``: the end of its leader's own log, which may be above the high watermark.
     """
 
     position: int
@@ -104,7 +103,8 @@ def judge_target(
 ) -> TargetLoss | None:
     """What the target has lost of what it acknowledged up to ``end`` in the log ``mark``. Pure.
 
-    ``now`` holds the ids that its cluster and topic have at present. Unknown things prove nothing.
+    None for no loss. ``now``: the current ids of its cluster and topic. Unknown values prove
+    nothing.
     """
     if mark.cluster_id and now.cluster_id and mark.cluster_id != now.cluster_id:
         text = (
@@ -114,30 +114,30 @@ def judge_target(
         return TargetLoss(GapKind.TARGET_REPLACED, 0, text)
     if mark.topic_id and now.topic_id and mark.topic_id != now.topic_id:
         text = (
-            f"topic {tp.topic} was deleted and made anew on the target (topic id {now.topic_id}, "
+            f"topic {tp.topic} was deleted and recreated on the target (topic id {now.topic_id}, "
             f"it was {mark.topic_id}): what was mirrored to {tp} is gone"
         )
         return TargetLoss(GapKind.TARGET_RECREATED, 0, text)
     end = max(end, mark.epoch_offset, mark.cut + 1)
     cut = min(view.last, end) if mark.cut < 0 else min(view.last, mark.cut)
     if 0 <= view.epoch_end < mark.epoch_offset:
-        # What was seen up to there in that leader epoch, or an earlier one, is no longer there.
+        # In that leader epoch, or an earlier one, the log was longer: what was there is gone.
         cut = min(cut, view.epoch_end)
     return None if cut >= end else truncated(tp, cut, end)
 
 
 def may_be_others(end: int, mark: TargetMark, view: EndView) -> bool:
-    """Whether what stands before ``end`` was written after the leader epoch of ``mark``. Pure.
+    """Whether records before ``end`` were written after the leader epoch of ``mark``. Pure.
 
-    By the mirror, which need not have noticed that the epoch grew; or by others, in the place of
-    what an unclean election took since the last look: `filled_by_others` tells. A log that
-    `judge_target` finds whole.
+    The mirror may have written them and not noticed the new epoch. Or others wrote them in the
+    place of records that an unclean election removed since the last check: `filled_by_others`
+    finds out. The log must be one in which `judge_target` finds no loss.
     """
     return 0 <= view.epoch_end < end and mark.leader_epoch >= 0
 
 
 def truncated(tp: TopicPartition, cut: int, end: int) -> TargetLoss:
-    """The loss of what was acknowledged from target offset ``cut`` to before ``end``."""
+    """The loss of what was acknowledged from target offset ``cut`` up to ``end`` (exclusive)."""
     text = (
         f"the target's log of {tp} was truncated to offset {cut} (unclean leader election, or a "
         f"broker that lost its disk): {end - cut} offsets that it had acknowledged are gone"
@@ -146,33 +146,33 @@ def truncated(tp: TopicPartition, cut: int, end: int) -> TargetLoss:
 
 
 class TargetWatch:
-    """Looks at the target's logs for one slot before it goes on from its positions."""
+    """Checks the target's logs for one slot before it continues from its positions."""
 
     def __init__(
         self, flow: FlowSettings, partitions: Iterable[SourcePartition], losses: LossWatch
     ) -> None:
         self.flow = flow
         self.gaps: list[TargetGap] = []
-        """What was found, for the sink."""
+        """Gaps that were found, for the sink."""
         self._by_source = {p.source: p for p in partitions}
         self._losses = losses
         self._policy = FaultPolicy(flow.faults)
         self._runs: dict[TopicPartition, KnownRuns] | None = None
 
     def take_gaps(self) -> list[TargetGap]:
-        """``gaps``, which are then told."""
+        """Return ``gaps`` and clear them."""
         told, self.gaps = self.gaps, []
         return told
 
     def remembered(
         self, missing: Iterable[TopicPartition], source_ids: Mapping[str, str], target: Routes
     ) -> dict[TopicPartition, tuple[int, PositionMetadata]]:
-        """Positions, with metadata, of those in ``missing`` that went with their remote topic.
+        """Positions, with metadata, of those in ``missing`` whose remote topic was deleted.
 
-        A topic that is deleted takes them with it, and Connect's offset storage may not have them
-        yet: the exact runs name the log that was written, and how far. Positions that somebody
-        deleted while the topic stayed are not given back. ``source_ids``: of the source's topics
-        now; ``target`` knows the remote ones. Raises as `examine`.
+        A topic that is deleted takes its positions with it, and Connect's offset storage may not
+        have them yet. The exact runs name the log that was written, and how far. Positions that
+        somebody deleted while the topic stayed are not restored. ``source_ids``: current topic ids
+        at the source. ``target`` knows the remote topics. Raises as `examine`.
         """
         wanted = {tp: source_ids[tp.topic] for tp in missing if source_ids.get(tp.topic)}
         known = self._read_runs(wanted) if wanted else {}
@@ -196,11 +196,11 @@ class TargetWatch:
         metadata: Mapping[TopicPartition, PositionMetadata],
         errors: dict[str, int],
     ) -> dict[TopicPartition, Verdict]:
-        """What becomes of partitions; ``positions`` and their ``metadata`` by source partition.
+        """What happens to partitions; ``positions`` and their ``metadata`` by source partition.
 
-        Partitions whose leader at the target does not answer go on as their position says. A
-        partition without metadata begins here. Raises `MirrorError` or `ConnectionLost` when what
-        is lost cannot be found out at present.
+        A partition whose leader at the target does not respond continues at its position. A
+        partition without metadata begins here. Raises `MirrorError` or `ConnectionLost` if the loss
+        cannot be determined now.
         """
         self.gaps = []
         told = {tp: metadata.get(tp, PositionMetadata()) for tp in positions}
@@ -215,7 +215,7 @@ class TargetWatch:
             if view is None:
                 found[tp] = Verdict(position, mark, ends[tp])
             elif tp not in losses:
-                # What only the leader has may go away again without a loss.
+                # What only the leader has may disappear again, which is no loss.
                 end = max(ends[tp], view.high_watermark)
                 seen = self._seen(tp, mark, view, target)
                 found[tp] = Verdict(position, seen, end, view.last)
@@ -232,7 +232,7 @@ class TargetWatch:
     def _seen(
         self, tp: TopicPartition, mark: TargetMark, view: EndView, target: Routes
     ) -> TargetMark:
-        """The mark of the log as it is now, which is the one that was written."""
+        """The mark of the log as it is now, which is the log that was written."""
         now = self._now(tp, target)
         return replace(
             mark,
@@ -244,7 +244,7 @@ class TargetWatch:
             cut=-1,
         )
 
-    # -- looking -----------------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------
 
     def _losses_of(
         self,
@@ -253,7 +253,7 @@ class TargetWatch:
         marks: Mapping[TopicPartition, TargetMark],
         ends: dict[TopicPartition, int],
     ) -> tuple[dict[TopicPartition, TargetLoss], dict[TopicPartition, EndView]]:
-        """Losses and logs by source partition; fills in ``ends`` and ids that only runs know."""
+        """Losses and logs by source partition; fills in ``ends`` that only the runs know."""
         asked = {self._by_source[tp].target: mark.leader_epoch for tp, mark in marks.items()}
         marks = dict(marks)
         deadline = time.monotonic() + SUSPECTED_S
@@ -310,15 +310,15 @@ class TargetWatch:
     def _seeded(
         self, tp: TopicPartition, mark: TargetMark, view: EndView
     ) -> tuple[TargetMark, int]:
-        """What a position from Connect's offset storage belongs to: as far as the runs know it."""
+        """The log and its end for a position from Connect's offset storage, as the runs know it."""
         known = self._known_runs(tp)
         mark = replace(mark, topic_id=known.target_id, seeded=False)
         if not known.runs and (view.start, view.last) == (0, 0):
-            # No record was ever here, and the position says that some were mirrored.
+            # No record was ever here, although the position says that some were mirrored.
             return mark, 1
         return mark, known.target_end
 
-    # -- deciding ----------------------------------------------------------------------------
+    # -- decisions ---------------------------------------------------------------------------
 
     def _decide(
         self,
@@ -332,7 +332,7 @@ class TargetWatch:
         target: Routes,
         errors: dict[str, int],
     ) -> Verdict:
-        if mark.cut < 0:  # what was written behind an earlier loss may be gone with this one
+        if mark.cut < 0:  # what was written after an earlier loss may be gone with this one
             mark = replace(mark, there_first=-1, there_end=-1)
         starts = look_at_logs(source, {tp: -1})
         source_start = starts[tp].start if tp in starts else 0
@@ -340,7 +340,7 @@ class TargetWatch:
         now = self._seen(tp, mark, view, target)
         base = max(loss.cut, view.high_watermark)
         if found is not None and found.exact and found.position >= position:
-            return Verdict(position, now, base)  # no record was in what is lost
+            return Verdict(position, now, base)  # what is lost held no record
         code = TARGET_LOSS_CODES[loss.kind]
         errors[code] = errors.get(code, 0) + 1
         first = None if found is None else min(position, found.position)
@@ -353,12 +353,12 @@ class TargetWatch:
             return Verdict(position, mark, end, lost=True)
         if first is None or found is None:
             then = (
-                "; which source offset follows the last record that is left is not known: with "
-                "on.target.loss=record-and-continue it goes on behind the loss"
+                "; the source offset after the last record that is left is not known: with "
+                "on.target.loss=record-and-continue the mirror continues after the loss"
             )
             return told.halt(position, mark, end, None, then)
         if choice == "fail":
-            then = f"; with on.target.loss=repair it goes back to offset {first}"
+            then = f"; with on.target.loss=repair the mirror goes back to offset {first}"
             return told.halt(position, mark, end, first, then)
         resumed = min(position, max(first, source_start))
         if first < resumed:
@@ -399,12 +399,12 @@ class TargetWatch:
         return None
 
     def tell(self, gap: TargetGap, text: str) -> None:
-        """Keep a gap for the sink."""
+        """Log a gap and keep it for the sink."""
         log.error("flow %s: %s", self.flow.name, text)
         self.gaps.append(gap)
 
     def mark_of(self, tp: TopicPartition) -> Mark:
-        """The source's log that a position is in."""
+        """The source's log in which the position is."""
         return self._losses.marks.get(tp, Mark())
 
     def remote(self, tp: TopicPartition) -> str:
@@ -414,7 +414,7 @@ class TargetWatch:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """One loss on its way into gap records; ``now`` and ``end``: the log as it is behind it."""
+    """One loss that becomes gap records; ``now``, ``end``: the target's log after it, its end."""
 
     watch: TargetWatch
     tp: TopicPartition
@@ -431,7 +431,7 @@ class _Told:
         resumed_at: int | None,
         then: str = "",
     ) -> None:
-        """Source offsets ``first`` (None: not known) to before ``end``."""
+        """Report source offsets ``first`` (None if unknown) up to ``end`` (exclusive)."""
         text = self.loss.text + then
         gap = Gap(
             flow=self.watch.flow.name,
@@ -453,7 +453,7 @@ class _Told:
     def halt(
         self, position: int, mark: TargetMark, end: int, first: int | None, then: str
     ) -> Verdict:
-        """The partition stands still, as its position says."""
+        """Halt the partition at its position."""
         self.gap(GapAction.STOPPED, first, position, None, then)
         halt = Halt(self.code, self.loss.text + then)
         return Verdict(position, mark, end, lost=True, halt=halt)

@@ -1,8 +1,8 @@
-"""What a slot's source worker tells its sink beside the records, and how that travels in a row.
+"""What a slot's source worker reports to its sink besides records, and its form in a row.
 
-The first row of a task has a `SlotHello`; later ones say what has changed. The codec is JSON with a
-version number: on a Spark cluster the two workers may come from installations of different
-releases, and a sink that misreads positions would write records twice or leave some out.
+The first row of a task has a `SlotHello`; later rows report changes. The codec is JSON with a
+version number: on a Spark cluster, the two workers may run different releases, and a sink that
+misreads positions would write records twice or leave some out.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PartitionHello:
-    """One partition as the slot begins it; offsets are -1 where they are not known.
+    """One partition as the slot begins it; offsets are -1 if unknown.
 
     ``position``: the next source offset. ``committed``: the committed one. ``target_end``: where
-    the target's log ends. ``written``: whose records stand before the position (exactly-once).
+    the target's log ends. ``written``: the newest committed records before the position
+    (exactly-once only).
     """
 
     source: TopicPartition
@@ -56,9 +57,9 @@ class PartitionHello:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Which run mirrors the flow, for a sink that has to look for claims itself.
+    """The run that mirrors the flow, for a sink that must check claims itself.
 
-    ``control_offset``: where in the control topic the slot began to listen.
+    ``control_offset``: offset in the control topic from which the slot reads.
     """
 
     run_id: str
@@ -68,7 +69,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Under which identity an exactly-once sink writes; None: its plan is an old one."""
+    """The identity under which an exactly-once sink writes; None if its plan is outdated."""
 
     identity: Identity | None
     run_id: str
@@ -79,7 +80,7 @@ class Writer:
 class SlotHello:
     """Who a slot is. ``attempt``: Spark's number of the task's attempt.
 
-    ``memory``: what both workers share, None where there is none.
+    ``memory``: the memory that both workers share, None if there is none.
     """
 
     slot: int
@@ -95,9 +96,9 @@ class SlotHello:
 
 @dataclass(frozen=True, slots=True)
 class HaltNote:
-    """A partition that the source no longer fetches; None: it is fetched again.
+    """A partition that the source no longer fetches; if ``halt`` is None, it fetches it again.
 
-    The attempt that a halt ended stays behind: the sink counts attempts by what it gave up itself.
+    `Halt.attempt` is not sent: the sink counts attempts by what it gave up itself.
     """
 
     source: TopicPartition
@@ -106,9 +107,9 @@ class HaltNote:
 
 @dataclass(frozen=True, slots=True)
 class GapNote:
-    """A gap, and the source's log that the position is in behind it.
+    """A gap, and the source's log that the position is in after it.
 
-    ``target`` and ``target_end``: the target's log behind it, and where that ends, if that changes.
+    ``target``, ``target_end``: the target's log after it, and the end of that log, if they change.
     """
 
     gap: Gap
@@ -119,7 +120,7 @@ class GapNote:
 
 @dataclass(frozen=True, slots=True)
 class TriedAgain:
-    """A partition that the source has gone back with, for its ``attempt``-th attempt."""
+    """A partition for which the source has gone back, to begin attempt number ``attempt``."""
 
     source: TopicPartition
     attempt: int
@@ -127,7 +128,7 @@ class TriedAgain:
 
 @dataclass(frozen=True, slots=True)
 class SlotNotes:
-    """What one row says. ``paused``, ``errors`` (count by code): None where nothing has changed.
+    """The notes of one row. ``paused``, ``errors`` (count by code): None if nothing has changed.
 
     ``rehearsal``: the task has no work at all.
     """
@@ -143,7 +144,7 @@ class SlotNotes:
 
 
 def encode_notes(notes: SlotNotes) -> dict[str, Any]:
-    """``notes`` as JSON has them."""
+    """``notes`` as a JSON object."""
     document: dict[str, Any] = {"version": VERSION}
     if notes.hello is not None:
         document["hello"] = _hello_document(notes.hello)
@@ -179,12 +180,12 @@ def encode_notes(notes: SlotNotes) -> dict[str, Any]:
 
 
 def decode_notes(document: Mapping[str, Any]) -> SlotNotes:
-    """What `encode_notes` wrote. Raises `MachineError` when another release wrote it."""
+    """The notes in a document of `encode_notes`. Raises `MachineError` for another version."""
     version = document.get("version")
     if version != VERSION:
         raise MachineError(
-            f"the source worker of this slot speaks version {version} of the slot's notes, this "
-            f"sink version {VERSION}.",
+            f"the source worker of this slot writes version {version} of the slot's notes, but this"
+            f" sink reads version {VERSION}.",
             do="Install the same release of sparkmirror on the driver and on all Spark workers.",
         )
     hello = document.get("hello")

@@ -1,4 +1,4 @@
-"""The rows that travel from the source workers through Spark to the sink workers.
+"""The rows that travel from source workers through Spark to sink workers.
 
 =========  =======  =============================================================================
 column     type     what
@@ -11,16 +11,16 @@ records    binary   raw record batches, unless ``at`` says where they are; each 
                     bytes start
 =========  =======  =============================================================================
 
-One row is what one Fetch response brought for all its partitions, so the cost per row is shared.
-``records`` usually is the receive buffer itself; the bytes between chunks mean nothing. The index
-is one string and not an array of structs because each column of each message costs Spark's
+One row holds one Fetch response with all its partitions, which share the cost of the row.
+``records`` usually is the receive buffer itself; the bytes between chunks are meaningless. The
+index is one string and not an array of structs, because each column of each message costs Spark's
 Arrow reader and writer more than the few hundred bytes in it.
 
-A row with nothing in it is a **flush row**. Spark's sink end sends rows in pairs
+A row without content is a **flush row**. Spark sends rows to the sink in pairs
 (``spark.sql.execution.arrow.maxRecordsPerBatch=2``), and only when it has seen the row after the
-pair. So each row travels in one message with a flush row after it, which waits there to be the
-first of the next pair: ``hello | flush flush | row flush | row flush``. One message in, one
-message out. The first row of a task is alone, to begin this.
+pair. So each row travels in one message with a flush row after it. The flush row stays behind and
+becomes the first of the next pair: ``hello | flush flush | row flush | row flush``. Each message
+in pushes one message out. The first row of a task travels alone, to start this.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 
 ARROW_SCHEMA = pa.schema([("head", pa.string()), ("records", pa.binary())])
 
-# Of a chunk with more gaps than this, only the last runs of source offsets are told to the sink.
+# If a chunk has more gaps, the sink gets only its last runs of source offsets.
 _RUNS_MAX = 1_000
 _OFFSETS = struct.Struct("<iii")
 _FIRST_VALID = pa.py_buffer(b"\1")
@@ -62,7 +62,7 @@ _EMPTY = pa.py_buffer(b"")
 FLUSH: pa.RecordBatch = pa.RecordBatch.from_arrays(
     [pa.nulls(2, field.type) for field in ARROW_SCHEMA], schema=ARROW_SCHEMA
 )
-"""Two flush rows: what is sent when there is no row, but the sink shall come round."""
+"""Two flush rows: sent when there is no row, but the sink must do a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,12 @@ class Chunk:
     """One source partition's share of a row.
 
     ``size`` bytes of raw batches from ``start`` in ``records`` hold ``record_count`` records, the
-    first at source offset ``base_offset``. With them the partition is mirrored up to
-    ``next_offset``: dropped control, aborted and empty batches are counted in, so a chunk may
-    have no bytes. ``timestamp_ms`` is the largest record timestamp, -1 when there is none.
-    ``targets``: the target partition of each batch (with its topic, where that is another one), or
-    None: all have the source's number.
-    ``runs``: the source offsets of the last records as (first offset, records); left out when all
-    records are one run from ``base_offset`` on.
+    first at source offset ``base_offset``. After them, the partition is mirrored up to
+    ``next_offset``. That includes dropped control, aborted and empty batches, so a chunk may have
+    no bytes. ``timestamp_ms``: largest record timestamp, -1 for none. ``targets``: the target
+    partition of each batch (with its topic, if that is another one); None if all have the source's
+    number. ``runs``: the source offsets of the last records as (first offset, records); empty if
+    all records are one run from ``base_offset`` on.
     """
 
     topic: str
@@ -94,11 +93,11 @@ class Chunk:
 
     @property
     def source_runs(self) -> Sequence[Sequence[int]]:
-        """``runs``, also when they are left out."""
+        """``runs``, or the one run for which an empty ``runs`` stands."""
         return self.runs or ((self.base_offset, self.record_count),)
 
     def after(self, records: int) -> int:
-        """The source offset to go on from when the first ``records`` of them are done with."""
+        """The source offset to continue from after the first ``records`` of them."""
         for first, count in self.source_runs:
             if records < count:
                 return first + records
@@ -109,9 +108,9 @@ class Chunk:
 
 
 def chunk_of(plan: SourcePartition, fetch_offset: int, chosen: Any) -> Chunk:
-    """What is to be mirrored of one answer (`records.selection.Selection`).
+    """The chunk for what was selected from one response (`records.selection.Selection`).
 
-    ``start`` comes later.
+    ``start`` is set later.
     """
     return Chunk(
         plan.topic,
@@ -131,7 +130,7 @@ def chunk_of(plan: SourcePartition, fetch_offset: int, chosen: Any) -> Chunk:
 def divided(chunk: Chunk, batches: Sequence[tuple[int, int, int, int]], limit: int) -> list[Chunk]:
     """``chunk`` in parts of at most ``limit`` bytes each, or of one batch.
 
-    ``batches`` are those of its bytes, as (start, end, first timestamp, records). The last part
+    ``batches``: the batches in its bytes, as (start, end, first timestamp, records). The last part
     ends where the chunk does.
     """
     ends: list[int] = []  # numbers of batches
@@ -165,7 +164,7 @@ def divided(chunk: Chunk, batches: Sequence[tuple[int, int, int, int]], limit: i
 
 
 def _runs(runs: Sequence[Sequence[int]], skip: int, records: int) -> list[tuple[int, int]]:
-    """The source offsets of ``records`` records after the first ``skip`` ones of ``runs``."""
+    """The source offsets of ``records`` records after the first ``skip`` of ``runs``."""
     found: list[tuple[int, int]] = []
     for first, count in runs:
         taken = min(max(0, count - skip), records)
@@ -185,9 +184,9 @@ def build_row(
 ) -> pa.RecordBatch:
     """One row and its flush row, as one message.
 
-    ``pieces[i]`` are the bytes of ``chunks[i]``; their ``start`` is filled in here. When all
-    pieces are views into ``frame`` (the receive buffer) and leave little of it unused, the row
-    carries the frame itself, not a copy; with ``frames`` it carries a reference where it can.
+    ``pieces[i]`` are the bytes of ``chunks[i]``; their ``start`` is set here. If all pieces are
+    views into ``frame`` (the receive buffer) and leave little of it unused, the row holds the frame
+    itself, not a copy. With ``frames``, the row holds a reference if possible.
     """
     starts, data, reference = _layout(frame, pieces, frames)
     index = [_entry(chunk, start) for chunk, start in zip(chunks, starts, strict=True)]
@@ -222,7 +221,7 @@ def _entry(chunk: Chunk, start: int) -> list[Any]:
 
 
 def _column(kind: pa.DataType, data: pa.Buffer) -> pa.Array:
-    """A row that holds ``data``, and one that is null."""
+    """A column of two rows: the first holds ``data``, the second is null."""
     size = len(data)
     offsets = pa.py_buffer(_OFFSETS.pack(0, size, size))
     return pa.Array.from_buffers(kind, 2, [_FIRST_VALID, offsets, data], null_count=1)
@@ -231,7 +230,7 @@ def _column(kind: pa.DataType, data: pa.Buffer) -> pa.Array:
 def _layout(
     frame: memoryview, pieces: Sequence[Sequence[memoryview | bytes]], frames: Frames | None
 ) -> tuple[list[int], pa.Buffer, Reference | None]:
-    """(start of each chunk's bytes, the buffer they start in, or where it is shared)."""
+    """(start of each chunk's bytes, the buffer that holds them, the reference if it is shared)."""
     spans = _spans(frame, pieces)
     if spans is not None:
         used = [span for span in spans if span is not None]
@@ -257,7 +256,7 @@ def _layout(
 def _spans(
     frame: memoryview, pieces: Sequence[Sequence[memoryview | bytes]]
 ) -> list[tuple[int, int] | None] | None:
-    """Each chunk's (start, end) within ``frame``; None when some chunk is not one view of it."""
+    """Each chunk's (start, end) within ``frame``; None if a chunk is not one view of it."""
     if any(len(parts) > 1 or isinstance(part, bytes) for parts in pieces for part in parts):
         return None
     base = pa.py_buffer(frame).address
@@ -274,7 +273,7 @@ def _spans(
 
 
 def out(row: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """``row``, and whatever it takes for it to leave the worker at once."""
+    """``row``, and what is needed to make it leave the worker at once."""
     yield row
     if not worker_pipes.flush():
         yield FLUSH
@@ -282,13 +281,13 @@ def out(row: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def rehearsal() -> Iterator[pa.RecordBatch]:
-    """All rows of a slot without any work: they travel as others do, and say so to the sink."""
+    """All rows of a slot without any work: they travel like others, and the sink ignores them."""
     yield build_row([], memoryview(b""), [], SlotNotes(rehearsal=True)).slice(0, 1)
     yield from out(FLUSH)
 
 
 def is_rehearsal(batch: pa.RecordBatch) -> bool:
-    """Whether ``batch``, the first of a task, is that of `rehearsal`."""
+    """Whether ``batch``, the first of a task, was made by `rehearsal`."""
     if not batch.num_rows:
         return False
     notes = read_row(batch, 0)[2]
@@ -298,10 +297,10 @@ def is_rehearsal(batch: pa.RecordBatch) -> bool:
 def read_row(
     batch: pa.RecordBatch, row: int
 ) -> tuple[list[Chunk], memoryview, SlotNotes | None, Reference | None]:
-    """(chunks, records, notes, where the records are if not in the row) of one row.
+    """(chunks, records, notes, reference if the records are not in the row) of one row.
 
-    Nothing at all of a flush row. The view keeps the Arrow buffer alive for as long as it is
-    referenced. Raises `MachineError` when another release wrote the notes.
+    A flush row has none of these. The view keeps the Arrow buffer alive for as long as it is
+    referenced. Raises `MachineError` if another release wrote the notes.
     """
     head = batch.column(0)[row]
     if not head.is_valid:

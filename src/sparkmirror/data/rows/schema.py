@@ -1,4 +1,4 @@
-"""Spark's view of the rows in `data.rows.rows`, apart from them: it is all that planning needs."""
+"""Spark's schema of the rows in `data.rows.rows`; apart, because planning needs only this."""
 
 from __future__ import annotations
 

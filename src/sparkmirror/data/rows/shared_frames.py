@@ -1,10 +1,10 @@
 """Memory that a slot's two Python workers share, so that record bytes need not cross the JVM.
 
-Source and sink of one Spark task are two processes on one host, and Spark runs them in one stage:
-a row never leaves that host. A row that carries a megabyte of records would be copied by Python,
-Arrow, the JVM (several times), Arrow and Python again, which cost more CPU than all the rest of
-the mirror. So the source receives large answers into **frames** of a memory file, and the row says
-which frame holds its records; the sink sends the records from there and hands the frame back.
+Source and sink of one Spark task are two processes on one host. Spark runs them in one stage, so a
+row never leaves that host. If a row carried a megabyte of records, Python, Arrow, the JVM (several
+times), Arrow and Python would copy it. That would cost more CPU time than the rest of the mirror.
+So the source receives large responses into **frames** of a memory file, and the row says which
+frame holds its records. The sink sends the records from there and then frees the frame.
 
 ::
 
@@ -13,15 +13,14 @@ which frame holds its records; the sink sends the records from there and hands t
 
 Rules that make this safe without a lock:
 
-* every task makes a new file: nothing that a killed or replaced task left behind can read what a
-  later one writes; the file has no name, so a killed process leaves nothing at all;
-* the sink says ``mapped`` once it has found the file and its token; until then, and for ever when
-  it cannot (another host, another user), records travel in the rows themselves;
-* a state byte has one writer at a time: the source takes a free frame (0 to 1), the sink frees a
-  used one (1 to 0) when nothing refers to its bytes any more, that is after all
-  acknowledgements;
-* only the sink writes which partitions it holds back (`data.write.held_back`); the source asks for
-  none of these.
+* Each task creates a new file. So nothing that a killed or replaced task left behind can read what
+  a later one writes. The file has no name, so a killed process leaves nothing behind.
+* The sink sets ``mapped`` once it has found the file and its token. Until then, and always if it
+  cannot find them (another host, another user), records travel in the rows themselves.
+* A state byte has one writer at a time. The source takes a free frame (0 to 1). The sink frees a
+  used one (1 to 0) when nothing refers to its bytes any more, that is after all acknowledgements.
+* Only the sink writes which partitions it holds back (`data.write.held_back`). The source does not
+  fetch these.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ _MAPPED_AT = 16
 _STATES_AT = 64
 _HELD_BACK_AT = 4096
 _PAGE = 4096
-# What a frame may be larger than the records asked for: the answer's own fields.
+# Room in a frame besides the requested records, for the response's own fields.
 _HEADROOM = 64 * 1024
 _FRAME_BYTES_MAX = 8 * 1024 * 1024
-# Smaller answers are cheaper inside the row than a frame's bookkeeping is.
+# Smaller responses are cheaper inside the row than the bookkeeping of a frame.
 _SHARED_FROM_BYTES = 32 * 1024
 
 Reference = list[int]
@@ -57,7 +56,7 @@ Reference = list[int]
 
 
 class SharedMemory(NamedTuple):
-    """What the sink needs to find the memory of the process ``process``."""
+    """What the sink needs to find the memory of ``process`` (a process id)."""
 
     process: int
     descriptor: int
@@ -71,11 +70,11 @@ def _first_frame_at(partitions: int) -> int:
 
 
 class Frames:
-    """The source's side: receive buffers for `wire.fetch.fetcher.Fetcher`, shared when possible.
+    """The source's side: receive buffers for `wire.fetch.fetcher.Fetcher`, shared if possible.
 
-    Has the ``view`` of a `ReceiveBuffer`. At most one frame is in the caller's hands; `hand_over`
-    passes it to the sink, `view` takes it for the next answer otherwise. ``partitions``: how many
-    the sink may hold back.
+    Has the ``view`` of a `ReceiveBuffer`. The caller holds at most one frame. `hand_over` passes it
+    to the sink; otherwise `view` uses it for the next response. ``partitions``: how many the sink
+    may hold back.
     """
 
     def __init__(self, fetch_bytes_max: int, partitions: int = 0) -> None:
@@ -99,14 +98,17 @@ class Frames:
             os.ftruncate(self._fd, size)
             self._map = mmap.mmap(self._fd, size)
         except OSError as error:
-            log.warning("no memory to share between source and sink (%s): rows carry it", error)
+            log.warning(
+                "no memory can be shared between source and sink (%s): rows carry the records",
+                error,
+            )
             self.close()
             return
         self._view = memoryview(self._map)
         self._view[:_TOKEN_BYTES] = self._token
 
     def note(self) -> SharedMemory | None:
-        """Where the memory is; None when none can be shared."""
+        """What the sink needs to find the memory; None if none can be shared."""
         if self._map is None:
             return None
         token = self._token.hex()
@@ -114,16 +116,16 @@ class Frames:
 
     @property
     def shared(self) -> bool:
-        """Whether the sink has the memory."""
+        """Whether the sink has mapped the memory."""
         return bool(self._view) and self._view[_MAPPED_AT] == 1
 
     @property
     def starved(self) -> bool:
-        """Whether every frame is with the sink: whoever receives now must copy."""
+        """Whether the sink has all frames: a response that arrives now must be copied."""
         return self.shared and self._current < 0 and self._free() < 0
 
     def held_back(self) -> list[int]:
-        """The numbers of partitions of which the sink takes no more at present."""
+        """The numbers of the partitions that the sink holds back now."""
         found: list[int] = []
         if self._map is None:
             return found
@@ -134,9 +136,9 @@ class Frames:
         return found
 
     def _free(self, first: int = 0) -> int:
-        """The lowest free frame from ``first`` on, -1 when there is none.
+        """The lowest free frame from ``first`` on, -1 if there is none.
 
-        The lowest was used last: it is still in the processor's cache.
+        The lowest was used last, so it is still in the processor's cache.
         """
         if self._map is None:
             return -1
@@ -162,7 +164,7 @@ class Frames:
     def store(self, pieces: Iterable[memoryview | bytes], size: int) -> Reference | None:
         """Copy ``pieces`` (``size`` bytes in all) into a frame of their own and hand it over.
 
-        None when no frame is free or fits; the newest view stays as it is.
+        None if no frame is free or large enough; the newest view does not change.
         """
         if not _SHARED_FROM_BYTES <= size <= self.frame_bytes or not self.shared:
             return None
@@ -177,17 +179,17 @@ class Frames:
         return [number, 0, size]
 
     def hand_over(self, start: int, size: int) -> Reference:
-        """Give the newest view's frame to the sink: ``size`` bytes of it, from ``start`` on."""
+        """Pass the newest view's frame to the sink: ``size`` bytes of it, from ``start`` on."""
         number, self._current = self._current, -1
         self._view[_STATES_AT + number] = 1
         return [number, start, size]
 
     def close(self) -> None:
-        """Let go of the memory; the sink keeps what it still needs."""
+        """Release the memory; the sink keeps what it still needs."""
         self._view.release()
         self._view = memoryview(b"")
         if self._map is not None:
-            with contextlib.suppress(BufferError):  # a view of the last answer is still around
+            with contextlib.suppress(BufferError):  # a view of the last response still exists
                 self._map.close()
             self._map = None
         if self._fd >= 0:
@@ -196,7 +198,7 @@ class Frames:
 
 
 class _Lease:
-    """One frame in the sink's hands, for as long as any view of its bytes is referenced."""
+    """One frame that the sink uses, for as long as any view of its bytes exists."""
 
     __slots__ = ("_number", "_reader")
 
@@ -210,10 +212,10 @@ class _Lease:
 
 
 class FrameReader:
-    """The sink's side. ``leases``: frames not handed back yet."""
+    """The sink's side. ``leases``: frames that are not freed yet."""
 
     def __init__(self, note: SharedMemory) -> None:
-        """Map what `Frames.note` describes. Raises OSError or ValueError when that fails."""
+        """Map what `Frames.note` describes. Raises OSError or ValueError if that fails."""
         process, descriptor, token, self._frame_bytes, partitions = note
         self.leases = 0
         self._first_at = _first_frame_at(partitions)
@@ -239,17 +241,17 @@ class FrameReader:
         return memoryview(leased).cast("B")  # Arrow's views are of signed bytes
 
     def hold_back(self, partition: int, held: bool) -> None:
-        """Have the source ask for no more of ``partition``, by its number, or go on with it."""
+        """Make the source stop fetching ``partition`` (its number), or continue with it."""
         self._map[_HELD_BACK_AT + partition] = held
 
     def free(self, number: int) -> None:
-        """Hand a frame back to the source."""
+        """Return a frame to the source."""
         self.leases -= 1
         self._map[_STATES_AT + number] = 0
 
 
 def map_frames(note: SharedMemory | None) -> FrameReader | None:
-    """The memory shared with the source, when it is within reach."""
+    """Map the memory that the source shares; None if it is out of reach."""
     if note is None:
         return None
     try:

@@ -1,11 +1,11 @@
-"""The pipes between a Python worker and Spark's JVM, so that nothing waits in a buffer.
+"""The pipes between a Python worker and Spark's JVM, used so that nothing waits in a buffer.
 
-PySpark writes a worker's rows into a buffered file that it flushes when the task is over: the end
-of each message would stay behind until the next one. And it waits for rows without looking at
-anything else. `data.workers.daemon` shows every worker's files to this module:
-`data.read.slot_reader` flushes after each row, and `data.write.slot_sink` takes in acknowledgements
-until the next row is there. A worker that another daemon started (a cluster whose workers cannot
-import ours) has no such files: there rows are pushed out by more rows.
+PySpark writes a worker's rows into a buffered file that it flushes only when the task has ended. So
+the end of each message would stay in the buffer until the next message. And while PySpark waits for
+rows, it does nothing else. `data.workers.daemon` gives every worker's files to this module:
+`data.read.slot_reader` flushes after each row, and `data.write.slot_sink` processes
+acknowledgements until the next row arrives. A worker that another daemon started (on a cluster
+whose workers cannot import ours) has no such files: there, more rows push the earlier ones out.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ __all__ = ["abandoned", "flush", "input_fd", "watched"]
 _OUTPUT_BUFFER_BYTES = 64 * 1024
 
 _files: tuple[BinaryIO, BinaryIO] | None = None
-_input: select.poll | None = None  # of the first of them, made once: it is asked all the time
+_input: select.poll | None = None  # of the first file; created once, because it is polled often
 
 
 def watched(worker_main: Callable[..., Any]) -> Callable[..., Any]:
-    """PySpark's ``worker.main(infile, outfile)``, with both files known to this module."""
+    """PySpark's ``worker.main(infile, outfile)``; this module gets to know both files."""
 
     def main(infile: BinaryIO, outfile: BinaryIO) -> Any:
         global _files, _input  # noqa: PLW0603  (a worker process runs one main at a time)
-        # ``spark.buffer.size`` is small for the JVM's sake, and that no whole row hides in the
-        # buffer of ``infile``. A row that is written piece by piece should leave as a whole.
+        # ``spark.buffer.size`` is small because of the JVM, and so that no whole row stays in the
+        # buffer of ``infile``. A row that is written in pieces should leave as a whole.
         outfile.flush()
         with os.fdopen(os.dup(outfile.fileno()), "wb", _OUTPUT_BUFFER_BYTES) as wide:
             _files, _input = (infile, wide), select.poll()
-            _input.register(infile, 0)  # hang-ups are always told
+            _input.register(infile, 0)  # hang-ups are always reported
             try:
                 return worker_main(infile, wide)
             finally:
@@ -43,7 +43,7 @@ def watched(worker_main: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def flush() -> bool:
-    """Send what the worker has written so far; False where that cannot be done."""
+    """Send what the worker has written so far; False if the output is unknown."""
     if _files is None:
         return False
     _files[1].flush()
@@ -53,7 +53,7 @@ def flush() -> bool:
 def abandoned() -> bool:
     """Whether Spark has hung up: it gave up this attempt of the task, or its JVM is gone.
 
-    What still waits to be read was read by nobody else, but will be: by the next attempt.
+    The next attempt will read again what is still unread here.
     """
     if _input is None:
         return False
@@ -61,7 +61,7 @@ def abandoned() -> bool:
 
 
 def input_fd() -> int:
-    """The descriptor on which the worker's next rows arrive, -1 when it is not known.
+    """The descriptor on which the worker's next rows arrive, -1 if it is unknown.
 
     No whole row is in the buffer behind it: rows are larger than ``spark.buffer.size``.
     """

@@ -1,1 +1,1 @@
-"""Spark itself: its session, its JVM, its files, and its end."""
+"""Spark itself: its session, its JVM, its files, and how it ends."""

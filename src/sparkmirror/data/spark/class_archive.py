@@ -1,10 +1,10 @@
 """A shared class archive for Spark's JVM: loading its classes is most of its start.
 
-The first run of a Spark and Java version has the JVM write down which classes it loads. Once the
-mirror runs, Java turns that list into an archive ("static CDS") in the cache, at the lowest
-priority, beside the mirror, and only on a machine that has a processor to spare; later runs map
-it. An archive that does not fit (another Java, other jars) is passed over by the JVM; the key of
-its name makes that rare.
+In the first run of a Spark and Java version, the JVM records which classes it loads. Once the
+mirror runs, Java turns that list into an archive ("static CDS") in the cache. It does so beside the
+mirror, at the lowest priority, and only if the machine has a processor to spare. Later runs map the
+archive. The JVM ignores an archive that does not fit (another Java, other jars); the key in its
+name makes that rare.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["ClassArchive", "Recorder", "class_path"]
 
 log = logging.getLogger(__name__)
 
-# By then the mirror has loaded what it needs, and nobody waits for its first record.
+# By then the mirror has loaded what it needs, and nobody waits for its first record any more.
 _SETTLED_S = 30.0
 _DUMP_S_MAX = 300.0
 _POLL_S = 0.2
@@ -51,7 +51,7 @@ class ClassArchive:
 
     @classmethod
     def find(cls, java: JavaHome) -> ClassArchive | None:
-        """The archive for the PySpark that is installed; None where there is no cache."""
+        """The archive for the installed PySpark; None if there is no cache directory."""
         try:
             cache, jars = cache_directory("classes"), _jars()
             entries = sorted(
@@ -66,18 +66,18 @@ class ClassArchive:
         return cls(java, cache / f"spark-{version('pyspark')}-{key}.jsa")
 
     def options(self, class_list: Path) -> list[str]:
-        """JVM options: use the archive, or write down in ``class_list`` what belongs into it."""
+        """JVM options that use the archive, or record in ``class_list`` what belongs into it."""
         if not self.path.is_file():
             return [f"-XX:DumpLoadedClassList={class_list}"]
-        if self.path.stat().st_size == 0:  # our own mark: this Java cannot write one
+        if self.path.stat().st_size == 0:  # our own mark: this Java cannot write an archive
             return []
         return ["-Xshare:auto", *QUIET_ARCHIVES, f"-XX:SharedArchiveFile={self.path}"]
 
 
 class Recorder:
-    """Makes the archive beside a run, unless another run does; ``close`` gives up what is undone.
+    """Creates the archive beside a run, unless another run does; ``close`` stops unfinished work.
 
-    ``class_path``: that of the JVM which wrote ``class_list``; asked for when it is needed.
+    ``class_path`` returns that of the JVM which wrote ``class_list``; it is called when needed.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Recorder:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and leave no process and no half of an archive."""
+        """Stop; leave no process and no partial archive."""
         self._closing.set()
         self._thread.join(2)
         self._class_list.unlink(missing_ok=True)
@@ -107,7 +107,7 @@ class Recorder:
     def _run(self) -> None:
         wait_s = self._after_s
         while not self._closing.wait(wait_s):
-            # At the lowest priority it would not be ready in time, and be begun again by each run.
+            # At the lowest priority, it would not be ready in time, and each run would start again.
             if not self._busy():
                 break
             wait_s = _BUSY_POLL_S
@@ -122,7 +122,7 @@ class Recorder:
             return
         try:
             self._make(part)
-        except Exception as error:  # the mirror runs as well without
+        except Exception as error:  # the mirror also runs without it
             log.debug("the class archive was not made: %s", error)
         finally:
             part.unlink(missing_ok=True)
@@ -131,7 +131,7 @@ class Recorder:
     def _make(self, part: Path) -> None:
         class_path = self._class_path()
         wanted = part.with_suffix(".list")
-        # The JVM goes on writing: its last line may be half a one.
+        # The JVM continues to write, so the last line may be incomplete.
         text = self._class_list.read_text(encoding="utf-8", errors="replace")
         wanted.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
         made = part.with_suffix(".made")
@@ -144,7 +144,7 @@ class Recorder:
         try:
             code = self._dump(command)
             if code is None:
-                return  # the run is over: another one will make it
+                return  # the run ends, or Java took too long: another run will create it
             if code == 0 and made.is_file():
                 made.replace(self._archive.path)
             else:
@@ -173,7 +173,7 @@ class Recorder:
 
 
 def _machine_is_busy() -> bool:
-    """Whether, over the last minute, more wanted to run than there are processors."""
+    """Whether, over the last minute, more tasks wanted to run than there are processors."""
     return os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
@@ -184,7 +184,7 @@ def class_path(spark: SparkSession) -> str:
 
 
 def _jars() -> Path:
-    """Where Spark's classes are, as its own scripts look for them."""
+    """Where Spark's classes are, found as its own scripts find them."""
     home, spec = os.environ.get("SPARK_HOME"), find_spec("pyspark")
     if home or spec is None or spec.origin is None:
         return Path(home or "") / "jars"

@@ -1,8 +1,8 @@
-"""Shipping our code and its dependencies to the executors of a Spark cluster.
+"""Ships our code and its dependencies to the executors of a Spark cluster.
 
 Executors need Python with PySpark's own requirements (pandas, pyarrow) in the version that the
-driver has. What sparkmirror adds to them, itself included, travels as one archive that Spark
-unpacks next to every executor.
+driver has. Everything else that sparkmirror needs, itself included, travels as one archive that
+Spark unpacks next to every executor.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["SHIPPED", "python_archive"]
 
 SHIPPED = ("sparkmirror", "kafka", "crc32c", "cramjam", "cryptography", "_cffi_backend")
 """Packages and modules that a plain PySpark installation lacks."""
-_OPTIONAL = ("gssapi", "decorator")  # for Kerberos; they go along where they are installed
+_OPTIONAL = ("gssapi", "decorator")  # for Kerberos; shipped if they are installed
 _UNPACKED = "sparkmirror-python"
 
 
 def python_archive(directory: Path) -> dict[str, str]:
-    """Write the archive into ``directory``; the Spark settings that ship and use it.
+    """Write the archive into ``directory``; returns the Spark settings that ship and use it.
 
-    Raises `MachineError` when a package cannot be found as files on this machine.
+    Raises `MachineError` if a package cannot be found as files on this machine.
     """
     path = directory / f"{_UNPACKED}.tar.gz"
     with tarfile.open(path, "w:gz", compresslevel=1) as archive:
@@ -45,17 +45,17 @@ def _places(name: str) -> list[Path]:
         return [Path(spec.origin)]
     if spec is None or not spec.submodule_search_locations:
         raise MachineError(
-            f"the package {name} cannot be shipped to the cluster: it is not among the files here.",
+            f"the package {name} cannot be shipped to the cluster: it is not installed as files.",
             do="Install sparkmirror with pip into a virtual environment.",
         )
     package = Path(next(iter(spec.submodule_search_locations)))
-    # Wheels with compiled parts keep the libraries they need in a neighbour of that name.
+    # Wheels with compiled parts keep their libraries in a directory beside them, with that name.
     libraries = package.parent / f"{name}.libs"
     return [package, libraries] if libraries.is_dir() else [package]
 
 
 def _metadata(name: str) -> set[Path]:
-    """The distribution's own description: some packages look up their version there."""
+    """The distribution's metadata directories: some packages look up their version there."""
     found = set()
     for distribution in importlib.metadata.packages_distributions().get(name, []):
         for file in importlib.metadata.files(distribution) or []:

@@ -1,10 +1,10 @@
-"""Who may talk to Spark's ports, and who can listen on the way.
+"""Who may connect to Spark's ports, and who can read their traffic.
 
-Spark's JVM reads Java objects from whoever connects to it, and tells an executor all settings, the
-key of the sealed client properties among them. So its ports are on this machine's loopback address
-and want a login where the master is local. With other masters they want a login and encrypt, as
-far as the master lets us decide that: a standalone master and its workers have to be told the
-same. Without that no secret goes there.
+Spark's JVM reads Java objects from whoever connects to it. It sends an executor all settings,
+including the key of the sealed client properties. So with a local master, its ports are on this
+machine's loopback address and require a login. With other masters, they require a login and
+encrypt, as far as the master lets us decide that: a standalone master and its workers must have the
+same settings. Otherwise, no secret is sent there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _LOCAL = re.compile(r"local(?:\[[^\]]*\])?")
-# These make a secret for each application and bring it to its executors by themselves.
+# These create a secret for each application and send it to its executors.
 _OWN_SECRETS = ("yarn", "k8s://")
 _AUTHENTICATE = "spark.authenticate"
 _SECRET = "spark.authenticate.secret"  # noqa: S105  (the setting's name)
@@ -48,50 +48,51 @@ _LOCAL_ONLY = {
 }
 _ENCRYPTED = {_AUTHENTICATE: "true", _CRYPTO: "true", _FALLBACK: "false"}
 _ANY_PORT = 9  # a route does not depend on it
-# Spark's own idea of a setting that nobody should see, and its default.
+# Spark's own default for settings that nobody should see.
 _WITHHELD = re.compile(r"secret|password|token", re.IGNORECASE)
 
 
 def is_local(master: str) -> bool:
-    """Whether all of Spark is in this machine's one JVM."""
+    """Whether all of Spark runs in one JVM on this machine."""
     return _LOCAL.fullmatch(master.strip()) is not None
 
 
 def own_settings(master: str) -> dict[str, str]:
-    """What we set by ourselves before Spark starts."""
+    """The settings that we add before Spark starts."""
     if is_local(master):
-        return dict(_LOCAL_ONLY)  # Spark makes the secret
+        return dict(_LOCAL_ONLY)  # Spark creates the secret
     return dict(_ENCRYPTED) if master.strip().startswith(_OWN_SECRETS) else {}
 
 
 def driver_host(master: str, brokers: Iterable[str]) -> str:
-    """The address of this machine that executors reach: the one on its way to the master.
+    """The address of this machine that executors can reach: the one on the route to the master.
 
-    What the machine's own name resolves to is no help: on many machines that is 127.0.1.1, and a
-    remote executor would connect to itself. ``brokers``: ``host:port`` of Kafka, for masters
-    without an address of their own (yarn). Empty when nothing is found: then Spark looks.
+    The address that the machine's own name resolves to is no help: on many machines it is
+    127.0.1.1, and a remote executor would connect to itself. ``brokers``: ``host:port`` of Kafka,
+    for masters without an address of their own (yarn). Empty if nothing is found: then Spark
+    decides.
     """
     named = [one.rpartition("://")[2] for one in master.split(",")] if "://" in master else []
     for server in (*named, *brokers):
         try:
             host = urlsplit(f"//{server}").hostname or ""
             found = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM) if host else []
-        except (OSError, ValueError):  # no such name, no address
+        except (OSError, ValueError):  # unknown name, no address
             continue
         for family, kind, _, _, address in found:
             try:
                 with socket.socket(family, kind) as asked:
-                    asked.connect(address)  # nothing is sent: it only chooses a route
+                    asked.connect(address)  # sends nothing: it only chooses a route
                     own: str = asked.getsockname()[0]
             except OSError:
                 continue
-            # Spark puts a port behind it.
+            # Spark appends a port.
             return f"[{own}]" if ":" in own else own
     return ""
 
 
 def check_local(given: Mapping[str, str]) -> None:
-    """Refuse what would open a local Spark to others, and name what shows it to them.
+    """Refuse settings that open a local Spark to others; warn if others can see its UI.
 
     ``given``: the user's own settings. Raises `ConfigError`.
     """
@@ -100,7 +101,7 @@ def check_local(given: Mapping[str, str]) -> None:
         if value is None or (_on(given, key) if key == _AUTHENTICATE else _loopback(value)):
             continue
         raise ConfigError(
-            f"{key}={value} would open Spark's ports to others, who need no login there."
+            f"{key}={value} would open Spark's ports to others without a login."
             if key == _AUTHENTICATE
             else f"{key}={value} would let other machines reach Spark's ports.",
             where="--conf",
@@ -116,7 +117,7 @@ def check_local(given: Mapping[str, str]) -> None:
 def secrets_of(settings: MirrorSettings) -> list[str]:
     """The clusters whose client properties hold a secret that Spark's executors get, in order.
 
-    Also the targets of flows whose claims are signed.
+    These include the targets of flows whose claims are signed.
     """
     found = {
         client.alias: None
@@ -131,14 +132,14 @@ def secrets_of(settings: MirrorSettings) -> list[str]:
 def cluster_settings(
     master: str, effective: Mapping[str, str], secret_of: Iterable[str]
 ) -> dict[str, str]:
-    """What to add to ``effective``, all settings that count, for a master that is not local.
+    """The settings to add to ``effective`` (all that apply) for a master that is not local.
 
-    ``secret_of``: the clusters whose secrets the executors get. Raises `ConfigError` when these
-    would not be safe on the way.
+    ``secret_of``: the clusters whose secrets the executors get. Raises `ConfigError` if these would
+    not be safe in transit.
     """
     added = {}
     if _SECRET in effective:
-        # Who has agreed on a secret with the cluster wants it used.
+        # A user who shares a secret with the cluster wants it used.
         added = {key: value for key, value in _ENCRYPTED.items() if key not in effective}
     found = {**effective, **added}
     lacking = [] if _on(found, _AUTHENTICATE) else [f"{_AUTHENTICATE} true"]
@@ -153,12 +154,12 @@ def cluster_settings(
     where = f"master {master}"
     if clusters:
         raise ConfigError(
-            "Who reaches Spark's ports or listens on its network could read the secrets of "
-            f"{_listed(clusters)}.",
+            "Anybody who connects to Spark's ports or listens on its network could read the "
+            f"secrets of {_listed(clusters)}.",
             where=where,
             do="Put these lines into conf/spark-defaults.conf of the Spark cluster's master and"
-            f" workers and of this machine, and start them anew: {'; '.join(lacking)}. In place of"
-            f" spark.network.crypto, {_TLS} true with its stores does, too.",
+            f" workers and of this machine, and restart them: {'; '.join(lacking)}. Instead of"
+            f" spark.network.crypto, you may use {_TLS} true with its stores.",
         )
     log.warning(
         "%s: anybody who reaches Spark's ports can read and change what it does, since these"
@@ -170,7 +171,7 @@ def cluster_settings(
 
 
 def withheld(settings: Mapping[str, str]) -> set[str]:
-    """The keys that must not stand on a command line."""
+    """The keys that must not be on a command line."""
     return {key for key in settings if _WITHHELD.search(key)}
 
 

@@ -1,8 +1,8 @@
-"""Whether a query whose slots were told to end has come to rest.
+"""Whether a query whose slots were told to end is idle.
 
-Spark calls a trigger over when the sink's commit is, for which it starts a Python process of its
-own. Our commit has no work: all that counts is done when the last task is. On a busy machine the
-process alone would take longer than a drain may.
+Spark ends a trigger only after the sink's commit, for which it starts a Python process. Our commit
+has nothing to do: all work is done when the last task has ended. On a busy machine, that process
+alone would take longer than a drain may.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Rest"]
 
-# A job that was just planned may not have begun. Its slots would end at once, but a task should
-# not be killed where it need not be.
+# A job that was just planned may not have begun. Its slots would end at once, but no task should be
+# killed without need.
 _QUIET_S = 0.5
 
 
 class Rest:
-    """Looks at one query after a drain; ask it every moment."""
+    """Checks one query after a drain; poll `busy`."""
 
     def __init__(
         self,
@@ -52,10 +52,11 @@ class Rest:
         return now_s - self._quiet_since_s < _QUIET_S
 
     def _tasks_ended(self) -> bool:
-        """Whether the newest epoch's job has ended well. After one that failed, the query itself
-        says why when it ends.
+        """Whether the newest epoch's job has succeeded.
+
+        If it failed, the query reports why when it ends.
         """
-        # The group is how Spark cancels a query's jobs.
+        # Spark puts all jobs of a query into one group, to cancel them.
         jobs = self._tracker.getJobIdsForGroup(str(self._query.runId))
         if not jobs:
             return False

@@ -1,10 +1,10 @@
-"""A query that lost one of its processes is started again, within the Spark that still runs.
+"""Restarts a query that lost one of its processes, within the Spark application that still runs.
 
-Spark runs a failed task again by itself, but it ends a whole query when its planner is gone (a
-Python process that the kernel may kill for its memory like any other). Positions are in Kafka, so
-starting the query anew costs a pause of seconds, where a new run costs the start of Spark. The same
-goes for a task that ends to be mended (`data.spark.failures.mends_itself`): Spark counts that as a
-failure, and ends the query after eight in one epoch.
+Spark itself retries a failed task. But it ends a whole query if its planner is gone (a Python
+process that the kernel may kill to free memory, like any other). Positions are in Kafka, so to
+restart the query costs a pause of seconds; a new run would also have to start Spark. The same goes
+for a task that ends for a repair (`data.spark.failures.mends_itself`): Spark counts that as a
+failure, and ends the query after eight of them in one epoch.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["REVIVALS_MAX", "REVIVALS_WITHIN_S", "Revival", "Revivals"]
 log = logging.getLogger(__name__)
 
 REVIVALS_MAX, REVIVALS_WITHIN_S = 5, 300.0
-"""What fails more often than this will not be mended by trying."""
+"""A query that fails more often than this is not restarted: retries will not repair it."""
 
 
 class Revival:
-    """One query on its way back, in a thread of its own: starting it takes seconds."""
+    """Restarts one query on a thread of its own, because that takes seconds."""
 
     def __init__(self, start: Callable[[], StreamingQuery]) -> None:
         self.query: StreamingQuery | None = None
@@ -45,21 +45,21 @@ class Revival:
 
     @property
     def done(self) -> bool:
-        """Whether the query runs again, or cannot be started."""
+        """Whether the query runs again, or could not be started."""
         return not self._thread.is_alive()
 
 
 class Revivals:
-    """How often queries were started again. ``clock`` returns monotonic seconds."""
+    """Counts how often queries were restarted. ``clock`` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._times: dict[str, deque[float]] = {}
 
     def allow(self, flow: str, why: object) -> bool:
-        """Whether the query of ``flow``, which ended because of ``why``, is to be started again.
+        """Whether to restart the query of ``flow``, which ended because of ``why``.
 
-        An answer of True counts as a start.
+        A result of True counts as a restart.
         """
         now = self._clock()
         times = self._times.setdefault(flow, deque())
@@ -68,5 +68,5 @@ class Revivals:
         if len(times) >= REVIVALS_MAX:
             return False
         times.append(now)
-        log.warning("flow %s: its query has ended and is started again (%s)", flow, why)
+        log.warning("flow %s: its query has ended and is restarted (%s)", flow, why)
         return True

@@ -1,4 +1,4 @@
-"""Spark itself: its settings, its JVM, the processes beside it, and their end."""
+"""Spark itself: its settings, its JVM, the processes beside it, and how they end."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ _TASK_ATTEMPTS = 8
 
 
 def _local_master(master: str, slots: int, cores: int) -> str:
-    """``local[N,attempts]`` with a thread for every slot; other masters stay as they are.
+    """``local[N,attempts]`` with a thread for every slot; other masters are not changed.
 
-    A slot holds its thread for the whole epoch, so fewer threads than slots would leave some
-    partitions unmirrored for as long.
+    A slot holds its thread for the whole epoch. With fewer threads than slots, some partitions
+    would not be mirrored in that time.
     """
     match = _LOCAL.fullmatch(master.strip())
     if match is None:
@@ -72,9 +72,9 @@ def _spark_settings(
         "spark.master": _local_master(master, slots, cores),
         "spark.app.name": "sparkmirror",
         "spark.ui.enabled": "false",
-        "spark.ui.killEnabled": "false",  # who has it shown lets everybody see, not end, what runs
+        "spark.ui.killEnabled": "false",  # the UI has no login: others may look, but not end jobs
         # Rows must not wait in buffers between Python and the JVM: with the defaults (64 KiB)
-        # they did, for seconds.
+        # they waited for seconds.
         "spark.buffer.size": "256",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "2",
         "spark.python.worker.reuse": "true",
@@ -85,38 +85,38 @@ def _spark_settings(
         "spark.speculation": "false",
         "spark.sql.streaming.minBatchesToRetain": "2",
         "spark.sql.streaming.pollingDelay": "100ms",
-        # What a stopped query still does is of no use: all that counts is in Kafka.
+        # A stopped query need not finish its work: everything that counts is in Kafka.
         "spark.sql.streaming.stopTimeout": "1000",
         "spark.sql.streaming.numRecentProgressUpdates": "2",
         "spark.sql.adaptive.enabled": "false",
-        # Several flows run side by side; their tasks must not queue behind one another.
+        # Several flows run side by side; the tasks of one must not queue behind those of another.
         "spark.scheduler.mode": "FAIR",
         "spark.driver.memory": "1g",
         "spark.sql.warehouse.dir": f"file://{(work_dir / 'warehouse').absolute()}",
         "spark.driver.extraJavaOptions": " ".join(
             [
                 f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}",
-                # The JVM only moves bytes: a small young generation and a serial-like pause are
-                # worth more than throughput of the collector.
+                # The JVM only moves bytes. A simple collector is enough, which uses no processor
+                # time while it does not collect.
                 "-XX:+UseParallelGC",
-                # It carries a few hundred rows a second: the second compiler would take minutes
-                # to come to them, and processor time from the start.
+                # The JVM carries a few hundred rows per second. The second compiler would take
+                # minutes until it compiles their code, and processor time from the start.
                 "-XX:TieredStopAtLevel=1",
                 "-Dio.netty.tryReflectionSetAccessible=true",
             ]
         ),
     }
     if any(flow.records.used for flow in settings.flows):
-        # Else Spark would write rows to the transform until a pipe is full before it reads what
-        # came of the first: with rows of a few hundred bytes, for minutes.
+        # Otherwise Spark would write rows to the transform until a pipe is full, before it reads
+        # the results of the first ones: with rows of a few hundred bytes, for minutes.
         conf["spark.python.udf.pipelined.enabled"] = "true"
     return conf | own_settings(master)
 
 
 class Spark:
-    """One Spark application and what it needs; `open` starts it, `close` ends all of it.
+    """One Spark application and what it needs. `open` starts it, `close` ends all of it.
 
-    ``key``: what client properties are sealed with. ``work_dir`` takes logs and the disposable
+    ``key``: the key that seals client properties. ``work_dir`` holds logs and the disposable
     checkpoints.
     """
 
@@ -131,7 +131,7 @@ class Spark:
     ) -> None:
         self._settings = settings
         self._user_conf = dict(spark_conf)
-        # Who may reach Spark's ports depends on it, so there is one.
+        # Who may reach Spark's ports depends on the master, so there is one value for it.
         self._master = self._user_conf.pop("spark.master", master)
         self._work_dir = work_dir
         self._key = key
@@ -143,23 +143,23 @@ class Spark:
 
     @property
     def log_path(self) -> Path:
-        """Where Spark's own words are."""
+        """The file with Spark's own log."""
         return self._work_dir / SPARK_LOG_FILE_NAME
 
     def open(self) -> SparkSession:
-        """Start it. Raises `MirrorError`."""
+        """Start the application. Raises `MirrorError`."""
         self._session = session = self._start()
         if self._classes is not None and self._class_list.exists():
             self._recorder = Recorder(self._classes, self._class_list, partial(class_path, session))
         return session
 
     def settle(self) -> None:
-        """Nothing is measured or recorded any more: the end is near."""
+        """Stop recording classes, because the application is about to end."""
         if self._recorder is not None:
             self._recorder.close()
 
     def close(self) -> None:
-        """End the application, the JVM and the processes beside it; what is gone already is."""
+        """End the application, the JVM and the processes beside it, as far as they still run."""
         if self._session is not None:
             with contextlib.suppress(Exception):  # a JVM that is gone has stopped
                 self._session.stop()
@@ -183,10 +183,11 @@ class Spark:
         java = find_java()
         os.environ.update(java_environment(java))
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        # Slots load our modules at every start; a machine-wide "write no bytecode" would make
-        # each of them compile again.
+        # Slots load our modules at every start. With a machine-wide "write no bytecode", each of
+        # them would compile these again.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        # What Spark runs lies there, what it believes in the other one: both are ours alone.
+        # Spark runs files of the first directory and trusts those of the other one: both must be
+        # this user's alone.
         private_directory(self._work_dir.parent, (self._work_dir.name,))
         self._scratch = Scratch.make()
         (self._scratch.path / "log4j2.properties").write_text(
@@ -231,7 +232,7 @@ class Spark:
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
         spark_conf = SparkConf(loadDefaults=False)
-        # What the gateway is given stands on its command line.
+        # Everything that the gateway gets is visible on its command line.
         late = withheld(conf)
         for key, value in conf.items():
             if key not in late:
@@ -239,7 +240,7 @@ class Spark:
         gateway: Any = None
         try:
             with self.log_path.open("ab") as output:
-                # A session of its own: the terminal's Ctrl+C is for us, Spark is told to drain.
+                # A session of its own: the terminal's Ctrl+C must reach only us; Spark drains.
                 gateway = launch_gateway(  # type: ignore[no-untyped-call]
                     conf=spark_conf,
                     popen_kwargs={
@@ -260,14 +261,14 @@ class Spark:
             raise MachineError(
                 f"Spark does not start ({error}).",
                 where=f"master {conf['spark.master']}",
-                do=f"Its own words are in {self.log_path}.",
+                do=f"Its log is in {self.log_path}.",
             ) from error
         _log_server_errors(spark)
         self._check_slots(spark)
         return spark
 
     def _close_ports(self, spark_conf: SparkConf, gateway: Any) -> None:
-        """The settings that keep others off a cluster's network; then the key. `ConfigError`."""
+        """Add the settings that protect a cluster's network; then the key. Raises `ConfigError`."""
         defaults = gateway.jvm.org.apache.spark.SparkConf()  # with those of spark-defaults.conf
         found = {each._1(): each._2() for each in defaults.getAll()} | dict(spark_conf.getAll())
         for key, value in cluster_settings(self._master, found, secrets_of(self._settings)).items():
@@ -275,7 +276,10 @@ class Spark:
         spark_conf.set(f"spark.executorEnv.{KEY_VARIABLE}", self._key)
 
     def _check_slots(self, spark: SparkSession) -> None:
-        """A cluster with fewer cores than slots would leave partitions unmirrored."""
+        """Raise `ConfigError` if a cluster has fewer cores than slots.
+
+        Some partitions would not be mirrored.
+        """
         if str(spark.sparkContext.master).startswith("local"):
             return
         slots = sum(flow.tasks_max for flow in self._settings.flows)
@@ -300,7 +304,7 @@ def _end_gateway(gateway: Any) -> None:
         return
     process = getattr(gateway, "proc", None)
     with contextlib.suppress(Exception):
-        # A JVM that was there before us (PYSPARK_GATEWAY_PORT) goes on after us.
+        # A JVM that was there before us (PYSPARK_GATEWAY_PORT) continues after us.
         gateway.close() if process is None else gateway.shutdown()
     if process is not None:
         process.stdin.close()
@@ -313,7 +317,7 @@ def _end_gateway(gateway: Any) -> None:
 
 
 def _log_server_errors(spark: SparkSession) -> None:
-    """One line where PySpark's server for accumulators prints a stack trace when the JVM ends."""
+    """Log one line where PySpark's accumulator server prints a stack trace when the JVM ends."""
     server: Any = getattr(spark.sparkContext, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda _request, _address: log.debug(
@@ -322,12 +326,12 @@ def _log_server_errors(spark: SparkSession) -> None:
 
 
 def _python_launcher(directory: Path, nursery: Path) -> str:
-    """A script that starts this Python without ``pyspark.zip`` on the path.
+    """Write a script that starts this Python without ``pyspark.zip`` on the path.
 
-    Modules from a zip are compiled anew by each of the dozen processes that Spark starts before
+    Modules from a zip are compiled again by each of the dozen processes that Spark starts before
     the first record; the installed package has its bytecode. Modules that Spark runs are forked
-    by the `prefork_server`. Nothing is imported from a current directory (-P). It is not in the
-    temporary directory, where some machines run no programs.
+    by the `prefork_server`. Nothing is imported from a current directory (-P). The script is not in
+    the temporary directory, because some machines forbid to run programs there.
     """
     python, knocking = (
         shlex.quote(str(each)) for each in (sys.executable, prefork_client.__file__)
@@ -354,5 +358,5 @@ def _python_launcher(directory: Path, nursery: Path) -> str:
 
 
 def _cluster_python(conf: Mapping[str, str]) -> str:
-    """The executors' Python: what the user says, else the path of this one."""
+    """The executors' Python: the one that the user names, else the path of this one."""
     return conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable

@@ -1,9 +1,10 @@
-"""A short directory for what Spark's JVM puts into the temporary one, gone with the run.
+"""A short temporary directory for Spark's JVM, which is removed with the run.
 
-A JVM that is killed leaves ``artifacts-…``, ``spark-…`` and unpacked libraries behind. They are
-made in a directory of the run's own, below ``sparkmirror-UID`` in the system's temporary one. The
-driver holds a lock in it: it is removed at the end, and by the next run when its owner is gone. Its
-path is short because Spark's Unix sockets are in it, whose paths may have 107 bytes.
+A JVM that is killed leaves ``artifacts-…``, ``spark-…`` and unpacked libraries behind. So these are
+created in a directory of the run's own, below ``sparkmirror-UID`` in the system's temporary
+directory. The driver holds a lock in it. It is removed when the run ends, or by the next run if its
+owner is gone. Its path is short, because Spark's Unix sockets are in it, and their paths may have
+107 bytes.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from sparkmirror.errors import MachineError
 __all__ = ["Scratch"]
 
 _LOCK = ".lock"
-# "/.", a UUID, ".sock", and the end of the text: what Spark adds to the directory's path.
+# What Spark adds to the directory's path: "/.", a UUID, ".sock", and the terminating zero byte.
 _PATH_BYTES_MAX = 107 - 44
-_NAME_BYTES = 8  # of what `tempfile` makes
-# Between its making and its locking a directory has no owner that could be seen.
+_NAME_BYTES = 8  # of a name that `tempfile` makes
+# A directory has no visible owner until it is locked.
 _YOUNG_S = 60.0
 
 
 class Scratch:
-    """One run's directory, and the lock that says that it is in use."""
+    """One run's directory, and the lock that shows that it is in use."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
@@ -39,9 +40,9 @@ class Scratch:
 
     @classmethod
     def make(cls, roots: tuple[Path, ...] | None = None) -> Scratch:
-        """Make a directory, and remove those of runs that are gone.
+        """Create a directory, and remove those of runs that are gone.
 
-        ``roots``: the temporary directories to try. Raises `MachineError` when none will do.
+        ``roots``: the temporary directories to try. Raises `MachineError` if none can be used.
         """
         tried = []
         for root in roots or _roots():
@@ -65,11 +66,11 @@ class Scratch:
         )
 
     def close(self) -> None:
-        """Remove the directory, with whatever is in it."""
+        """Remove the directory and everything in it."""
         shutil.rmtree(self.path, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.close(self._lock)
-        with contextlib.suppress(OSError):  # others' runs are in it
+        with contextlib.suppress(OSError):  # other runs' directories are in it
             self.path.parent.rmdir()
 
 
@@ -83,10 +84,10 @@ def _below(root: Path) -> Path:
 
 
 def _new(root: Path) -> Path:
-    """A new directory in ours. Raises ``OSError``, or `MachineError` where ours is not ours."""
+    """A new directory in ours. Raises ``OSError``, or `MachineError` if it is not ours alone."""
     while True:
         base = private_directory(root, (_below(root).name,))
-        # A run that ends meanwhile takes the base with it when it was the last one in it.
+        # A run that ends meanwhile removes the base as well, if it was the last one in it.
         with contextlib.suppress(FileNotFoundError):
             _remove_abandoned(base)
             return Path(tempfile.mkdtemp(prefix="", dir=base))
@@ -100,7 +101,7 @@ def _remove_abandoned(base: Path) -> None:
             _remove_unlocked(path)
             continue
         except OSError:
-            continue  # no directory of this kind
+            continue  # not a directory of this kind
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path, ignore_errors=True)
@@ -111,8 +112,8 @@ def _remove_abandoned(base: Path) -> None:
 
 
 def _remove_unlocked(path: Path) -> None:
-    """What is left of a directory whose lock went first, or that was never locked."""
+    """Remove what is left of a directory whose lock was removed first, or that was never locked."""
     with contextlib.suppress(OSError):
-        # Runs without a home have their work directories here, too; those have no such name.
+        # The work directories of users without a home are here, too, below "runs".
         if path.name != "runs" and time.time() - path.stat().st_mtime > _YOUNG_S:
             shutil.rmtree(path, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Message handlers: each record as a Python object, through the user's callable, and back.
+"""Message handlers: each record becomes a Python object and goes through the user's callable.
 
-MirrorMaker 1's ``--message.handler``. This is the slow way round (some microseconds for each
-record, besides what the handler itself needs), and only taken when a handler is named.
+This is MirrorMaker 1's ``--message.handler``. It is the slow path (some microseconds per record,
+besides the time of the handler itself), so it is used only if a handler is configured.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _OBJECTS_BYTES = 512
 
 
 class Handler:
-    """The user's callable, and what it takes to put its records where they belong.
+    """The user's callable, and the assignment of its records to partitions.
 
-    ``dealer``, ``partitions``: the dealer and the number of partitions of a target topic.
+    ``dealer``, ``partitions``: give the dealer and the number of partitions of a target topic.
     """
 
     def __init__(
@@ -46,9 +46,10 @@ class Handler:
         self._partitions = partitions
 
     def deal(self, chunk: Chunk, batches: memoryview) -> Iterator[tuple[int, Dealt, list[str]]]:
-        """Batches of what the handler made of ``batches``, and the topic of each of them.
+        """Batches of the records that the handler returned for ``batches``, and their topics.
 
-        In portions that bound what is in memory, each with the source offset behind it.
+        They come in portions, which limits memory. Each portion begins with the source offset after
+        it.
         """
         codec = self._flow.records.codec
         handled: list[TargetRecord] = []
@@ -99,7 +100,7 @@ class Handler:
             if found is None:
                 return ()
             listed = (found,) if isinstance(found, TargetRecord) else tuple(found)
-        except Exception as error:  # whatever the user's code does: nothing may be lost by it
+        except Exception as error:  # any error of the user's code; no record may be lost by it
             raise self._failed(chunk, record, f"{type(error).__name__}: {error}") from error
         for one in listed:
             if not isinstance(one, TargetRecord):
@@ -111,12 +112,12 @@ class Handler:
         return MirrorError(
             f"the message handler {self._name} failed at offset {record.offset} of {place}: {why}.",
             where=f"flow {self._flow.name}",
-            do="It must return TargetRecords, a list of them, or None for none. Correct it and "
-            "start again: nothing is lost.",
+            do="It must return a TargetRecord, a list of them, or None for no record. Correct it "
+            "and start again: nothing is lost.",
         )
 
     def _places(self, chunk: Chunk, handled: list[TargetRecord]) -> list[int]:
-        """Target partitions: what the handler says, else the partitioner's choice."""
+        """Target partitions: what the handler returned, else the partitioner's choice."""
         places = [chunk.partition if one.partition is None else one.partition for one in handled]
         if self._flow.records.partitioner is Partitioner.NUMBER:
             return places
@@ -133,7 +134,7 @@ class Handler:
 
 
 def _cost(key: bytes | None, value: bytes | None) -> int:
-    """What a record takes as Python objects, in bytes."""
+    """Memory that a record takes as Python objects, in bytes."""
     return _OBJECTS_BYTES + len(key or b"") + len(value or b"")
 
 

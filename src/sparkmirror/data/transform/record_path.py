@@ -1,13 +1,13 @@
-"""The record path: a Spark transform between source and sink that looks at every record.
+"""The record path: a Spark transform between source and sink that processes every record.
 
 ``rows.mapInArrow(record_path)`` takes the rows of `data.rows.rows`, whole batches as the source's
-broker had them, and gives rows of the same form: records dealt to the target topic's partitions
-(`records.partitioner`) and, with a message handler, whatever that made of them. Without a handler
-no record is ever a Python object: keys are hashed and records copied by numpy, for a whole row at
-once.
+broker had them, and returns rows of the same form. In these, records are assigned to the target
+topic's partitions (`records.partitioner`); with a message handler, they are the records that it
+returned. Without a handler, no record becomes a Python object: numpy hashes keys and copies
+records, for a whole row at once.
 
-Record bytes travel here as they do from source to sink: this worker maps the source's memory and
-has memory of its own for the sink (`data.rows.shared_frames`).
+Record bytes travel as they do from source to sink: this worker maps the source's memory and has
+memory of its own for the sink (`data.rows.shared_frames`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["record_path"]
 
 log = logging.getLogger(__name__)
 
-# As much as the sink can have in one piece; a larger row goes through the JVM.
+# The most that the sink can map in one piece; a larger row goes through the JVM.
 _FRAME_BYTES = 8 * 1024 * 1024
 _STARVED_S = 0.002
 _STARVED_S_MAX = 5.0
@@ -48,7 +48,7 @@ def record_path(flow_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[p
 
 
 class _RecordPath:
-    """One task's records."""
+    """The records of one task."""
 
     def __init__(self, flow: FlowSettings) -> None:
         self._flow = flow
@@ -62,7 +62,7 @@ class _RecordPath:
             self._handler = Handler(flow, self._dealer, self._counts.of)
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row for each, in the messages that `data.rows.rows` describes."""
+        """The rows for ``batches``, in the messages that `data.rows.rows` describes."""
         try:
             for batch in batches:
                 quiet = True
@@ -118,7 +118,7 @@ class _RecordPath:
                 for end, dealt, topics in self._deal(chunk, batches):
                     one = _chunk(chunk, before, end, dealt, topics)
                     before = end
-                    # What fits one frame goes together; what unpacks to more, bit by bit.
+                    # Portions that fit into one frame together travel as one row.
                     if made and size + one.size > _FRAME_BYTES:
                         yield from self._send(made, pieces, notes)
                         made, pieces, size, notes = [], [], 0, None
@@ -128,7 +128,7 @@ class _RecordPath:
             except BatchError as error:
                 notes = self._stop(chunk, error, notes or SlotNotes())
             del batches
-        del records  # the source may use its frame again
+        del records  # lets the source use its frame again
         if made or notes is not None:
             yield from self._send(made, pieces, notes)
 
@@ -140,7 +140,7 @@ class _RecordPath:
         yield from out(build_row(made, _NOTHING, pieces, notes, self._frames if made else None))
 
     def _deal(self, chunk: Chunk, batches: memoryview) -> Iterator[tuple[int, Dealt, list[str]]]:
-        """New batches in portions: (source offset behind it, batches, their topics if others)."""
+        """New batches in portions: (source offset after it, batches, topics from a handler)."""
         if not len(batches):
             yield chunk.next_offset, Dealt([], [], 0, -1), []
             return
@@ -174,7 +174,7 @@ class _RecordPath:
         return dealer
 
     def _stop(self, chunk: Chunk, error: BatchError, notes: SlotNotes) -> SlotNotes:
-        """A partition that cannot be read stops, as on the raw path; the others go on."""
+        """Stop a partition that cannot be read, as without the record path; the others continue."""
         log.error("%s-%d: %s", chunk.topic, chunk.partition, error)
         self._stopped.add((chunk.topic, chunk.partition))
         source = TopicPartition(chunk.topic, chunk.partition)
@@ -182,14 +182,14 @@ class _RecordPath:
         return replace(notes, halts=(*notes.halts, halt))
 
     def _await_frame(self) -> None:
-        """Let the sink hand a frame back rather than send megabytes through the JVM."""
+        """Wait until the sink frees a frame: that is better than megabytes through the JVM."""
         deadline = time.monotonic() + _STARVED_S_MAX
         while self._frames.starved and time.monotonic() < deadline:
             time.sleep(_STARVED_S)
 
 
 def _chunk(chunk: Chunk, base: int, end: int, dealt: Dealt, topics: list[str]) -> Chunk:
-    """What became of the source's records from ``base`` on, up to ``end``."""
+    """The chunk for the source's records from ``base`` up to ``end``."""
     targets: list[Any] = list(dealt.partitions)
     for index, topic in enumerate(topics):
         if topic != chunk.remote_topic:
@@ -208,7 +208,7 @@ def _chunk(chunk: Chunk, base: int, end: int, dealt: Dealt, topics: list[str]) -
 
 
 class _PartitionCounts:
-    """How many partitions the target's topics have, as Java's producer sees it: from metadata."""
+    """Partition counts of target topics, from metadata, as Java's producer gets them."""
 
     def __init__(self, flow: FlowSettings) -> None:
         self._routes = Routes(flow.target)
@@ -217,12 +217,12 @@ class _PartitionCounts:
         self._flow = flow
 
     def follow(self, topics: set[str]) -> None:
-        """Topics that will be asked for."""
+        """Request metadata of ``topics`` early."""
         if self._needed:
             self._routes.add_topics(topics)
 
     def of(self, topic: str) -> int:
-        """The number of partitions; waits for a target that does not tell."""
+        """The number of partitions; waits for a target that does not report it."""
         self._routes.add_topics([topic])
         told_at = float("-inf")
         while True:
@@ -236,7 +236,7 @@ class _PartitionCounts:
             if time.monotonic() - told_at > 30.0:
                 told_at = time.monotonic()
                 error = Unreachable(
-                    f"nobody tells how many partitions {topic} has: waiting.",
+                    f"the partition count of {topic} is unavailable; retrying.",
                     where=f"cluster {self._flow.target.alias}",
                 )
                 log.warning("%s", error)

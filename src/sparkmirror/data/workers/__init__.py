@@ -1,1 +1,1 @@
-"""Where Spark's Python processes come from."""
+"""How Spark's Python processes are started."""

@@ -1,13 +1,13 @@
 """Spark's Python daemon, with the pipeline's modules loaded before it forks workers.
 
-``python -m sparkmirror.data.workers.daemon WORKER_MODULE`` is how Spark starts it
-(``spark.python.daemon.module``). Without it each of a flow's workers, two per slot, would spend a
-CPU second on the same imports and keep a copy of them in memory of its own.
+Spark starts it as ``python -m sparkmirror.data.workers.daemon WORKER_MODULE``
+(``spark.python.daemon.module``). Without it, each of a flow's workers, two per slot, would spend a
+CPU second on the same imports and keep its own copy of them in memory.
 
-Spark also puts ``pyspark.zip`` in front of the installed package. Modules from a zip are compiled
-anew in each process, a second of CPU every time. (On ``local[*]`` the launcher that
-`data.spark.session` writes drops it for Spark's planning processes, which have a daemon of their
-own; there this module is not even loaded, but forked by `prefork_server`.)
+Spark also puts ``pyspark.zip`` before the installed package. Modules from a zip are compiled again
+in each process, which takes a CPU second every time. (On ``local[*]``, the launcher that
+`data.spark.session` writes removes it for Spark's planning processes, which have a daemon of their
+own. There, this module is not even loaded, but forked by `prefork_server`.)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PRELOADED = (
 
 
 def prefer_installed_pyspark() -> None:
-    """Take ``pyspark.zip`` off the path where the installed package, with bytecode, is there."""
+    """Remove ``pyspark.zip`` from the path if the installed package, with bytecode, is there."""
     rest = [entry for entry in sys.path if not entry.endswith(("pyspark.zip", "-src.zip"))]
     finder = importlib.machinery.PathFinder
     if all(finder.find_spec(name, rest) is not None for name in ("pyspark", "py4j")):
@@ -48,7 +48,10 @@ def prefer_installed_pyspark() -> None:
 
 
 def _with_umask(worker_main: Callable[..., Any]) -> Callable[..., Any]:
-    """``worker_main`` with this process's umask: files that a message handler makes are its own."""
+    """``worker_main`` with the umask that this process has now.
+
+    So files that a message handler creates get the user's umask.
+    """
     mask = os.umask(0o077)
     os.umask(mask)
 
@@ -60,13 +63,13 @@ def _with_umask(worker_main: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def preload() -> None:
-    """Import what every worker needs; the objects stay shared between the forks."""
+    """Import what every worker needs; the forks share these objects."""
     for name in PRELOADED:
         importlib.import_module(name)
     worker = importlib.import_module(_PIPELINE_WORKER)
     worker.main = worker_pipes.watched(_with_umask(worker.main))  # type: ignore[attr-defined]
-    # Spark's side of a pipelined worker has a thread that writes while another one reads. Ours
-    # needs none: it would take rows in behind the back of `data.rows.worker_pipes`.
+    # In a pipelined worker, Spark starts a thread that writes while another one reads. Our workers
+    # need none: it would read rows before `data.rows.worker_pipes` sees them.
     os.environ.pop("SPARK_PIPELINED_UDF", None)
     gc.collect()
     gc.freeze()
@@ -75,13 +78,13 @@ def preload() -> None:
 def main() -> None:
     """Run Spark's daemon for the worker module that ``sys.argv`` names; returns when it ends."""
     prefer_installed_pyspark()
-    # Spark starts one daemon for each kind of worker; only the tasks' kind runs the pipeline.
+    # Spark starts one daemon for each kind of worker; only that of tasks runs the pipeline.
     if _PIPELINE_WORKER in sys.argv[1:]:
         preload()
-    # The socket that it makes lies in a temporary directory that may be everybody's, and whoever
-    # may write to it can have tasks of their own run: PySpark asks for no token there.
+    # The daemon's socket is in a temporary directory that others may share. Whoever may write to
+    # the socket can run tasks, because PySpark requires no token there.
     os.umask(0o077)
-    # It has done its work; programs that a message handler starts are no part of this.
+    # It has had its effect; programs that a message handler starts must not inherit it.
     os.environ.pop("PYTHONSAFEPATH", None)
     runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
 

@@ -1,7 +1,8 @@
-"""What Spark starts in place of Python: asks `prefork_server` for a fork, stands for it to its end.
+"""Runs in place of a Python that Spark starts: gets a fork of `prefork_server`, waits for its end.
 
-``python -I -S prefork_client.py DIRECTORY -m MODULE ARGUMENTS``. It imports next to nothing, since
-all that it is for is to be quick. Where nobody opens, it becomes the Python that was asked for.
+``python -I -S prefork_client.py DIRECTORY -m MODULE ARGUMENTS``. It imports next to nothing,
+because its only purpose is to be fast. If the server does not respond, it becomes the Python that
+Spark wanted.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _POLL_S = 0.2
 
 
 def owner(peer: socket.socket) -> int:
-    """The user at the other end; ours where the system does not tell (the directory is ours)."""
+    """The user at the other end; ours if the system cannot say (the directory is ours)."""
     if not hasattr(socket, "SO_PEERCRED"):
         return os.geteuid()
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -31,14 +32,14 @@ def owner(peer: socket.socket) -> int:
 
 
 def _ask(directory: str, arguments: list[str]) -> tuple[socket.socket, int]:
-    """The connection on which the fork's end is told, and its process id. Raises ``OSError``."""
+    """The connection that reports the fork's end, and its process id. Raises ``OSError``."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # pathlib takes longer to load than all the rest.
     request = {"arguments": arguments, "environment": dict(os.environ), "directory": os.getcwd()}
     text = json.dumps(request).encode()
     peer.connect(f"{directory}/{DOOR}")
     if owner(peer) != os.geteuid():
-        raise PermissionError("another user opens")
+        raise PermissionError("the server is another user's")
     socket.send_fds(peer, [struct.pack(">I", len(text))], [0, 1, 2])
     peer.sendall(text)
     answer = peer.recv(4, socket.MSG_WAITALL)
@@ -48,14 +49,14 @@ def _ask(directory: str, arguments: list[str]) -> tuple[socket.socket, int]:
 
 
 def _stand_for(peer: socket.socket, pid: int) -> int:
-    """Wait for the end of the fork ``pid``; its exit code."""
+    """Wait for the end of the fork ``pid``; returns its exit code."""
 
     def pass_on(number: int, _frame: object) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
     signal.signal(signal.SIGTERM, pass_on)
-    # The fork has copies: who reads from it must see its end, not ours.
+    # The fork has copies of these. Only its end, not ours, must close them for their readers.
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1):
         os.dup2(nothing, stream)
@@ -64,7 +65,7 @@ def _stand_for(peer: socket.socket, pid: int) -> int:
         if len(answer) == 4:
             code: int = struct.unpack(">i", answer)[0]
             return code if code >= 0 else 128 - code
-    # The nursery has ended before its fork.
+    # The server has ended before its fork.
     with contextlib.suppress(ProcessLookupError):
         while True:
             os.kill(pid, 0)
@@ -76,7 +77,7 @@ def _main(directory: str, arguments: list[str]) -> int:
     try:
         peer, pid = _ask(directory, arguments)
     except OSError:
-        # Not from the current directory, which is anybody's.
+        # -P: nothing is imported from the current directory, where others may write.
         command = [sys.executable, "-P", *arguments]
         os.execv(sys.executable, command)  # noqa: S606  (nothing in between)
     return _stand_for(peer, pid)

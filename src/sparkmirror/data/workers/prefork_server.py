@@ -1,15 +1,15 @@
-"""A Python with all modules loaded, from which Spark's Python processes are forked.
+"""A Python process with all modules loaded, from which Spark's Python processes are forked.
 
 Spark starts half a dozen of them one after another before the first record: a planner, a daemon
 for the slots, and short-lived ones that only load the data source. Each would import PySpark and
-Arrow anew, a CPU second or two every time. The driver starts this process first, so that it loads
-them while the JVM does the same with its classes; what Spark then starts is `prefork_client`, which
-hands over its standard streams, its environment and its arguments and waits for the fork in its
-place.
+Arrow again, which takes a CPU second or two. So the driver starts this process first, and it loads
+these modules while the JVM loads its classes. What Spark then starts is `prefork_client`. It hands
+over its standard streams, its environment and its arguments, and waits in the place of the fork
+until that ends.
 
-``python -P -u -m sparkmirror.data.workers.prefork_server DESCRIPTOR ROOM``: listens on the socket
-that it is given; ends when its standard input does, which the driver holds. Forks live on: what
-ends them is Spark, as ever.
+``python -P -u -m sparkmirror.data.workers.prefork_server DESCRIPTOR ROOM`` listens on the socket
+that it inherits. It ends when its standard input is closed, which the driver holds. Forks continue:
+Spark ends them, as always.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from sparkmirror.errors import Defect
 
 __all__ = ["Nursery", "end_nursery", "start_nursery"]
 
-# Beside what the slots need: what Spark's processes for planning import. What they run stays out.
+# What Spark's planning processes import, besides what slots need. Modules that are run with -m are
+# left out.
 _PLANNING = (
     "pyspark.sql.worker.create_data_source",
     "pyspark.sql.worker.lookup_data_sources",
@@ -52,18 +53,18 @@ _REQUEST_BYTES_MAX = 16 << 20
 _REQUEST_S_MAX = 10.0
 _END_S = 1.0
 _WAITING_MAX = 64
-# A fork shows itself by what it runs, in as many bytes as this process has for its arguments.
+# `ps` shows what a fork runs, in as many bytes as this process has for its arguments.
 _ROOM = "." * 64
 
 
 def start_nursery(directory: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
-    """Start one that is reached in ``directory``, where only this user may look.
+    """Start a server that is reached in ``directory``, to which only this user has access.
 
-    ``log`` takes what it says. Whoever knocks waits until it has loaded everything. `end_nursery`
-    ends it.
+    ``log`` gets its output. A client that connects waits until everything is loaded. `end_nursery`
+    ends the server.
     """
     environment = {
-        # As Spark sets them for its Python processes; both are read when modules are loaded.
+        # Spark sets these for its Python processes, and both are read when modules are loaded.
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",
         **os.environ,
@@ -87,13 +88,13 @@ def start_nursery(directory: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
             stderr=log,
             env=environment,
             pass_fds=(number,),
-            # The terminal's Ctrl+C is for the driver.
+            # The terminal's Ctrl+C must reach only the driver.
             start_new_session=True,
         )
 
 
 def end_nursery(process: subprocess.Popen[bytes]) -> None:
-    """End it, and wait until it has."""
+    """End the server, and wait until it has ended."""
     if process.stdin is None:
         raise Defect("the process has no pipe to read from")
     with contextlib.suppress(OSError):
@@ -106,7 +107,7 @@ def end_nursery(process: subprocess.Popen[bytes]) -> None:
 
 
 class Nursery:
-    """Forks on request and tells how each fork ended. One thread; ``door`` listens already."""
+    """Forks on request and reports how each fork ended. One thread; ``door`` listens already."""
 
     def __init__(self, door: socket.socket, lifeline: int) -> None:
         self._door = door
@@ -118,7 +119,7 @@ class Nursery:
             end.setblocking(False)
 
     def serve(self) -> None:
-        """Until the lifeline ends. Returns in this process only; a fork leaves with its code."""
+        """Serve until the lifeline ends. Returns only in this process; a fork exits instead."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         for file in (self._door, self._woken, self._lifeline):
@@ -141,7 +142,7 @@ class Nursery:
         try:
             peer.settimeout(_REQUEST_S_MAX)
             if prefork_client.owner(peer) != os.geteuid():
-                raise PermissionError("another user knocks")
+                raise PermissionError("the client is another user's")
             streams, request = _receive(peer)
             try:
                 pid = os.fork()
@@ -161,7 +162,7 @@ class Nursery:
     def _become(
         self, peer: socket.socket, streams: Sequence[int], request: Mapping[str, object]
     ) -> NoReturn:
-        """In a fork: whatever happens, it never serves in place of this process."""
+        """In a fork: run the request. Whatever happens, the fork never returns to `serve`."""
         try:
             self._leave(peer)
             _live(streams, request)
@@ -171,7 +172,7 @@ class Nursery:
             os._exit(1)
 
     def _leave(self, peer: socket.socket) -> None:
-        """In a fork: nothing of this process is kept but its modules."""
+        """In a fork: close everything of this process; only its modules stay."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
@@ -194,7 +195,7 @@ class Nursery:
                 peer.close()
 
     def _hung_up(self, peer: socket.socket) -> None:
-        """Who stood for a fork in Spark's eyes was killed: the fork goes with it."""
+        """The client of a fork was killed: end the fork as well."""
         self._selector.unregister(peer)
         pid = next(pid for pid, known in self._forks.items() if known is peer)
         del self._forks[pid]
@@ -213,7 +214,7 @@ def _receive(peer: socket.socket) -> tuple[list[int], Mapping[str, object]]:
         while len(data) < size:
             part = peer.recv(size - len(data))
             if not part:
-                raise ValueError("a request that breaks off")
+                raise ValueError("an incomplete request")
             data += part
         request = json.loads(data)
         return streams, {name: request[name] for name in ("arguments", "environment", "directory")}
@@ -224,7 +225,7 @@ def _receive(peer: socket.socket) -> tuple[list[int], Mapping[str, object]]:
 
 
 def _live(streams: Sequence[int], request: Mapping[str, object]) -> None:
-    """In a fork: become what was asked for; never returns."""
+    """In a fork: run what the request names; never returns."""
     code = 1
     try:
         for number, descriptor in enumerate(streams):
@@ -265,7 +266,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _show_as(arguments: Iterable[str]) -> None:
-    """Let ``ps`` show what a fork runs, not that it was forked here; as far as there is room."""
+    """Let ``ps`` show what a fork runs, as far as there is room."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5)

@@ -1,4 +1,4 @@
-"""How old records are when they pass: from what batch headers say, without decoding a record."""
+"""How old records are when they pass, from batch headers alone: no record is decoded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["note_ages", "oldest_ms"]
 
 
 def oldest_ms(batches: Iterable[Passing], newest_ms: int) -> int:
-    """The smallest timestamp of the batches' first records."""
+    """The smallest timestamp of the batches' first records, at most ``newest_ms``."""
     oldest = newest_ms
     for _, _, first_ms, _ in batches:
         if 0 <= first_ms < oldest:
@@ -22,6 +22,6 @@ def oldest_ms(batches: Iterable[Passing], newest_ms: int) -> int:
 def note_ages(
     samples: Samples, now_ms: float, newest_ms: int, oldest_ms: int, records: int
 ) -> None:
-    """Note ``records`` whose timestamps lie between the two; clocks that differ count as 0."""
+    """Note ``records`` whose timestamps are between the two. If clocks differ, an age is 0."""
     low, high = max(0.0, now_ms - newest_ms), max(0.0, now_ms - oldest_ms)
     samples.add(steady_ms(), low, high, max(1, records))

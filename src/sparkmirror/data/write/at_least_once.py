@@ -1,6 +1,6 @@
-"""At-least-once: a position moves with the acknowledgements, and is committed every second.
+"""At-least-once: positions move with the acknowledgements, and are committed every second.
 
-Also MirrorMaker 1's: `Commits` knows whose positions they are, and under which names they stand.
+MirrorMaker 1's files use this, too: `Commits` knows whose positions they are, and their names.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 _Told = tuple[int, Mark, TargetMark]
 _COMMIT_LOG_S = 30.0
 _LINGER_S = 0.05
-# How long a cluster that has just started may take to give a producer id.
+# How long a cluster that has just started may take to assign a producer id.
 _IDENTITY_S = 2.0
 
 
@@ -60,7 +60,7 @@ class AtLeastOnce:
         self._covered: TakenSyncs = NO_SYNCS
         self._last_commit = time.monotonic()
         self._pause: PauseWatch | None = None
-        # As the task does it, without a call between.
+        # The methods of the task, without a call in between.
         self.write = task.write
         self.advance = task.advance
 
@@ -74,29 +74,29 @@ class AtLeastOnce:
         self._record_beginning()
 
     def begun(self) -> None:
-        """Nothing is left to do."""
+        """Nothing to do."""
 
     def join(self, member: Member) -> None:
         """Commit as ``member`` from now on."""
         self._commits.member(member)
 
     def prepare(self, chunks: list[Chunk]) -> None:
-        """Nothing is to be done before the chunks of a row are written."""
+        """Nothing to do."""
 
     def portions(self, chunks: list[Chunk], records: memoryview) -> Iterable[Chunk]:
-        """The chunks as they are."""
+        """The chunks, unchanged."""
         return chunks
 
     def close(self) -> None:
-        """Whatever the producer still sends belongs to no task."""
+        """Leave the producer: what it still sends belongs to no task."""
         self._producer.before_send = _at_once
         self._commits.close()
 
     def _record_beginning(self) -> None:
-        """Before anything is written: where the target's logs end, and who goes on there.
+        """Before anything is written, commit where the target's logs end, and who writes there.
 
-        What is written until the first commit can then be told from what others write, should
-        this process die (`data.read.resume`).
+        If this process dies before its first commit, this distinguishes its records from those of
+        others (`data.read.resume`).
         """
         known = [lane for lane in self._task.lanes.values() if lane.target_end >= 0]
         if not known or self._producer.identify(_IDENTITY_S) is None:
@@ -105,12 +105,12 @@ class AtLeastOnce:
             lane.committed = -1
         with _not_this_time():
             self._commit()
-            # The first records need it, and meanwhile the commit is under way.
+            # The first records need it, and the commit is in flight meanwhile.
             self._producer.routes.refresh_if_due()
             self._committed(wait=True)
 
     def _watch_pauses(self, owner: Owner | None) -> None:
-        """Write nothing after a pause before a look at who has the flow."""
+        """After a pause of the process, check who owns the flow before anything is written."""
         if owner is None:
             return
         self._pause = PauseWatch(
@@ -122,14 +122,14 @@ class AtLeastOnce:
     # -- acknowledgements ------------------------------------------------------------------
 
     def pump(self, come_round: ComeRound) -> None:
-        """Send, take in acknowledgements, and wait until there is room for the next row."""
+        """Send, process acknowledgements, and wait until there is room for the next row."""
         self._task.send(self._settle, come_round, self._full)
 
     def linger(self, come_round: ComeRound) -> None:
-        """Send and take in acknowledgements until the next row is there.
+        """Send and process acknowledgements until the next row arrives.
 
-        PySpark waits for rows alone: the rest of a row's batches would be sent, and
-        acknowledgements seen, only with the next row. Where its input is unknown
+        PySpark waits only for rows. So without this, the rest of a row's batches would be sent, and
+        acknowledgements processed, only with the next row. If the input is unknown
         (`data.rows.worker_pipes`), `pump` waits a moment to send the rest.
         """
         fd = worker_pipes.input_fd()
@@ -140,7 +140,7 @@ class AtLeastOnce:
             come_round()
 
     def _full(self) -> bool:
-        """Whether enough waits for acknowledgements."""
+        """Whether enough records wait for acknowledgements."""
         full = self._held_back.full(self._task.leases)
         self._producer.impatient = full
         return full
@@ -157,7 +157,7 @@ class AtLeastOnce:
                 advance(pending.lane)
                 if pending.lane.stuck:
                     ends.note_going_back(pending.lane)
-        # Does the target still have what it acknowledged?
+        # Check that the target still has what it acknowledged.
         ends.look(self._producer.routes)
         ends.settle(self._producer, counts=True)
         self._stop_halted()
@@ -165,7 +165,7 @@ class AtLeastOnce:
     # -- halts -----------------------------------------------------------------------------
 
     def _stop_halted(self) -> None:
-        """Stop the lanes whose target partitions take nothing more; all of them when fenced."""
+        """Stop the lanes whose target partitions accept nothing more; if fenced, all lanes."""
         fenced, everything = self._commits.fenced, self._flow.records.used
         index = self._task.index
         if fenced is None and not index.may_stop(self._producer.halted, again=everything):
@@ -184,14 +184,15 @@ class AtLeastOnce:
                 log.error("%s", lane.halt.reason)
 
     def _judged(self, halt: Halt) -> Halt:
-        """``halt``, or, as with MirrorMaker 1, the end of the whole mirror."""
+        """``halt``; with MirrorMaker 1's files, a final halt ends the whole mirror."""
         if self._flow.mode is MirrorMode.MM1 and not halt.retriable:
             return Halt(SEND_FAILED, f"{halt.reason} ({halt.code})")
         return halt
 
     def _blocked(self, lane: Lane, halts: Mapping[TopicPartition, Halt]) -> list[TopicPartition]:
-        """The halted partitions that a lane is written through: on the record path any one of its
-        topic.
+        """The halted partitions that block a lane.
+
+        On the record path, these are all partitions of its topic; with a handler, all partitions.
         """
         if self._flow.records.used:
             for tp in halts:
@@ -200,7 +201,7 @@ class AtLeastOnce:
         return [tp for tp in lane.waits_for() if tp in halts]
 
     def _note_own_topics(self, halts: Mapping[TopicPartition, Halt]) -> None:
-        """Say once why a topic of the mirror itself takes no records; its data goes on."""
+        """Log once why a topic of the mirror itself accepts no records; its data continues."""
         for tp, halt in halts.items():
             if tp.topic not in self._task.index.topics and tp.topic not in self._own_halts:
                 self._own_halts.add(tp.topic)
@@ -209,7 +210,7 @@ class AtLeastOnce:
     # -- positions -------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Take in what came of the commit under way; begin the next one when it is due."""
+        """Process the result of the commit in flight; begin the next one when it is due."""
         if self._pause is not None:
             self._pause.tick()
         self._held_back.look(now)
@@ -220,7 +221,7 @@ class AtLeastOnce:
             self._commit()
 
     def _commit(self) -> None:
-        """Begin to commit the positions that have moved, unless a commit is under way."""
+        """Begin to commit the positions that have moved, unless a commit is in flight."""
         if self._commits.under_way:
             return
         if self._pause is not None:
@@ -233,7 +234,7 @@ class AtLeastOnce:
         }
         if not due:
             if syncs is not None:
-                syncs.publish()  # of many partitions, some at a time
+                syncs.publish()  # with many partitions, some at a time
             return
         mm1 = self._commits.by_source
         offsets = {
@@ -246,14 +247,14 @@ class AtLeastOnce:
         epochs = {lane.source: mark.leader_epoch for lane, (_, mark, _) in due.items() if mm1}
         self._committing = due
         if syncs is not None and self._covered == NO_SYNCS:
-            # What is settled from now on is not covered by these positions.
+            # These positions do not cover what is settled from now on.
             self._covered = syncs.take()
         self._commits.begin(offsets, epochs)
 
     def _committed(self, *, wait: bool) -> None:
-        """Take in what came of the commit under way, if that is known by now or we ``wait``.
+        """Process the result of the commit in flight, if it is known or ``wait`` is set.
 
-        Raises `MirrorError` or `ConnectionLost` when it failed.
+        Raises `MirrorError` or `ConnectionLost` if the commit failed.
         """
         done = self._commits.outcome(wait=wait)
         self._task.fenced = self._commits.fenced
@@ -265,13 +266,16 @@ class AtLeastOnce:
             self._covered = NO_SYNCS
 
     def _commit_now(self) -> None:
-        """Commit what is due, and wait for that. Raises as `_committed`."""
+        """Commit what is due, and wait for the result. Raises as `_committed`."""
         self._committed(wait=True)
         self._commit()
         self._committed(wait=True)
 
     def _commit_surely(self) -> None:
-        """Commit however long the cluster is away: a failed task would write its records again."""
+        """Retry the commit for as long as the cluster is unavailable.
+
+        If the task failed, its records would be written again.
+        """
         told_at = float("-inf")
         while True:
             self._task.check_spark()
@@ -281,14 +285,14 @@ class AtLeastOnce:
                 now = time.monotonic()
                 if now - told_at >= _COMMIT_LOG_S:
                     told_at = now
-                    log.warning("positions wait for their cluster to come back: %s", error)
+                    log.warning("positions cannot be committed, retrying: %s", error)
                 time.sleep(self._commits.routes.client.retry_backoff_ms / 1000)
             else:
                 return
 
     def _metadata(self, lane: Lane, mark: Mark) -> str:
         identity = self._producer.identity_of(lane.target)
-        # Where records are left out, those at the target do not count as many offsets.
+        # If records may be left out, target offsets do not count source records.
         counts = identity is not None and not self._refusals.may_leave_out(lane.source.topic)
         producer_id = identity[0] if identity is not None and counts else -1
         return encode_metadata(PositionMetadata(mark, lane.log, lane.target_end, producer_id))
@@ -296,8 +300,8 @@ class AtLeastOnce:
     # -- the end of the epoch --------------------------------------------------------------
 
     def finish(self, come_round: ComeRound) -> None:
-        """Everything acknowledged, committed, and saved for a MirrorMaker 2 to find."""
-        # A partition that fails must not keep the next epoch from all others.
+        """Wait until all is acknowledged and committed; save positions as MirrorMaker 2 does."""
+        # A partition that fails must not delay the next epoch of all others.
         self._producer.impatient = True
         while not self._producer.idle:
             self._settle(self._producer.pump(0.2))
@@ -308,7 +312,7 @@ class AtLeastOnce:
         self._task.save_connect_offsets()
 
     def drain(self) -> None:
-        """Have the last report acknowledged, and all else that was queued with it."""
+        """Wait until the last report, and everything queued with it, is acknowledged."""
         while not self._producer.idle:
             self._task.check_spark()
             self._settle(self._producer.pump(0.2))
@@ -316,17 +320,17 @@ class AtLeastOnce:
 
 @contextmanager
 def _not_this_time() -> Iterator[None]:
-    """Log why positions are not committed: the next round commits the same or later ones.
+    """Log why positions are not committed; the next round commits the same or later ones.
 
-    `Fenced` ends the task.
+    `Fenced` is raised: it ends the task.
     """
     try:
         yield
     except Fenced:
         raise
     except (MirrorError, ConnectionLost) as error:
-        log.warning("positions not committed this time: %s", error)
+        log.warning("positions were not committed, retrying: %s", error)
 
 
 def _at_once() -> None:
-    """No task writes: whatever the producer still sends needs no look."""
+    """No task writes: what the producer still sends needs no check."""

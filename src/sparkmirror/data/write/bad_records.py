@@ -1,9 +1,8 @@
-"""Records that the target refuses, where the flow's choice is not to wait (``on.bad.record``).
+"""Records that the target refuses, if the flow does not pause for them (``on.bad.record``).
 
-The producer leaves them out of their batch and hands them over; here they are written down as a
-gap, and with ``dead-letter`` also to the dead-letter topic. The chunk that they were in counts the
-batches that do this as its own, so a position never passes a record that is neither at the target
-nor in a gap record.
+The producer leaves them out of their batch and hands them over. This module writes a gap record,
+and with ``dead-letter`` also writes them to the dead-letter topic. Their chunk counts these batches
+as its own. So a position never passes a record that is neither at the target nor in a gap record.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ __all__ = ["Carrier", "RefusedRecords", "dead_letter"]
 log = logging.getLogger(__name__)
 
 _COUNTED = (SKIPPED, DEAD_LETTERED)
-# What brokers leave unsaid.
+# Brokers send no text with this error.
 _TOO_LARGE_TEXT = "the record is larger than the topic's max.message.bytes"
 
 
 @runtime_checkable
 class Carrier(Protocol):
-    """The chunk that a refused record came with."""
+    """The chunk that a refused record belongs to."""
 
     batches_left: int
     first_offset: int
@@ -65,7 +64,7 @@ Append = Callable[[TopicPartition, memoryview, object], None]
 class RefusedRecords:
     """Takes over what the target refuses (`wire.produce.producer.Refusals`).
 
-    ``append`` queues a batch with the chunk it belongs to; ``errors`` counts.
+    ``append`` queues a batch with the chunk that it belongs to. ``errors`` counts by code.
     """
 
     def __init__(self, flow: FlowSettings, append: Append, errors: dict[str, int]) -> None:
@@ -77,17 +76,17 @@ class RefusedRecords:
         self._counted = dict(errors)
 
     def settled(self) -> None:
-        """What was taken so far is at the target for good."""
+        """What was taken so far is final: its records are committed."""
         self._counted = {code: self._errors.get(code, 0) for code in _COUNTED}
 
     def undone(self) -> None:
-        """What was taken since `settled` went away with a transaction, and comes again."""
+        """What was taken since `settled` was aborted with its transaction, and comes again."""
         for code in _COUNTED:
             if code in self._errors:
                 self._errors[code] = self._counted.get(code, 0)
 
     def wanted(self, token: object) -> bool:
-        """Whether the flow leaves out what is refused of this chunk."""
+        """Whether the flow leaves out refused records of this chunk."""
         carrier = _carrier(token)
         return carrier is not None and self.may_leave_out(carrier.source.topic)
 
@@ -96,7 +95,7 @@ class RefusedRecords:
         return self._policy.bad_record(topic) != "pause"
 
     def take(self, token: object, records: Sequence[Record], code: str, reason: str) -> None:
-        """Write ``records`` down, and to the dead-letter topic where that is the choice."""
+        """Write a gap record for ``records``; with ``dead-letter`` also write them there."""
         carrier = _carrier(token)
         if carrier is None:
             raise Defect("a batch that no lane carries was refused")
@@ -122,10 +121,10 @@ class RefusedRecords:
             )
 
     def dropped(self, token: object, count: int, code: str, reason: str) -> None:
-        """Write down how many records of a chunk were given up (``--abort.on.send.failure=false``).
+        """Record how many records of a chunk were given up (``--abort.on.send.failure=false``).
 
-        Records that were dealt by key, or that a handler made, have no offsets of the source any
-        more: the gap names those of the chunk. It is one gap, however many batches of it go.
+        Records that were assigned by key, or that a handler made, have no source offsets any more:
+        the gap names those of the chunk. It is one gap, however many of its batches are dropped.
         """
         carrier = _carrier(token)
         if carrier is None:
@@ -144,7 +143,7 @@ class RefusedRecords:
         reason: str,
         now_ms: int,
     ) -> Gap:
-        """Write a gap down; ``span``: first and last source offset, and how many records."""
+        """Write a gap record. ``span``: first and last source offset, number of records."""
         first, last, count = span
         gap = Gap(
             flow=self._flow.name,
@@ -171,7 +170,7 @@ class RefusedRecords:
 def dead_letter(
     record: Record, cluster: str, source: TopicPartition, code: str, reason: str
 ) -> Record:
-    """``record`` with headers that say where it is from and why it is here, after its own."""
+    """``record`` with further headers that say where it came from and why it is here."""
     told = {
         "sparkmirror.source.cluster": cluster,
         "sparkmirror.source.topic": source.topic,
@@ -186,7 +185,7 @@ def dead_letter(
 
 
 def _said(code: str, reason: str) -> str:
-    """Why the broker refuses, in words."""
+    """The broker's reason for the refusal, in words."""
     if reason:
         return reason
     too_large = code in map(error_name, TOO_LARGE)

@@ -1,4 +1,4 @@
-"""How a sink delivers: what it asks of the two kinds, `AtLeastOnce` and `ExactlyOnce`."""
+"""How a sink delivers: the interface of the two kinds, `AtLeastOnce` and `ExactlyOnce`."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from sparkmirror.records.header import Passing
 __all__ = ["ComeRound", "Delivery"]
 
 ComeRound = Callable[[], None]
-"""What a sink does at each round (`SlotSink._housekeep`), also while its delivery waits."""
+"""A round of the sink (`SlotSink._housekeep`); a delivery calls it while it waits."""
 
 
 class Delivery(Protocol):
-    """Appends, settles and commits for one sink. One owner thread."""
+    """Appends batches, settles them and commits positions for one sink. One owner thread."""
 
     def begin(self, hello: SlotHello) -> None:
-        """The lanes are known; nothing is written yet."""
+        """Called when the lanes are known and nothing is written yet."""
 
     def begun(self) -> None:
-        """All that the first row says is taken in."""
+        """Called when all notes of the first row are processed."""
 
     def join(self, member: Member) -> None:
         """Commit as ``member`` of the consumer group from now on."""
 
     def prepare(self, chunks: list[Chunk]) -> None:
-        """Do what is to be done before the chunks of a row are written."""
+        """Called before the chunks of a row are written."""
 
     def portions(self, chunks: list[Chunk], records: memoryview) -> Iterable[Chunk]:
-        """The chunks of a row as they are written, one after the other."""
+        """The chunks of a row, divided as they are written, in order."""
 
     def write(self, pending: Pending, part: memoryview) -> list[Passing]:
-        """Queue the batches of one chunk; what they are."""
+        """Queue the batches of one chunk; returns them."""
 
     def advance(self, lane: Lane) -> None:
-        """A chunk without batches may let the position of ``lane`` move."""
+        """Called after each chunk: one without batches may let the position of ``lane`` move."""
 
     def pump(self, come_round: ComeRound) -> None:
-        """Send, take in acknowledgements, and wait until there is room for the next row."""
+        """Send, process acknowledgements, and wait until there is room for the next row."""
 
     def linger(self, come_round: ComeRound) -> None:
-        """Send and take in acknowledgements until the next row is there."""
+        """Send and process acknowledgements until the next row arrives."""
 
     def tick(self, now: float) -> None:
         """Commit what is due. ``now``: monotonic seconds."""
 
     def finish(self, come_round: ComeRound) -> None:
-        """Have everything acknowledged, committed, and saved for a MirrorMaker 2 to find."""
+        """Wait until all is acknowledged and committed; save positions as MirrorMaker 2 does."""
 
     def drain(self) -> None:
-        """Have the last report acknowledged."""
+        """Wait until the last report is acknowledged."""
 
     def close(self) -> None:
-        """The task has ended, one way or the other."""
+        """Called when the task has ended, with or without an error."""

@@ -1,18 +1,18 @@
 """Exactly-once: records and positions in one transaction on the target.
 
-A transaction lasts ``sparkmirror.transaction.interval.ms``, or less when as much is in it as the
-target takes in good time (`data.write.transaction_size`), or half of the slot's memory frames. The
-rows are kept until its end, because a partition that the target refuses takes the whole transaction
-with it. The others are then written once more, without that partition, or with what stands before
-the refused records. Every other failure (another writer, a time limit) fails the task: Spark starts
-it again, and it goes on from the committed positions. A position moves with the commit only.
+A transaction lasts ``sparkmirror.transaction.interval.ms``. It ends sooner if it holds as much as
+the target can take in time (`data.write.transaction_size`), or half of the slot's memory frames.
+Rows are kept until it ends, because a partition that the target refuses aborts the whole
+transaction. The rest is then written again, without that partition, or with its records before the
+refused ones. Any other failure (another writer, a timeout) fails the task. Spark starts the task
+again, and it continues from the committed positions. A position moves only with the commit.
 
-Records that the flow leaves out (`data.write.bad_records`) end no transaction: their gap records
-and letters are a part of it. So are offset syncs and runs, when their topic is on the target. If
-that topic takes no records, it must not hold the data up: the syncs follow the commits then, as
-those of a topic on the source do, for the rest of the epoch.
+Records that the flow leaves out (`data.write.bad_records`) do not end a transaction: their gap
+records and dead letters are part of it. So are offset syncs and runs if their topic is on the
+target. If that topic accepts no records, it must not block the data. Then the syncs are written
+after each commit for the rest of the epoch, as they are for a topic on the source.
 
-Progress reports are no part of any transaction and have a producer of their own.
+Progress reports are not part of any transaction and have a producer of their own.
 """
 
 from __future__ import annotations
@@ -80,23 +80,23 @@ class ExactlyOnce:
         )
 
     def begin(self, hello: SlotHello) -> None:
-        """Write under the identity that the source has fenced."""
+        """Write under the identity with which the source worker fenced earlier writers."""
         self._writer = hello.writer
         if hello.writer is not None and hello.writer.identity is not None:
             self._open(hello.writer.identity)
         self._producer.routes.add_topics(self._task.index.topics)
 
     def begun(self) -> None:
-        """Close what earlier writers left open."""
+        """Close what earlier writers left open in the partitions."""
         if self._open_ends is not None:
             self._close_open_ends(self._task.lanes.values())
 
     def join(self, member: Member) -> None:
-        """A consumer group has no transactions."""
+        """Does nothing: a flow with a consumer group has no transactions."""
 
     @property
     def _producer(self) -> Producer:
-        """The present transactions' own; the reports' one before they begin."""
+        """The producer of the current transactions; before the first one, that of the reports."""
         return self._task.producer
 
     # -- who writes ------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class ExactlyOnce:
         return encode_metadata(PositionMetadata(mark, log, end, *written))
 
     def _open(self, identity: Identity) -> None:
-        """Begin under a new identity, with nothing written."""
+        """Replace the producer by one with a new identity and an empty transaction."""
         self._close_writer()
         task, flow = self._task, self._flow
         routes = Routes(flow.target, send_buffer_bytes=flow.produce.send_buffer_bytes)
@@ -121,7 +121,7 @@ class ExactlyOnce:
         )
         joined = task.producer.joining.counts
         task.producer = producer = Producer(routes, flow.produce, transactions=self._transactions)
-        # What was joined in this task so far, by whichever producer.
+        # Counts of this task so far, from all of its producers.
         producer.joining.counts = joined.since(task.reports.joined_before)
         task.reports.errors_before, task.reports.joined_before = {}, JoinCounts()
         producer.errors = self._transactions.errors = self._errors
@@ -130,12 +130,12 @@ class ExactlyOnce:
         self._open_ends = OpenEnds(routes, self._transactions)
 
     def _close_open_ends(self, lanes: Iterable[Lane]) -> None:
-        """Close what is open from before; lanes where that cannot be done now are set aside."""
+        """Close what earlier writers left open; halt the lanes where that is not possible now."""
         if self._open_ends is None:
-            raise Defect("open transactions are looked for before any is begun")
+            raise Defect("open transactions are checked before any was begun")
         left = self._open_ends.close({lane.target: lane.written for lane in lanes})
         for lane in [one for one in lanes if one.target in left]:
-            lane.queue.clear()  # also of one that the target refuses, with what it took before
+            lane.queue.clear()  # for a refused lane, also what the target took before
             if lane.halt is None:
                 lane.halt = self._open_ends.unknown(lane.target)
                 lane.blocked = (lane.target,)
@@ -144,11 +144,11 @@ class ExactlyOnce:
     # -- rows ------------------------------------------------------------------------------
 
     def prepare(self, chunks: list[Chunk]) -> None:
-        """Look for open ends where a leader has changed, between two transactions."""
+        """Between two transactions, close hanging ones of partitions whose leader has changed."""
         while self._open_ends is not None:
             open_ends = self._open_ends
             lanes = {self._task.lane_of(chunk) for chunk in chunks}
-            # What has records in the open transaction was asked about before the first of them.
+            # A partition with records in the open transaction was checked before the first one.
             unsure = [
                 one
                 for one in lanes
@@ -159,11 +159,11 @@ class ExactlyOnce:
             if not unsure:
                 return
             self._commit()
-            if self._open_ends is open_ends:  # a refusal puts another writer in its place
+            if self._open_ends is open_ends:  # a refusal replaces it
                 self._close_open_ends(unsure)
 
     def portions(self, chunks: list[Chunk], records: memoryview) -> Iterable[Chunk]:
-        """None larger than a transaction may be; the open one ends where the next is too much."""
+        """Divide chunks that exceed the limit; commit before a chunk that does not fit."""
         for chunk in chunks:
             parts = [chunk]
             if chunk.size > self._size.bytes:
@@ -172,13 +172,15 @@ class ExactlyOnce:
             for part in parts:
                 if self._kept_bytes and self._kept_bytes + part.size > self._size.bytes:
                     self._commit()
-                    self.prepare([part])  # a marker may be missing since
+                    self.prepare([part])  # a marker may be missing by now
                 yield part
 
     def write(self, pending: Pending, part: memoryview) -> list[Passing]:
         """Queue the batches of one chunk, and keep its bytes until the transaction has ended."""
         if self._transactions is None:
-            raise TransactionError("rows came before the writer was known.", where=self._flow.name)
+            raise TransactionError(
+                "rows arrived before the writer was known.", where=self._flow.name
+            )
         if not self._kept_bytes:
             self._began = time.monotonic()
         self._kept_bytes += len(part)
@@ -194,12 +196,12 @@ class ExactlyOnce:
         for ack in acknowledged:
             acknowledge(ack)
         if self._transactions is not None:
-            # Does the target still have what it acknowledged?
+            # Check that the target still has what it acknowledged.
             self._task.ends.look(self._producer.routes)
             self._task.ends.settle(self._producer, counts=False)
 
     def pump(self, come_round: ComeRound) -> None:
-        """Send and take in acknowledgements; a transaction's size is what bounds what waits."""
+        """Send and process acknowledgements. The size of a transaction limits what waits."""
         self._task.send(self._settle, come_round, self._never_full)
 
     def _never_full(self) -> bool:
@@ -207,7 +209,7 @@ class ExactlyOnce:
         return False
 
     def linger(self, come_round: ComeRound) -> None:
-        """Send, take in acknowledgements and end the transaction until the next row is there."""
+        """Send, process acknowledgements and commit what is due, until the next row arrives."""
         fd = worker_pipes.input_fd()
         while self._kept_bytes or not self._producer.idle:
             wait_s = 0.0
@@ -234,7 +236,7 @@ class ExactlyOnce:
             self._task.reporter.pump(0.0)
 
     def _due_s(self) -> float:
-        """Seconds until the open transaction should end; 0 or less when it should now."""
+        """Seconds until the open transaction should end; 0 or less if it should end now."""
         if not self._kept_bytes:
             return _ANSWER_S
         if self._kept_bytes >= self._size.bytes or self._task.leases > FRAMES // 2:
@@ -244,20 +246,20 @@ class ExactlyOnce:
     # -- the end of a transaction ----------------------------------------------------------
 
     def _commit(self) -> None:
-        """End the open transaction: everything acknowledged, positions with it."""
+        """End the open transaction: all its records are acknowledged, and positions are in it."""
         if self._transactions is None:
             return
         while True:
             transactions = self._transactions
-            # Positions go while the last batches are on their way: the end decides about both.
+            # Positions are sent while the last batches are in flight: the end decides about both.
             self._settle(self._producer.pump(0.0))
             self._add_positions(transactions)
             self._acknowledge_all()
-            # A refusal puts another transaction in its place.
+            # A refusal replaces the transaction.
             if self._transactions is not transactions:
                 continue
             if any(self._at_target(lane) != told for lane, told in self._told.items()):
-                # Records were left out, or others write there, too.
+                # Records were left out, or other producers write there too.
                 self._add_positions(transactions, expected=False)
             if self._add_syncs():
                 break
@@ -281,17 +283,20 @@ class ExactlyOnce:
             )
 
     def _at_target(self, lane: Lane) -> tuple[Written | None, int]:
-        """What a position says of the target once everything is acknowledged."""
+        """What a position says about the target once everything is acknowledged."""
         return self._written(lane), lane.ahead(expected=False)[1]
 
     def _written(self, lane: Lane) -> Written | None:
-        """Whose records stand before the lane's position once the transaction is committed."""
+        """The newest committed records before the lane's position after the commit."""
         records = self._producer.records_of(lane.target)
         identity = self._producer.identity_of(lane.target)
         return Written(*identity, records) if records and identity is not None else lane.written
 
     def _acknowledge_all(self) -> None:
-        """Everything in the transaction is acknowledged, or its partition is set aside."""
+        """Wait until the whole transaction is acknowledged.
+
+        If the target refuses a partition, the transaction is written again without it.
+        """
         while True:
             self._producer.impatient = True
             while not self._producer.idle:
@@ -308,7 +313,10 @@ class ExactlyOnce:
             self._replay(refused)
 
     def _add_syncs(self) -> bool:
-        """Say in the open transaction where its records went; False when it had to be replaced."""
+        """Add the offset syncs of its records to the open transaction.
+
+        Returns False if the transaction had to be replaced.
+        """
         if self._task.syncs is None or not self._syncs_inside:
             return True
         for lane in self._task.lanes.values():
@@ -328,11 +336,11 @@ class ExactlyOnce:
         halt = next((halt for tp, halt in self._producer.halts.items() if tp in topics), None)
         if halt is None and self._producer.idle:
             return True
-        self._leave_syncs_out("no answer in time" if halt is None else halt.reason)
+        self._leave_syncs_out("no response in time" if halt is None else halt.reason)
         return False
 
     def _leave_syncs_out(self, reason: str) -> None:
-        """Write the transaction once more, without offset syncs; they follow its commit."""
+        """Write the transaction again without offset syncs. From now on they follow the commit."""
         log.warning(
             "flow %s, slot %d: offset syncs are written after each transaction instead of in it "
             "until the epoch ends: %s",
@@ -375,37 +383,37 @@ class ExactlyOnce:
         self._kept_bytes = 0
         self._refusals.settled()
         if self._task.syncs is not None and not self._syncs_inside:
-            # After the commit, as MirrorMaker 2 does it: a sync never tells of what may go away.
+            # After the commit, as in MirrorMaker 2: no sync may name records that may be aborted.
             self._task.syncs.publish()
 
-    # -- once more, without what the target refuses ----------------------------------------
+    # -- the transaction again, without what the target refuses ----------------------------
 
     def _refused(self) -> list[Lane]:
-        """Lanes that the target has begun to refuse in this transaction."""
+        """Halt the lanes that the target has begun to refuse in this transaction; returns them."""
         halts = self._producer.halts
         refused = []
         for lane in self._task.lanes.values() if halts else ():
-            # Where a gap is written down counts as much: no position passes one that is not.
+            # A refused gap record counts, too: no position passes a gap without a record.
             blocked = [tp for tp in lane.waits_for() if tp in halts]
             if not blocked or (lane.halt is not None and not lane.queue):
                 continue
             if lane.halt is not None:
-                lane.queue.clear()  # even what it had taken before
+                lane.queue.clear()  # including what the target took before
             lane.halt, lane.blocked = halts[blocked[0]], tuple(blocked)
             log.error("%s", lane.halt.reason)
             refused.append(lane)
         return refused
 
     def _replay(self, refused: list[Lane]) -> None:
-        """Abort, and write everything but the refused batches anew."""
+        """Abort, and write everything again except the refused batches."""
         for lane in refused:
             halt = lane.halt
             if halt is not None and (halt.retriable or lane.target not in lane.blocked):
-                lane.queue.clear()  # how far its batches came is not known
+                lane.queue.clear()  # how many of its batches were appended is not known
             else:
                 lane.queue = before_refusal(lane.queue)
         log.warning(
-            "flow %s, slot %d: the transaction is aborted and written anew",
+            "flow %s, slot %d: the transaction is aborted and written again",
             self._flow.name,
             self._task.slot,
         )
@@ -425,11 +433,15 @@ class ExactlyOnce:
                     self._task.write_gap(pending.gap, pending)
 
     def _identity_again(self) -> Identity:
-        """A new identity for the same slot: what the old one has open is aborted with it."""
+        """A new identity for the same slot; this aborts what the old one has open.
+
+        Raises `Fenced` if another writer has taken over, `TransactionError` if the slot's plan is
+        outdated.
+        """
         self._close_writer()
         writer = self._writer
         if writer is None:
-            raise Defect("a transaction is written anew before any was begun")
+            raise Defect("a transaction is written again before any was begun")
         watch = ControlWatch(self._flow, offset=writer.control_offset)
         try:
             watch.start()
@@ -437,10 +449,8 @@ class ExactlyOnce:
         finally:
             watch.close()
         if identity is None:
-            raise TransactionError(
-                "the slot's plan is an old one.", where=f"flow {self._flow.name}"
-            )
-        # A topic that is deleted takes its positions with it.
+            raise TransactionError("the slot's plan is outdated.", where=f"flow {self._flow.name}")
+        # Positions of a deleted topic were deleted with it.
         kept = [lane for lane in self._task.lanes.values() if lane not in self._task.ends.lost]
         expected = {lane.target: lane.committed for lane in kept}
         found = committed_positions(self._flow, list(expected))
@@ -455,7 +465,7 @@ class ExactlyOnce:
     # -- the end of the epoch --------------------------------------------------------------
 
     def finish(self, come_round: ComeRound) -> None:
-        """Everything is committed; then, at once, what a MirrorMaker 2 would look for."""
+        """Commit everything, then positions in MirrorMaker 2's format; write the last syncs."""
         if self._transactions is not None:
             self._commit()
             if self._task.save_connect_offsets():
@@ -464,7 +474,7 @@ class ExactlyOnce:
                 self._task.syncs.finish()
 
     def drain(self) -> None:
-        """Have the last report acknowledged."""
+        """Wait until the last report is acknowledged."""
         while not self._task.reporter.idle:
             self._task.check_spark()
             self._task.reporter.pump(0.2)
@@ -477,5 +487,5 @@ class ExactlyOnce:
             self._producer.close()
 
     def close(self) -> None:
-        """Leave what is open to whoever fences the slot's id next, which aborts it."""
+        """Leave an open transaction to the next writer that fences the slot's id: it is aborted."""
         self._close_writer()

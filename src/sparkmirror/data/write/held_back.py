@@ -1,14 +1,14 @@
-"""A broker of the target that does not keep up holds up its own partitions, and no others.
+"""Holds back the partitions of a target broker that does not keep up, so that others continue.
 
-What waits for acknowledgements is bounded for a slot as a whole. Where one broker is far away, slow
-or gone, what waits for it takes up all the room in the end, and every partition of the slot would
-go at its pace. So when there has been no room for a while although other brokers have next to
-nothing to do, the source is asked for no more of the slow one's partitions, until half of what
-waits for it is there.
+The data that waits for acknowledgements is limited for a slot as a whole. If one broker is far
+away, slow or unavailable, its data takes up all the room in the end, and every partition of the
+slot would be as slow. So the sink watches for this: there was no room for a while, although other
+brokers have almost nothing to do. Then the source fetches no more of the slow broker's partitions,
+until half of its data is acknowledged.
 
-What is held back is copied out of the memory that source and sink share: its frames are for those
-that go on. So a sink holds at most `UNACKNOWLEDGED_BYTES_MAX` twice: of partitions that are held
-back, and of the others.
+Data that is held back is copied out of the memory that source and sink share, whose frames are for
+the partitions that continue. So a sink holds at most `UNACKNOWLEDGED_BYTES_MAX` twice: once for
+partitions that are held back, once for the others.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["UNACKNOWLEDGED_BYTES_MAX", "HeldBack"]
 log = logging.getLogger(__name__)
 
 UNACKNOWLEDGED_BYTES_MAX = 32 * 1024 * 1024
-"""What may wait for acknowledgements; rows beyond it stay in Spark and, behind it, in brokers."""
-# A busy moment is no reason: brokers and partitions take turns.
+"""Limit of bytes in flight or queued; further rows stay in Spark and, behind it, in brokers."""
+# One busy moment is not enough: brokers and partitions take turns.
 _NO_ROOM_S = 0.25
 _LOOK_S = 0.1
 _NEXT_TO_NOTHING_BYTES = 512 * 1024
-# Of what waits for all brokers.
+# Of the data that waits for all brokers.
 _SLOW_SHARE = 0.25
 _TOLD_AGAIN_S = 60.0
 
@@ -39,8 +39,8 @@ _TOLD_AGAIN_S = 60.0
 class HeldBack:
     """Decides whether a sink has room, and for which partitions. One owner, no threads.
 
-    Holds nothing back before `begin`, which is never called where partitions only get on together:
-    in transactions, and where records change partitions.
+    Holds nothing back before `begin`. It is never called if partitions depend on one another: in
+    transactions, and if records change their partition.
     """
 
     def __init__(self, producer: Producer, flow: str) -> None:
@@ -56,16 +56,16 @@ class HeldBack:
         self._told_at = float("-inf")
 
     def begin(self, targets: Iterable[TopicPartition], frames: FrameReader) -> None:
-        """Hold back partitions from now on; ``targets``: remote partitions by their numbers."""
+        """Hold back partitions from now on; ``targets``: remote partitions, in number order."""
         self._numbers = {tp: number for number, tp in enumerate(targets)}
         self._frames = frames
 
     def full(self, frames_held: int) -> bool:
-        """Whether no more rows can be taken. ``frames_held``: shared frames that are in use."""
+        """Whether no more rows can be taken. ``frames_held``: shared frames in use."""
         now = time.monotonic()
         self.look(now)
         full = self._producer.bytes_waiting - self._bytes > UNACKNOWLEDGED_BYTES_MAX or (
-            # The source must find a free frame without a further row having to come here first.
+            # Wait here until frames are free again: otherwise only the next row would free them.
             frames_held > FRAMES // 2 and not self._producer.idle
         )
         if not full:
@@ -78,18 +78,18 @@ class HeldBack:
         return full
 
     def look(self, now: float) -> None:
-        """See whether what is held back may go on. ``now``: monotonic seconds."""
+        """Check whether brokers that are held back may continue. ``now``: monotonic seconds."""
         if not self._goes_on_below or now - self._looked_at < _LOOK_S:
             return
         waiting = self._producer.waiting_by_broker()
         for node, below in list(self._goes_on_below.items()):
             if waiting.get(node, 0) <= below:
                 del self._goes_on_below[node]
-                log.info("flow %s: broker %d of the target goes on", self._flow, node)
+                log.info("flow %s: broker %d of the target keeps up again", self._flow, node)
         self._apply(waiting, now)
 
     def _hold_slow(self, now: float) -> None:
-        """Hold back brokers that much waits for, if others wait for more to do."""
+        """Hold back brokers for which much data waits, if other brokers are almost idle."""
         if self._frames is None:
             return
         waiting = self._producer.waiting_by_broker()
@@ -105,7 +105,7 @@ class HeldBack:
         self._apply(waiting, now)
 
     def _apply(self, waiting: Mapping[int, int], now: float) -> None:
-        """Tell the source, and make room in the memory that is shared with it."""
+        """Notify the source, and free the memory that is shared with it."""
         held, self._looked_at = self._goes_on_below.keys(), now
         self._bytes = sum(waiting.get(node, 0) for node in held)
         leader_of = self._producer.leader_of
@@ -121,7 +121,7 @@ class HeldBack:
         if now - self._told_at >= _TOLD_AGAIN_S:
             self._told_at = now
             log.warning(
-                "flow %s: broker %d of the target does not keep up (%.1f MB wait for it): less is "
-                "read of its partitions, the others go on",
+                "flow %s: broker %d of the target does not keep up (%.1f MB wait for it): its "
+                "partitions are held back, the others continue",
                 *(self._flow, node, size / 1e6),
             )

@@ -1,13 +1,13 @@
-"""Offset syncs and exact runs of one slot: what the sink learns from acknowledgements.
+"""Offset syncs and exact runs of one slot, derived from acknowledgements.
 
-The sink says where the records of each chunk went (`Places`) once everything before them is
-acknowledged; `SlotSyncs.publish` is called when the positions that cover them are committed. So
-nothing is ever published of a record that the target may not have. What is due follows MirrorMaker
-2's rule (`internal_topics.offset_syncs.PartitionState`); each commit of positions also brings the
-newest record, as each of Connect's offset commits does.
+The sink reports where the records of each chunk went (`Places`) once everything before them is
+acknowledged. `SlotSyncs.publish` is called when the positions that cover them are committed. So a
+sync never names a record that the target may not have. Which syncs are due follows MirrorMaker 2's
+rule (`internal_topics.offset_syncs.PartitionState`). Each commit of positions also adds the newest
+record, as each of Connect's offset commits does.
 
 `SyncSender` writes on a thread of its own: offset syncs usually go to the source cluster, and the
-sink must not wait for that one.
+sink must not wait for that cluster.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ __all__ = ["NO_SYNCS", "Places", "SlotSyncs", "SyncSender", "TakenSyncs", "batch
 
 log = logging.getLogger(__name__)
 
-# Of one partition between two commits: more due syncs, or more runs, than this are thinned out.
+# Per partition and commit: if more syncs are due, or there are more runs, some are left out.
 _SYNCS_MAX = 10
 _RUNS_MAX = 64
-# Of one slot between two commits: what is left over waits for the next one.
+# Per slot and commit: the rest waits for the next commit.
 _SYNCS_PER_SLOT_MAX = 2_000
-# What waits while its cluster is away; the oldest goes first, which makes translation coarser.
+# Backlog while the cluster is unavailable. The oldest is dropped first; translation gets coarser.
 _BACKLOG_MAX = 50_000
 _BATCH_RECORDS_MAX = 2_000
 _PUMP_S = 0.05
@@ -59,7 +59,7 @@ NO_SYNCS: TakenSyncs = ([], [])
 class Places:
     """Where the records of one chunk came from and where they went.
 
-    ``sources``: runs of source offsets as (first offset, records) of the chunk's last records.
+    ``sources``: runs of source offsets, as (first offset, records), of the chunk's last records.
     ``targets``: (index in the chunk, records, first target offset) of acknowledged batches.
     """
 
@@ -68,11 +68,14 @@ class Places:
     targets: list[tuple[int, int, int]] = field(default_factory=list)
 
     def acknowledged(self, end: int, records: int, offset: int) -> None:
-        """The ``records`` records before index ``end`` are at ``offset`` and after (-1 unknown)."""
+        """The ``records`` before index ``end`` are at target offset ``offset`` and after.
+
+        ``offset`` is -1 if unknown.
+        """
         if offset < 0:
             return
         start = end - records
-        if self.targets:  # the usual case: right behind the batch before
+        if self.targets:  # the usual case: directly after the batch before
             first, count, at = self.targets[-1]
             if (first + count, at + count) == (start, offset):
                 self.targets[-1] = (first, count + records, at)
@@ -81,12 +84,12 @@ class Places:
 
     @property
     def target_end(self) -> int:
-        """Target offset after the chunk's last record, -1 unknown."""
+        """Target offset after the chunk's last record, -1 if unknown."""
         start, count, at = max(self.targets, default=(0, 0, 0))
         return at + count if start + count == self.records else -1
 
     def runs(self) -> list[Run]:
-        """What is known on both sides, in source order."""
+        """The runs whose offsets are known on both sides, in source order."""
         found: list[Run] = []
         targets = deque(sorted(self.targets))
         index = self.records - sum(count for _, count in self.sources)
@@ -115,13 +118,13 @@ class _Partition:
 
 
 class Outlet(Protocol):
-    """Takes records for the two topics; `SyncSender` in real life."""
+    """Takes records for the two topics; outside of tests it is a `SyncSender`."""
 
     def put(self, syncs: Iterable[KeyValue], runs: Iterable[KeyValue]) -> None:
-        """Take records to write; does not wait."""
+        """Queue records to write; does not wait."""
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all is written; whether it is."""
+        """Wait until everything is written; returns whether it is."""
 
 
 class SlotSyncs:
@@ -136,10 +139,9 @@ class SlotSyncs:
     def settled(
         self, source: TopicPartition, places: Places, topic_id: str = "", target_id: str = ""
     ) -> None:
-        """Everything of ``source`` up to and with these records is acknowledged.
+        """Note that all records of ``source`` up to and including these are acknowledged.
 
-        ``topic_id``: of the source topic that they are from, ``target_id``: of the one that they
-        are in; empty where that is not known.
+        ``topic_id``: of the source topic, ``target_id``: of the remote topic; empty if unknown.
         """
         runs = places.runs()
         if not runs:
@@ -150,7 +152,7 @@ class SlotSyncs:
             self._partitions[source] = part
         for run in runs:
             for due in part.state.advance(run.source, run.target, run.length):
-                # The rest would be thinned out anyway.
+                # Older ones would be left out anyway.
                 newest = due[-_newest_first(len(due)) :] if len(due) > _SYNCS_MAX else due
                 part.due += [(run.source + i, run.target + i) for i in newest]
             extend_run(part.fresh, run)
@@ -162,15 +164,19 @@ class SlotSyncs:
         self._touched[source, topic_id] = part
 
     def publish(self, taken: TakenSyncs | None = None) -> None:
-        """Hand what was ``taken``, by default what there is, to the sender: the positions that
-        cover it are committed.
+        """Hand ``taken``, by default what `take` returns, to the sender.
+
+        The positions that cover it must be committed.
         """
         syncs, runs = self.take() if taken is None else taken
         if syncs:
             self._outlet.put(syncs, runs)
 
     def take(self) -> TakenSyncs:
-        """Offset syncs and runs of what was settled, for whoever writes them; forgets them."""
+        """Return offset syncs and runs of what was settled, and forget them.
+
+        If there are too many, the rest stays for the next call.
+        """
         syncs: list[KeyValue] = []
         runs: list[KeyValue] = []
         while self._touched and len(syncs) < _SYNCS_PER_SLOT_MAX:
@@ -186,12 +192,12 @@ class SlotSyncs:
                 for run in fresh
             ]
             part.due, part.newest = [], None
-            # The last run may grow: it is written again, whole, under its key.
+            # The last run may grow; then it is written again as a whole, under the same key.
             del part.fresh[:-1]
         return syncs, runs
 
     def finish(self) -> None:
-        """`publish` everything and wait a moment for it to be written."""
+        """`publish` everything, and wait a moment until it is written."""
         while self._touched:
             self.publish()
         if not self._outlet.flush(_FLUSH_S):
@@ -199,7 +205,7 @@ class SlotSyncs:
 
 
 def _newest_first(count: int) -> int:
-    """How many of ``count`` points `_thinned` looks at, counted from the newest."""
+    """How many of ``count`` points `_thinned` needs, counted from the newest."""
     return min(count, 1 << (_SYNCS_MAX - 1))
 
 
@@ -212,7 +218,7 @@ def _thinned(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def batches_of(records: Sequence[KeyValue]) -> Iterator[memoryview]:
-    """Record batches of now with ``records``."""
+    """Record batches of ``records``, whose timestamps are the current time."""
     time_ms = int(time.time() * 1000)
     for start in range(0, len(records), _BATCH_RECORDS_MAX):
         part = records[start : start + _BATCH_RECORDS_MAX]
@@ -221,7 +227,7 @@ def batches_of(records: Sequence[KeyValue]) -> Iterator[memoryview]:
 
 
 class SyncSender:
-    """Writes both topics of one flow from one process; made on first use, kept between tasks."""
+    """Writes both topics of one flow from one process; created on first use, kept between tasks."""
 
     _kept: dict[str, SyncSender] = {}  # noqa: RUF012 (one per process and flow)
 
@@ -235,7 +241,7 @@ class SyncSender:
 
     @classmethod
     def close_all(cls) -> None:
-        """`close` those of this process, for one that goes on without its slots."""
+        """`close` all senders of this process, which continues without its slots."""
         while cls._kept:
             cls._kept.popitem()[1].close()
 
@@ -249,7 +255,7 @@ class SyncSender:
         self._closing = False
 
     def put(self, syncs: Iterable[KeyValue], runs: Iterable[KeyValue]) -> None:
-        """Take records to write; does not wait."""
+        """Queue records to write; does not wait."""
         with self._changed:
             self._syncs.backlog.extend(syncs)
             self._runs.backlog.extend(runs)
@@ -259,7 +265,7 @@ class SyncSender:
             self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all is written, unless its cluster does not take it at present."""
+        """Wait until everything is written, unless the cluster rejects it now; returns whether."""
         with self._changed:
             self._changed.wait_for(self._settled_or_failing, timeout_s)
             return self._settled()
@@ -267,7 +273,7 @@ class SyncSender:
     def close(self, timeout_s: float = 10.0) -> None:
         """End the thread and close the connections; what is not written by then is dropped.
 
-        Takes as long as the cluster that is asked at this moment, ``timeout_s`` at most.
+        Waits until the request in progress has ended, for at most ``timeout_s``.
         """
         with self._changed:
             self._closing = True
@@ -293,20 +299,20 @@ class SyncSender:
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._closing or not self._settled())
             if self._closing:
-                self._close_topics()  # they are this thread's
+                self._close_topics()  # this thread owns their connections
                 return
             for topic in (self._syncs, self._runs):
                 topic.step(self._changed)
 
 
 class _Topic:
-    """One of the topics, with its producer; `step` is for the sender's thread alone."""
+    """One of the topics, with its producer. Only the sender's thread may call `step`."""
 
     def __init__(self, name: str, client: ClusterClient, produce: ProduceSettings) -> None:
         self.backlog: deque[KeyValue] = deque(maxlen=_BACKLOG_MAX)
         self.failing = False
         self._tp = TopicPartition(name, 0)
-        # Nothing here minds a repeated record, so no producer id is asked for.
+        # Duplicates do no harm here, so no producer id is requested.
         settings = replace(produce, enable_idempotence=False)
         self._client = client
         self._producer = Producer(Routes(client), settings)
@@ -325,7 +331,7 @@ class _Topic:
         return not self.backlog and not self._under_way
 
     def step(self, changed: threading.Condition) -> None:
-        """Send a batch, or take in its acknowledgement; waits a moment at most."""
+        """Send a batch, or process its acknowledgement; waits a moment at most."""
         now = time.monotonic()
         if self.idle:
             return
@@ -347,7 +353,7 @@ class _Topic:
             with changed:
                 self._under_way, self.failing = 0, False
         elif time.monotonic() - self._sent_at > _FAILING_S:
-            codes = ", ".join(sorted(self._producer.errors)) or "no leader, or no answer"
+            codes = ", ".join(sorted(self._producer.errors)) or "no leader, or no response"
             self._fail(codes, changed)
 
     def _send(self, changed: threading.Condition) -> None:
@@ -361,15 +367,15 @@ class _Topic:
         self._sent_at = time.monotonic()
 
     def _fail(self, reason: str, changed: threading.Condition, *, lost: bool = False) -> None:
-        """Note a failure, and try again after a pause; told once until something is written again.
+        """Note a failure and pause before the retry. It is logged once until a write succeeds.
 
-        Without the pause, looking for a topic that is not there takes a quarter of a sink's time.
+        Without the pause, looking for a topic that does not exist takes a quarter of a sink's time.
         """
         self._not_before = time.monotonic() + _PAUSE_S
         if not self.failing:
             log.warning(
-                "%s on cluster %s takes no records at present (%s): consumer groups are "
-                "translated less exactly until it does",
+                "%s on cluster %s accepts no records now (%s): until it does, consumer groups are "
+                "translated less exactly",
                 *(self._tp.topic, self._client.alias, reason),
             )
         with changed:

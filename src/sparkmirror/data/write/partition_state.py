@@ -1,4 +1,4 @@
-"""What the sink knows of each source partition, and of its chunks that are on their way."""
+"""What the sink knows about each source partition, and about its chunks in flight."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ __all__ = [
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """One chunk whose batches are on their way.
+    """One chunk whose batches are in flight.
 
-    ``kept``: its bytes, where they may be needed. ``targets``: as in `Chunk`. ``gap``: what lies
-    before ``next_offset``, and ``mark`` the log that the position is in behind it (known of every
-    chunk once it is settled); ``log`` and ``log_end`` likewise of the target's, where it is another
-    one behind the gap. ``beside``: where else batches went that the position waits for.
-    ``first_offset``: of its records at the source; ``dropped``: how many of them were given up.
+    ``kept``: its bytes, if they may be needed again. ``targets``: as in `Chunk`. ``gap``: the gap
+    before ``next_offset``. ``mark``: the source's log that the position is in after it; every
+    settled chunk has one. ``log``, ``log_end``: the target's log and its end after the gap, if the
+    gap changes them. ``beside``: other partitions that got batches for which the position waits.
+    ``first_offset``: of its records at the source. ``dropped``: how many of them were given up.
     """
 
     lane: Lane
@@ -71,14 +71,15 @@ class Pending:
         return self.lane.target
 
     def wait_for(self, tp: TopicPartition) -> None:
-        """Wait for one more batch, which goes to ``tp``, beside the remote partition."""
+        """Wait for one more batch, which goes to ``tp`` instead of the remote partition."""
         self.batches_left += 1
         self.beside = {*(self.beside or ()), tp}
 
     def goes_back(self, reached: int) -> int:
-        """The first acknowledged target offset that is not behind all before it, -1 for none.
+        """The first acknowledged target offset that is not after all earlier ones, -1 for none.
 
-        ``reached``: where the records before these end. Other partitions' offsets say nothing.
+        ``reached``: where the records before these end. Records that were assigned to several
+        partitions are not checked: their offsets cannot be compared.
         """
         for _, count, offset in sorted(self.places.targets) if self.targets is None else ():
             if offset < reached:
@@ -87,7 +88,7 @@ class Pending:
         return -1
 
     def mark_after(self, mark: Mark) -> Mark:
-        """The mark of a position behind this chunk, when ``mark`` is the one before it."""
+        """The mark of a position after this chunk, if ``mark`` is that of the position before."""
         if self.mark is not None:
             return self.mark
         if self.leader_epoch < 0 or self.leader_epoch == mark.leader_epoch:
@@ -101,15 +102,14 @@ class Pending:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """One source partition through this sink.
+    """One source partition in this sink.
 
-    Invariant: ``position`` moves only past chunks all of whose batches, and all chunks before
-    them, are acknowledged. ``target_end``: target offset after the last record before
-    ``position``, -1 unknown. ``log``: which log of the target that is in; ``logged``: the one
-    that was committed last. ``reached``: the highest end that was acknowledged; with ``watched``
-    nothing settles that is below it. ``marker``: how many offsets of the target a transaction's
-    marker takes behind ``target_end``. ``written``: whose records they are, where that is kept
-    (exactly-once).
+    Invariant: ``position`` moves only past chunks that are acknowledged as a whole, and only if all
+    chunks before them are. ``target_end``: target offset after the last record before ``position``,
+    -1 if unknown. ``log``: the target's log that it is in; ``logged``: the one that was committed
+    last. ``reached``: the highest acknowledged end; with ``watched``, nothing below it settles.
+    ``marker``: number of offsets that a transaction's marker takes after ``target_end``.
+    ``written``: the newest committed records before the position (exactly-once only).
     """
 
     source: TopicPartition
@@ -139,31 +139,31 @@ class Lane:
 
     @property
     def due(self) -> bool:
-        """Whether the position, or what is kept with it, is another one than was committed."""
+        """Whether the position or its metadata differs from what was committed."""
         told = (self.committed, self.marked, self.logged)
         return (self.position, self.mark, self.log) != told
 
     def waits_for(self) -> Iterator[TopicPartition]:
-        """The target partitions that this one cannot go on without at present."""
+        """The target partitions without which this lane cannot continue now."""
         yield self.target
         for pending in self.queue:
             yield from pending.beside or ()
 
     def check_next(self, offset: int) -> None:
-        """Raise `Defect` when the source's records from ``offset`` on came here already.
+        """Raise `Defect` if the source's records from ``offset`` on were here before.
 
         They would be at the target twice, and the position would go back. The task fails before
-        any of them is written, and the next attempt reads where to go on.
+        any of them is written, and the next attempt reads where to continue.
         """
         behind = self.queue[-1].next_offset if self.queue else self.position
         if offset < behind:
             raise Defect(
                 f"{self.source}: records from offset {offset} on were read again, while those up "
-                f"to {behind - 1} are written or on their way; they are not written twice"
+                f"to {behind - 1} are written or in flight; they are not written twice"
             )
 
     def settle(self) -> list[Pending]:
-        """Move the position past what is acknowledged without a gap; returns what that is."""
+        """Move the position past what is acknowledged without a gap; returns those chunks."""
         settled: list[Pending] = []
         while self.queue and not self.queue[0].batches_left:
             if self.watched and self.queue[0].goes_back(self.reached) >= 0:
@@ -186,11 +186,11 @@ class Lane:
 
     @property
     def stuck(self) -> bool:
-        """Whether `settle` has left what is acknowledged where it is."""
+        """Whether `settle` has left acknowledged chunks in the queue."""
         return bool(self.queue) and not self.queue[0].batches_left
 
     def goes_back(self) -> int:
-        """The first acknowledged target offset below one of a record before it, -1 for none."""
+        """The first acknowledged target offset below that of an earlier record, -1 for none."""
         reached = self.reached
         for pending in self.queue:
             if pending.log_end >= 0:
@@ -201,7 +201,7 @@ class Lane:
         return -1
 
     def logged_ahead(self) -> tuple[TargetMark, int]:
-        """``log`` and ``reached`` behind the gaps whose records are on their way."""
+        """``log`` and ``reached`` after the gaps whose records are in flight."""
         log, reached = self.log, self.reached
         for pending in self.queue:
             if pending.log is not None:
@@ -211,12 +211,12 @@ class Lane:
         return log, reached
 
     def lowest(self, offset: int) -> int:
-        """The lowest target offset that was acknowledged of what waits, at most ``offset``."""
+        """The lowest acknowledged target offset of queued chunks, at most ``offset``."""
         told = (at for pending in self.queue for _, _, at in pending.places.targets)
         return min([offset, *told])
 
     def there(self) -> int:
-        """Up to which source offset the target has what waits: all of it, from the position on."""
+        """The source offset up to which the target has all queued records, from the position on."""
         end = self.position
         for pending in self.queue:
             places = pending.places
@@ -227,9 +227,10 @@ class Lane:
         return end
 
     def ahead(self, *, expected: bool) -> tuple[TargetMark, int]:
-        """``log`` and ``target_end`` behind the whole queue, as far as acknowledgements tell.
+        """``log`` and ``target_end`` after the whole queue, as far as acknowledgements say.
 
-        ``expected``: of batches without one, what it will tell unless others write there, too.
+        ``expected``: batches that are not acknowledged get the offsets that follow, which is right
+        unless others write there, too.
         """
         log, end, marker = self.log, self.target_end, self.marker
         for pending in self.queue:
@@ -245,7 +246,7 @@ class Lane:
 
 
 def gap_pending(lane: Lane, note: GapNote) -> Pending:
-    """What stands in ``lane`` for a gap that it goes past."""
+    """The entry in the queue of ``lane`` for a gap that the lane continues past."""
     gap = note.gap
     pending = Pending(
         lane, gap.resumed_at or 0, 0, 0, -1, -1, 0, Places((), 0), gap=gap, mark=note.mark
@@ -253,24 +254,24 @@ def gap_pending(lane: Lane, note: GapNote) -> Pending:
     if note.target is not None:
         pending.log, pending.log_end = note.target, note.target_end
     elif gap.kind in (GapKind.RECREATED, GapKind.REPLACED):
-        # Should the target lose its log, the new source topic is all there is to mirror.
+        # If the target loses its log, the new source topic is all that can be mirrored.
         pending.log = replace(lane.log, begin=pending.next_offset)
     return pending
 
 
 class LaneIndex:
-    """Lanes by what they wait for: which ones a halt concerns, without going through all."""
+    """Lanes by what they wait for: finds those that a halt concerns, without a search."""
 
     def __init__(self) -> None:
         self._by_target: dict[TopicPartition, list[Lane]] = {}
         self._beside: dict[Lane, None] = {}
         self.topics: set[str] = set()
-        """The remote topics."""
+        """All remote topics."""
         self.halts_seen = 0
-        """How many halts there had been when `may_stop` was asked last."""
+        """The number of halts at the last call of `may_stop`."""
 
     def add(self, lane: Lane) -> Lane:
-        """Add ``lane``, which is returned."""
+        """Add ``lane`` and return it."""
         self._by_target.setdefault(lane.target, []).append(lane)
         self.topics.add(lane.target.topic)
         return lane
@@ -280,12 +281,12 @@ class LaneIndex:
         self._beside[lane] = None
 
     def may_stop(self, halts: int, *, again: bool) -> bool:
-        """Whether a lane may have to stop for one of ``halts`` halts of target partitions so far.
+        """Whether a lane may have to stop because of a halted target partition.
 
-        ``again``: also for one that has been looked at.
+        ``halts``: how many halts there were so far. ``again``: also if no halt is new.
         """
         seen, self.halts_seen = self.halts_seen, halts
-        # What a chunk waits for beside its records may have been halted long before.
+        # A partition that a chunk waits for besides its own may have been halted long before.
         return halts > 0 and (halts != seen or again or bool(self._beside))
 
     def concerned(self, halted: Iterable[TopicPartition]) -> list[Lane]:
@@ -299,13 +300,13 @@ class LaneIndex:
 
 
 def acknowledge(ack: Acknowledged) -> Pending | None:
-    """Note what an acknowledgement says about the chunk it is for, which is returned."""
+    """Apply an acknowledgement to its chunk; returns the chunk."""
     token = ack.token
     pending: Pending
     if isinstance(token, tuple):
         pending, records_end = token
         pending.places.acknowledged(records_end, ack.records, ack.offset)
-    elif isinstance(token, Pending):  # beside its records
+    elif isinstance(token, Pending):  # a batch besides its records
         pending = token
     else:
         return None
@@ -314,7 +315,7 @@ def acknowledge(ack: Acknowledged) -> Pending | None:
 
 
 def targets(pending: Pending, cuts: Sized) -> list[TopicPartition]:
-    """Where each batch of a chunk goes."""
+    """The target partition of each batch of a chunk."""
     target = pending.lane.target
     if pending.targets is None:
         return [target] * len(cuts)
@@ -325,7 +326,7 @@ def targets(pending: Pending, cuts: Sized) -> list[TopicPartition]:
 
 
 def before_refusal(queue: deque[Pending]) -> deque[Pending]:
-    """The chunks, and of the last one the batches, that the target took before it refused one."""
+    """The chunks that the target took before it refused one; of the last one, the batches."""
     taken: deque[Pending] = deque()
     for pending in queue:
         if not pending.batches_left:

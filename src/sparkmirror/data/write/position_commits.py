@@ -1,9 +1,10 @@
-"""Positions as a sink commits them: to which cluster, under which name, as whose member.
+"""How a sink commits positions: to which cluster, under which names, as which group member.
 
 MirrorMaker 2's positions belong to a group without members on the target. MirrorMaker 1's belong
-to the consumer group on the source that the driver is a member of: the broker takes a commit only
-with the group's present generation, so that a mirror which the group has given up (it hung, or was
-cut off) can neither set back nor overtake the positions of whoever copies its partitions now.
+to the consumer group on the source of which the driver is a member. There the broker accepts a
+commit only with the group's current generation. So a mirror that the group has removed (it hung, or
+was cut off) can neither set back nor overtake the positions of the member that has its partitions
+now.
 """
 
 from __future__ import annotations
@@ -27,23 +28,22 @@ __all__ = ["Commits", "connect_record"]
 
 log = logging.getLogger(__name__)
 
-# The time that a broker itself gives a commit (offsets.commit.timeout.ms).
+# A broker's own timeout for a commit (offsets.commit.timeout.ms).
 _COMMIT_TIMEOUT_MS = 5_000
-# While a cooperative group forms a generation, the sink hears of it a moment after the broker.
+# When a cooperative group forms a generation, the sink learns of it a moment after the broker.
 _NEXT_GENERATION_S = 5.0
 
 
 class Commits:
-    """Commits for one sink, one at a time. ``fenced`` tells why nothing may be written any more,
-    None if it may.
+    """Commits for one sink, one at a time. ``fenced``: why nothing may be written any more.
 
-    A commit is under way on a thread of its own: a coordinator that is far away, or hangs, keeps
-    no records waiting.
+    ``fenced`` is None while the sink may write. A commit has a thread of its own: a coordinator
+    that is far away, or hangs, does not delay records.
     """
 
     def __init__(self, flow: FlowSettings) -> None:
         self.by_source = flow.mode is MirrorMode.MM1
-        """Whether positions stand under the source's topic names (else the target's)."""
+        """Whether positions are kept under the source's topic names (else the target's)."""
         self.fenced: Halt | None = None
         client = flow.source if self.by_source else flow.target
         timeout_ms = min(_COMMIT_TIMEOUT_MS, client.request_timeout_ms)
@@ -59,7 +59,7 @@ class Commits:
 
     @property
     def under_way(self) -> bool:
-        """Whether a commit has begun whose `outcome` nobody has taken."""
+        """Whether a commit has begun whose `outcome` was not taken yet."""
         return self._job is not None
 
     def begin(
@@ -67,7 +67,7 @@ class Commits:
         offsets: Mapping[TopicPartition, tuple[int, str]],
         leader_epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Have ``offsets`` committed, unless `fenced`; none may be under way."""
+        """Start to commit ``offsets``, unless `fenced`. No commit may be in flight."""
         if self.fenced is not None:
             return
         self._job = _Commit(
@@ -76,10 +76,10 @@ class Commits:
         self._job.start()
 
     def outcome(self, *, wait: bool = False) -> bool | None:
-        """Whether the offsets are committed; False when the group wants none from this member.
+        """Whether the offsets are committed; False if the group accepts none from this member.
 
-        None while that is not known, unless it should ``wait``. Raises `MirrorError` or
-        `ConnectionLost` when the cluster does not answer.
+        None while that is not known, unless ``wait`` is set. Raises `MirrorError` or
+        `ConnectionLost` if the commit failed.
         """
         job = self._job
         if job is None or (job.is_alive() and not wait):
@@ -93,7 +93,7 @@ class Commits:
         if not isinstance(error, Fenced):
             raise error
         if job.member != self._member:
-            return False  # the next one goes as the new member
+            return False  # the next commit is the new member's
         now = time.monotonic()
         if self._refused_at is None:
             self._refused_at = now
@@ -105,14 +105,14 @@ class Commits:
         return False
 
     def close(self) -> None:
-        """Close the connections, once nothing is under way."""
+        """Wait for the commit in flight, then close the connections."""
         if self._job is not None:
             self._job.join()
         self.routes.close()
 
 
 class _Commit(threading.Thread):
-    """One commit. ``error``: what came of it once the thread has ended, None: committed."""
+    """One commit. ``error``: the result once the thread has ended; None means committed."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class _Commit(threading.Thread):
         self._leader_epochs = leader_epochs
 
     def run(self) -> None:
-        """Commit, and keep what went wrong for whoever asks."""
+        """Commit, and keep the error for `Commits.outcome`."""
         try:
             self._routes.commit(self._group, self._offsets, self.member, self._leader_epochs)
         except Exception as error:
@@ -141,7 +141,7 @@ class _Commit(threading.Thread):
 def connect_record(
     flow: FlowSettings, source: TopicPartition, position: int
 ) -> tuple[TopicPartition, bytes, bytes | None]:
-    """A position in MirrorMaker 2's format: where it is written, key and value."""
+    """A position in MirrorMaker 2's format: its partition, key and value."""
     topic = flow.offset_storage_topic or offsets_topic(flow.source.alias)
     key, value = encode_source_offset(flow.source.alias, source, position)
     partition = partition_for_key(key, flow.offset_storage_partitions)

@@ -1,6 +1,6 @@
 """The producers of this process, one for each flow and target cluster.
 
-Spark reuses its Python workers from epoch to epoch, and a producer id is worth keeping.
+Spark reuses its Python workers from epoch to epoch. A producer that is kept keeps its producer id.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _kept: dict[str, Producer] = {}
 
 
 def producer_of(flow: FlowSettings) -> Producer:
-    """The flow's producer; made on first use."""
+    """The flow's producer; created on first use."""
     key = _key(flow)
     producer = _kept.get(key)
     if producer is None:
@@ -31,10 +31,10 @@ def producer_of(flow: FlowSettings) -> Producer:
 
 
 def drop_producer(flow: FlowSettings) -> None:
-    """Close the flow's producer, if there is one; the next one starts afresh.
+    """Close the flow's producer, if there is one; the next task gets a new one.
 
-    First it waits a moment for what is under way: the next attempt goes on where the target's logs
-    end, and what is appended after it has looked comes twice.
+    Before that, wait a moment for its requests in flight. The next attempt continues where the
+    target's logs end; what is appended after it has read those ends would be written twice.
     """
     producer = _kept.pop(_key(flow), None)
     if producer is not None:
@@ -44,7 +44,7 @@ def drop_producer(flow: FlowSettings) -> None:
 
 
 def drop_producers() -> None:
-    """Close those of all flows, for a process that goes on without their slots."""
+    """Close the producers of all flows; the process continues without their slots."""
     while _kept:
         _kept.popitem()[1].close()
 

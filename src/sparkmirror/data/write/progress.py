@@ -1,4 +1,4 @@
-"""How far a sink is, as the driver reads it from the control topic once a second."""
+"""Reports how far a sink is; the driver reads them from the control topic once a second."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IDLE_INTERVAL_S = 10.0
 
 
 class SinkReports:
-    """The reports of one task. ``channel``: whose they are; known from the slot's first row on."""
+    """The reports of one task. ``channel``: their key; the slot's first row sets it."""
 
     def __init__(self, channel: str) -> None:
         self.channel = channel
@@ -32,30 +32,30 @@ class SinkReports:
         self.batches = 0
         self.source_errors: Mapping[str, int] = {}
         self.errors_before: Mapping[str, int] = {}
-        """What the producer, which outlives the task, met before: it is in earlier reports."""
+        """Errors that the producer counted before this task; earlier reports contain them."""
         self.joined_before = JoinCounts()
-        """Likewise of batches that were joined for the link."""
+        """The same for batches that were joined for a slow link."""
         self._latency = Histogram()
         self._latency_ms_sum = 0
         self._told_at = 0.0
         self._told: tuple[int, ...] = ()
 
     def begin(self, hello: SlotHello) -> None:
-        """Report as the slot ``hello`` from now on."""
+        """Report as the slot in ``hello`` from now on."""
         self.channel, self.slot, self.epoch = hello.channel, hello.slot, hello.epoch
         self.run_id, self.attempt = hello.run_id, hello.attempt
 
     def note_latency(self, now_ms: float, timestamp_ms: int) -> None:
-        """Note that a chunk is acknowledged whose newest record has this timestamp."""
+        """Note that a chunk was acknowledged whose newest record has this timestamp."""
         self._latency.add(max(0.0, now_ms - timestamp_ms))
         self._latency_ms_sum += max(0, int(now_ms) - timestamp_ms)
 
     def due(self, now: float) -> bool:
-        """Whether it is time for a report, if there is something to tell. ``now``: monotonic s."""
+        """Whether it is time for a report, if there is something new. ``now``: monotonic s."""
         return self.slot >= 0 and now - self._told_at >= _INTERVAL_S
 
     def tell_anyway(self) -> None:
-        """Let the next report be one also when nothing has changed."""
+        """Write the next report even if nothing has changed."""
         self._told = ()
 
     def record(
@@ -65,7 +65,10 @@ class SinkReports:
         producer_errors: Mapping[str, int],
         joined: JoinCounts,
     ) -> tuple[bytes, bytes] | None:
-        """The (key, value) of a report on these lanes, None when there is nothing new to tell."""
+        """Key and value of a report on these lanes; None if nothing is new.
+
+        After 10 s, a report is written even so.
+        """
         if self.slot < 0:
             return None
         records = sum(lane.records for lane in halts)

@@ -1,4 +1,4 @@
-"""What the parts of one sink share: its lanes, its producers, what it writes beside the records."""
+"""What the parts of one sink share: its lanes, its producers, and how it writes other records."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _BLOCKED_S = 0.1
 class SinkTask:
     """The state of one task. One owner thread.
 
-    ``producer`` writes the records, ``reporter`` the reports of progress; an exactly-once delivery
-    puts a producer of its own in the first one's place. ``fenced``: why nothing may be written any
-    more, None if it may. ``failed``: how many attempts of the task have failed before this one.
+    ``producer`` writes the records, ``reporter`` the progress reports. An exactly-once delivery
+    replaces ``producer`` by its own. ``fenced``: why nothing more may be written, None if it may.
+    ``failed``: how many attempts of the task have failed before this one.
     """
 
     def __init__(self, flow: FlowSettings, failed: int = 0) -> None:
@@ -60,7 +60,7 @@ class SinkTask:
         self._control = TopicPartition(control_topic(flow), PROGRESS_PARTITION)
 
     def begin(self, hello: SlotHello) -> None:
-        """The source says who the slot is, and where its partitions begin."""
+        """Take over from the source who the slot is, and where its partitions begin."""
         self.slot, self.epoch = hello.slot, hello.epoch
         self.reports.begin(hello)
         self.frames = map_frames(hello.memory)
@@ -76,16 +76,16 @@ class SinkTask:
             self.ends.begin(self.lanes.values())
 
     def new_syncs(self) -> SlotSyncs:
-        """Offset syncs that begin with one for each partition."""
+        """New offset syncs: the first one of each partition is due at once."""
         return SlotSyncs(self.flow.offset_syncs.lag_max, SyncSender.of(self.flow))
 
     def refusals(self, errors: dict[str, int]) -> RefusedRecords:
-        """What takes over records that the target refuses, counted in ``errors``."""
+        """What takes over records that the target refuses, and counts them in ``errors``."""
         return RefusedRecords(self.flow, self.append_beside, errors)
 
     @property
     def leases(self) -> int:
-        """How many frames of the shared memory are in use here."""
+        """How many frames of the shared memory this sink uses."""
         return 0 if self.frames is None else self.frames.leases
 
     # -- records ---------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class SinkTask:
         return lane
 
     def write(self, pending: Pending, part: memoryview) -> list[Passing]:
-        """Queue the batches of one chunk; what they are."""
+        """Queue the batches of one chunk; returns them."""
         cuts = batches(part)
         pending.batches_left = len(cuts)
         self.reports.batches += len(cuts)
@@ -113,7 +113,7 @@ class SinkTask:
         return cuts
 
     def advance(self, lane: Lane) -> None:
-        """Move the lane's position past what is acknowledged; note where that went."""
+        """Move the lane's position past what is acknowledged; note offset syncs for that."""
         for done in lane.settle():
             if self.syncs is not None and done.mark is not None:
                 self.syncs.settled(lane.source, done.places, done.mark.topic_id, lane.log.topic_id)
@@ -124,8 +124,9 @@ class SinkTask:
         come_round: ComeRound,
         full: Callable[[], bool],
     ) -> None:
-        """Send and take in acknowledgements, until no longer so much waits for them that it is
-        ``full``.
+        """Send and process acknowledgements until it is no longer ``full``.
+
+        If the input is unknown, also wait a moment until the producer has sent what it holds.
         """
         settle(self.producer.pump(0.0))
         patient_until = time.monotonic() + _BLOCKED_S
@@ -137,28 +138,28 @@ class SinkTask:
             settle(self.producer.pump(_BLOCKED_S))
             come_round()
 
-    # -- records of our own ----------------------------------------------------------------
+    # -- records of the mirror itself ------------------------------------------------------
 
     def note_gap(self, note: GapNote) -> None:
-        """Write a gap down; the position moves past it when its record is acknowledged."""
+        """Write a gap record; the position moves past the gap when the record is acknowledged."""
         gap = note.gap
         lane = self.lanes[gap.source]
         pending: Pending | None = None
         if gap.resumed_at is not None:
             if lane.halt is not None:
-                return  # found again when the partition is tried again
+                return  # it is found again when the partition is retried
             pending = gap_pending(lane, note)
             lane.queue.append(pending)
         self.write_gap(gap, pending)
 
     def write_gap(self, gap: Gap, pending: Pending | None) -> None:
-        """Write a gap's record, which ``pending`` waits for."""
+        """Write the record of a gap; ``pending`` waits for it."""
         if pending is not None:
             pending.wait_for(self._gaps)
         self._append_record(self._gaps, *encode_gap(gap), pending)
 
     def save_connect_offsets(self) -> int:
-        """Queue positions in MirrorMaker 2's format; how many have moved."""
+        """Queue positions in MirrorMaker 2's format; returns how many have moved."""
         count = 0
         if self.flow.mode is MirrorMode.MM1:
             return count
@@ -171,7 +172,7 @@ class SinkTask:
         return count
 
     def append_beside(self, tp: TopicPartition, batch: memoryview, token: object) -> None:
-        """Queue a batch of our own; ``token`` is the chunk that also waits for it, if any."""
+        """Queue a batch of the mirror itself; ``token``: the chunk that waits for it, if any."""
         if isinstance(token, Pending):
             self.index.waits_beside(token.lane)
         producer = self.reporter if tp.topic == self._control.topic else self.producer
@@ -192,7 +193,7 @@ class SinkTask:
             self.report(now)
 
     def report(self, now: float) -> None:
-        """Report progress, if there is something new."""
+        """Report progress, if anything is new."""
         failing = self.producer.failing
         halts = {lane: self._halt_of(lane, failing) for lane in self.lanes.values()}
         report = self.reports.record(now, halts, self.producer.errors, self.producer.joining.counts)
@@ -200,7 +201,7 @@ class SinkTask:
             self._append_record(self._control, *report)
 
     def _halt_of(self, lane: Lane, failing: Mapping[TopicPartition, Halt]) -> Halt | None:
-        """Why ``lane`` is stopped; its attempt is reported as over once its position is final."""
+        """Why ``lane`` is stopped; its attempt is reported as ended once its position is final."""
         if lane.halt is not None:
             final = not lane.queue and self.fenced is None
             again = lane.halt.retriable or self.flow.mode is MirrorMode.MM2
@@ -211,14 +212,16 @@ class SinkTask:
     # -- Spark -----------------------------------------------------------------------------
 
     def check_spark(self) -> None:
-        """Write nothing more once Spark has given the task up: the next attempt, which looks at
-        where the target's logs end, would write the same again. Raises `ConnectionLost`.
+        """Raise `ConnectionLost` if Spark has given up this attempt of the task.
+
+        Nothing more may be written then: the next attempt reads where the target's logs end, and
+        would write the same records again.
         """
         if worker_pipes.abandoned():
             raise ConnectionLost("Spark has given up this attempt of the task")
 
     def rest(self, seconds: float) -> None:
-        """Between two questions to a cluster that is away, for as long as Spark waits for us."""
+        """Pause between two requests to an unavailable cluster. Raises as `check_spark`."""
         self.check_spark()
         time.sleep(seconds)
 

@@ -1,8 +1,7 @@
-"""The sink end of a slot: raw batches out of Spark's rows, into the target, positions after them.
+"""The sink end of a slot: takes raw batches from Spark's rows, writes them, commits positions.
 
-One `SlotSink` serves one task. It reads rows and notes; how batches are appended, acknowledgements
-settled and positions committed is its `Delivery`'s. The producer behind it outlives it
-(`data.write.producers`).
+One `SlotSink` serves one task. It reads rows and notes. Its `Delivery` appends batches, settles
+acknowledgements and commits positions. The producer outlives it (`data.write.producers`).
 """
 
 from __future__ import annotations
@@ -50,8 +49,9 @@ class SlotSink:
     # -- the task --------------------------------------------------------------------------
 
     def run(self, batches: Iterator[Any]) -> SlotSummary:
-        """Write all rows of ``batches`` (pyarrow.RecordBatch), then everything is acknowledged
-        and committed.
+        """Write all rows of ``batches`` (pyarrow.RecordBatch).
+
+        Returns when everything is acknowledged and committed.
         """
         delivery = self._delivery
         try:
@@ -63,7 +63,7 @@ class SlotSink:
                 delivery.linger(self._housekeep)
             self._finish()
         except BaseException:
-            # The state of requests under way is unknown: the next task starts with a fresh
+            # The state of requests in flight is unknown: the next task starts with a new
             # producer, and with the positions committed so far.
             drop_producer(self.flow)
             raise
@@ -119,7 +119,7 @@ class SlotSink:
     # -- notes of the source ---------------------------------------------------------------
 
     def _hear(self, notes: SlotNotes) -> None:
-        """Take in who the slot is (first row), and what has changed since."""
+        """Process notes: who the slot is (first row), and what has changed since."""
         task = self._task
         if notes.hello is not None:
             task.begin(notes.hello)
@@ -142,7 +142,7 @@ class SlotSink:
             self._delivery.begun()
 
     def _try_again(self, lane: Lane, attempt: int) -> None:
-        """Take what comes from now on: the source has gone back to the lane's position."""
+        """Accept records again: the source has gone back to the lane's position."""
         self._task.producer.forget_halts(lane.blocked)
         lane.halt, lane.blocked, lane.attempt = None, (), attempt
         self._task.index.halts_seen = 0
@@ -157,7 +157,7 @@ class SlotSink:
         self._task.report_if_due(now)
 
     def _end_when_lost(self) -> None:
-        """End the task when the target has lost records: its next attempt mends that first.
+        """End the task if the target has lost records: its next attempt repairs that first.
 
         Everything else is acknowledged and committed before. Raises `TargetLost`.
         """
@@ -168,7 +168,7 @@ class SlotSink:
             raise TargetLost(next(iter(lost.values())), where=f"cluster {self.flow.target.alias}")
 
     def _finish(self) -> None:
-        """Everything is acknowledged and committed, and the last report says so."""
+        """Wait until everything is acknowledged and committed, and the last report is written."""
         self._delivery.finish(self._housekeep)
         self._task.reports.tell_anyway()
         self._task.report(time.monotonic())

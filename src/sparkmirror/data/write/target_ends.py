@@ -1,19 +1,19 @@
-"""Whether the target still has what it acknowledged, seen from one sink while it writes.
+"""Checks whether the target still has what it acknowledged, while one sink writes.
 
-The sink's producer asks before it sends (`TargetEnds.may_send`): a partition whose leader, leader
-epoch or topic id changed, or whose answers cast doubt on its log, waits until the leader was asked
-where the log ends (`TargetEnds.look`). So what follows a loss is hardly ever written behind it.
-Acknowledgements that go back are seen as well (`Lane.goes_back`), and every `_LOOK_S` all
-partitions are looked at, the idle ones, too. Looks are threads of their own: a broker that hangs
+The sink's producer asks before it sends (`TargetEnds.may_send`). If a partition's leader, leader
+epoch or topic id changed, or a response casts doubt on its log, the partition waits until its
+leader has reported where the log ends (`TargetEnds.look`). So hardly any record is written behind a
+loss. Acknowledgements that go back are detected as well (`Lane.goes_back`). Every `_LOOK_S`, all
+partitions are checked, including idle ones. Checks have threads of their own: a broker that hangs
 must not keep the sink from the others.
 
-A log that is long enough may hold others' records in the place of lost ones. Where the leader epoch
-of the last look ended before what was acknowledged since, the look therefore compares the last
+A log that is long enough may hold records of others in the place of lost ones. If the leader epoch
+of the last check ended before what was acknowledged since, the check therefore compares the last
 record there with the source's (`survivors.filled_by_others`).
 
-What is lost is not mended here: the position says that its log goes only up to there, the rest of
-the slot is acknowledged and committed, and the task ends (`TargetLost`). Its next attempt
-mends it before it begins (`data.read.target_loss`).
+A loss is not repaired here. The position records up to where its log is intact, the rest of the
+slot is acknowledged and committed, and the task ends (`TargetLost`). Its next attempt repairs
+the loss before it begins (`data.read.target_loss`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 30.0
 _LOOK_AGAIN_S = 0.2
-# What a broker may take to answer a look.
+# How long a broker may take to respond to a check.
 _ANSWER_MS = 3_000
 
 Log = tuple[str, int]
@@ -55,7 +55,7 @@ class TargetEnds:
     def __init__(self, flow: FlowSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self.flow = flow
         self.lost: dict[Lane, str] = {}
-        """What has lost records, and how: their partitions get nothing more."""
+        """Lanes that have lost records, and how. Nothing more is sent to their partitions."""
         self._clock = clock
         self._lanes: dict[TopicPartition, Lane] = {}
         self._sure: dict[TopicPartition, Log] = {}
@@ -67,7 +67,7 @@ class TargetEnds:
         self._job: _Look | None = None
 
     def begin(self, lanes: Iterable[Lane]) -> None:
-        """Watch ``lanes`` from now on: those of which a position, or a look, tells a log."""
+        """Watch ``lanes`` from now on: those whose target log a position or a check has named."""
         self._lanes = {lane.target: lane for lane in lanes if lane.log != TargetMark()}
         for lane in self._lanes.values():
             lane.watched = True
@@ -80,7 +80,7 @@ class TargetEnds:
     # -- for the producer ----------------------------------------------------------------------
 
     def may_send(self, routes: Routes, tp: TopicPartition) -> bool:
-        """Whether batches may go to ``tp`` now; otherwise it is looked at."""
+        """Whether batches may go to ``tp`` now; if not, it is checked."""
         lane = self._lanes.get(tp)
         if lane is None:
             return True
@@ -92,13 +92,13 @@ class TargetEnds:
         return False
 
     def doubt(self, tp: TopicPartition) -> None:
-        """Look at ``tp`` before anything more is sent there."""
+        """Check ``tp`` before anything more is sent there."""
         self._sure.pop(tp, None)
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------
 
     def look(self, routes: Routes) -> None:
-        """Have the leaders asked of what is held, or now and then of all; take in what they said.
+        """Check the logs of waiting partitions, and now and then of all; process what is reported.
 
         ``routes``: the producer's.
         """
@@ -144,7 +144,7 @@ class TargetEnds:
         if self._sure[tp] != _log_of(routes, tp):
             routes.mark_stale()
         if mark is not lane.log:
-            return  # a gap record is on its way, and the mark with it
+            return  # a gap record is in flight, and the mark with it
         further = reached > mark.epoch_offset or view.leader_epoch != mark.leader_epoch
         if further and reached >= 0:
             lane.log = replace(
@@ -160,13 +160,13 @@ class TargetEnds:
     def losing(
         self, lane: Lane, cut: int, text: str, kind: GapKind = GapKind.TARGET_TRUNCATED
     ) -> None:
-        """``lane`` has lost what stood at the target from offset ``cut`` on: send nothing more."""
+        """``lane`` has lost its records from target offset ``cut`` on: send nothing more."""
         if lane not in self._losing and lane not in self.lost:
             log.error("flow %s: %s", self.flow.name, text)
             self._losing[lane] = (kind, cut, text)
 
     def note_going_back(self, lane: Lane) -> bool:
-        """Whether the target's acknowledgements for ``lane`` go back: then it has lost records."""
+        """Whether the target's acknowledgements for ``lane`` go back: then records are lost."""
         if lane.target not in self._lanes:
             return False
         cut = lane.goes_back()
@@ -178,9 +178,9 @@ class TargetEnds:
         return cut >= 0
 
     def settle(self, producer: Producer, *, counts: bool) -> None:
-        """Give up what is lost, once nothing of it is on its way any more.
+        """Give up partitions that have lost records, once none of their records is in flight.
 
-        ``counts``: what was acknowledged since stays there; otherwise a transaction takes it back.
+        ``counts``: what was acknowledged since stays there; otherwise its transaction is aborted.
         """
         for lane, (kind, cut, text) in list(self._losing.items()):
             if producer.under_way(lane.target):
@@ -200,9 +200,9 @@ class TargetEnds:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What a look is about: the lane's mark, and up to where its log was acknowledged.
+    """What is checked: the lane's mark, and up to where its log was acknowledged.
 
-    The records before ``position`` of ``source`` stand before ``end`` in that log, -1 unknown.
+    In that log, the records before ``position`` of ``source`` are before ``end``, -1 if unknown.
     """
 
     mark: TargetMark
@@ -214,13 +214,13 @@ class _Wanted:
 
 def _wanted(lane: Lane) -> _Wanted:
     mark, reached = lane.logged_ahead()
-    # Behind a gap on its way it may be another log.
+    # After a gap in flight, it may be another log.
     end = lane.target_end if mark is lane.log else -1
     return _Wanted(mark, reached, lane.source, lane.position, end)
 
 
 class _Look(threading.Thread):
-    """One look at the target's logs. ``filled``: where others' records are in the place of ours."""
+    """One check of the target's logs. ``filled``: partitions with others' records in our place."""
 
     def __init__(self, flow: FlowSettings, wanted: Mapping[TopicPartition, _Wanted]) -> None:
         super().__init__(name="target-ends", daemon=True)
@@ -234,7 +234,7 @@ class _Look(threading.Thread):
         self._client = replace(flow.target, request_timeout_ms=timeout_ms)
 
     def run(self) -> None:
-        """Fill in the fields; what nobody answers for stays missing."""
+        """Fill in the fields; partitions whose leader does not respond stay missing."""
         routes = Routes(self._client, {tp.topic for tp in self.wanted})
         try:
             routes.refresh()
@@ -246,7 +246,7 @@ class _Look(threading.Thread):
             for tp, view in unsure.items():
                 self._compare(tp, view)
         except (MirrorError, ConnectionLost) as error:
-            log.warning("where the target's logs end is not known this time: %s", error)
+            log.warning("the ends of the target's logs cannot be checked, retrying: %s", error)
         finally:
             routes.close()
 
@@ -259,7 +259,7 @@ class _Look(threading.Thread):
     def _compare(self, tp: TopicPartition, view: EndView) -> None:
         one = self.wanted[tp]
         if view.high_watermark < one.end:
-            return  # consumers do not get it yet
+            return  # consumers cannot read it yet
         if filled_by_others(self.flow, one.source, tp, one.position, one.end):
             self.filled.add(tp)
         self.views[tp] = view
