@@ -1,4 +1,4 @@
-"""Signed assertions (JWT, RFC 7515), made of a template, claims and the time as in Java."""
+"""Signed assertions (JWT, RFC 7515) from a template, claims and the time, as in Java."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COORDINATE_BYTES = 32
 
 
 def assertion_text(assertion: Assertion, now_s: float, *, where: str) -> str:
-    """The assertion as it is sent; files are read anew each time. Raises `Denied`."""
+    """The assertion to send; files are read again each time. Raises `Denied`."""
     if assertion.file:
         return _read(assertion.file, "file", where).decode("utf-8", "replace").strip()
     header, payload = _template(assertion, where)

@@ -1,7 +1,7 @@
-"""TLS for connections: one OpenSSL context per client, and what goes wrong in a handshake.
+"""TLS for connections: one OpenSSL context per client, and the errors of failed handshakes.
 
-A context is built anew when a store's file has changed, so renewed certificates and revocation
-lists count from the next connection on.
+A context is rebuilt when a store's file has changed, so renewed certificates and revocation lists
+apply from the next connection on.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ __all__ = ["context_for", "handshake_error", "make_context", "wrap"]
 log = logging.getLogger(__name__)
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-# Level 2: what Python takes by itself, all with forward secrecy (written out, since builds for some
-# systems take what their OpenSSL does). Level 1: what else is left of Java's.
+# Level 2: Python's default suites, all with forward secrecy. They are written out because Python
+# uses OpenSSL's default in builds for some systems. Level 1: also Java's other suites, as far as
+# OpenSSL has them.
 _SUITES = {
     1: "DEFAULT",
     2: "ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM",
@@ -42,7 +43,7 @@ _lock = threading.Lock()
 
 
 def context_for(client: ClusterClient) -> ssl.SSLContext | None:
-    """The context for a client's connections; None when its protocol is not encrypted.
+    """The context for a client's connections; None when its protocol is without TLS.
 
     Raises ConfigError when a store cannot be used.
     """
@@ -53,7 +54,10 @@ def context_for(client: ClusterClient) -> ssl.SSLContext | None:
 
 
 def make_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
-    """A context for ``settings``, the one made before if no store's file has changed since."""
+    """A context for ``settings``: the previous one if no store's file has changed.
+
+    Raises ConfigError when a store cannot be used and there is no previous context.
+    """
     stamp = _stamp(settings)
     with _lock:
         known = _contexts.get((settings, where))
@@ -74,7 +78,7 @@ def make_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
 
 
 def _stamp(settings: TlsSettings) -> _Stamp:
-    """Path, time of change (ns) and size of each file; a file that is missing is told later."""
+    """Path, modification time (ns) and size of each file; missing files are reported later."""
     stores = (settings.truststore, settings.keystore)
     paths = [store.location for store in stores if store is not None]
     found = []
@@ -90,7 +94,7 @@ def _new_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.check_host
     context.verify_mode = ssl.CERT_REQUIRED
-    # In Java every certificate of a truststore is an anchor, be it a root or not.
+    # In Java every certificate of a truststore is a trust anchor, whether it is a root or not.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.minimum_version = _VERSIONS[settings.versions[0]]
     context.maximum_version = _VERSIONS[settings.versions[-1]]
@@ -138,9 +142,9 @@ def _new_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
 
 @contextlib.contextmanager
 def _private_file(data: bytes) -> Iterator[str]:
-    """A path to ``data`` that only this process can open; memory, where the system has it.
+    """A path to ``data`` that only this process can open, in memory if the system supports it.
 
-    Python's ssl reads keys from files alone.
+    Python's ssl reads keys only from files.
     """
     try:
         descriptor = os.memfd_create("sparkmirror", os.MFD_CLOEXEC)
@@ -163,7 +167,7 @@ def _private_file(data: bytes) -> Iterator[str]:
 
 
 def wrap(sock: socket.socket, host: str, client: ClusterClient) -> socket.socket:
-    """``sock`` with TLS on it if the client's protocol says so. Closes it when that fails.
+    """``sock`` with TLS if the client's protocol has it. Closes ``sock`` when this fails.
 
     Raises `ClusterError` or `ConfigError`.
     """
@@ -182,7 +186,7 @@ def wrap(sock: socket.socket, host: str, client: ClusterClient) -> socket.socket
         raise
     suites = tls_settings(client.properties, where=where).suites
     chosen = secure.cipher()
-    # Python cannot tell OpenSSL which suites of TLS 1.3 to offer.
+    # Python cannot choose the TLS 1.3 suites that OpenSSL offers.
     if suites and chosen is not None and chosen[0] not in suites:
         secure.close()
         raise ClusterError(
@@ -249,7 +253,7 @@ _ALERTS = (
 
 
 def handshake_error(error: OSError, where: str) -> ClusterError:
-    """What a failed handshake means to the user; ``where`` names cluster and server."""
+    """The error that explains a failed handshake. ``where`` names cluster and server."""
     if isinstance(error, ssl.SSLCertVerificationError):
         said = error.verify_message
         for pattern, what, do in _VERIFY:
