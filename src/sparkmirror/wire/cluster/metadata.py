@@ -71,13 +71,13 @@ class Brokers:
         self.leaders: dict[TopicPartition, Leader] = {}
         self.leaderless: dict[TopicPartition, int] = {}
         self.topic_errors: dict[str, int] = {}
-        """Why the brokers tell nothing of a topic, by the newest metadata that was asked for it."""
+        """Error codes of topics, from the newest metadata of each."""
         self.reachable = False
         self.cluster_id = ""
         self.topic_ids: dict[str, str] = {}
-        """36-character UUIDs of the topics, as far as the brokers give them."""
+        """36-character UUIDs of the topics, if the brokers return them."""
         self.generation = 0
-        """How many times metadata has come in."""
+        """Number of metadata responses so far."""
         self._addresses: dict[int, Address] = {}
         self._connections: dict[tuple[int, int], Connection] = {}  # by node id and number
         self._coordinators: dict[str, Connection] = {}  # by group; `Routes` looks them up

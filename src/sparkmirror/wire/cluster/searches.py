@@ -16,7 +16,7 @@ from sparkmirror.model import TopicPartition
 __all__ = ["PAUSE_S_MAX", "Searches"]
 
 PAUSE_S_MAX = 5.0
-"""Between two looks at a partition that has no leader for long."""
+"""Longest interval between two requests for a partition without a leader."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Searches:
 
     def __init__(self, first_s: float) -> None:
         self.due = math.inf
-        """When `topics` has something to ask for."""
+        """When `topics` next has something to request."""
         self._first_s = min(first_s, PAUSE_S_MAX)
         self._open: dict[TopicPartition, _Search] = {}
 

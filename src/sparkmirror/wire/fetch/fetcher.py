@@ -147,9 +147,9 @@ class Fetcher:
         self._poller = Poller[Connection]() if poller is None else poller
         self._generation = -1
         self.left_out: Collection[TopicPartition] = ()
-        """Partitions that are not asked for at present; an answer under way still comes."""
+        """Partitions that requests leave out at present; a response in flight still counts."""
         self.held: list[TopicPartition] = []
-        """Partitions that only wait for the caller to look at their log."""
+        """Partitions that wait only for the caller to check their log."""
         self.frame = memoryview(b"")
         """The newest response; the views that `receive` returned point into it."""
 

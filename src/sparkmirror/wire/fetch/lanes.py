@@ -29,14 +29,14 @@ from sparkmirror.wire.produce.joining import ROUND_TRIP_S_MIN
 __all__ = ["LANES_MAX", "Lane", "Lanes"]
 
 LANES_MAX = 3
-"""Of a slot to one broker: what its kernel may hold of their answers is memory, too."""
+"""Per slot and broker: the kernel buffers their responses, which takes memory, too."""
 _CUT_SHORT_TIMES = 4
 # No further lane for this long after one failed: a broker or firewall may refuse more connections,
 # and each attempt costs time.
 _ALONE_S = 60.0
 
 Lane = tuple[int, int]
-"""A broker's node, and the number of the connection to it."""
+"""(node id of a broker, number of the connection to it)."""
 
 
 class Lanes:

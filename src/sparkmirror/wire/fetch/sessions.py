@@ -16,7 +16,7 @@ from sparkmirror.model import TopicPartition
 __all__ = ["NO_SESSION", "SESSION_LOST", "SESSION_PARTITIONS_MIN", "FetchSession", "Params"]
 
 SESSION_PARTITIONS_MIN = 16
-"""Fewer partitions are listed as quickly, and need no place among the broker's sessions."""
+"""Fewer partitions are listed as quickly without a session, which spares the broker's cache."""
 
 SESSION_LOST = frozenset({70, 71, 106})
 """FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR."""
@@ -26,7 +26,7 @@ NO_SESSION = (0, -1)
 _EPOCH_MAX = (1 << 31) - 1
 
 Params = tuple[int, int, int]
-"""What is asked of a partition: (offset, leader epoch, bytes at most)."""
+"""Parameters of a partition: (offset, leader epoch, maximum bytes)."""
 
 
 @dataclass(slots=True)

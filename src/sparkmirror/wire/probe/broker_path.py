@@ -48,7 +48,7 @@ _INSTEAD_OF_TLS = {
 _OLDEST = {0: ("Produce", 3), 1: ("Fetch", 4)}
 
 Resolver = Callable[[str, int], list[tuple[int, str]]]
-"""Host and port to (address family, address) pairs; raises OSError as getaddrinfo does."""
+"""(host, port) to (address family, address) pairs; raises OSError as getaddrinfo does."""
 
 
 @dataclass(frozen=True, slots=True)

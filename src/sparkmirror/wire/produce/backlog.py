@@ -129,10 +129,10 @@ class Backlog:
         self.refusals: Refusals | None = None
         self.gate: Gate | None = None
         self.drops = False
-        """Whether a batch that the target refuses is dropped (`DROPPED`) instead of a halt."""
+        """Whether a batch that the target refuses is dropped (`DROPPED`) instead of halting."""
         self.impatient = False
-        """Whether batches that fail hold others up: then their partition is halted after 30 s,
-        in a transaction after 10 s.
+        """Whether failing batches delay others. If so, their partition is halted after 30 s, in a
+        transaction after 10 s.
         """
         self._stuck_s = min(_STUCK_S_MAX, settings.delivery_timeout_ms / 1000)
         if transactions is not None:
@@ -146,10 +146,10 @@ class Backlog:
         self._busy: dict[TopicPartition, PartitionQueue] = {}
         self._halted: dict[TopicPartition, Halt] = {}
         self.halted = 0
-        """How many times a partition was halted so far."""
+        """Number of halts so far."""
         self._acknowledged: list[Acknowledged] = []
         self._stirred = False
-        """Whether batches may go out that could not when `pump` last looked."""
+        """Whether batches may be sent that could not be sent in the last `pump`."""
 
     # -- input -----------------------------------------------------------------------------
 

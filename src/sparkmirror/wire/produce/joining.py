@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["JOINED_BYTES_MAX", "ROUND_TRIP_S_MIN", "Joining", "Line", "RoundTrip"]
 
 JOINED_BYTES_MAX = 1_000_000
-"""Of a joined batch: below 1,048,588 bytes, which topics take unless somebody has changed it."""
+"""Limit of a joined batch: below 1,048,588 bytes, the default of max.message.bytes."""
 ROUND_TRIP_S_MIN = 0.005
-"""Whoever answers sooner is near: joining would cost more than the requests that it saves."""
+"""A broker that responds sooner is near: joining would cost more than the requests it saves."""
 _JOINED_BYTES_MIN = 32 * 1024
 # All joined batches of one request together.
 _REQUEST_BYTES = 4 * 1024 * 1024
@@ -101,7 +101,7 @@ class Joining:
         self._in_flight_max = settings.in_flight_requests_max if settings.enable_idempotence else 1
         self._bytes_max = settings.request_bytes_max
         self.waited_s = 0.0
-        """How long the producer has waited for answers, in all."""
+        """Seconds that the producer has waited for responses, in total."""
         self.counts = JoinCounts()
 
     def form(

@@ -35,7 +35,7 @@ _ACK_8 = struct.Struct(">ihq16xih")
 _REASONS_BYTES_MIN = _ACK_8.size - _ACK_5.size
 
 StampedBatch = tuple[int, bytes, memoryview]
-"""(partition, header to send, whole batch): the header takes the place of the batch's own."""
+"""(partition, header to send, whole batch): the header replaces the batch's own."""
 
 
 @dataclass(slots=True)

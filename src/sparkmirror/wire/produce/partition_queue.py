@@ -30,7 +30,7 @@ Identity = tuple[int, int]
 """(producer id, producer epoch)."""
 
 NO_IDENTITY: Identity = (-1, -1)
-"""What a producer without idempotence writes."""
+"""The identity in batches of a producer without idempotence."""
 
 
 @dataclass(slots=True, eq=False)

@@ -102,11 +102,11 @@ class Producer(Backlog):
     ) -> None:
         super().__init__(routes, settings, transactions=transactions, arrival=arrival, clock=clock)
         self.blocked = False
-        """Whether batches wait only because enough requests are in flight: `pump` sends them."""
+        """Whether batches wait only for requests in flight; a later `pump` sends them."""
         self.woken = False
-        """Whether the descriptor that the last `pump` waited for as well had something to read."""
+        """Whether the other descriptor was readable in the last `pump`."""
         self.before_send: Callable[[], None] = _nothing
-        """Called each time before batches are sent; what it raises keeps them."""
+        """Called before batches are sent. If it raises, they stay queued."""
         self._requests: dict[Connection, deque[_Request]] = {}
         self._either = Poller[Connection | int]()  # responses, and `pump`'s other descriptor
         self._answers = Poller[Connection | int](within=self._either)

@@ -100,7 +100,7 @@ class Transactions:
         self.members: set[TopicPartition] = set()
         self._refused_topic = ""
         self.began_at: float | None = None
-        """When the open transaction got its first partition or offset, by ``clock``."""
+        """When the open transaction got its first partition or offset, in seconds of ``clock``."""
         self.errors: dict[str, int] = {}
         self.timeout_ms = timeout_ms
         self._patience_s = patience_s
