@@ -37,7 +37,7 @@ def topic_rights(link: Link, names: Sequence[str]) -> dict[str, frozenset[str] |
             include_topic_authorized_operations=True,
             min_version=4,
         ),
-        "asking for permissions",
+        "describing permissions",
     )
     found: dict[str, frozenset[str] | None] = {}
     for topic in response.topics:

@@ -30,7 +30,7 @@ def broker_versions(link: Link, nodes: Iterable[int]) -> dict[int, str]:
             response = link.request(
                 # All brokers use the same response format up to this version.
                 partial(ApiVersionsRequest, max_version=2),
-                "asking for the versions of requests",
+                "requesting the API versions",
                 node=node,
                 check=error_code,
             )

@@ -303,7 +303,7 @@ class Cluster:
             raise TopicError(
                 f"{lost} cannot be read: no live leader.",
                 where=f"cluster {self.alias}",
-                do="Bring the broker back that holds it.",
+                do="Start a broker that has an in-sync replica of it.",
             )
         ranges = {tp: (ends[tp] if tp.partition in only_new else 0, ends[tp]) for tp in wanted}
         return TopicTail(self._link, self._leaders, ranges, passes=passes)

@@ -104,13 +104,13 @@ def translate(
         return Denied(f"{doing} is not allowed ({said}).", where=where, do=do)
     if isinstance(error, kafka_errors.UnsupportedVersionError):
         return Unsupported(
-            f"{doing} takes an API that this broker does not have ({said}).",
+            f"{doing} needs an API that this broker does not have ({said}).",
             where=where,
-            do="Use a newer broker, or turn the feature off that needs it.",
+            do="Use a newer broker, or turn off the feature that needs it.",
         )
     if isinstance(error, kafka_errors.KafkaConfigurationError):
         return ConfigError(
-            f"{doing} failed: the client settings do not fit together ({said}).",
+            f"{doing} failed: the client settings contradict each other ({said}).",
             where=where,
             do="Check the client properties of this cluster.",
         )

@@ -196,7 +196,7 @@ def committed_by_group(
         left = again
     for group in left:
         result[group] = Unreachable(
-            f"the coordinator of group {group} does not answer.",
+            f"the coordinator of group {group} does not respond.",
             where=f"cluster {link.client.alias}",
         )
     return result

@@ -190,7 +190,10 @@ class Inspector(Cluster):
         found: dict[TopicPartition, int] = {}
         for node, group in led.items():
             response = self._link.request(
-                partial(_log_dirs_request, group), "asking for sizes", node=node, check=_top_error
+                partial(_log_dirs_request, group),
+                "describing log dirs",
+                node=node,
+                check=_top_error,
             )
             for directory in response.results:
                 for topic in directory.topics:
@@ -244,7 +247,7 @@ class Inspector(Cluster):
         began = now_s() * 1000
         response = self._link.request(
             _quorum_request,
-            "asking the quorum for its time",
+            "describing the quorum",
             check=error_code,
             needs=Right("Describe", "Cluster"),
         )
@@ -255,7 +258,7 @@ class Inspector(Cluster):
                     told = getattr(replica, "last_caught_up_timestamp", -1)
                     if replica.replica_id == row.leader_id and told > 0:
                         return told - (began + ended) / 2, (ended - began) / 2
-        raise Unsupported("the quorum tells no time.", where=f"cluster {self.alias}")
+        raise Unsupported("the quorum returns no time.", where=f"cluster {self.alias}")
 
 
 def _quorum_request() -> Any:

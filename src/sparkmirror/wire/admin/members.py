@@ -136,8 +136,9 @@ def _of_streams(described: Any) -> Callable[[Any], Iterator[TopicPartition]]:
     owned = sum(len(task.partitions) * len(topics[task.subtopology_id]) for task in tasks)
     if owned > _OWNED_MAX:  # a product: the size of the response does not limit it
         raise ClusterError(
-            f"group {described.group_id} is said to own {owned} partitions.",
-            do="Ask another broker; no cluster has so many.",
+            f"the broker says that group {described.group_id} owns {owned} partitions; no cluster "
+            "has that many.",
+            do="Check that it is a Kafka broker.",
         )
 
     def partitions(row: Any) -> Iterator[TopicPartition]:

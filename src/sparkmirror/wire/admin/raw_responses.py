@@ -167,7 +167,7 @@ class Reader:
         """The number of elements of the array that follows; each takes at least one byte."""
         count = self.varint() - 1 if self.flexible else self.int32()
         if count > len(self.data) - self.at:
-            raise ValueError("an array has more elements than the answer has bytes")
+            raise ValueError("an array has more elements than the response has bytes")
         return max(0, count)
 
     def skip_tags(self) -> None:
@@ -181,7 +181,7 @@ class Reader:
     def _bytes(self, size: int) -> bytes:
         end = self.at + size
         if end > len(self.data):
-            raise ValueError("a field is longer than the answer")
+            raise ValueError("a field is longer than the response")
         found = self.data[self.at : end]
         self.at = end
         return found

@@ -325,7 +325,7 @@ def _read(response: Any, read: Callable[[Any], Any]) -> Any:
         return read(response)
     except UNREADABLE as error:
         raise kafka_errors.KafkaProtocolError(
-            f"the answer cannot be read ({type(error).__name__})"
+            f"the response cannot be read ({type(error).__name__})"
         ) from error
 
 

@@ -54,7 +54,7 @@ def _found(
 ) -> Mapping[str, ConfigEntry] | MirrorError:
     if row.error_code == UNKNOWN_TOPIC_OR_PARTITION:
         return TopicError(
-            "the topic does not exist: it was deleted, or the brokers do not all know it yet.",
+            "the topic does not exist: it was deleted, or not all brokers know it yet.",
             where=f"cluster {link.client.alias}, topic {row.topic}",
         )
     if row.error_code:

@@ -104,7 +104,7 @@ class TopicTail:
             raise TopicError(
                 f"records of topic {self._topic} cannot be read ({error}).",
                 where=f"cluster {self._client.alias}",
-                do="Look at them with kafka-dump-log.sh; only the mirror should write there.",
+                do="Inspect them with kafka-dump-log.sh. Only the mirror should write there.",
             ) from error
 
     def read_to_end(self, *, within_s: float = math.inf) -> Iterator[Record]:

@@ -90,10 +90,10 @@ class Routes(Brokers):
             )
         if code in _FENCED:
             return Fenced(
-                f"the consumer group has gone on without this member ({error_name(code)}).",
+                f"the consumer group has continued without this member ({error_name(code)}).",
                 where=where,
             )
-        return PartitionError(f"the broker answered {error_name(code)}.", where=where)
+        return PartitionError(f"the broker returned {error_name(code)}.", where=where)
 
     def _with_coordinator(
         self, group: str, message: object, highest: int, lowest: int = 0
@@ -220,7 +220,8 @@ class Routes(Brokers):
                 return UNKNOWN_TOPIC_OR_PARTITION
             if unknown:
                 log.warning(
-                    "group %s: no positions of %s: cluster %s has no such topic any more",
+                    "group %s: no positions of %s are committed: the topic no longer exists on "
+                    "cluster %s",
                     *(group, ", ".join(sorted(unknown)), self.client.alias),
                 )
             return 0
@@ -237,7 +238,7 @@ class Routes(Brokers):
         if denied:
             more = f" and {len(denied) - 1} more" if len(denied) > 1 else ""
             raise Denied(
-                f"positions of topic {denied[0]}{more} are not allowed "
+                f"access to positions of topic {denied[0]}{more} is not allowed "
                 f"({error_name(_TOPIC_DENIED)}).",
                 where=f"cluster {self.client.alias}, group {group}",
                 do=grant(self.client, Right(operation, "Topic", denied[0])),

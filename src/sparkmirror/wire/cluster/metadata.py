@@ -197,7 +197,7 @@ class Brokers:
         except ConnectionLost as error:
             connection.close()
             raise Unreachable(
-                f"the broker went away ({error}).", where=f"cluster {self.client.alias}"
+                f"the connection was lost ({error}).", where=f"cluster {self.client.alias}"
             ) from error
         except ClusterError:
             connection.close()

@@ -431,7 +431,7 @@ class Fetcher:
                 return []
             self.frame = frame
             if _I32.unpack_from(frame)[0] != request.correlation:
-                raise ConnectionLost("answer to another request")
+                raise ConnectionLost("a response to another request")
             del self._requests[lane]
             for state in request.states.values():
                 state.asked = False
@@ -484,8 +484,7 @@ class Fetcher:
             self._throttle_log_at = now
             client = self.routes.client
             log.warning(
-                "fetching from cluster %s: a quota of client id %s is used up, now waiting %d ms "
-                "as the broker says",
+                "fetching from cluster %s: throttled by a quota of client id %s, waiting %d ms",
                 *(client.alias, client.client_id, throttle_ms),
             )
 

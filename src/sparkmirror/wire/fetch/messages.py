@@ -189,7 +189,7 @@ def _parse_partition(
     size = max(0, I32.unpack_from(frame, position)[0])
     position += 4
     if position + size > len(frame):
-        raise ValueError("a Fetch response that is shorter than it says")
+        raise ValueError("a truncated Fetch response")
     records = frame[position : position + size]
     tp = TopicPartition(topic, index)
     return position + size, PartitionAnswer(

@@ -67,14 +67,14 @@ class FetchState:
     def follow(self, replica: int, until: float) -> None:
         """Fetch from the follower that the leader named (KIP-392), until ``until``."""
         if self.replica is None:
-            log.info("%s: from follower %d, which is in our rack", self.tp, replica)
+            log.info("%s: fetching from follower %d, which is in our rack", self.tp, replica)
         self.replica = replica
         self.replica_until = until
 
     def leave_replica(self, now: float) -> None:
         """Fetch from the leader for a while: the follower may lag or be gone."""
         if self.replica is not None:
-            log.info("%s: back from follower %d to the leader", self.tp, self.replica)
+            log.info("%s: fetching from the leader, no longer from %d", self.tp, self.replica)
         self.replica = None
         self.leader_until = now + _LEADER_ONLY_S
 
@@ -117,7 +117,7 @@ class FetchState:
             self.halt = Halt(name, reason, retriable=True)
             self.retry_at = now + _DENIED_RETRY_S
         elif code not in RETRIABLE:
-            reason = f"the source answered {name} for {self.tp}"
+            reason = f"the source returned {name} for {self.tp}"
             self.halt = Halt(name, reason, retriable=True)
             self.retry_at = now + _DENIED_RETRY_S
 
@@ -129,5 +129,5 @@ class FetchState:
             )
         return (
             f"offset {self.offset} of {self.tp} is not in the source's log any more "
-            f"(it starts at {log_start} and ends at {high}): the topic was truncated or re-created"
+            f"(it starts at {log_start} and ends at {high}): the topic was truncated or recreated"
         )

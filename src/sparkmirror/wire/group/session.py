@@ -55,8 +55,8 @@ _COORDINATOR_MOVED = frozenset({_LOADING, _NOT_AVAILABLE, _NOT_COORDINATOR})
 _REFUSALS = {
     23: "its members share no assignor with this one, or speak another group protocol. Give all "
     "of them the same partition.assignment.strategy.",
-    24: "the broker does not take this group.id. Change it.",
-    26: "the brokers do not take this session.timeout.ms. Choose one between the brokers' "
+    24: "the broker does not accept this group.id. Change it.",
+    26: "the brokers do not accept this session.timeout.ms. Choose one between the brokers' "
     "group.min.session.timeout.ms and group.max.session.timeout.ms.",
     81: "it has as many members as group.max.size allows. Raise it, or stop another member.",
     _FENCED_INSTANCE: "another member has taken over its group.instance.id. Give each process "
@@ -162,7 +162,7 @@ class GroupSession:
                 self._routes.close()
                 if time.monotonic() > deadline:
                     raise Unreachable(
-                        f"the group's coordinator does not answer ({failure}).", where=self._where
+                        f"the group's coordinator does not respond ({failure}).", where=self._where
                     ) from error
                 time.sleep(self.client.retry_backoff_ms / 1000)
                 continue
@@ -200,7 +200,7 @@ class GroupSession:
         generation, strategy = int(answer.generation_id), str(answer.protocol_name or "")
         leads = answer.leader == answer.member_id
         if leads and answer.members is None:
-            raise ConnectionLost("the answer to a leader's JoinGroup has no list of members")
+            raise ConnectionLost("the leader's JoinGroup response has no list of members")
         dealt = self._deal(strategy, answer.members) if leads else {}
         shares = SyncGroupRequest.SyncGroupRequestAssignment
         synced = self._exchange(
@@ -226,9 +226,9 @@ class GroupSession:
             partitions = decode_assignment(bytes(synced.assignment or b""))
         except ValueError as error:
             raise ClusterError(
-                f"the group's leader gave out partitions that cannot be read ({error}).",
+                f"the assignment from the group's leader cannot be read ({error}).",
                 where=self._where,
-                do="Look for the member that leads the group, and its client, with "
+                do="Find the member that leads the group, and its client, with "
                 "kafka-consumer-groups.sh --describe --members.",
             ) from error
         return Joined(
@@ -278,11 +278,11 @@ class GroupSession:
             )
         if code in _REFUSALS:
             raise GroupRefused(
-                f"the group does not take this member ({error_name(code)}):",
+                f"the group does not accept this member ({error_name(code)}):",
                 where=self._where,
                 do=_REFUSALS[code],
             )
-        raise ClusterError(f"{doing}: the broker answered {error_name(code)}.", where=self._where)
+        raise ClusterError(f"{doing}: the broker returned {error_name(code)}.", where=self._where)
 
     def _exchange(self, message: Any, versions: tuple[int, int], patience_s: float) -> Any | None:
         """The response to a request that may take long; None if ``stopping`` came first."""
@@ -367,7 +367,7 @@ class GroupSession:
                 routes.forget_coordinator(self.group)
                 if time.monotonic() - heard_at > session_s:
                     # At the broker the session has expired, too: others own the partitions by now.
-                    log.warning("%s: no heartbeat got through for a session", self._where)
+                    log.warning("%s: no heartbeat succeeded for a session timeout", self._where)
                     self._tell(MemberState.LOST, generation)
         routes.close()
 

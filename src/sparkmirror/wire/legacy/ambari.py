@@ -120,7 +120,7 @@ def find_cluster(
     known, _, chroot = settings.get("zookeeper.connect", "").partition("/")
     if not _CHROOT.fullmatch(chroot):
         raise ClusterError(
-            f"the chroot {chroot[:100]!a} in zookeeper.connect is no path of ZooKeeper.",
+            f"the chroot {chroot[:100]!a} in zookeeper.connect is not a ZooKeeper path.",
             where=where,
             do="Check zookeeper.connect of the brokers in Ambari.",
         )
@@ -148,13 +148,13 @@ def parse_hosts(answer: Any, where: str) -> dict[str, str]:
         hosts = {str(role["host_name"]): str(role.get("state") or "") for role in roles}
     except (KeyError, TypeError, AttributeError) as error:
         raise ClusterError(
-            "the answer has no host_components with HostRoles/host_name.",
+            "the response has no host_components with HostRoles/host_name.",
             where=where,
             do="Check that --url is Ambari's address.",
         ) from error
     wrong = [host for host in hosts if not _HOST.fullmatch(host)]
     if wrong or not hosts:
-        what = f"{wrong[0]!r} is no host name" if wrong else "the component is on no host"
+        what = f"{wrong[0]!r} is not a host name" if wrong else "the component is on no host"
         raise ClusterError(f"{what}.", where=where, do="Check the cluster in Ambari.")
     return dict(sorted(hosts.items()))
 
@@ -270,7 +270,7 @@ class _Server:
             ) from error
         except (ValueError, RecursionError) as error:
             raise ClusterError(
-                "the answer is not JSON.", where=where, do="Check that --url is Ambari's address."
+                "the response is not JSON.", where=where, do="Check that --url is Ambari's address."
             ) from error
 
 
@@ -291,8 +291,8 @@ def _http_error(error: urllib.error.HTTPError, where: str) -> ClusterError:
         return ClusterError(
             f"it redirects to {urllib.parse.urlsplit(error.url).netloc}.",
             where=where,
-            do="Give that address with --url: the password is not sent on by itself.",
+            do="Give that address with --url: the password is not sent to another server.",
         )
     return ClusterError(
-        f"the server answers HTTP {error.code}.", where=where, do="See Ambari's log."
+        f"the server returned HTTP {error.code}.", where=where, do="See Ambari's log."
     )

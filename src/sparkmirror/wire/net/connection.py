@@ -141,7 +141,7 @@ class Connection(FramedSocket):
             size = self._receive_size()
             if not 0 < size <= _HANDSHAKE_FRAME_BYTES_MAX:
                 raise NotKafka(
-                    "something answers there that does not speak Kafka's protocol.",
+                    "the server at this address does not speak Kafka's protocol.",
                     where=where,
                     do="Check the port and the listener's security protocol.",
                 )
@@ -156,7 +156,8 @@ class Connection(FramedSocket):
             raise NotKafka(
                 f"the connection was accepted, but no Kafka broker answered ({error}).",
                 where=where,
-                do="Check the port and the listener's security protocol (a TLS listener hangs up).",
+                do="Check the port and the listener's security protocol (a TLS listener closes the "
+                "connection).",
             ) from error
         try:
             if _CORRELATION.unpack_from(frame)[0] != correlation:
@@ -164,7 +165,7 @@ class Connection(FramedSocket):
             response = ApiVersionsResponse.decode(bytes(frame[4:]), version=0)
         except (ValueError, struct.error, IndexError, KeyError) as error:
             raise NotKafka(
-                "something answers there that does not speak Kafka's protocol.",
+                "the server at this address does not speak Kafka's protocol.",
                 where=where,
                 do="Check the port and the listener's security protocol.",
             ) from error
@@ -186,10 +187,10 @@ class Connection(FramedSocket):
         except ConnectionLost as error:
             # The broker may be shutting down: this counts as unreachable and is retried.
             raise Unreachable(
-                f"the broker hung up during the login with {self._login.name} ({error}).",
+                f"the broker closed the connection during the {self._login.name} login ({error}).",
                 where=where,
-                do="Check the sasl.* settings and the broker's log (before Kafka 1.0, hanging up "
-                "is how a broker refuses credentials).",
+                do="Check the sasl.* settings and the broker's log (before Kafka 1.0, a broker "
+                "refuses credentials in this way).",
             ) from error
         share = random.uniform(*_LOGIN_AGAIN)  # noqa: S311  (spreads load, guards nothing)
         self._login_at = began + lifetime_ms / 1000 * share if lifetime_ms else math.inf
@@ -214,7 +215,7 @@ class Connection(FramedSocket):
             return b""
         size = self._receive_size()
         if not 0 <= size <= _HANDSHAKE_FRAME_BYTES_MAX:
-            raise ConnectionLost(f"{self.host}:{self.port}: nonsense frame of {size} bytes")
+            raise ConnectionLost(f"{self.host}:{self.port}: invalid frame size ({size} bytes)")
         view = memoryview(bytearray(size))
         self._receive_into(view)
         return bytes(view)
@@ -334,13 +335,13 @@ class Connection(FramedSocket):
         frame = self.receive_frame()
         if _CORRELATION.unpack_from(frame)[0] != correlation:
             self.close()
-            raise ConnectionLost(f"{self.host}:{self.port}: answer to another request")
+            raise ConnectionLost(f"{self.host}:{self.port}: a response to another request")
         try:
             return _response_class(message).decode(bytes(frame), version=version, header=True)
         except UNREADABLE as error:
             self.close()
             raise ConnectionLost(
-                f"{self.host}:{self.port}: the answer to {message.name} cannot be read ({error})"
+                f"{self.host}:{self.port}: the response to {message.name} cannot be read ({error})"
             ) from error
 
 

@@ -222,7 +222,7 @@ class FramedSocket:
 
     def _check(self, size: int, size_max: int) -> None:
         if not 4 <= size <= size_max:
-            raise ConnectionLost(f"{self.host}:{self.port}: nonsense frame of {size} bytes")
+            raise ConnectionLost(f"{self.host}:{self.port}: invalid frame size ({size} bytes)")
 
     def receive_available(self, buffer: FrameBuffer) -> memoryview | None:
         """A Fetch response in ``buffer``; None while it is incomplete.

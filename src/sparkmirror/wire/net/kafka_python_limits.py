@@ -101,7 +101,7 @@ def _tags(data: memoryview, pos: int, fields: Any, version: int) -> tuple[dict[s
         size, pos = _varint(data, pos)
         end = pos + size
         if end > len(data):
-            raise ValueError("a tag is longer than the answer")
+            raise ValueError("a tag is longer than the response")
         field = fields._tags.get(tag)
         if field is not None:
             inside = io.BytesIO(data[pos:end])
@@ -156,17 +156,17 @@ def _protocol(connecting: Any) -> Any:
 
         def _process_response(self, read_buffer: Any) -> tuple[int, Any]:
             if not self.in_flight_requests:
-                raise CorrelationIdError("an answer that nobody asked for")
+                raise CorrelationIdError("a response without a request")
             header = self.in_flight_requests.popleft()
             kind = header.get_response_class()
             try:
                 correlation = int(kind.parse_header(read_buffer).correlation_id)
                 if correlation != header.correlation_id:
-                    raise CorrelationIdError("the answer to another request")
+                    raise CorrelationIdError("a response to another request")
                 return correlation, kind.decode(read_buffer)
             except UNREADABLE as error:
                 raise KafkaProtocolError(
-                    f"the answer cannot be read ({type(error).__name__})"
+                    f"the response cannot be read ({type(error).__name__})"
                 ) from error
 
     return GuardedProtocol

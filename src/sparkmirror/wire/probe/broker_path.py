@@ -168,7 +168,7 @@ def _connected(
         ms = (time.monotonic() - began) * 1000
         if failures:
             tried = "; ".join(f"{one}: {_refusal(error)[0]}" for one, error in failures)
-            do = "Take the addresses that do not answer out of the DNS, or let them answer."
+            do = "Remove the unreachable addresses from the DNS, or make them reachable."
             return Step(TCP, "warn", f"{address} takes connections, but {tried}", do), address
         return Step(TCP, "ok", f"connects in {ms:.1f} ms"), address
     tried = "; ".join(f"{one}: {_refusal(error)[0]}" for one, error in failures)
@@ -178,9 +178,9 @@ def _connected(
 def _refusal(error: OSError) -> tuple[str, str]:
     if isinstance(error, TimeoutError):
         do = "Open the port in the firewalls (network security groups) between here and there."
-        return "connecting gets no answer", do
+        return "connecting timed out", do
     if isinstance(error, ConnectionRefusedError):
-        do = "Check that the broker runs and listens on that port, on more than 127.0.0.1."
+        do = "Check that the broker runs and listens on that port, not only on 127.0.0.1."
         return "connection refused", do
     do = "Check the routes, network peering or gateway between here and there."
     return f"connecting failed ({error.strerror or error})", do
@@ -285,7 +285,7 @@ def _greeted(
             if highest < oldest:
                 found = f"{api} up to version {highest}, {oldest} is needed"
                 return [Step(KAFKA, "fail", found, "Brokers from 0.11 on are supported.")], None, {}
-        steps = [Step(KAFKA, "ok", f"{len(versions)} APIs, none too old")]
+        steps = [Step(KAFKA, "ok", f"{len(versions)} APIs, all new enough")]
         try:
             response = connection.request(MetadataRequest(topics=[]), lowest=1, highest=8)
         except (ConnectionLost, MirrorError) as error:
@@ -306,11 +306,11 @@ def _greeted(
 def _no_metadata(error: Exception, *, sasl: bool) -> Step:
     if sasl or "timed out" in str(error):
         do = "Check the broker's log: it may be starting or overloaded."
-        return Step(KAFKA, "fail", f"the broker gives no metadata ({error})", do)
+        return Step(KAFKA, "fail", f"the broker returns no metadata ({error})", do)
     return Step(
         LOGIN,
         "fail",
-        f"the broker speaks Kafka, but hangs up without a login ({error})",
+        f"the broker speaks Kafka, but closes connections without a login ({error})",
         "It looks like a SASL listener: set security.protocol, sasl.mechanism and "
         "sasl.jaas.config.",
     )

@@ -100,7 +100,7 @@ class Spoken(StrEnum):
     KAFKA = "it speaks Kafka without TLS"
     TLS = _TLS
     HTTP = _WEB_SERVER
-    UNKNOWN = "nobody can tell what it is"
+    UNKNOWN = "its protocol is unknown"
 
 
 def recognise(address: tuple[str, int], timeout_s: float) -> Spoken:
@@ -128,7 +128,7 @@ def _address(server: str, where: str) -> tuple[str, int]:
     host, colon, port = server.strip().rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ConfigError(
-            f"'{server}' is no host:port.", where=where, do="Write bootstrap.servers as host:port."
+            f"'{server}' is not host:port.", where=where, do="Write bootstrap.servers as host:port."
         )
     return host.strip("[]"), int(port)
 
@@ -271,14 +271,14 @@ def _talk(
         return _Failure(
             server,
             Unreachable,
-            "it answers, but gives no metadata in time",
+            "it answers, but returns no metadata in time",
             "Check the broker's log: it may be starting or overloaded.",
         )
     except (_NotKafkaError, OSError) as error:
         return _Failure(
             server,
             Unsupported,
-            f"it speaks Kafka, but hangs up without a login ({_reason(error)})",
+            f"it speaks Kafka, but closes connections without a login ({_reason(error)})",
             "It looks like a SASL listener: set security.protocol=SASL_PLAINTEXT, sasl.mechanism "
             "and sasl.jaas.config.",
         )
@@ -305,7 +305,8 @@ def _answers_http(family: int, address: Any, deadline: float) -> bool:
 
 
 def _not_kafka(server: str, error: BaseException) -> _Failure:
-    what = str(error) if isinstance(error, _NotKafkaError) else f"it hung up ({_reason(error)})"
+    known = isinstance(error, _NotKafkaError)
+    what = str(error) if known else f"it closed the connection ({_reason(error)})"
     return _Failure(
         server,
         NotKafka,
@@ -347,8 +348,8 @@ def _receive(sock: socket.socket, size: int, deadline: float) -> bytes:
         sock.settimeout(left_s)
         part = sock.recv(min(65536, size - len(data)))
         if not part:
-            said = f" after {bytes(data)!r}" if data else " without a word"
-            raise _NotKafkaError(f"it hung up{said}")
+            said = f"after {bytes(data)!r}" if data else "without an answer"
+            raise _NotKafkaError(f"it closed the connection {said}")
         data += part
     return bytes(data)
 
@@ -356,7 +357,7 @@ def _receive(sock: socket.socket, size: int, deadline: float) -> bytes:
 def _read_api_versions(body: bytes) -> dict[int, tuple[int, int]]:
     error, count = struct.unpack_from(">hi", body)
     if error or not 0 < count <= (len(body) - 6) // 6:
-        raise _NotKafkaError(f"its ApiVersions answer makes no sense (error {error})")
+        raise _NotKafkaError(f"its ApiVersions response is invalid (error {error})")
     rows = struct.iter_unpack(">hhh", body[6 : 6 + 6 * count])
     return {key: (lowest, highest) for key, lowest, highest in rows}
 

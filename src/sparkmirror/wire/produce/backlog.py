@@ -218,7 +218,7 @@ class Backlog:
                 if tp not in self.routes.leaders:
                     told = self.routes.topic_errors.get(tp.topic, UNKNOWN_TOPIC_OR_PARTITION)
                     code = self.routes.leaderless.get(tp, told)
-                text = f"the target takes no batches for {tp} at present ({error_name(code)})"
+                text = f"the target accepts no batches for {tp} at present ({error_name(code)})"
                 found[tp] = Halt(error_name(code), text, retriable=True)
         return found
 
@@ -379,7 +379,7 @@ class Backlog:
     def _leave_out(self, state: PartitionQueue, item: QueuedBatch, answer: Answer) -> None:
         """Give the refused records of a batch to the owner, and send the good ones."""
         if self.refusals is None:
-            raise Defect("nobody takes what is refused")
+            raise Defect("refused records have no owner")
         bad = answer.bad_records
         if not bad and item.records == 1:
             bad = (0,)

@@ -124,7 +124,7 @@ class PartitionQueue:
     def adopt(self, identity: Identity) -> None:
         """Continue under another producer id. Raises `Defect` with batches in flight."""
         if self.in_flight:
-            raise Defect("batches with the old numbers are on their way")
+            raise Defect("batches with the old sequences are in flight")
         self.identity, self.next_start = identity, 0
         self.renew = False
         self.fresh = identity != NO_IDENTITY
@@ -138,7 +138,7 @@ class PartitionQueue:
         with batches in flight.
         """
         if self.in_flight:
-            raise Defect("batches with the old numbers are on their way")
+            raise Defect("batches with the old sequences are in flight")
         if self.restart < 0:
             return
         for item in self.pending:
@@ -227,7 +227,7 @@ class PartitionQueue:
         """
         members = tuple(self.pending.popleft() for _ in range(count))
         if any(one.fixed or one.start >= 0 for one in members):
-            raise Defect("a batch that was sent has to stay as it is")
+            raise Defect("a batch that was sent must not change")
         records = sum(one.records for one in members)
         item = QueuedBatch(memoryview(data), records, None, fixed=True, members=members)
         self.pending.appendleft(item)

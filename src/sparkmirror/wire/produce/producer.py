@@ -67,7 +67,7 @@ log = logging.getLogger(__name__)
 _BROKER_TIMEOUT_MS = 30_000
 _THROTTLE_LOG_S = 60.0
 _ALSO = -1  # the poller's key for the other descriptor that `Producer.pump` waits for
-_UNANSWERED = Answer(-1, -1, "no answer for the partition")
+_UNANSWERED = Answer(-1, -1, "the response lacks the partition")
 
 
 def _nothing() -> None:
@@ -210,7 +210,7 @@ class Producer(Backlog):
                 self._count(name)
             if response.error_code not in RETRIABLE:
                 raise PartitionError(
-                    f"the target gives no producer id ({name}).",
+                    f"the target refuses a producer id ({name}).",
                     where=f"cluster {self.routes.client.alias}",
                     do=grant(
                         self.routes.client,
@@ -278,7 +278,7 @@ class Producer(Backlog):
             if code in RETRIABLE:
                 self._retry(state, code, now)
             else:
-                self._halt(state, code, "it may not join the transaction")
+                self._halt(state, code, "it cannot be added to the transaction")
 
     def _send_to(self, node: int, states: list[PartitionQueue], now: float) -> bool:
         """Send batches of ``states``. Returns whether the rest waits only for responses."""
@@ -423,7 +423,7 @@ class Producer(Backlog):
         self._stirred = True
         request = self._requests[connection][0]
         if answered_correlation(frame) != request.correlation:
-            raise ConnectionLost("answer to another request")
+            raise ConnectionLost("a response to another request")
         answers, throttle_ms = parse_answer(frame, request.version)
         self._requests[connection].popleft()
         now = self._clock()
@@ -441,8 +441,7 @@ class Producer(Backlog):
             self._throttle_log_at = now
             client = self.routes.client
             log.warning(
-                "producing to cluster %s: a quota of client id %s is used up, now waiting %d ms "
-                "as the broker says",
+                "producing to cluster %s: throttled by a quota of client id %s, waiting %d ms",
                 *(client.alias, client.client_id, throttle_ms),
             )
 

@@ -161,8 +161,8 @@ class Transactions:
                         "exactly-once needs brokers from 2.5 on: this one has "
                         + ("no transactions." if high < 0 else "no stable offsets (KIP-447)."),
                         where=f"cluster {self.routes.client.alias}",
-                        do="Upgrade the target, or leave exactly-once out: delivery is then at "
-                        "least once.",
+                        do="Upgrade the target, or turn exactly-once off: delivery is then "
+                        "at-least-once.",
                     )
         finally:
             connection.close()
@@ -215,7 +215,7 @@ class Transactions:
                 self._begin()
             return 0
 
-        self._surely(ask, "partitions cannot join the transaction")
+        self._surely(ask, "partitions cannot be added to the transaction")
         return refused
 
     def add_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
@@ -260,7 +260,8 @@ class Transactions:
             code, self._refused_topic = min(rows, default=(0, ""))
             return int(code)
 
-        self._surely(ask, f"positions of group {group} cannot join the transaction", group=group)
+        what = f"positions of group {group} cannot be added to the transaction"
+        self._surely(ask, what, group=group)
 
     def join_group(self, group: str) -> None:
         """Make the offsets of ``group`` a part of the transaction; begins one if none is open."""
@@ -276,7 +277,7 @@ class Transactions:
             response = self._ask(_TRANSACTION, self.transactional_id, message, highest=3)
             return int(response.error_code)
 
-        self._surely(ask, f"group {group} cannot join the transaction", group=group)
+        self._surely(ask, f"group {group} cannot be added to the transaction", group=group)
         self._begin()
 
     # -- commit and abort ------------------------------------------------------------------
@@ -382,11 +383,11 @@ class Transactions:
         if open_s * 1000 >= self.timeout_ms:
             return TooSlow(
                 f"{what}: the transaction was open for {open_s:.0f} s, longer than "
-                f"transaction.timeout.ms ({self.timeout_ms} ms), and was aborted. It is written "
-                "anew, in smaller ones.",
+                f"transaction.timeout.ms ({self.timeout_ms} ms), and was aborted. Its records are "
+                "written again, in smaller transactions.",
                 where=f"cluster {alias}",
-                do=f"If this comes again, raise {alias}.producer.transaction.timeout.ms, or look "
-                "at why the cluster takes so little.",
+                do=f"If this happens again, raise {alias}.producer.transaction.timeout.ms, or find "
+                "out why the cluster writes so slowly.",
             )
         return Fenced(
             f"{what}: another writer has taken over {self.transactional_id}.",
@@ -413,7 +414,7 @@ class Transactions:
                 raise ConnectionLost(f"no coordinator of {key} ({error_name(code)})")
             if code:
                 group = key if kind == _GROUP else ""
-                raise self._refusal(code, f"the coordinator of {key} is not told", group)
+                raise self._refusal(code, f"the coordinator of {key} cannot be looked up", group)
         return self.routes.connect(response.host, response.port)
 
     def _forget_connections(self) -> None:

@@ -92,7 +92,7 @@ class _Cursor:
 def _entries(cursor: _Cursor, key_password: str, *, keys: bool) -> list[JksEntry]:
     version = cursor.number("I")
     if version not in (1, 2):
-        raise StoreError(f"its version {version} is not known")
+        raise StoreError(f"its version {version} is unknown")
     entries = []
     for _ in range(cursor.number("I")):
         tag = cursor.number("I")
@@ -106,7 +106,7 @@ def _entries(cursor: _Cursor, key_password: str, *, keys: bool) -> list[JksEntry
         elif tag == _CERTIFICATE:
             entries.append(JksEntry(alias, (_certificate(cursor, version),)))
         else:
-            raise StoreError(f"it holds an entry of kind {tag}, which is not known")
+            raise StoreError(f"it holds an entry of the unknown kind {tag}")
     return entries
 
 
@@ -141,7 +141,7 @@ def _octets(data: bytes) -> bytes:
     inner, begin, end = _der(data, at)
     octets, start, stop = _der(data, end)
     if (tag, inner, octets) != (_SEQUENCE, _SEQUENCE, _OCTETS) or begin > end:
-        raise StoreError("a key in it has a form that is not known")
+        raise StoreError("a key in it has an unknown format")
     return data[start:stop]
 
 

@@ -91,7 +91,7 @@ def _check_keytab(login: KerberosLogin, where: str) -> None:
         ) from error
     if head[:1] != b"\x05":
         raise ConfigError(
-            f"{path} is no keytab.", where=where, do="Check keyTab in the JAAS entry."
+            f"{path} is not a keytab.", where=where, do="Check keyTab in the JAAS entry."
         )
 
 
@@ -116,7 +116,7 @@ def kerberos_error(error: Any, login: KerberosLogin, host: str, where: str) -> C
          "principal."),
         (r"Preauthentication failed|Decrypt integrity|password", Denied,
          f"the KDC refuses the key of {who}",
-         "Export the keytab anew: the principal's key has changed."),
+         "Export the keytab again: the principal's key has changed."),
         (r"expired", Denied, f"the ticket of {who} has expired", "Run kinit, or use a keytab."),
         (r"[Cc]lock skew", Denied, "the clocks of this machine and of the KDC differ too much",
          "Synchronise the clocks."),

@@ -132,8 +132,8 @@ def _trusted(store: Store) -> list[x509.Certificate]:
     left_out = [issuer for issuer in chain if issuer not in certificates]
     if left_out:
         log.warning(
-            "the truststore %s holds a private key; %s of its chain is not trusted by that, as in "
-            "Java. If it shall be, import it by itself (keytool -importcert), or name a store "
+            "the truststore %s holds a private key; as in Java, this does not make %s of its chain "
+            "trusted. To trust it, import it by itself (keytool -importcert), or name a store "
             "without keys in ssl.truststore.location.",
             _name(store),
             ", ".join(each.subject.rfc4514_string() for each in left_out),

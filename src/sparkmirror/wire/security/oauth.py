@@ -107,7 +107,7 @@ class TokenSource:
         document = self._ask()
         text = document.get("access_token")
         if not isinstance(text, str) or not text:
-            raise self._error("its answer has no access_token")
+            raise self._error("its response has no access_token")
         return self._checked(text, _seconds(document.get("expires_in")))
 
     def _from_file(self) -> str:
@@ -133,7 +133,7 @@ class TokenSource:
         )
         if token.expires <= now:
             raise Denied(
-                "the OAUTHBEARER token has expired already.",
+                "the OAUTHBEARER token has already expired.",
                 where=self._where,
                 do="Check the clock of this machine and the token's lifetime.",
             )
@@ -164,9 +164,9 @@ class TokenSource:
                         do=f"Check {own} and scope of this cluster.",
                     ) from error
             except (ValueError, RecursionError) as error:
-                raise self._error("its answer is no JSON object") from error
+                raise self._error("its response is not a JSON object") from error
             except http.client.HTTPException as error:
-                raise self._error("its answer is no HTTP") from error
+                raise self._error("its response is not HTTP") from error
             except OSError as error:
                 reason = getattr(error, "reason", None)
                 if isinstance(reason, ssl.SSLCertVerificationError):
@@ -189,15 +189,15 @@ class TokenSource:
             target = ""
         return Denied(
             f"the token endpoint redirects (HTTP {error.code}) to "
-            f"{printable(target) or 'a place that it does not name'}; the client secret is "
-            "sent to no other address than the one in the file.",
+            f"{printable(target) or 'another address'}; the client secret is sent only to the "
+            "address in the file.",
             where=self._where,
-            do="Set sasl.oauthbearer.token.endpoint.url to the address that answers by itself.",
+            do="Set sasl.oauthbearer.token.endpoint.url to the address that does not redirect.",
         )
 
     def _error(self, reason: str) -> Unreachable:
         return Unreachable(
-            f"the token endpoint gives no token ({reason}).",
+            f"the token endpoint returns no token ({reason}).",
             where=self._where,
             do="Check sasl.oauthbearer.token.endpoint.url and that it can be reached from here.",
         )

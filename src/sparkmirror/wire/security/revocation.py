@@ -70,5 +70,5 @@ def _unusable(lists: list[x509.CertificateRevocationList]) -> str:
         return "it holds no revocation list"
     for one in lists:
         if any(extension.oid == x509.DeltaCRLIndicator.oid for extension in one.extensions):
-            return "it holds a list of changes (delta CRL); whole ones are needed"
+            return "it holds a delta CRL; complete CRLs are needed"
     return ""

@@ -99,25 +99,24 @@ class _StrictScramClient(ScramClient):  # type: ignore[misc]
     def process_server_first_message(self, server_first_message: bytes) -> None:
         said = dict(part.split("=", 1) for part in server_first_message.decode().split(","))
         if "m" in said:
-            raise ValueError("an extension that nobody knows")
+            raise ValueError("an unknown extension")
         nonce, ours = said["r"], self.nonce.decode()
         if not nonce.startswith(ours) or nonce == ours:
             raise _ScramRefused(
-                "its nonce does not go on from ours: the answer may be an old one, said again",
+                "its nonce does not extend ours: it may be a replay",
                 "Check that the address is that of your broker.",
             )
         salt = base64.b64decode(said["s"], validate=True)
         if not _SALT_BYTES_MIN <= len(salt) <= _SALT_BYTES_MAX:
             raise _ScramRefused(
-                f"a salt of {len(salt)} bytes, and {_SALT_BYTES_MIN} to {_SALT_BYTES_MAX} are "
-                "accepted",
+                f"a salt of {len(salt)} bytes; {_SALT_BYTES_MIN} to {_SALT_BYTES_MAX} are accepted",
                 _NEW_CREDENTIALS,
             )
         digits = said["i"]
         number = int(digits) if re.fullmatch(r"[0-9]{1,9}", digits) else -1
         if not _ITERATIONS_MIN <= number <= _ITERATIONS_MAX:
             raise _ScramRefused(
-                f"{number if number >= 0 else 'no number of'} iterations, and "
+                f"{number if number >= 0 else 'no number of'} iterations; "
                 f"{_ITERATIONS_MIN:,} to {_ITERATIONS_MAX:,} are accepted",
                 _NEW_CREDENTIALS,
             )
@@ -201,9 +200,7 @@ def _aws_credentials(settings: SaslSettings, host: str, where: str) -> dict[str,
         key, secret, token = frozen.access_key, frozen.secret_key, frozen.token
         region = region or session.get_config_variable("region")
     if not region:
-        raise ConfigError(
-            "AWS_MSK_IAM cannot tell the AWS region.", where=where, do="Set AWS_REGION."
-        )
+        raise ConfigError("AWS_MSK_IAM finds no AWS region.", where=where, do="Set AWS_REGION.")
     return {"access_key": key, "secret_key": secret, "region": region, "token": token}
 
 
@@ -324,10 +321,10 @@ def authenticate(login: Login, exchange: Exchange, host: str, where: str) -> int
         if login.settings.kerberos is not None and hasattr(error, "maj_code"):
             raise kerberos_error(error, login.settings.kerberos, host, where) from error
         if isinstance(error, ValueError | KeyError | IndexError | UnicodeDecodeError):
-            raise _refused(login, "the broker's answer does not fit", where) from error
+            raise _refused(login, "the broker's response is invalid", where) from error
         raise
     if not mechanism.is_done() or not mechanism.is_authenticated():
-        raise _refused(login, "the exchange did not come to its end", where)
+        raise _refused(login, "the exchange did not finish", where)
     return max(0, lifetime_ms)
 
 
@@ -347,7 +344,7 @@ def _refused(login: Login, said: str, where: str) -> ClusterError:
 
 
 def _not_answered(login: Login, error: _ScramRefused) -> str:
-    return f"the broker's {login.name} challenge is not answered: {error}."
+    return f"the broker's {login.name} challenge is refused: {error}."
 
 
 # -- kafka-python ----------------------------------------------------------------------------------
@@ -385,7 +382,7 @@ def _told(login: Login, receive: Callable[[bytes], bool]) -> Callable[[bytes], b
         except _ScramRefused as error:
             said = f"{_not_answered(login, error)} {error.do}"
         except (ValueError, KeyError, IndexError):
-            said = "the broker's answer does not fit"
+            said = "the broker's response is invalid"
         raise kafka_errors.SaslAuthenticationFailedError(said)
 
     return received

@@ -133,7 +133,7 @@ def _new_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
                         do=f"Take one with an RSA key of 2,048 bits or more. {_LEVEL}",
                     ) from error
                 raise ConfigError(
-                    f"the key and certificate of the keystore do not go together ({error.reason}).",
+                    f"the key and certificate of the keystore do not match ({error.reason}).",
                     where=where,
                     do="Put the certificate of this key first.",
                 ) from error
@@ -199,51 +199,51 @@ def wrap(sock: socket.socket, host: str, client: ClusterClient) -> socket.socket
 
 # -- errors ----------------------------------------------------------------------------------------
 
-_LEVEL = "Until then, ssl.security.level=1 takes it as it is."
+_LEVEL = "Until then, ssl.security.level=1 accepts it as it is."
 _VERIFY = (
     (r"too (small|weak)|too short",
-     "the broker's certificate, or one that it hangs on, has a key or a signature that is too weak",
+     "the broker's certificate, or one in its chain, has a key or a signature that is too weak",
      f"Renew it with an RSA key of 2,048 bits or more and SHA-256. {_LEVEL}"),
-    (r"certificate revoked", "the broker's certificate, or one that it hangs on, has been revoked",
+    (r"certificate revoked", "the broker's certificate, or one in its chain, has been revoked",
      "Give the broker a new one, or check the list in ssl.crl.location."),
     (r"CRL has expired", "the revocation list for the broker's certificate has expired",
      "Put its authority's current list (CRL) into ssl.crl.location."),
     (r"CRL is not yet valid", "the revocation list for the broker's certificate is not yet valid",
      "Check this machine's clock, or the list in ssl.crl.location."),
     (r"get certificate CRL", "ssl.crl.location has no revocation list of the authority that "
-     "signed the broker's certificate, or one that it hangs on",
+     "signed the broker's certificate, or one in its chain",
      "Add that authority's list (CRL) to the file."),
     (r"CRL (issuer|signature)",
-     "the revocation list for the broker's certificate is not known to be its authority's",
-     "Put the list (CRL) as that authority signed it into ssl.crl.location, and the authority's "
-     "certificate into the truststore (ssl.truststore.location)."),
+     "the signature of the revocation list for the broker's certificate cannot be verified",
+     "Put the list (CRL) that the certificate's authority signed into ssl.crl.location, and the "
+     "authority's certificate into the truststore (ssl.truststore.location)."),
     (r"CRL", "the revocation list for the broker's certificate cannot be used",
-     "Put a whole list (CRL) of its authority into ssl.crl.location."),
+     "Put a complete list (CRL) of its authority into ssl.crl.location."),
     (r"certificate has expired", "the broker's certificate has expired",
      "Renew it on the broker."),
     (r"not yet valid", "the broker's certificate is not yet valid",
      "Check the clocks of both machines, or the certificate."),
     (r"(hostname|IP address) mismatch", "the broker's certificate is for another host name",
      "Use the name in the certificate, add this one to its subject alternative names, or set "
-     "ssl.endpoint.identification.algorithm= (empty) to do without the check."),
+     "ssl.endpoint.identification.algorithm= (empty) to turn the check off."),
     (r"", "the broker's certificate is not trusted",
      "Put the certificate of the authority that signed it into the truststore "
      "(ssl.truststore.location)."),
 )  # fmt: skip
 _ALERTS = (
-    (r"CERTIFICATE_REQUIRED|BAD_CERTIFICATE", Denied, "the broker wants a client certificate",
+    (r"CERTIFICATE_REQUIRED|BAD_CERTIFICATE", Denied, "the broker requires a client certificate",
      "Set ssl.keystore.location to a keystore with a certificate that the broker trusts."),
     (r"CERTIFICATE_UNKNOWN|UNKNOWN_CA|CERTIFICATE_EXPIRED|CERTIFICATE_REVOKED", Denied,
      "the broker does not accept the client certificate",
      "Use one that has not expired and that an authority in the broker's truststore signed."),
     (r"WRONG_VERSION_NUMBER|HTTP_REQUEST|RECORD_LAYER_FAILURE|PACKET_LENGTH", NotKafka,
-     "what listens there does not speak TLS",
+     "the server at this address does not speak TLS",
      "Check the port, or security.protocol: it may be a PLAINTEXT or SASL_PLAINTEXT listener."),
     (r"PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL|VERSION_TOO_LOW", ClusterError,
      "the broker offers none of the TLS versions in ssl.enabled.protocols",
      "Add one that the broker has."),
     (r"HANDSHAKE_FAILURE|NO_SHARED_CIPHER|NO_CIPHERS", ClusterError,
-     "the broker and this client have no cipher suite in common, or it wants a client certificate",
+     "the broker and this client have no cipher suite in common, or it requires a certificate",
      "Check ssl.cipher.suites and ssl.keystore.location. For a broker that has only suites without "
      "forward secrecy, or with SHA-1, set ssl.security.level=1."),
     (r"TOO_SMALL|TOO_WEAK|WRONG_SIGNATURE_TYPE|NO_SUITABLE_SIGNATURE|BAD_SIGNATURE|LEGACY_SIGALG",
@@ -266,7 +266,7 @@ def handshake_error(error: OSError, where: str) -> ClusterError:
                 return kind(f"{what} ({reason}).", where=where, do=do)
     if isinstance(error, TimeoutError):
         return Unreachable(
-            "the TLS handshake gets no answer in time.",
+            "the TLS handshake timed out.",
             where=where,
             do="Check the port, or security.protocol: a listener without TLS may wait for more.",
         )
