@@ -405,9 +405,9 @@ def test_what_cannot_be_unpacked_is_named(codec: int, name: str) -> None:
          "sasl.* settings"),
         (kafka_errors.TopicAuthorizationFailedError(), Denied, "reading t is not allowed",
          "--operation Read --topic"),
-        (kafka_errors.UnsupportedVersionError("v"), Unsupported, "takes an API that this broker",
+        (kafka_errors.UnsupportedVersionError("v"), Unsupported, "needs an API that this broker",
          "Use a newer broker"),
-        (kafka_errors.KafkaConfigurationError("c"), ConfigError, "settings do not fit together",
+        (kafka_errors.KafkaConfigurationError("c"), ConfigError, "settings contradict each other",
          "client properties"),
         (kafka_errors.KafkaTimeoutError("t"), Unreachable, "reading t failed: no answer (",
          "advertised.listeners"),
@@ -470,7 +470,7 @@ def test_ends_without_a_leader_are_named_up_to_five(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("server", ["a", "a:", ":1", "a:0", "a:65536", "a:x"])
 def test_what_is_no_address(server: str) -> None:
-    what, do = f"'{server}' is no host:port.", "Write bootstrap.servers as host:port."
+    what, do = f"'{server}' is not host:port.", "Write bootstrap.servers as host:port."
     check(lambda: _address(server, "cluster A"), ConfigError, what, "cluster A", do)
 
 
@@ -499,7 +499,7 @@ def tls_error(reason: str) -> ssl.SSLError:
         (ConnectionResetError(104, "Connection reset by peer"), NotKafka,
          "the TLS handshake failed (connection reset by peer)", "a listener without TLS"),
         (OSError(), NotKafka, "the TLS handshake failed (closed)", "a listener without TLS"),
-        (TimeoutError(), Unreachable, "the TLS handshake gets no answer in time.", "may wait for"),
+        (TimeoutError(), Unreachable, "the TLS handshake timed out.", "may wait for"),
     ],
 )  # fmt: skip
 def test_a_handshake_that_fails(
@@ -515,7 +515,7 @@ def test_a_file_that_is_no_keytab(tmp_path: Path) -> None:
     path = write(tmp_path, "text", "m.keytab")
     where, do = "cluster A", "Check keyTab in the JAAS entry"
     for name, what in (
-        (path, f"{path} is no keytab."),
+        (path, f"{path} is not a keytab."),
         (tmp_path / "x", "cannot be read: No such"),
     ):
         login = KerberosLogin("kafka", "m@R", str(name))
@@ -560,7 +560,7 @@ def test_what_kerberos_says_is_explained(
         (403, "", Denied, "Ambari refuses the login (HTTP 403).", "may view this cluster"),
         (404, "", ClusterError, "there is no such cluster", "Check --cluster"),
         (302, "https://x.example/api", ClusterError, "it redirects to x.example.", "with --url"),
-        (500, "", ClusterError, "the server answers HTTP 500.", "See Ambari's log."),
+        (500, "", ClusterError, "the server returned HTTP 500.", "See Ambari's log."),
     ],
 )
 def test_what_ambari_answers(
@@ -591,7 +591,7 @@ def test_an_ambari_that_is_not_there() -> None:
 
 @pytest.mark.parametrize(
     ("names", "what"),
-    [([], "the component is on no host."), (["a b"], "'a b' is no host name.")],
+    [([], "the component is on no host."), (["a b"], "'a b' is not a host name.")],
 )
 def test_components_without_a_host(names: list[str], what: str) -> None:
     answer: Mapping[str, Any] = {

@@ -159,7 +159,7 @@ def test_a_target_topic_that_is_deleted_and_comes_back(source, target, topic_nam
         delete_topic(target.kafka, slot.remote)
         produce(source.kafka, topic_name, _good(3, 3))
         told = _halted(slot)
-        assert told.startswith("UNKNOWN_TOPIC_OR_PARTITION: the target takes no batches for")
+        assert told.startswith("UNKNOWN_TOPIC_OR_PARTITION: the target accepts no batches for")
         create_topic(target.kafka, slot.remote, 1)
         # What it had before is mirrored again, by a new attempt of the task.
         wanted = [sent.value for sent in _good(0, 6)]

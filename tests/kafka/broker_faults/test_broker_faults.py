@@ -298,8 +298,8 @@ def test_the_follower_in_our_rack_serves_and_the_leader_takes_over_when_it_dies(
         wait_in_sync(source.kafka)
         produce(source.kafka, topic, payload[1_020:])
         _checked(slot)
-    assert f"{topic}-0: from follower {follower}, which is in our rack" in caplog.text
-    assert f"{topic}-0: back from follower {follower} to the leader" in caplog.text
+    assert f"{topic}-0: fetching from follower {follower}, which is in our rack" in caplog.text
+    assert f"{topic}-0: fetching from the leader, no longer from {follower}" in caplog.text
 
 
 # -- quotas ------------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ def test_quotas_are_respected_and_shown(source, target, topic_name, side, caplog
     assert waits
     # The clock of the tap runs a moment before the client's own.
     assert all(waited_s >= asked_s - 0.05 for asked_s, waited_s in waits), waits
-    assert f"a quota of client id {slot.client_id} is used up" in caplog.text
+    assert f"throttled by a quota of client id {slot.client_id}" in caplog.text
 
 
 # -- outages -----------------------------------------------------------------------------------

@@ -285,8 +285,8 @@ def test_an_api_that_a_cluster_refuses_is_named_and_the_rest_goes_on(
         grow_topic(source.kafka, second, 3)
         wait_for(lambda: len(loop.assignment(settings.name).partitions), 4)
         (acls,), (configs,) = heard("acls"), heard("configs")
-    assert f"cluster {alias}: describing ACLs takes an API that this broker does not have" in acls
-    assert "cluster B: altering topic configs takes an API that this broker does not have" in (
+    assert f"cluster {alias}: describing ACLs needs an API that this broker does not have" in acls
+    assert "cluster B: altering topic configs needs an API that this broker does not have" in (
         configs
     )
     assert all(one.proxies[1].flipped for one in lacking)

@@ -96,10 +96,10 @@ def test_a_web_server():
         (b"\x15\x03\x03\x00\x02\x02\x46", "speaks TLS"),
         (b"SSH-2.0-OpenSSH_9.6\r\n", "not in Kafka's protocol"),
         (struct.pack(">ii", 4, 99), "wrong correlation id"),
-        (struct.pack(">iihi", 10, 1, 0, 1 << 20), "makes no sense"),
+        (struct.pack(">iihi", 10, 1, 0, 1 << 20), "response is invalid"),
         (struct.pack(">iihi", 10, 1, 35, 0), "error 35"),
-        (struct.pack(">i", 100) + b"abc", "hung up"),
-        (b"", "hung up without a word"),
+        (struct.pack(">i", 100) + b"abc", "closed the connection"),
+        (b"", "closed the connection without an answer"),
     ],
 )
 def test_something_that_is_not_kafka(said, shown):
@@ -239,7 +239,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
 def test_a_sasl_listener(secured):
     error = failure(secured[0])
     assert isinstance(error, Unsupported)
-    assert "hangs up without a login" in error.what
+    assert "closes connections without a login" in error.what
     assert "SASL" in error.do
 
 

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 # More than it takes to read a second's worth of records; after that, duplicates are less bad.
 _BUDGET_S = 20.0
 # Of that, how long followers may take to catch up with their leader. A follower that hangs leaves
-# the in-sync replicas after 30 s by default; the other partitions of the slot do not wait that long.
+# the in-sync replicas after 30 s by default; the slot's other partitions do not wait that long.
 _FOLLOWERS_S = 10.0
 _LOOK_AGAIN_S = 0.1
 _OFFSET_AND_IDS = struct.Struct(">q13xhi16xq")
@@ -95,7 +95,7 @@ def resume(
             found[p.source] = Resumed(offset, end)
             if end < 0 <= metadata.target_end:
                 log.warning(
-                    "%s: its leader does not answer: what was written since the committed position "
+                    "%s: its leader does not respond: what was written since the committed position "
                     "arrives again",
                     p.target,
                 )
@@ -111,10 +111,10 @@ def resume(
 def _followed(
     target: Routes, ends: Mapping[TopicPartition, int], wanted: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Where logs end for consumers once that is as far as ``wanted``; of those that lag behind.
+    """High watermarks of the partitions that lag behind ``wanted``, once they have reached it.
 
-    What a leader has and not all of its followers cannot be read. It would be written again, and
-    be there twice when they have it. ``ends``: as they were a moment ago.
+    Records that not all followers have cannot be read. They would be written again, and be there
+    twice as soon as the followers have them. ``ends``: the high watermarks of a moment ago.
     """
     found: dict[TopicPartition, int] = {}
 

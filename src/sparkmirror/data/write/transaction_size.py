@@ -47,7 +47,7 @@ class TransactionSize:
             affordable = int(size * self._share_s / max(took_s, 0.001))
             self.bytes = self._allowed(min(affordable, 2 * self.bytes))
             return
-        # A smaller one waits for records and round trips, which does not show what larger ones need.
+        # A smaller one waits for records and round trips: that says little about larger ones.
         sent_s = took_s - max(self._interval_s, self._least_s)
         if sent_s > self._slow_s:
             affordable = int(size * self._share_s / sent_s)

@@ -1,1 +1,1 @@
-"""The driver's client: topics, settings, ACLs and groups of one cluster."""
+"""The driver's client: topics, configs, ACLs and groups of one cluster."""

@@ -1,4 +1,4 @@
-"""ACL bindings read from DescribeAcls answers."""
+"""Reads ACL bindings from DescribeAcls responses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ORDER = attrgetter(
 
 
 class AclRows(NamedTuple):
-    """What an answer says: an error code (0: none) with its message, the bindings, sorted."""
+    """The content of a response: error code (0: none) and message, and the sorted bindings."""
 
     error_code: int
     error_message: str | None
@@ -37,7 +37,7 @@ class AclRows(NamedTuple):
 
 
 def all_topic_acls() -> DescribeAclsRequest:
-    """A request for all ACLs on topics, answered with an `Answer`."""
+    """A request for all ACLs on topics, whose response is an `Answer`."""
     return _UndecodedRequest(
         resource_type_filter=ACLResourceType.TOPIC,
         resource_name_filter=None,
@@ -50,7 +50,7 @@ def all_topic_acls() -> DescribeAclsRequest:
 
 
 def read_acls(answer: Answer) -> AclRows:
-    """What ``answer`` says. Raises an error of `kafka_python_limits.UNREADABLE`."""
+    """The content of ``answer``. Raises an error of `kafka_python_limits.UNREADABLE`."""
     reader = Reader(answer.data, _THROTTLE_BYTES, flexible=answer.version >= _FLEXIBLE_FROM)
     code, message = reader.int16(), reader.text()
     bindings: list[AclBinding] = []
@@ -81,5 +81,5 @@ _OPERATIONS, _PERMISSIONS = _names(ACLOperation), _names(ACLPermissionType)
 
 
 def _name(names: dict[int, str], code: int) -> str:
-    """Kafka's name of a number; a newer broker may know some that we do not."""
+    """Kafka's name of a number; a newer broker may send unknown ones."""
     return names.get(code, "UNKNOWN")

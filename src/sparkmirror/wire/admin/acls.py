@@ -1,4 +1,4 @@
-"""ACL bindings of a cluster: asked for, added and removed in batches.
+"""Describes, creates and deletes the ACL bindings of a cluster, in batches.
 
 Names of resource types, patterns, operations and permissions are Kafka's own (``TOPIC``,
 ``PREFIXED``, ``DESCRIBE_CONFIGS``, ``ALLOW``).
@@ -30,7 +30,7 @@ from sparkmirror.wire.cluster.views import AclBinding
 __all__ = ["create_acls", "delete_acls", "describe_topic_acls"]
 
 _SECURITY_DISABLED = 54
-# The controller writes one record per binding and takes 10,000 of them at once.
+# The controller writes one record per binding and accepts 10,000 of them at once.
 _BINDINGS_PER_REQUEST = 2_500
 
 
@@ -39,8 +39,8 @@ def describe_topic_acls(
 ) -> tuple[AclBinding, ...] | None:
     """All ACLs on topics, sorted; None when the cluster has no authorizer. Raises `MirrorError`.
 
-    ``reader``: of this cluster; the same answer again is the very same tuple. ``operation``:
-    what an error advises to grant.
+    ``reader``: of this cluster; an unchanged response yields the same tuple. ``operation``: what
+    an error advises to grant.
     """
     rows: AclRows = link.request(
         all_topic_acls,
@@ -57,7 +57,7 @@ def _unless_disabled(rows: AclRows) -> int:
 
 
 def create_acls(link: Link, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
-    """Add ``bindings``; per binding the error, None where it is there now.
+    """Add ``bindings``; per binding the error, None if it exists now.
 
     Raises `MirrorError` when a whole request fails.
     """
@@ -73,7 +73,7 @@ def create_acls(link: Link, bindings: Sequence[AclBinding]) -> list[MirrorError 
 
 
 def delete_acls(link: Link, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
-    """Remove exactly ``bindings``; outcomes as in `create_acls`. One that is gone is no error."""
+    """Remove exactly ``bindings``; results as in `create_acls`. A missing one is no error."""
     outcomes: list[MirrorError | None] = []
     for start in range(0, len(bindings), _BINDINGS_PER_REQUEST):
         part = bindings[start : start + _BINDINGS_PER_REQUEST]

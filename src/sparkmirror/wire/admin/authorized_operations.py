@@ -1,4 +1,4 @@
-"""What brokers say about the permissions of whoever asks; nothing is tried."""
+"""The permissions of this client, as brokers report them (KIP-430); nothing is tried."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _OPERATIONS = {
 
 
 def topic_rights(link: Link, names: Sequence[str]) -> dict[str, frozenset[str] | None]:
-    """What this client may do with each topic that exists; None: the broker cannot tell.
+    """The client's permissions on each topic that exists; None: the broker cannot tell.
 
-    A topic that may not be described has no rights; one that does not exist is missing. Raises
+    A topic that may not be described has none; one that does not exist is missing. Raises
     `MirrorError`.
     """
     if not names:
@@ -37,7 +37,7 @@ def topic_rights(link: Link, names: Sequence[str]) -> dict[str, frozenset[str] |
             include_topic_authorized_operations=True,
             min_version=4,
         ),
-        "asking for permissions",
+        "describing permissions",
     )
     found: dict[str, frozenset[str] | None] = {}
     for topic in response.topics:
@@ -49,7 +49,7 @@ def topic_rights(link: Link, names: Sequence[str]) -> dict[str, frozenset[str] |
 
 
 def rights_of(numbers: Iterable[int] | None) -> frozenset[str] | None:
-    """Operations by the numbers of the protocol, as ``kafka-acls.sh`` spells them."""
+    """The operations with these protocol numbers, as ``kafka-acls.sh`` spells them."""
     if numbers is None:
         return None
     return frozenset(_OPERATIONS[number] for number in numbers if number in _OPERATIONS)
@@ -58,7 +58,10 @@ def rights_of(numbers: Iterable[int] | None) -> frozenset[str] | None:
 def literal_errors(
     link: Link, leaders: Leaders, names: Sequence[str], operation: str
 ) -> dict[str, MirrorError]:
-    """Why topics cannot be described that were named literally; ``operation``: what to grant."""
+    """Errors of the topics in ``names`` that cannot be described. Raises `MirrorError`.
+
+    ``operation``: what an error advises to grant.
+    """
     if not names:
         return {}
     response = leaders.metadata(sorted(names))

@@ -1,4 +1,4 @@
-"""Which release each broker runs, as far as the requests that it knows tell."""
+"""The Kafka release of each broker, derived from its API versions."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from sparkmirror.wire.admin.requester import Link
 
 __all__ = ["broker_versions"]
 
-# Releases that kafka-python does not know, newest first: a request (its API key), and the version
-# of it that came with the release. ApiVersions 5 has a cluster id (KIP-1242).
+# Releases that kafka-python does not know, newest first: (release, API key, first version of that
+# API in the release). ApiVersions 5 has a cluster id (KIP-1242).
 _NEWER = (("4.4", 18, 5),)
 
 
 def broker_versions(link: Link, nodes: Iterable[int]) -> dict[int, str]:
-    """Release per broker, such as ``4.3``; a broker that does not answer is missing.
+    """Release per broker, such as ``4.3``; a broker that does not respond is missing.
 
-    Releases that brought no new version of any request look like the one before.
+    A release without a new version of any API looks like the one before.
     """
     found: dict[int, str] = {}
     for node in nodes:
         try:
             response = link.request(
-                # The first version whose answer every broker gives in the same form.
+                # All brokers use the same response format up to this version.
                 partial(ApiVersionsRequest, max_version=2),
-                "asking for the versions of requests",
+                "requesting the API versions",
                 node=node,
                 check=error_code,
             )
@@ -42,7 +42,7 @@ def broker_versions(link: Link, nodes: Iterable[int]) -> dict[int, str]:
 
 
 def _release(known: dict[int, tuple[int, int]]) -> str:
-    """The release that knows these versions, lowest and highest, per request."""
+    """The release with these versions (lowest, highest) per API key."""
     for release, key, version in _NEWER:
         if known.get(key, (0, -1))[1] >= version:
             return release

@@ -1,9 +1,9 @@
 """One Kafka cluster as the control plane sees it: topics, configs, offsets, groups.
 
-A thin facade over kafka-python for everything that is not the hot path. Answers are plain data
-(`wire.cluster.views`); what fails for one topic of a batch is part of the answer, what fails as a
-whole is a `MirrorError`. Nothing is connected before the first call, and every call is bounded by
-the client's request timeout.
+A thin facade over kafka-python for everything that is not the hot path. Results are plain data
+(`wire.cluster.views`). The error of one topic in a batch is part of the result; a failure of the
+whole request raises a `MirrorError`. The first call connects. The client's request timeout limits
+every request.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Cluster:
         return self.client.alias
 
     def close(self, *, for_good: bool = False) -> None:
-        """Close all connections; what other threads have under way fails.
+        """Close all connections; requests in flight on other threads fail.
 
-        So does what they begin later, if this was ``for_good``; else that opens new ones.
+        A later request opens new connections, or fails, too, after ``for_good``.
         """
         self._link.close(for_good=for_good)
 
@@ -92,13 +92,13 @@ class Cluster:
         )
 
     def broker_versions(self, nodes: Iterable[int]) -> dict[int, str]:
-        """Kafka release per broker; those that do not answer are missing."""
+        """Kafka release per broker node id; brokers that do not respond are missing."""
         return broker_versions(self._link, nodes)
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
         """The topics this client may describe, or those of ``names`` that exist.
 
-        Partitions without a leader are part of the answer (`TopicView.leaderless`).
+        Partitions without a leader are included (`TopicView.leaderless`).
         """
         wanted = None if names is None else sorted(names)
         if wanted is not None and not wanted:
@@ -108,10 +108,9 @@ class Cluster:
     def topic_configs(
         self, names: Iterable[str], *, operation: str = "DescribeConfigs"
     ) -> dict[str, Mapping[str, ConfigEntry] | MirrorError]:
-        """Settings per topic, or the error that asking for this topic gave (`TopicError`: there is
-        no such topic).
+        """Configs per topic, or the error for this topic (`TopicError`: it does not exist).
 
-        ``operation``: what errors advise to grant, where the caller needs more than to ask.
+        ``operation``: what errors advise to grant, if the caller needs more than this request does.
         """
         return describe_topic_configs(self._link, self._configs, names, operation)
 
@@ -120,7 +119,7 @@ class Cluster:
     ) -> dict[str, TopicOutcome]:
         """Set configs per topic (None: back to the default); one outcome per topic.
 
-        What is not named stays as it is. A topic is changed wholly or not at all.
+        Other configs stay as they are. A topic is changed completely or not at all.
         """
         return alter_topic_configs(self._link, changes)
 
@@ -138,16 +137,16 @@ class Cluster:
     # --- permissions ------------------------------------------------------------------------
 
     def topic_rights(self, names: Sequence[str]) -> dict[str, frozenset[str] | None]:
-        """What this client may do with each topic that exists; None: the broker cannot tell.
+        """The client's permissions on each topic that exists; None: the broker cannot tell.
 
-        A topic that may not be described has no rights; one that does not exist is missing.
+        A topic that may not be described has none; one that does not exist is missing.
         """
         return topic_rights(self._link, names)
 
     def literal_errors(
         self, names: Sequence[str], *, operation: str = "Describe"
     ) -> dict[str, MirrorError]:
-        """Why topics cannot be described that were named literally.
+        """Errors of the topics in ``names`` that cannot be described.
 
         ``operation``: as for `topic_configs`.
         """
@@ -178,7 +177,7 @@ class Cluster:
         """End offset (exclusive) per partition: high watermark, or last stable offset.
 
         ``isolation``: as in ``isolation.level``. Partitions that have no leader or do not exist
-        are missing from the answer.
+        are missing from the result.
         """
         level = 1 if isolation == "read_committed" else 0
         return self._leaders.list_offsets(partitions, LATEST, level)
@@ -209,17 +208,16 @@ class Cluster:
         *,
         operation: str = "Describe",
     ) -> dict[TopicPartition, Committed]:
-        """Committed offsets of ``group``; partitions without one are missing from the answer.
+        """Committed offsets of ``group``; partitions without one are missing from the result.
 
-        None stands for every partition that the group has an offset of. ``operation``: as for
-        `topic_configs`.
+        ``partitions`` None: all partitions that have one. ``operation``: as for `topic_configs`.
         """
         return committed_offsets(self._link, group, partitions, operation)
 
     def committed_by_group(
         self, groups: Iterable[str], *, operation: str = "Describe"
     ) -> dict[str, GroupOffsets | MirrorError]:
-        """Every committed offset of each of ``groups``, or the error that asking for it gave.
+        """All committed offsets of each group, or the error for this group.
 
         ``operation``: as for `topic_configs`.
         """
@@ -234,30 +232,31 @@ class Cluster:
     def groups(self) -> dict[str, GroupView]:
         """All classic, consumer and streams groups of consumers with their states.
 
-        Raises when a broker does not answer.
+        Raises when a broker does not respond.
         """
         return list_groups(self._link, self._leaders)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        """Commit ``(offset, metadata)`` per partition as a consumer without membership.
+        """Commit ``(offset, metadata)`` per partition, without being a member of the group.
 
-        The broker takes that only while the group has no active members. Raises `ClusterError`
-        when it has some, and when any partition was refused.
+        The broker accepts this only while the group has no active members. Raises `ClusterError`
+        when it has some, and a `MirrorError` when a partition is refused.
         """
         commit_offsets(self._link, group, offsets)
 
     def group_members(self, group: str, *, operation: str = "Describe") -> tuple[GroupMember, ...]:
-        """The active members of ``group``; empty when there are none or no such group.
+        """The active members of ``group``; empty without members, or if it does not exist.
 
-        Members that cannot be seen are one without a name: they read a topic that this client may
-        not describe, or share its records. ``operation``: as for `topic_configs`.
+        One member without a name stands for members that this client cannot see: they read a topic
+        that it may not describe, or belong to a share group. ``operation``: as for
+        `topic_configs`.
         """
         return group_members(self._link, group, operation)
 
     def group_owners(self, group: str) -> dict[TopicPartition, GroupOwner]:
-        """Who has which partition of ``group``; empty when it has no members.
+        """The owner of each partition of ``group``; empty without members.
 
-        Raises `Denied` where they read topics that this client may not describe.
+        Raises `Denied` if members read topics that this client may not describe.
         """
         return group_owners(self._link, group)
 
@@ -268,8 +267,8 @@ class Cluster:
     ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
         """Every record of ``topic`` up to its present end, as (partition, key, value).
 
-        In offset order within a partition; older records of a key may still be there. Raises
-        `TopicError` when the topic does not exist or no progress is made for a request timeout.
+        In offset order within a partition; older records of a key may still exist. Raises
+        `TopicError` when the topic does not exist or makes no progress for a request timeout.
         ``passes``: see `TopicTail`.
         """
         with self.tail(topic, partitions=partitions, passes=passes) as tail:
@@ -285,8 +284,8 @@ class Cluster:
     ) -> TopicTail:
         """A reader that follows ``topic`` without a group; close it when done.
 
-        It begins where the log does; in the partitions ``only_new``, at their present ends.
-        ``passes``: see `TopicTail`.
+        It begins at the start of the log; in the partitions ``only_new``, at their present ends.
+        ``passes``: see `TopicTail`. Raises `TopicError` without the topic or a leader.
         """
         if partitions is None or not self._leaders.known(topic, partitions):
             view = self.topics([topic]).get(topic)
@@ -304,7 +303,7 @@ class Cluster:
             raise TopicError(
                 f"{lost} cannot be read: no live leader.",
                 where=f"cluster {self.alias}",
-                do="Bring the broker back that holds it.",
+                do="Start a broker that has an in-sync replica of it.",
             )
         ranges = {tp: (ends[tp] if tp.partition in only_new else 0, ends[tp]) for tp in wanted}
         return TopicTail(self._link, self._leaders, ranges, passes=passes)
@@ -316,17 +315,16 @@ class Cluster:
         *,
         timestamp_ms: int | None = None,
     ) -> int:
-        """Write ``(partition, key, value)`` records in order; returns how many.
+        """Write ``(partition, key, value)`` records in order; returns their number.
 
-        ``timestamp_ms``: of all records, default now. All are acknowledged by all in-sync replicas
-        when this returns. Raises `MirrorError` when one could not be written within the request
-        timeout.
+        ``timestamp_ms``: of all records, default now. When this returns, all in-sync replicas have
+        all records. Raises `MirrorError` when one could not be written within the request timeout.
         """
         try:
             return self._writer.write(topic, records, timestamp_ms)
         except MirrorError as error:
             if not isinstance(error, Denied | Unreachable):
-                # A topic that may not be written need not be seen: it looks as if there were none.
+                # Without Write or Describe, the topic may look as if it did not exist.
                 for reason in self.literal_errors([topic], operation="Write").values():
                     if isinstance(reason, Denied):
                         raise reason from error

@@ -1,9 +1,9 @@
-"""Settings of many topics, read from DescribeConfigs answers with little work per topic.
+"""Reads the configs of many topics from DescribeConfigs responses with little work per topic.
 
-Thousands of topics have the same few settings. How far a structure of the protocol goes follows
-from its own bytes, so one that begins with the bytes of a known one is that one: `ConfigReader`
-compares the settings of each topic with those of the topic before, as a whole and then one by
-one, and decodes only what differs.
+Thousands of topics have the same few configs. The bytes of a structure determine its length, so a
+structure that begins with all bytes of a known one equals it. `ConfigReader` compares the configs
+of each topic with those of the topic before, as a whole and then one by one. It decodes only what
+differs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UNKNOWN_SOURCE = -1
 
 @dataclass(frozen=True, slots=True)
 class TopicConfigs:
-    """A topic's settings, or the error code (0: none) and message of asking for them."""
+    """A topic's configs, or the error code (0: none) and message for this topic."""
 
     topic: str
     error_code: int
@@ -47,7 +47,7 @@ class TopicConfigs:
 
 
 class _Known(NamedTuple):
-    """One setting and the bytes that it was read from."""
+    """One config and the bytes that it was read from."""
 
     data: bytes
     name: str
@@ -55,7 +55,7 @@ class _Known(NamedTuple):
 
 
 def ask_for_configs(topics: Sequence[str]) -> Any:
-    """A request for all settings of ``topics``, answered with an `Answer`."""
+    """A request for all configs of ``topics``, whose response is an `Answer`."""
     row = DescribeConfigsRequest.DescribeConfigsResource
     return _UndecodedRequest(
         resources=[
@@ -65,12 +65,12 @@ def ask_for_configs(topics: Sequence[str]) -> Any:
     )
 
 
-# Thousands of topics have the same few settings: an entry is made once for all of them.
+# Thousands of topics have the same few configs: they share the entries.
 @lru_cache(maxsize=4_096)
 def config_entry(
     value: str | None, config_source: int, read_only: bool, sensitive: bool
 ) -> ConfigEntry:
-    """A setting; ``config_source``: Kafka's number of where its value comes from."""
+    """The entry for a config; ``config_source``: Kafka's number for the source of its value."""
     source = _SOURCES.get(config_source, "UNKNOWN")
     return ConfigEntry(
         value=value,
@@ -82,9 +82,9 @@ def config_entry(
 
 
 class ConfigReader:
-    """Reads answers, one at a time. Topics with the same settings share one mapping.
+    """Reads responses. Topics with the same configs share one mapping.
 
-    What is remembered between answers is forgotten when there is too much of it.
+    The cache between responses is cleared when it gets too large.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class ConfigReader:
         self._size = 0
 
     def read(self, answer: Answer) -> list[TopicConfigs]:
-        """The rows of ``answer``. Raises an error of `kafka_python_limits.UNREADABLE`."""
+        """The topics in ``answer``. Raises an error of `kafka_python_limits.UNREADABLE`."""
         reader = Reader(answer.data, _THROTTLE_BYTES, flexible=answer.version >= _FLEXIBLE_FROM)
         found: list[TopicConfigs] = []
         block = b""
@@ -124,7 +124,7 @@ class ConfigReader:
 
 
 def _settings(reader: Reader, version: int, before: Sequence[_Known]) -> list[_Known]:
-    """The settings of one topic; ``before``: those of another one."""
+    """The configs of one topic; ``before``: those of the topic before it."""
     found: list[_Known] = []
     data = reader.data
     for number in range(reader.count()):
@@ -141,7 +141,7 @@ def _settings(reader: Reader, version: int, before: Sequence[_Known]) -> list[_K
 
 def _setting(reader: Reader, version: int) -> tuple[str, ConfigEntry]:
     name, value, read_only = reader.name(), reader.text(), reader.boolean()
-    source = reader.int8()  # in version 0: whether it is a default, which says less
+    source = reader.int8()  # version 0 has "is it a default" here instead, which says less
     if version == 0:
         source = _UNKNOWN_SOURCE
     sensitive = reader.boolean()

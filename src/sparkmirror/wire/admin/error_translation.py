@@ -1,4 +1,4 @@
-"""The one place where the errors of kafka-python and of sockets become `MirrorError`s.
+"""The one place that turns errors of kafka-python and of sockets into `MirrorError`s.
 
 `translated` wraps every call into kafka-python.
 """
@@ -48,16 +48,16 @@ _SILENCE = (
 
 
 class _Demote(logging.Handler):
-    """Passes records on at DEBUG, whatever level kafka-python gave them."""
+    """Logs kafka-python's records at DEBUG, whatever their own level."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log.debug("%s: %s", record.name, record.getMessage())
 
 
 def quiet_kafka_logs() -> None:
-    """Keep kafka-python's log out of the way: all of it appears at DEBUG under our own logger.
+    """Log all of kafka-python's messages at DEBUG, under our own logger.
 
-    It logs refused connections and time-outs as errors; here they become exceptions that say more.
+    It logs refused connections and timeouts as errors; here they become exceptions that say more.
     """
     logger = logging.getLogger("kafka")
     if not any(isinstance(handler, _Demote) for handler in logger.handlers):
@@ -71,10 +71,10 @@ def quiet_kafka_logs() -> None:
 
 @contextlib.contextmanager
 def translated(client: ClusterClient, doing: str, *, needs: Right | None = None) -> Iterator[None]:
-    """Run a block; what kafka-python or a socket raises in it leaves as a `MirrorError`.
+    """Turn what kafka-python or a socket raises in this block into a `MirrorError`.
 
-    ``client``: whose call it is. ``doing``: what was tried, as in "describing topics". ``needs``:
-    what the call takes, for the advice when it is denied.
+    ``client``: of the cluster. ``doing``: the action, for example "describing topics". ``needs``:
+    the permission that the action needs, for the advice when it is denied.
     """
     try:
         yield
@@ -87,7 +87,7 @@ def translated(client: ClusterClient, doing: str, *, needs: Right | None = None)
 def translate(
     error: BaseException, client: ClusterClient, doing: str, *, needs: Right | None = None
 ) -> MirrorError:
-    """The `MirrorError` that says what ``error`` means to the user."""
+    """The `MirrorError` that explains ``error`` to the user; arguments as in `translated`."""
     where = f"cluster {client.alias}"
     said = _said(error)
     if isinstance(error, _AUTHENTICATION):
@@ -104,13 +104,13 @@ def translate(
         return Denied(f"{doing} is not allowed ({said}).", where=where, do=do)
     if isinstance(error, kafka_errors.UnsupportedVersionError):
         return Unsupported(
-            f"{doing} takes an API that this broker does not have ({said}).",
+            f"{doing} needs an API that this broker does not have ({said}).",
             where=where,
-            do="Use a newer broker, or turn the feature off that needs it.",
+            do="Use a newer broker, or turn off the feature that needs it.",
         )
     if isinstance(error, kafka_errors.KafkaConfigurationError):
         return ConfigError(
-            f"{doing} failed: the client settings do not fit together ({said}).",
+            f"{doing} failed: the client settings contradict each other ({said}).",
             where=where,
             do="Check the client properties of this cluster.",
         )
@@ -126,10 +126,10 @@ def translate(
 
 
 def _said(error: BaseException) -> str:
-    """What ``error`` says, in one line, with its Kafka name in front."""
+    """The text of ``error`` in one line, with its Kafka name in front."""
     message = getattr(error, "message", None)
     name = message if isinstance(message, str) and message else type(error).__name__
     detail = " ".join(str(part) for part in error.args if part).strip()
-    # A broker's authorizer quotes the whole request, with its connection and its number.
+    # A broker's authorizer quotes the whole request, with its connection and correlation id.
     detail = "" if detail.startswith("Request Request(") else detail
     return f"{name}: {detail}" if detail and detail != name else name

@@ -1,6 +1,6 @@
 """ConsumerGroupDescribe (KIP-848) and StreamsGroupDescribe (KIP-1071): members of newer groups.
 
-kafka-python has neither message. Their fields are in ``wire/admin/schemas``.
+kafka-python has neither of them. Their fields are in ``wire/admin/schemas``.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _SCHEMAS = "sparkmirror.wire.admin.schemas"
 
 
 class ConsumerGroupDescribeRequest(ApiMessage, load_json=_SCHEMAS):  # type: ignore[call-arg,misc]
-    """Asks a coordinator for groups of the consumer protocol."""
+    """Describes groups of the consumer protocol; sent to their coordinator."""
 
 
 class ConsumerGroupDescribeResponse(ApiMessage, load_json=_SCHEMAS):  # type: ignore[call-arg,misc]
-    """Their members, each with the partitions that it has."""
+    """The members of the groups, each with its partitions."""
 
 
 class StreamsGroupDescribeRequest(ApiMessage, load_json=_SCHEMAS):  # type: ignore[call-arg,misc]
-    """Asks a coordinator for groups of the streams protocol."""
+    """Describes groups of the streams protocol; sent to their coordinator."""
 
 
 class StreamsGroupDescribeResponse(ApiMessage, load_json=_SCHEMAS):  # type: ignore[call-arg,misc]
-    """Their members, each with its tasks, and the topics that a subtopology's tasks read."""
+    """The members of the groups, each with its tasks, and the topics of each subtopology."""

@@ -1,7 +1,7 @@
-"""Consumer groups: which there are, and their offsets. For `wire.admin.cluster.Cluster`.
+"""Consumer groups: their list and their offsets. For `wire.admin.cluster.Cluster`.
 
-Of many groups at once, a request goes to each broker, or to each broker that coordinates some of
-the groups, and asks for hundreds of groups; brokers that are too old for that are asked group by
+A list takes a request to each broker. The offsets of many groups take requests for hundreds of
+groups to each coordinator (OffsetFetch version 8, KIP-709); older brokers need one request per
 group.
 """
 
@@ -54,11 +54,11 @@ _GROUPS_PER_REQUEST = 200
 # A commit becomes one batch of __consumer_offsets, which has Kafka's usual 1 MiB limit.
 _COMMITS_PER_REQUEST = 2_000
 _ATTEMPTS = 4
-# Coordinator loading, gone or elsewhere: asked again after another look.
+# Coordinator loading, unavailable or moved: looked up again, and retried.
 _MOVED = frozenset({14, 15, 16})
 GROUP_NOT_FOUND = 69
 _UNKNOWN_MEMBER, _ILLEGAL_GENERATION = 25, 22
-# Classic groups of other clients (Connect's workers, say) have another protocol type.
+# Classic groups of other clients (Connect's workers, for example) have another protocol type.
 CONSUMER_PROTOCOLS = frozenset({"", "consumer"})
 _CONSUMER_TYPES = frozenset({"", "unknown", "classic", "consumer"})
 # Kafka Streams' own protocol (KIP-1071); Streams in a classic group is a consumer like others.
@@ -68,10 +68,10 @@ IDLE_STATES = frozenset({"Empty", "Dead"})
 
 
 def list_groups(link: Link, leaders: Leaders) -> dict[str, GroupView]:
-    """All groups with committed offsets of consumers: classic, consumer and streams groups.
+    """All groups of consumers that can commit offsets: classic, consumer and streams groups.
 
-    Share groups have none (the broker counts single records for them), and Connect's workers
-    commit none. Raises `MirrorError`.
+    Share groups have no committed offsets (the broker tracks single records), and Connect's
+    workers commit none. Raises `MirrorError`.
     """
     found: dict[str, GroupView] = {}
     for broker in leaders.metadata([]).brokers:
@@ -94,10 +94,10 @@ def list_groups(link: Link, leaders: Leaders) -> dict[str, GroupView]:
 def committed_offsets(
     link: Link, group: str, partitions: Iterable[TopicPartition] | None, operation: str
 ) -> GroupOffsets:
-    """Committed offsets of ``group``; partitions without one are missing from the answer.
+    """Committed offsets of ``group``; partitions without one are missing from the result.
 
-    None stands for every partition that the group has an offset of. ``operation``: what an error
-    advises to grant. Raises `MirrorError`.
+    ``partitions`` None: all partitions that have one. ``operation``: what an error advises to
+    grant. Raises `MirrorError`.
     """
     wanted = None if partitions is None else list(partitions)
     if wanted is not None and not wanted:
@@ -115,10 +115,10 @@ def committed_offsets(
 def commit_offsets(
     link: Link, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]
 ) -> None:
-    """Commit ``(offset, metadata)`` per partition as a consumer without membership.
+    """Commit ``(offset, metadata)`` per partition, without being a member of the group.
 
-    The broker takes that only while the group has no active members. Raises `ClusterError` when
-    it has some, and when any partition was refused.
+    The broker accepts this only while the group has no active members. Raises `ClusterError` when
+    it has some, and a `MirrorError` when a partition is refused.
     """
     for chunk in chunks(sorted(offsets), _COMMITS_PER_REQUEST):
         response = link.request(
@@ -151,7 +151,7 @@ def _check_commit(link: Link, group: str, response: Any) -> None:
 
 
 class GroupRow(NamedTuple):
-    """A group's part of an answer: its offsets, or the error code (0: none) of asking for it."""
+    """One group of a response: its error code (0: none) and its offsets."""
 
     group: str
     error_code: int
@@ -159,7 +159,7 @@ class GroupRow(NamedTuple):
 
 
 def read_offsets(answer: Answer) -> list[GroupRow]:
-    """The rows of an answer for several groups."""
+    """The rows of a response for several groups."""
     response = OffsetFetchResponse[answer.version].decode(answer.data)
     return [
         GroupRow(row.group_id, int(row.error_code), _offsets_of(row.topics))
@@ -174,12 +174,12 @@ def committed_by_group(
     one_by_one: Callable[[str], GroupOffsets],
     operation: str = "Describe",
 ) -> dict[str, GroupOffsets | MirrorError]:
-    """Every committed offset of each of ``groups``, or the error that asking for it gave.
+    """All committed offsets of each group, or the error for this group.
 
-    ``answers`` reads with `read_offsets`: what did not change since the last call is the same
-    object, so nobody may change it. ``one_by_one`` asks for one group, where the brokers know no
-    better. ``operation``: what to grant where that is denied. Raises `MirrorError` when the
-    cluster does not answer at all.
+    ``answers`` reads with `read_offsets`. An unchanged response yields the same objects as before,
+    so nobody may change them. ``one_by_one`` requests a single group, for older brokers.
+    ``operation``: what an error advises to grant. Raises `MirrorError` when the cluster does not
+    respond at all.
     """
     needs = partial(Right, operation, "Group", note="and on its topics")
     left = sorted(set(groups))
@@ -196,7 +196,7 @@ def committed_by_group(
         left = again
     for group in left:
         result[group] = Unreachable(
-            f"the coordinator of group {group} does not answer.",
+            f"the coordinator of group {group} does not respond.",
             where=f"cluster {link.client.alias}",
         )
     return result
@@ -223,7 +223,7 @@ def _ask_all(
     result: dict[str, GroupOffsets | MirrorError],
     needs: Callable[..., Right],
 ) -> list[str]:
-    """Ask for ``groups`` once; returns those whose coordinator is to be looked up again."""
+    """Request ``groups`` once; returns those whose coordinator must be looked up again."""
     by_node, again = _coordinators(link, groups, result, needs)
     for node, names in sorted(by_node.items()):
         for chunk in chunks(names, _GROUPS_PER_REQUEST):

@@ -1,8 +1,8 @@
-"""What a cluster says when it is asked, without any effect on it: rights, sizes, clock, defaults.
+"""Read-only checks of a cluster for the doctor: permissions, sizes, clock, defaults.
 
-Whether a topic may be read or written is tried, not looked up: a Fetch or Produce to a partition
-number that no topic can have is refused for want of a permission first, and only then because
-there is no such partition. Brokers of every version answer so, and nothing is ever written.
+A Fetch or Produce request to a partition number that no topic can have shows whether a topic may be
+read or written: the broker checks the permission first, and only then whether the partition exists.
+Brokers of all versions do so, and nothing is ever written.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _OFFSETS_TOPIC = "__consumer_offsets"
 _UNKNOWN_TOPIC = 3
 _TOPIC_DENIED, _GROUP_DENIED, _CLUSTER_DENIED = 29, 30, 31
 _NEWEST_TIME = -3
-# The first one may also have to connect.
+# The first request may also have to connect.
 _TRIPS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class TriedTopic:
-    """What creating a topic would give: an error, or the settings that it would have."""
+    """The result of a dry run of a topic's creation: an error, or the configs it would have."""
 
     name: str
     error: MirrorError | None = None
@@ -62,7 +62,7 @@ class TriedTopic:
 
 
 class Inspector(Cluster):
-    """A `Cluster` with questions that only a diagnosis asks."""
+    """A `Cluster` with requests that only a diagnosis needs."""
 
     # -- permissions -----------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class Inspector(Cluster):
         }
 
     def writable(self, topics: Iterable[str]) -> dict[str, bool]:
-        """Whether records may be written to each topic, be it there already or not."""
+        """Whether records may be written to each topic, whether it exists or not."""
         batch = record_batch([(b"", b"")], int(time.time() * 1000))
         rows = ProduceRequest.TopicProduceData
         part = partial(rows.PartitionProduceData, index=_NO_PARTITION, records=batch)
@@ -108,12 +108,12 @@ class Inspector(Cluster):
         }
 
     def has_groups(self) -> bool:
-        """Whether the cluster has a topic for groups' offsets: the first question makes it."""
+        """Whether the cluster has `__consumer_offsets`, which the first group request creates."""
         (topic,) = self._leaders.metadata([_OFFSETS_TOPIC]).topics
         return bool(topic.error_code != _UNKNOWN_TOPIC)
 
     def group_rights(self, group: str) -> frozenset[str] | None:
-        """What this client may do with ``group``, which need not exist; None: nobody can tell."""
+        """The client's permissions on ``group``, which need not exist; None: not known."""
         try:
             response = self._link.request(
                 lambda: DescribeGroupsRequest(
@@ -125,7 +125,7 @@ class Inspector(Cluster):
                 group=group,
                 check=_group_error,
             )
-        except Denied:  # nobody says which broker to ask
+        except Denied:  # not even FindCoordinator is allowed
             return frozenset()
         (row,) = response.groups
         if row.error_code in (_GROUP_DENIED, _CLUSTER_DENIED):
@@ -135,7 +135,7 @@ class Inspector(Cluster):
     # -- topics ----------------------------------------------------------------------------
 
     def try_create(self, topics: Sequence[NewTopic]) -> dict[str, TriedTopic]:
-        """What creating ``topics`` would give; nothing is created."""
+        """The result of a dry run of the creation of ``topics``; nothing is created."""
         if not topics:
             return {}
         response = self._link.request(
@@ -162,7 +162,10 @@ class Inspector(Cluster):
         return found
 
     def newest_times_ms(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Largest record timestamp of each partition; empty ones and old brokers' are missing."""
+        """Largest record timestamp (ms) of each partition; empty partitions are missing.
+
+        Raises `Unsupported` for brokers before 3.0 (KIP-734).
+        """
         led, _ = self._leaders.by_leader(partitions, fresh=False)
         found = {}
         for node, group in led.items():
@@ -179,14 +182,18 @@ class Inspector(Cluster):
         return found
 
     def sizes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Bytes on disk of each partition at its leader. Raises `Denied` without Describe on
-        the Cluster.
+        """Bytes on disk of each partition at its leader.
+
+        Raises `Denied` without Describe on the Cluster.
         """
         led, _ = self._leaders.by_leader(partitions, fresh=False)
         found: dict[TopicPartition, int] = {}
         for node, group in led.items():
             response = self._link.request(
-                partial(_log_dirs_request, group), "asking for sizes", node=node, check=_top_error
+                partial(_log_dirs_request, group),
+                "describing log dirs",
+                node=node,
+                check=_top_error,
             )
             for directory in response.results:
                 for topic in directory.topics:
@@ -198,7 +205,7 @@ class Inspector(Cluster):
     # -- brokers ---------------------------------------------------------------------------
 
     def broker_configs(self) -> dict[int, dict[str, str]]:
-        """Settings of each broker, as it has them at present. Raises `Denied` and others."""
+        """Present configs of each broker: {node id: {name: value}}. Raises `MirrorError`."""
         found: dict[int, dict[str, str]] = {}
         for node in (broker.node for broker in self.describe().brokers):
             found[node] = {}
@@ -220,7 +227,7 @@ class Inspector(Cluster):
         return found
 
     def round_trip_ms(self) -> float:
-        """How long a small question and its answer take: the shortest of a few, in ms.
+        """Time of a small request and its response: the shortest of a few, in ms.
 
         Raises `MirrorError`.
         """
@@ -232,15 +239,15 @@ class Inspector(Cluster):
         return min(took) * 1000
 
     def clock_ms(self, now_s: Callable[[], float] = time.time) -> tuple[float, float]:
-        """The cluster's time minus this machine's, and how far that may be off; both ms.
+        """(the cluster's time minus this machine's, its possible error); both ms.
 
-        It is the time of the KRaft leader. Raises `Unsupported` where no API tells a time (before
+        The time is that of the KRaft leader. Raises `Unsupported` if no API returns a time (before
         KRaft), `Denied` without Describe on the Cluster.
         """
         began = now_s() * 1000
         response = self._link.request(
             _quorum_request,
-            "asking the quorum for its time",
+            "describing the quorum",
             check=error_code,
             needs=Right("Describe", "Cluster"),
         )
@@ -251,7 +258,7 @@ class Inspector(Cluster):
                     told = getattr(replica, "last_caught_up_timestamp", -1)
                     if replica.replica_id == row.leader_id and told > 0:
                         return told - (began + ended) / 2, (ended - began) / 2
-        raise Unsupported("the quorum tells no time.", where=f"cluster {self.alias}")
+        raise Unsupported("the quorum returns no time.", where=f"cluster {self.alias}")
 
 
 def _quorum_request() -> Any:

@@ -1,4 +1,4 @@
-"""Who leads which partition, and the requests that go to the leaders, for the control plane."""
+"""Partition leaders for the control plane, and requests to them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["EARLIEST", "LATEST", "MOVED", "Leaders", "read_metadata"]
 
 EARLIEST, LATEST = -2, -1
 
-# Error codes that mean "ask another broker": leader moved, not known there yet, being elected.
+# Error codes that mean "try another broker": leader moved, not known there yet, being elected.
 MOVED = frozenset({3, 5, 6, 9, 13, 56, 74, 75, 78, 100})
 
-# Of thousands of topics, only what has changed since the last answers is worth decoding again.
+# With thousands of topics, only responses that have changed are decoded again.
 _Request = undecoded(MetadataRequest, throttles_from=3)
 
 _AGE_S_MAX = 30.0
@@ -34,7 +34,7 @@ _ATTEMPTS = 4
 
 
 class Described(NamedTuple):
-    """A Metadata response; by topic, what it shows and the leader of each partition."""
+    """A Metadata response; by topic, its view and the leader's node id per partition (-1: none)."""
 
     response: Any
     views: dict[str, TopicView]
@@ -42,7 +42,7 @@ class Described(NamedTuple):
 
 
 def read_metadata(answer: Answer) -> Described:
-    """What a Metadata answer says. Raises an error of `kafka_python_limits.UNREADABLE`."""
+    """Decode a Metadata response. Raises an error of `kafka_python_limits.UNREADABLE`."""
     response = MetadataResponse[answer.version].decode(answer.data)
     views = {
         topic.name: topic_view(topic)
@@ -57,7 +57,7 @@ def read_metadata(answer: Answer) -> Described:
 
 
 class Leaders:
-    """Metadata of one cluster with a memory of leaders. Thread-safe."""
+    """Metadata of one cluster, with a cache of leaders. Thread-safe."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -70,9 +70,9 @@ class Leaders:
         return self.described(names).response
 
     def described(self, names: Sequence[str] | None) -> Described:
-        """As `metadata`, with what it says of topics.
+        """As `metadata`, with views of the topics.
 
-        While nothing has changed it is the same object, which nobody may change.
+        An unchanged response yields the same object, so nobody may change it.
         """
         row = MetadataRequest.MetadataRequestTopic
         topics = None if names is None else [row(name=name) for name in names]
@@ -89,7 +89,7 @@ class Leaders:
         return found
 
     def known(self, topic: str, partitions: Iterable[int]) -> bool:
-        """Whether all ``partitions`` of ``topic`` had leaders less than half a minute ago."""
+        """Whether all ``partitions`` of ``topic`` had leaders at most 30 s ago."""
         with self._lock:
             asked_at, leaders = self._known.get(topic, (0.0, {}))
         recent = bool(leaders) and time.monotonic() - asked_at <= _AGE_S_MAX
@@ -98,9 +98,10 @@ class Leaders:
     def by_leader(
         self, partitions: Iterable[TopicPartition], *, fresh: bool
     ) -> tuple[dict[int, list[TopicPartition]], set[TopicPartition]]:
-        """Partitions by leading node; apart, those that ``fresh`` metadata does not know at all.
+        """(partitions by their leader's node id, partitions that ``fresh`` metadata does not have).
 
-        Partitions without a leader are in neither.
+        Partitions without a leader are in neither. ``fresh``: request metadata even if the cached
+        one is recent; without it the second part is empty.
         """
         wanted = list(partitions)
         now = time.monotonic()
@@ -128,9 +129,10 @@ class Leaders:
     def list_offsets(
         self, partitions: Iterable[TopicPartition], timestamp: int, isolation: int
     ) -> dict[TopicPartition, int]:
-        """Offset at ``timestamp`` (`EARLIEST`, `LATEST`) per partition; ``isolation`` 1: stable.
+        """Offset for ``timestamp`` (ms, `EARLIEST`, `LATEST`) per partition.
 
-        Partitions whose leader does not answer are missing, after an election had time to pass.
+        ``isolation`` 1: the end is the last stable offset. Retries while leaders are elected;
+        partitions whose leader does not respond after that are missing.
         """
         result: dict[TopicPartition, int] = {}
         missing = set(partitions)
@@ -151,7 +153,7 @@ class Leaders:
     def _ask(
         self, node: int, group: Sequence[TopicPartition], timestamp: int, isolation: int
     ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-        """Offsets that ``node`` gave, and partitions it denied for good. A dead node gives none."""
+        """(offsets from ``node``, partitions with a final error); nothing if it is unreachable."""
         try:
             response = self._link.request(
                 partial(list_offsets_request, group, timestamp, isolation),
@@ -160,7 +162,7 @@ class Leaders:
                 needs=Right("Describe", "Topic"),
             )
         except Unreachable:
-            return {}, set()  # the next attempt asks whoever leads then
+            return {}, set()  # the next attempt looks up the leader again
         found, denied = {}, set()
         for topic in response.topics:
             for row in topic.partitions:

@@ -1,8 +1,7 @@
-"""Who is in one consumer group. For `wire.admin.cluster.Cluster`.
+"""The members of one consumer group. For `wire.admin.cluster.Cluster`.
 
-Groups of the classic, the consumer (KIP-848) and the streams protocol (KIP-1071) are each
-described by a request of their own, which finds none of the others. Brokers that do not have it
-have no such groups.
+The classic, the consumer (KIP-848) and the streams protocol (KIP-1071) each have their own describe
+request, which does not find groups of the others. Brokers without the request have no such groups.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ class _TopicsHidden(Exception):
 
 
 def group_members(link: Link, group: str, operation: str) -> tuple[GroupMember, ...]:
-    """The active members of ``group``; empty when there are none or no such group.
+    """The active members of ``group``; empty without members, or if it does not exist.
 
-    One member without a name stands for all of a group whose members cannot be seen: they read a
-    topic that this client may not describe, or the group is of another kind (a share group).
-    ``operation``: what an error advises to grant. Raises `MirrorError`.
+    One member without a name stands for members that this client cannot see: they read a topic that
+    it may not describe, or the group is of another kind (a share group). ``operation``: what an
+    error advises to grant. Raises `MirrorError`.
     """
     try:
         members = _members(link, group, operation)
@@ -68,10 +67,11 @@ def group_members(link: Link, group: str, operation: str) -> tuple[GroupMember, 
 
 
 def group_owners(link: Link, group: str) -> dict[TopicPartition, GroupOwner]:
-    """Who has which partition of ``group``; empty when it has no members.
+    """The owner of each partition of ``group``; empty without members.
 
-    A member of a streams group has the partitions that its active tasks read. Raises `MirrorError`;
-    `Denied` also where members of a newer group read a topic that this client may not describe.
+    A member of a streams group owns the partitions that its active tasks read. Raises
+    `MirrorError`; `Denied` also if members of a newer group read a topic that this client may not
+    describe.
     """
     try:
         members = _members(link, group, "Describe") or []
@@ -86,7 +86,7 @@ def group_owners(link: Link, group: str) -> dict[TopicPartition, GroupOwner]:
 
 
 def _members(link: Link, group: str, operation: str) -> list[_Member] | None:
-    """The members of ``group``; None where no request that this client knows finds the group."""
+    """The members of ``group``; None if none of the requests finds the group."""
     make = partial(DescribeGroupsRequest, groups=[group], include_authorized_operations=False)
     described = _described(link, make, group, operation)
     if described.error_code != GROUP_NOT_FOUND and described.group_state not in _UNKNOWN_STATES:
@@ -112,7 +112,7 @@ def _member(row: Any, partitions: Iterable[TopicPartition]) -> _Member:
 
 def _classic(described: Any, row: Any) -> Iterable[TopicPartition]:
     if described.protocol_type not in CONSUMER_PROTOCOLS:
-        return ()  # Connect's workers, say, are assigned something else
+        return ()  # Connect's workers, for example, are assigned something else
     return decode_assignment(row.member_assignment)
 
 
@@ -126,7 +126,7 @@ def _of_consumers(_described: Any) -> Callable[[Any], Iterator[TopicPartition]]:
 
 
 def _of_streams(described: Any) -> Callable[[Any], Iterator[TopicPartition]]:
-    """Task n of a subtopology reads partition n of each of its topics, where there is one."""
+    """Task n of a subtopology reads partition n of each of its topics, if there is one."""
     topics: dict[str, list[str]] = defaultdict(list)
     if described.topology is not None:
         for part in described.topology.subtopologies or ():
@@ -134,10 +134,11 @@ def _of_streams(described: Any) -> Callable[[Any], Iterator[TopicPartition]]:
             topics[part.subtopology_id] += [*part.source_topics, *between]
     tasks = (task for row in described.members for task in row.assignment.active_tasks)
     owned = sum(len(task.partitions) * len(topics[task.subtopology_id]) for task in tasks)
-    if owned > _OWNED_MAX:  # a product: the size of the answer does not bound it
+    if owned > _OWNED_MAX:  # a product: the size of the response does not limit it
         raise ClusterError(
-            f"group {described.group_id} is said to own {owned} partitions.",
-            do="Ask another broker; no cluster has so many.",
+            f"the broker says that group {described.group_id} owns {owned} partitions; no cluster "
+            "has that many.",
+            do="Check that it is a Kafka broker.",
         )
 
     def partitions(row: Any) -> Iterator[TopicPartition]:
@@ -150,7 +151,7 @@ def _of_streams(described: Any) -> Callable[[Any], Iterator[TopicPartition]]:
 
 
 _OWNED_MAX = 5_000_000
-# What a broker says of a group that it does not know, or that is of another protocol.
+# The states of a group that the broker does not know, or that uses another protocol.
 _UNKNOWN_STATES = frozenset({"", "Dead"})
 _NEWER = (
     (ConsumerGroupDescribeRequest, _of_consumers),
@@ -159,7 +160,7 @@ _NEWER = (
 
 
 def _described(link: Link, make: Callable[[], Any], group: str, operation: str) -> Any:
-    """The answer's row for ``group``; not found and hidden topics are part of it."""
+    """The response's row for ``group``; it may have the error "not found" or "denied"."""
     response = link.request(
         make,
         _doing(group),
@@ -175,6 +176,6 @@ def _doing(group: str) -> str:
 
 
 def _described_error(response: Any) -> int:
-    """The error code of the answer for one group; none for what its caller looks at."""
+    """The error code of a response for one group; 0 for errors that the caller handles."""
     code = int(response.groups[0].error_code)
     return 0 if code in (GROUP_NOT_FOUND, TOPIC_AUTHORIZATION_FAILED) else code

@@ -1,6 +1,6 @@
-"""The messages behind `wire.admin.cluster.Cluster`: requests built, rows read, error codes judged.
+"""The messages of `wire.admin.cluster.Cluster`: builds requests, reads rows and error codes.
 
-Pure functions over kafka-python's protocol classes. Versions are bounded where a later one changes
+Pure functions over kafka-python's protocol classes. Versions are limited if a later one changes
 the meaning of a field.
 """
 
@@ -64,7 +64,7 @@ _COORDINATOR_MOVED = frozenset({14, 15, 16})
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """``items`` in pieces of at most ``size``, for so many requests."""
+    """``items`` in pieces of at most ``size``, one for each request."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
@@ -76,7 +76,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> Iterator[tuple[str, list[T
 
 
 def topic_view(topic: Any) -> TopicView:
-    """A topic row of a Metadata response; it must have partitions."""
+    """The view of a topic row of a Metadata response; it must have partitions."""
     partitions = sorted(topic.partitions, key=lambda p: int(p.partition_index))
     topic_id = str(getattr(topic, "topic_id", None) or "")
     return TopicView(
@@ -90,14 +90,14 @@ def topic_view(topic: Any) -> TopicView:
 
 
 def config_row(config: Any) -> ConfigEntry:
-    """A setting's row of a response that kafka-python has decoded."""
+    """The entry for a config row that kafka-python has decoded."""
     return config_entry(
         config.value, config.config_source, bool(config.read_only), bool(config.is_sensitive)
     )
 
 
 def broker_configs_request(node: int) -> Any:
-    """All settings of the broker ``node``."""
+    """Request all configs of the broker ``node``."""
     row = DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=_BROKER_RESOURCE, resource_name=str(node), configuration_keys=None
     )
@@ -105,7 +105,7 @@ def broker_configs_request(node: int) -> Any:
 
 
 def alter_configs_request(changes: Mapping[str, Mapping[str, str | None]]) -> Any:
-    """Set these configs per topic; None removes the topic's own value. The rest stays."""
+    """Set these configs per topic; None removes the topic's own value. Others stay."""
     rows = IncrementalAlterConfigsRequest.AlterConfigsResource
     return IncrementalAlterConfigsRequest(
         resources=[
@@ -130,7 +130,7 @@ def alter_configs_request(changes: Mapping[str, Mapping[str, str | None]]) -> An
 def create_topics_request(
     topics: Sequence[NewTopic], timeout_ms: int, *, validate_only: bool = False
 ) -> Any:
-    """Create ``topics``, replicas placed by the broker; with ``validate_only`` only try to."""
+    """Create ``topics`` with replicas placed by the controller; ``validate_only``: a dry run."""
     rows = CreateTopicsRequest.CreatableTopic
     return CreateTopicsRequest(
         topics=[
@@ -148,13 +148,13 @@ def create_topics_request(
         ],
         timeout_ms=timeout_ms,
         validate_only=validate_only,
-        # Before version 4 the broker does not know -1, "the default of the broker".
+        # Before version 4, -1 ("the broker's default", KIP-464) is not supported.
         min_version=4 if any(topic.replication_factor < 0 for topic in topics) else 0,
     )
 
 
 def create_partitions_request(counts: Mapping[str, int], timeout_ms: int) -> Any:
-    """Raise topics to ``counts`` partitions, replicas placed by the broker."""
+    """Raise topics to ``counts`` partitions, with replicas placed by the controller."""
     row = CreatePartitionsRequest.CreatePartitionsTopic
     return CreatePartitionsRequest(
         topics=[row(name=name, count=count, assignments=None) for name, count in counts.items()],
@@ -170,9 +170,9 @@ def list_offsets_request(
     *,
     min_version: int | None = None,
 ) -> Any:
-    """Offsets at ``timestamp`` (-1 end, -2 start, -3 the newest record's, from version 7 on).
+    """Offsets for ``timestamp`` (ms; -1 end, -2 start, -3 largest timestamp: version 7, KIP-734).
 
-    ``isolation`` 1 ends at the stable offset.
+    ``isolation`` 1: the end is the last stable offset.
     """
     rows = ListOffsetsRequest.ListOffsetsTopic
     return ListOffsetsRequest(
@@ -196,9 +196,9 @@ def list_offsets_request(
 
 
 def offset_fetch_request(group: str, partitions: Iterable[TopicPartition] | None) -> Any:
-    """Committed offsets of one group (None: all that it has).
+    """Committed offsets of one group; ``partitions`` None: all that it has.
 
-    Versions from 8 on would take several groups at once.
+    Versions from 8 on have another form, for several groups.
     """
     row = OffsetFetchRequest.OffsetFetchRequestTopic
     topics = None
@@ -213,9 +213,9 @@ def offset_fetch_request(group: str, partitions: Iterable[TopicPartition] | None
 def fetch_request(
     positions: Mapping[TopicPartition, int], max_bytes: int, *, read_committed: bool = False
 ) -> Any:
-    """What the partitions hold at ``positions``, at once; ``max_bytes`` in all.
+    """Fetch from ``positions`` without waiting; ``max_bytes`` in total.
 
-    ``read_committed``: up to the stable offset, and with the list of aborted transactions.
+    ``read_committed``: up to the last stable offset, with the list of aborted transactions.
     """
     rows = FetchRequest.FetchTopic
     return FetchRequest(
@@ -290,18 +290,18 @@ def produce_request(partition: TopicPartition, batch: bytes, timeout_ms: int) ->
 
 
 def not_controller(response: Any) -> int:
-    """NOT_CONTROLLER when any row of a creating response says so, else 0."""
+    """NOT_CONTROLLER when any row of a response for topics has it, else 0."""
     rows = getattr(response, "topics", None) or getattr(response, "results", None) or ()
     return _NOT_CONTROLLER if any(row.error_code == _NOT_CONTROLLER for row in rows) else 0
 
 
 def error_code(response: Any) -> int:
-    """The response's own error code."""
+    """The top-level error code of a response."""
     return int(response.error_code)
 
 
 def offset_fetch_error(response: Any) -> int:
-    """The response's own error, or the first of a partition; unknown topics are no error."""
+    """The top-level error code, or a partition's first one; unknown topics are no error."""
     if getattr(response, "error_code", 0):
         return int(response.error_code)
     codes = (row.error_code for topic in response.topics for row in topic.partitions)
@@ -309,6 +309,6 @@ def offset_fetch_error(response: Any) -> int:
 
 
 def commit_error(response: Any) -> int:
-    """Only what another look-up of the coordinator mends; the rest is judged per partition."""
+    """The first error that a new lookup of the coordinator may cure; callers check the others."""
     codes = (row.error_code for topic in response.topics for row in topic.partitions)
     return next((int(code) for code in codes if code in _COORDINATOR_MOVED), 0)

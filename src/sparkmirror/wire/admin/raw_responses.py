@@ -1,10 +1,10 @@
-"""Large answers of the driver's requests, left as bytes and read by decoders of our own.
+"""Large responses to the driver's requests, kept as bytes and read by our own decoders.
 
 kafka-python makes an object of every element, which takes most of the time of a round over
-thousands of topics. A request that is made `undecoded` is answered with the bytes; `Reader` walks
-through them. Every step moves on and none beyond the end, so a hostile answer costs no more than
-its size; what makes no sense raises an error of `kafka_python_limits.UNREADABLE`. `Remembered` does
-not read an answer again that is like the last one.
+thousands of topics. An `undecoded` request returns the bytes of its response; `Reader` reads them.
+Every step moves forward and none past the end, so a hostile response costs no more than its size.
+Malformed data raises an error of `kafka_python_limits.UNREADABLE`. `Remembered` does not read a
+response again that equals a recent one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _REMEMBERED_BYTES_MAX = 8 << 20
 
 
 class Answer:
-    """An answer without its header. ``version``: of the request, in which it is written.
+    """A response without its header. ``version``: that of the request and its response.
 
-    ``throttle_time_ms``: kafka-python's connection waits so long before the next request. Its
-    four bytes are the first ones from version ``throttles_from`` on.
+    ``throttle_time_ms``: kafka-python's connection waits this long before the next request. It is
+    in the first four bytes, from version ``throttles_from`` on.
     """
 
     __slots__ = ("data", "throttle_time_ms", "version")
@@ -40,7 +40,7 @@ class Answer:
 
 
 class _Header:
-    """A request's header whose answer is an `Answer`; has what kafka-python's parser asks for."""
+    """A request header whose response becomes an `Answer`, as kafka-python's parser needs it."""
 
     def __init__(self, header: Any, throttles_from: int) -> None:
         self._header = header
@@ -63,10 +63,10 @@ class _Header:
 
 
 def undecoded(request: type, *, throttles_from: int = 0) -> Any:
-    """A kind of request like kafka-python's ``request``, whose answer is an `Answer`."""
+    """A subclass of kafka-python's ``request`` whose response is an `Answer`."""
 
     class Undecoded(request, init=False):  # type: ignore[misc, call-arg]
-        """The same request."""
+        """The same request, with an undecoded response."""
 
         def with_header(self, *args: Any, **options: Any) -> None:
             super().with_header(*args, **options)
@@ -76,9 +76,9 @@ def undecoded(request: type, *, throttles_from: int = 0) -> Any:
 
 
 class Remembered(Generic[T]):
-    """Reads answers with ``read``; one with the bytes of one of the last gives the same object.
+    """Reads responses with ``read``. Equal bytes as in a recent response yield the same object.
 
-    So no caller may change what it gets. Safe to share between threads.
+    So no caller may change the result. Safe to share between threads.
     """
 
     def __init__(self, read: Callable[[Answer], T], *, answers_max: int = 64) -> None:
@@ -87,7 +87,7 @@ class Remembered(Generic[T]):
         self._known: tuple[tuple[int, bytes, T], ...] = ()
 
     def read(self, answer: Answer) -> T:
-        """What ``answer`` says; raises what reading raises."""
+        """The content of ``answer``; raises what ``read`` raises."""
         known = self._known
         for version, data, found in known:
             if version == answer.version and data == answer.data:
@@ -104,7 +104,7 @@ class Remembered(Generic[T]):
 
 
 class Reader:
-    """Reads an answer from ``at`` on; ``flexible``: in the form with short lengths and tags.
+    """Reads a response from the position ``at`` on. ``flexible``: a flexible version (KIP-482).
 
     Raises `ValueError`, `IndexError` or `struct.error`.
     """
@@ -123,17 +123,17 @@ class Reader:
         return value - 256 if value > 127 else value
 
     def boolean(self) -> bool:
-        """A byte that is 0 or not."""
+        """A byte: 0 is false."""
         return self.int8() != 0
 
     def int16(self) -> int:
-        """Two bytes."""
+        """Two bytes, big-endian, signed."""
         (value,) = _INT16.unpack_from(self.data, self.at)
         self.at += 2
         return int(value)
 
     def int32(self) -> int:
-        """Four bytes."""
+        """Four bytes, big-endian, signed."""
         (value,) = _INT32.unpack_from(self.data, self.at)
         self.at += 4
         return int(value)
@@ -164,14 +164,14 @@ class Reader:
         return value
 
     def count(self) -> int:
-        """The number of elements of an array that follows; each takes a byte at least."""
+        """The number of elements of the array that follows; each takes at least one byte."""
         count = self.varint() - 1 if self.flexible else self.int32()
         if count > len(self.data) - self.at:
-            raise ValueError("an array has more elements than the answer has bytes")
+            raise ValueError("an array has more elements than the response has bytes")
         return max(0, count)
 
     def skip_tags(self) -> None:
-        """The tags at the end of a structure, where there are such."""
+        """Skip the tags at the end of a structure, if the version is flexible."""
         if not self.flexible:
             return
         for _ in range(self.varint()):
@@ -181,7 +181,7 @@ class Reader:
     def _bytes(self, size: int) -> bytes:
         end = self.at + size
         if end > len(self.data):
-            raise ValueError("a field is longer than the answer")
+            raise ValueError("a field is longer than the response")
         found = self.data[self.at : end]
         self.at = end
         return found

@@ -1,4 +1,4 @@
-"""What stands at an offset, and since when: one small Fetch per partition, headers only."""
+"""Timestamp and size of the record at an offset: one small Fetch per partition, headers only."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from sparkmirror.wire.cluster.acl_advice import Right
 
 __all__ = ["RecordAt", "first_record", "records_at"]
 
-# A broker returns the first batch whole, however little is asked for.
+# A broker returns the whole first batch, however small the limit is (KIP-74).
 _FETCH_BYTES = 1
 _MAGIC_1_TIME_AT = 18
 
 
 class RecordAt(NamedTuple):
-    """The record at an offset, by the header of its batch.
+    """The record at an offset, as far as the header of its batch tells.
 
-    ``time_ms``: its timestamp, or that of the first record of its batch. ``mean_bytes``: bytes per
-    record of its batch, as they travel; None for old formats.
+    ``time_ms``: timestamp of the first record of its batch, or of the whole batch with log append
+    time. ``mean_bytes``: bytes per record of its batch, compressed; None for old formats.
     """
 
     time_ms: int
@@ -48,8 +48,8 @@ def records_at(
 ) -> dict[TopicPartition, RecordAt]:
     """The record at each position.
 
-    Partitions are missing that have no record there (any more), no timestamp, no reachable leader,
-    or that the client may not read; and those not asked within ``timeout_s``.
+    A partition is missing if it has no record there (any more), no timestamp or no reachable
+    leader, if the client may not read it, or if ``timeout_s`` is over before its turn.
     """
     found: dict[TopicPartition, RecordAt] = {}
     deadline = time.monotonic() + timeout_s
@@ -68,7 +68,7 @@ def records_at(
                     needs=Right("Read", "Topic", tp.topic),
                 )
             except (Unreachable, Denied):
-                break  # this broker, or this whole client: the lag in records is told anyway
+                break  # skip this broker: the lag in records is reported without these times
             row = response.responses[0].partitions[0] if response.responses else None
             if row is not None and not row.error_code and row.records:
                 record = first_record(bytes(row.records), positions[tp])
@@ -80,8 +80,7 @@ def records_at(
 def first_record(records: bytes, position: int) -> RecordAt | None:
     """The first record in ``records`` from ``position`` on; None when it has no timestamp.
 
-    Control batches hold no records and are passed over. Of a batch with log append times it is
-    the time of the whole batch, else that of its first record. Pure.
+    Control batches are skipped: they have no records of producers. Pure.
     """
     at = 0
     while at + MAGIC_AT < len(records):

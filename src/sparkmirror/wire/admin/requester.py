@@ -1,8 +1,8 @@
 """A lazy, shared connection to one cluster for the driver's small requests.
 
-kafka-python's connection manager does the sockets on a thread of its own; this adds what it leaves
-to its callers: where a request must go (any broker, the controller, a group's coordinator), how
-long to try again, and a fresh start when the cluster was away.
+kafka-python's connection manager handles the sockets on its own thread. This module adds what it
+leaves to its callers: the broker that a request must go to (any, the controller, a group's
+coordinator), the retries, and new connections after the cluster was unavailable.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ guard_receiving()
 
 
 def client_options(client: ClusterClient) -> dict[str, Any]:
-    """The options that all of kafka-python's clients take, from one cluster's client settings."""
+    """The options for any client of kafka-python, from one cluster's client settings.
+
+    Raises ConfigError.
+    """
     options = {
         "bootstrap_servers": list(client.bootstrap_servers),
         "client_id": client.client_id,
@@ -71,13 +74,13 @@ def client_options(client: ClusterClient) -> dict[str, Any]:
 
 
 class _CurrentContext:
-    """Stands in for an SSL context, so that each connection gets the stores as they are then."""
+    """Replaces an SSL context, so that each connection uses the stores as they are at that time."""
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
 
     def wrap_socket(self, sock: socket.socket, **options: Any) -> ssl.SSLSocket:
-        """What kafka-python calls."""
+        """Called by kafka-python for each connection."""
         from sparkmirror.wire.security.tls import context_for  # noqa: PLC0415
 
         context = context_for(self._client)
@@ -93,9 +96,9 @@ def error_for(code: int, message: str | None = None) -> Exception:
 
 
 class Link:
-    """Requests to one cluster, retried within a bound. Safe to share between threads.
+    """Requests to one cluster, retried within a time limit. Safe to share between threads.
 
-    ``request`` raises `MirrorError` only; `Unreachable` when no answer came within the bound.
+    `request` raises only `MirrorError`; `Unreachable` when no response arrived in time.
     """
 
     def __init__(self, client: ClusterClient) -> None:
@@ -107,7 +110,7 @@ class Link:
         self._opening: tuple[Any, Any] | None = None
         self.closes = 0
         self._ended = False
-        self._settled = False  # it has answered, or its silence has no reason that could be told
+        self._settled = False  # a broker has responded, or its advertised address is not the cause
         self._controller: int | None = None
         self._coordinators: dict[str, int] = {}
 
@@ -126,12 +129,12 @@ class Link:
         """Send ``make()`` and return the response object.
 
         ``node``: a broker's id, `ANY` or `CONTROLLER`; ``group`` sends it to that group's
-        coordinator instead. ``read`` makes something else of an answer, which then counts as the
-        response: for those that are left undecoded (`wire.admin.raw_responses`). ``check`` gives
-        the error code of a whole response (0 = fine). Retriable errors are tried again, with a new
-        message each time and the place looked up anew, for ``timeout_ms`` (default: the request
-        timeout): what is sent must stand repeating. A named ``node`` is asked once: its caller
-        knows whom to ask when it is gone.
+        coordinator instead. ``read`` decodes a response that is left undecoded
+        (`wire.admin.raw_responses`); its result is the response then. ``check`` returns the error
+        code of a whole response (0: none). ``needs``: the permission that an error advises to
+        grant. Retriable errors are retried for ``timeout_ms`` (default: the request timeout), each
+        time with a new message and a new lookup of the broker. So requests must be idempotent. A
+        request to a named ``node`` is not retried: the caller knows which broker to try next.
         """
         bound_ms = self.client.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline = time.monotonic() + bound_ms / 1000
@@ -148,7 +151,7 @@ class Link:
                     hopeless = not _worth_a_retry(error) or closed or node >= 0
                     if hopeless or left_s <= backoff_s:
                         if isinstance(error, kafka_errors.KafkaTimeoutError):
-                            self.reset()  # the brokers may have moved: bootstrap anew next time
+                            self.reset()  # the brokers may have moved: bootstrap again next time
                         whole = node < 0 and not closed
                         if whole and _for_want_of_a_connection(error):
                             self._say_why()
@@ -176,8 +179,8 @@ class Link:
         try:
             response = _send(manager, make(), None if node == ANY else node, deadline)
         except kafka_errors.UnknownBrokerIdError:
-            # It is new, or was away when the brokers were asked for: kafka-python would ask for
-            # them again after ``metadata.max.age.ms``.
+            # The broker is new, or was down at the last metadata request: kafka-python would send
+            # the next one only after ``metadata.max.age.ms``.
             _learn_brokers(manager, deadline)
             response = _send(manager, make(), node, deadline)
         if read is not None:
@@ -190,7 +193,7 @@ class Link:
 
     def _coordinator(self, manager: Any, group: str, deadline: float) -> int:
         if group not in self._coordinators:
-            # Version 3 is the last one that asks for one key; every broker still knows it.
+            # Version 3 is the last one for a single key; every broker still supports it.
             request = FindCoordinatorRequest(key=group, key_type=0, max_version=3)
             response = _send(manager, request, None, deadline)
             if response.error_code:
@@ -207,7 +210,7 @@ class Link:
         return self._controller
 
     def _open(self, deadline: float) -> Any:
-        """The connection manager, bootstrapped; the first caller waits for it, so do the others."""
+        """The connection manager, bootstrapped; all callers wait until it is."""
         with self._lock:
             if self._ended:
                 raise kafka_errors.KafkaConnectionError("the connection was closed")
@@ -225,7 +228,7 @@ class Link:
                     manager.bootstrap(max(1, (deadline - time.monotonic()) * 1000))
                 except BaseException as error:
                     _shut(manager, net)
-                    # Without it somebody is closing this link.
+                    # If it is None, `close` has ended this attempt.
                     if isinstance(error, kafka_errors.KafkaError) and self._opening is not None:
                         self._say_why()
                     raise
@@ -235,7 +238,7 @@ class Link:
             return self._manager
 
     def _say_why(self) -> None:
-        """Raise the reason why there is no secure connection: kafka-python keeps it to itself."""
+        """Raise the reason why a TLS or SASL connection fails: kafka-python does not report it."""
         if self.client.security_protocol == "PLAINTEXT":
             return
         addresses = [split_address(server) for server in self.client.bootstrap_servers]
@@ -243,10 +246,10 @@ class Link:
             connect_any(addresses, self.client).close()
 
     def _say_what_is_advertised(self, deadline: float) -> None:
-        """Raise the reason why brokers that are known from a bootstrap server give no answer.
+        """Raise the reason if the addresses that a bootstrap server returned cannot be reached.
 
-        Waiting would not help where their addresses lead nowhere. Never looked for in a cluster
-        that has answered, and only once where there is none.
+        Waiting does not help then. Not checked after a broker has responded, and not again after a
+        check that found nothing.
         """
         if self._settled or self._manager is None:
             return
@@ -267,9 +270,9 @@ class Link:
             _shut(manager, net)
 
     def close(self, *, for_good: bool = False) -> None:
-        """Close the connections; requests that other threads have under way fail at once.
+        """Close the connections; requests in flight on other threads fail at once.
 
-        A later request opens new ones, unless this was ``for_good``: then it fails, too.
+        A later request opens new connections, or fails, too, after ``for_good``.
         """
         self._ended = self._ended or for_good
         self.closes += 1
@@ -280,14 +283,14 @@ class Link:
 
 
 def _for_want_of_a_connection(error: kafka_errors.KafkaError) -> bool:
-    """Whether no broker can be asked, for whatever reason."""
+    """Whether there is no connection to any broker, for whatever reason."""
     return isinstance(error, kafka_errors.KafkaConnectionError | kafka_errors.NodeNotReadyError)
 
 
 def _send(manager: Any, message: Any, node: int | None, deadline: float) -> Any:
-    """Send on the loop's thread and wait here, in any case no longer than ``deadline``.
+    """Send on the loop's thread and wait here, but no longer than ``deadline``.
 
-    Not by the manager's own ``run``: its wait has no bound, and another thread may stop the loop.
+    The manager's own ``run`` waits without a limit, and another thread may stop the loop.
     """
     left_s = max(0.001, deadline - time.monotonic())
 
@@ -298,12 +301,12 @@ def _send(manager: Any, message: Any, node: int | None, deadline: float) -> Any:
 
 
 def _learn_brokers(manager: Any, deadline: float) -> None:
-    """Have the manager ask a broker that it knows for all that there are now."""
+    """Make the manager request the current brokers from one that it knows."""
     _done(manager, manager.cluster.refresh_metadata, max(0.001, deadline - time.monotonic()))
 
 
 def _done(manager: Any, work: Callable[[], Any], left_s: float) -> Any:
-    """What comes of the coroutine ``work`` on the loop's thread."""
+    """The result of the coroutine ``work`` on the loop's thread; raises what it raises."""
     done = threading.Event()
     try:
         future = manager.call_soon(work)
@@ -322,12 +325,12 @@ def _read(response: Any, read: Callable[[Any], Any]) -> Any:
         return read(response)
     except UNREADABLE as error:
         raise kafka_errors.KafkaProtocolError(
-            f"the answer cannot be read ({type(error).__name__})"
+            f"the response cannot be read ({type(error).__name__})"
         ) from error
 
 
 def _shut(manager: Any, net: Any) -> None:
-    # Nothing is in flight that anybody waits for; a socket that fails to close is closed enough.
+    # Nobody waits for a response any more, so a failure to close a socket does not matter.
     with contextlib.suppress(kafka_errors.KafkaError, OSError, RuntimeError):
         net.call_soon_threadsafe(manager.close)
     with contextlib.suppress(kafka_errors.KafkaError, OSError, RuntimeError):

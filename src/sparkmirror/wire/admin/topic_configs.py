@@ -1,4 +1,4 @@
-"""Settings of any number of topics: asked for in requests of hundreds, several at once."""
+"""Requests the configs of any number of topics: hundreds per request, several in parallel."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from sparkmirror.wire.cluster.views import ConfigEntry
 __all__ = ["describe_topic_configs"]
 
 _TOPICS_PER_REQUEST = 250
-# So many at once: each goes to the broker that has the least to do.
+# In parallel: each goes to the broker with the fewest requests in flight.
 _REQUESTS_SIDE_BY_SIDE = 4
 
 
 def describe_topic_configs(
     link: Link, reader: ConfigReader, names: Iterable[str], operation: str
 ) -> dict[str, Mapping[str, ConfigEntry] | MirrorError]:
-    """Settings per topic, or the error that asking for this topic gave (`TopicError`: there is
-    no such topic).
+    """Configs per topic, or the error for this topic (`TopicError`: it does not exist).
 
     ``reader``: of this cluster. ``operation``: what errors advise to grant. Raises `MirrorError`
     when a whole request fails.
@@ -55,7 +54,7 @@ def _found(
 ) -> Mapping[str, ConfigEntry] | MirrorError:
     if row.error_code == UNKNOWN_TOPIC_OR_PARTITION:
         return TopicError(
-            "the topic does not exist: it was deleted, or the brokers do not all know it yet.",
+            "the topic does not exist: it was deleted, or not all brokers know it yet.",
             where=f"cluster {link.client.alias}, topic {row.topic}",
         )
     if row.error_code:

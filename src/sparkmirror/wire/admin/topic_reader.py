@@ -1,9 +1,9 @@
-"""Reading and writing the small internal topics: control topic, Connect's offsets.
+"""Reads and writes the small internal topics: control topic, Connect's offsets.
 
 Explicit partitions, no group, bounded waits. Not for mirrored data, which takes the hot path.
-What is there already is read over the connections that the cluster's link has: a start has a dozen
-such looks, and over a long link a consumer of its own takes a second to connect. Only whoever waits
-for records has one, because a broker answers nothing else on a connection whose Fetch waits.
+Existing records are read over the connections of the cluster's `Link`: a start reads a dozen such
+topics, and over a long link a separate consumer takes a second to connect. Only a reader that waits
+for new records has its own consumer, because a waiting Fetch blocks all requests behind it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _RECORD_OVERHEAD_BYTES = 32
 _TOO_LARGE = frozenset({10, 18})
 _OFFSET_OUT_OF_RANGE, _UNKNOWN_TOPIC, _NO_LEADER = 1, 3, 5
 _READ_COMMITTED = 1
-# Other requests wait behind an answer: it is bounded, also where internal topics are large.
+# Other requests wait behind a response, so its size has a limit even if internal topics are large.
 _FETCH_BYTES_MAX = 4 << 20
-# A lost leader, a broker that lacks in-sync replicas or time: it may be over in a moment.
+# A lost leader, missing in-sync replicas, a timeout or a quota: a retry may cure them.
 _TRY_AGAIN = MOVED | {7, 19, 20, 89}
 
 Record = tuple[int, bytes | None, bytes | None]
@@ -53,10 +53,10 @@ Record = tuple[int, bytes | None, bytes | None]
 class TopicTail:
     """Follows partitions of one topic from given offsets; a context manager.
 
-    ``ranges``: start offset and present end offset (exclusive) per partition; where the log begins
-    later by now, that is the start. Only committed data is read: Connect writes its offsets in
+    ``ranges``: (start offset, present end offset, exclusive) per partition. If the log begins later
+    by now, reading starts there. Only committed data is read: Connect writes its offsets in
     transactions when exactly-once is on. One owner thread. ``passes``: batches that cannot be read
-    are passed over, with a warning in the log, instead of being an error.
+    are skipped with a warning in the log, instead of an error.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class TopicTail:
         self.close()
 
     def poll(self, timeout_ms: int = _POLL_MS) -> list[Record]:
-        """What has come since the last call; waits up to ``timeout_ms`` for the first record."""
+        """New records since the last call; waits up to ``timeout_ms`` for the first one."""
         with self._reading():
             consumer = self._open()
             batches = consumer.poll(timeout_ms=timeout_ms)
@@ -104,25 +104,25 @@ class TopicTail:
             raise TopicError(
                 f"records of topic {self._topic} cannot be read ({error}).",
                 where=f"cluster {self._client.alias}",
-                do="Look at them with kafka-dump-log.sh; only the mirror should write there.",
+                do="Inspect them with kafka-dump-log.sh. Only the mirror should write there.",
             ) from error
 
     def read_to_end(self, *, within_s: float = math.inf) -> Iterator[Record]:
-        """Every record up to the end that was seen when this reader was made.
+        """Every record up to the end offsets in ``ranges``.
 
-        After ``within_s`` the rest is left, with a warning in the log. Raises `TopicError` when no
-        progress is made for a request timeout.
+        Stops after ``within_s`` with a warning in the log. Raises `TopicError` when reading makes
+        no progress for a request timeout.
         """
         yield from self._read(self._ends, within_s)
 
     def read_to(self, ends: Mapping[TopicPartition, int]) -> Iterator[Record]:
-        """Every record from the present place up to ``ends``; raises as `read_to_end`."""
+        """Every record from the present position up to ``ends``; raises as `read_to_end`."""
         yield from self._read(ends)
 
     def _read(
         self, ends: Mapping[TopicPartition, int], within_s: float = math.inf
     ) -> Iterator[Record]:
-        self._close_consumer()  # it would go on from where it was
+        self._close_consumer()  # its own position would be wrong after this
         closes = self._link.closes
         deadline = time.monotonic() + within_s
         stalled_at = time.monotonic() + self._client.request_timeout_ms / 1000
@@ -148,9 +148,10 @@ class TopicTail:
                 time.sleep(self._client.retry_backoff_ms / 1000)
 
     def _fetch(self, wanted: Sequence[TopicPartition], closes: int, *, fresh: bool) -> list[Record]:
-        """What the leaders have of ``wanted``, one answer of each; positions go on behind it.
+        """The records in one response of each leader of ``wanted``; advances the positions.
 
-        ``closes``: how often the link had been closed before. Once it is closed, nobody waits.
+        ``closes``: the value of `Link.closes` at the start. If the link is closed meanwhile, this
+        raises instead of waiting for another leader.
         """
         found: list[Record] = []
         led, _ = self._leaders.by_leader(wanted, fresh=fresh)
@@ -167,7 +168,7 @@ class TopicTail:
                 except Unreachable:
                     if self._link.closes != closes:
                         raise
-                    continue  # the next round asks whoever leads then
+                    continue  # the next round looks up the leader again
                 for topic in response.responses:
                     for part in topic.partitions:
                         found += self._taken(
@@ -176,9 +177,9 @@ class TopicTail:
         return found
 
     def _taken(self, tp: TopicPartition, part: Any) -> Iterable[Record]:
-        """The records of one partition's part of an answer. Raises kafka-python's errors."""
+        """The records of one partition in a response. Raises kafka-python's errors."""
         if part.error_code == _OFFSET_OUT_OF_RANGE:
-            # The log begins behind the position: retention, or somebody ran DeleteRecords.
+            # The log begins after the position: because of retention or DeleteRecords.
             self._positions.update(self._leaders.list_offsets([tp], EARLIEST, 0))
             return ()
         if part.error_code:
@@ -217,7 +218,7 @@ class TopicTail:
         return self._consumer
 
     def close(self) -> None:
-        """Close the connection; nothing is committed anywhere."""
+        """Close the consumer, if there is one; nothing is committed."""
         self._close_consumer()
 
     def _close_consumer(self) -> None:
@@ -238,8 +239,8 @@ def _rows(records: Iterable[Any]) -> Iterator[Record]:
 class TopicWriter:
     """Writes keyed records to given partitions and waits for the acknowledgements. Thread-safe.
 
-    Batches go one after the other, so a later record never overtakes an earlier one. A batch whose
-    acknowledgement got lost is written again, which does no harm in a compacted topic.
+    Batches are sent one after the other, so a later record never overtakes an earlier one. A batch
+    whose acknowledgement is lost is written again, which does no harm in a compacted topic.
     """
 
     def __init__(self, link: Link, leaders: Leaders) -> None:
@@ -257,8 +258,8 @@ class TopicWriter:
 
         ``timestamp_ms``: of all records, default now.
 
-        Raises `MirrorError` when one is refused or unacknowledged after the request timeout; those
-        before it have been written.
+        Raises `MirrorError` when a record is refused, or unacknowledged after the request timeout;
+        the batches before it have been written.
         """
         count = 0
         with self._lock:  # so that the records of two callers do not mix
@@ -303,7 +304,7 @@ class TopicWriter:
         return translate(error_for(code), client, doing, needs=Right("Write", "Topic", tp.topic))
 
     def _try(self, tp: TopicPartition, batch: bytes, deadline: float, *, fresh: bool) -> int:
-        """Error code of one attempt; "leader not available" when nobody leads the partition."""
+        """Error code of one attempt; LEADER_NOT_AVAILABLE when the partition has no leader."""
         led, gone = self._leaders.by_leader([tp], fresh=fresh)
         if tp in gone:
             return _UNKNOWN_TOPIC
@@ -324,9 +325,9 @@ class TopicWriter:
 def _batches(
     records: Iterable[tuple[int, bytes, bytes | None]],
 ) -> Iterator[tuple[int, list[tuple[bytes, bytes | None]]]]:
-    """Runs of records for one partition, each at most `_BATCH_BYTES_MAX` unless it is one record.
+    """(partition, consecutive records for it), at most `_BATCH_BYTES_MAX` unless it is one record.
 
-    The order across partitions is that of the input as well.
+    The order across partitions is that of the input, too.
     """
     run: list[tuple[bytes, bytes | None]] = []
     at, size = -1, 0

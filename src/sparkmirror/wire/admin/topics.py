@@ -1,6 +1,6 @@
-"""Topics made, grown and altered, in batches. For `wire.admin.cluster.Cluster`.
+"""Creates, grows and alters topics, in batches. For `wire.admin.cluster.Cluster`.
 
-What fails for one topic of a batch is part of the answer.
+The error of one topic in a batch is part of the result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def alter_topic_configs(
 ) -> dict[str, TopicOutcome]:
     """Set configs per topic (None: back to the default); one outcome per topic.
 
-    What is not named stays as it is. A topic is changed wholly or not at all. Raises
+    Other configs stay as they are. A topic is changed completely or not at all. Raises
     `MirrorError`.
     """
     result: dict[str, TopicOutcome] = {}
@@ -103,6 +103,6 @@ def grow_topics(link: Link, counts: Mapping[str, int]) -> dict[str, TopicOutcome
 
 
 def _error(link: Link, row: Any, doing: str, needs: Right) -> MirrorError:
-    """What one topic's row of an answer complains of."""
+    """The error in one topic's row of a response."""
     message = getattr(row, "error_message", None)  # not in every version
     return translate(error_for(row.error_code, message), link.client, doing, needs=needs)

@@ -1,1 +1,1 @@
-"""What a client has to know of a cluster: leaders, coordinators, offsets, error codes."""
+"""What a client must know about a cluster: leaders, coordinators, offsets, error codes."""

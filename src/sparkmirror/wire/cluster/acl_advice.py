@@ -1,4 +1,4 @@
-"""A permission that lacks, in words, and the command that grants it."""
+"""A missing permission in words, and the command that grants it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sparkmirror.wire.cluster.views import AclBinding
 __all__ = ["COMMAND_CONFIG", "Right", "grant", "kafka_acls_command", "spelled"]
 
 COMMAND_CONFIG = "admin.properties"
-# What stands in a command for a principal that only the broker knows.
+# Placeholder for a principal that only the broker knows.
 _SOMEBODY = "User:NAME"
 _CLUSTER = "kafka-cluster"
 
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """One operation on one resource, in the words of ACLs.
+    """One operation on one resource, in the terms of ACLs.
 
     ``operation`` as ``kafka-acls.sh`` spells it (``DescribeConfigs``); ``kind``: ``Topic``,
     ``Group``, ``Cluster`` or ``TransactionalId``. ``name`` is empty for the cluster, and for
-    several resources that a broker refused at once. ``note``: what else is needed, or would do.
-    ``prefixed``: ``name`` is what the resources' names begin with.
+    several resources that a broker refused together. ``note``: a further permission that is
+    needed, or one that suffices instead. ``prefixed``: ``name`` is a prefix of resource names.
     """
 
     operation: str
@@ -46,10 +46,10 @@ class Right:
 
 
 def grant(client: ClusterClient, right: Right) -> str:
-    """What to do where ``client`` lacks ``right``: who needs it, and the command.
+    """Advice for a ``client`` that lacks ``right``: the principal, and the command that grants it.
 
-    Where only the broker knows the principal (certificates, tickets, tokens) there is a blank for
-    it in the command.
+    If only the broker knows the principal (certificates, tickets, tokens), the command has a
+    placeholder.
     """
     try:
         principal = principal_of(client)
@@ -74,8 +74,8 @@ def kafka_acls_command(
 ) -> str:
     """One ``kafka-acls.sh`` command line, quoted for a shell.
 
-    ``bindings`` differ in nothing but the operation. ``command_config``: the administrator's
-    client properties; left out where the cluster takes everybody.
+    ``bindings`` differ only in the operation. ``command_config``: file with the administrator's
+    client properties; left out if the client's ``security.protocol`` is PLAINTEXT.
     """
     first = bindings[0]
     words = ["kafka-acls.sh", "--bootstrap-server", ",".join(client.bootstrap_servers)]

@@ -1,6 +1,6 @@
-"""What a slot asks of its cluster: leaders and connections, and the offsets of groups.
+"""Group coordinators of one cluster and the groups' offsets, on top of `Brokers`.
 
-Lives in executor workers next to the Fetch and Produce paths, and is as synchronous as `Brokers`.
+Everything is synchronous, as in `Brokers`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 EARLIEST, LATEST = -2, -1
 _REBALANCING = 27
-# Of the request timeout; the rest is for what else may go wrong.
+# Part of the request timeout that a commit waits for unknown topics; the rest is for other retries.
 _UNKNOWN_SHARE = 0.6
 # ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID
 _FENCED = frozenset({22, 25, 82})
@@ -45,13 +45,13 @@ class Position:
 
 
 class Routes(Brokers):
-    """`Brokers` of one cluster, and what its group coordinators know.
+    """`Brokers` of one cluster, with its group coordinators and committed offsets.
 
     ``clock`` returns monotonic seconds. Not thread-safe: one owner.
     """
 
     def forget_coordinator(self, group: str) -> None:
-        """Look for the group's coordinator anew next time."""
+        """Close the coordinator's connection; the next request looks the coordinator up again."""
         stale = self._coordinators.pop(group, None)
         if stale is not None:
             stale.close()
@@ -71,11 +71,11 @@ class Routes(Brokers):
                 raise self._failure(response.error_code, f"group {group}", group)
         connection = self.connect(response.host, response.port)
         self._coordinators[group] = connection
-        self.close_idle(0.0)  # many have no further question, and nothing that closes it later
+        self.close_idle(0.0)  # most owners send no other request, which would close it later
         return connection
 
     def leave_coordinator(self, group: str) -> None:
-        """Ask the group's coordinator no more: its connection idles for other questions."""
+        """Release the coordinator's connection: it becomes an idle one for other requests."""
         connection = self._coordinators.pop(group, None)
         if connection is not None:
             self._keep(connection)
@@ -90,10 +90,10 @@ class Routes(Brokers):
             )
         if code in _FENCED:
             return Fenced(
-                f"the consumer group has gone on without this member ({error_name(code)}).",
+                f"the consumer group has continued without this member ({error_name(code)}).",
                 where=where,
             )
-        return PartitionError(f"the broker answered {error_name(code)}.", where=where)
+        return PartitionError(f"the broker returned {error_name(code)}.", where=where)
 
     def _with_coordinator(
         self, group: str, message: object, highest: int, lowest: int = 0
@@ -108,18 +108,18 @@ class Routes(Brokers):
     def committed(
         self, group: str, partitions: Iterable[TopicPartition], *, stable: bool = False
     ) -> dict[TopicPartition, tuple[int, str]]:
-        """Committed offset and metadata of each partition that has one; as `positions`."""
+        """(committed offset, metadata) of each partition that has one; otherwise as `positions`."""
         found = self.positions(group, partitions, stable=stable)
         return {tp: (one.offset, one.metadata) for tp, one in found.items()}
 
     def positions(
         self, group: str, partitions: Iterable[TopicPartition], *, stable: bool = False
     ) -> dict[TopicPartition, Position]:
-        """What the group has committed, for each partition that has something.
+        """The group's committed offsets; partitions without one are missing.
 
-        ``stable``: wait for transactions that will change them (brokers from 2.5 on). Raises
-        `ClusterError`, `PartitionError` or `ConnectionLost`; retriable conditions (coordinator
-        loading or moving) are retried until the request timeout is over.
+        ``stable``: wait for transactions that may change them (KIP-447, brokers from 2.5 on).
+        Retriable errors (coordinator loading or moving) are retried until the request timeout.
+        Raises `ClusterError`, `PartitionError` or `ConnectionLost`.
         """
         topics: dict[str, list[int]] = {}
         for tp in partitions:
@@ -163,14 +163,14 @@ class Routes(Brokers):
         member: Member | None = None,
         leader_epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Commit offsets as ``member``, or for a group without members.
+        """Commit (offset, metadata) per partition as ``member``, or for a group without members.
 
-        ``leader_epochs``: of the records before the offsets, where they are known.
+        ``leader_epochs``: of the records before the offsets, if known.
 
-        A topic that the brokers do not know is asked for again most of the time there is, since it
-        may be new; after that it is taken for deleted, and its positions with it.
+        A topic that the brokers do not know may be new: the commit is retried for most of the
+        request timeout. Then the topic counts as deleted; its positions are dropped with a warning.
 
-        Raises `Fenced` when the group has gone on without the member, else `ClusterError`,
+        Raises `Fenced` when the group has continued without the member, otherwise `ClusterError`,
         `PartitionError` or `ConnectionLost`.
         """
         topics: dict[str, list[tuple[int, int, str, int]]] = {}
@@ -220,7 +220,8 @@ class Routes(Brokers):
                 return UNKNOWN_TOPIC_OR_PARTITION
             if unknown:
                 log.warning(
-                    "group %s: no positions of %s: cluster %s has no such topic any more",
+                    "group %s: no positions of %s are committed: the topic no longer exists on "
+                    "cluster %s",
                     *(group, ", ".join(sorted(unknown)), self.client.alias),
                 )
             return 0
@@ -228,7 +229,7 @@ class Routes(Brokers):
         self._retried(ask, f"group {group}", group)
 
     def _check_topics(self, response: Any, group: str, operation: str) -> None:
-        """Raise `Denied` with the topics whose positions may not be seen or set."""
+        """Raise `Denied` for topics whose offsets this client may not read or commit."""
         denied = sorted(
             topic.name
             for topic in response.topics
@@ -237,7 +238,7 @@ class Routes(Brokers):
         if denied:
             more = f" and {len(denied) - 1} more" if len(denied) > 1 else ""
             raise Denied(
-                f"positions of topic {denied[0]}{more} are not allowed "
+                f"access to positions of topic {denied[0]}{more} is not allowed "
                 f"({error_name(_TOPIC_DENIED)}).",
                 where=f"cluster {self.client.alias}, group {group}",
                 do=grant(self.client, Right(operation, "Topic", denied[0])),

@@ -1,4 +1,4 @@
-"""Kafka's numeric error codes, as the hot path needs them: names and what is worth a retry."""
+"""Kafka's numeric error codes: their names, and which ones a retry may cure."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ INVALID_TIMESTAMP = 32
 INVALID_RECORD = 87
 UNKNOWN_SERVER_ERROR = -1
 
-# Counted beside the errors: an answer that came with a time to wait, because of a quota.
+# Counted with the errors: a response with a throttle time, because of a quota.
 THROTTLED = "THROTTLED"
-# And records given up because the target refused them, under MirrorMaker 1's name for them.
+# Counted with the errors: records that were dropped, by the name of MirrorMaker 1's metric.
 DROPPED = "numDroppedMessages"
 
-# What is wrong with some of a batch's records, and will be the next time.
+# Errors of some records in a batch: a retry of the same batch fails again.
 TOO_LARGE = frozenset({MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE})
 REFUSED = TOO_LARGE | {INVALID_TIMESTAMP, INVALID_RECORD}
 
-# The broker asked is not, or not yet, the one to ask: look the leader up again.
+# The broker does not lead the partition, or not yet: look the leader up again.
 LEADERSHIP = frozenset(
     {
         3,  # UNKNOWN_TOPIC_OR_PARTITION: metadata may not have reached this broker yet
@@ -50,7 +50,7 @@ LEADERSHIP = frozenset(
 )
 
 RETRIABLE = LEADERSHIP | {
-    -1,  # UNKNOWN_SERVER_ERROR: Java's producer does not retry it, a mirror loses nothing by it
+    -1,  # UNKNOWN_SERVER_ERROR: Java's producer does not retry it; a retry does no harm here
     2,  # CORRUPT_MESSAGE
     7,  # REQUEST_TIMED_OUT
     13,  # NETWORK_EXCEPTION
@@ -60,12 +60,12 @@ RETRIABLE = LEADERSHIP | {
     19,  # NOT_ENOUGH_REPLICAS
     20,  # NOT_ENOUGH_REPLICAS_AFTER_APPEND
     51,  # CONCURRENT_TRANSACTIONS
-    88,  # UNSTABLE_OFFSET_COMMIT: a transaction that will decide about the offset is ending
+    88,  # UNSTABLE_OFFSET_COMMIT: a transaction that has not ended yet may change the offset
     89,  # THROTTLING_QUOTA_EXCEEDED
 }
 
-# What the target says of a transactional writer when another one has taken its id, or when its
-# transaction took too long and was aborted: nothing of it is accepted any more.
+# Errors of a transactional producer that another one has fenced, or whose transaction timed out and
+# was aborted: the target accepts nothing more from it.
 FENCED = frozenset(
     {
         47,  # INVALID_PRODUCER_EPOCH

@@ -1,4 +1,4 @@
-"""Questions about offsets that only the leader of a partition answers."""
+"""Requests about offsets that only the leader of a partition can serve."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ask_epoch_ends", "ask_logs", "ask_offsets"]
 Offsets = dict[TopicPartition, int]
 
 _EPOCHS_KEY = 23
-# The first version that a client may ask without permission on the whole cluster, to the last.
+# From the first version that needs Describe on the topic only (KIP-320) to the last one.
 _EPOCHS_VERSIONS = 3, 4
 _OFFSETS_VERSIONS = 1, 5
 _EARLIEST, _LATEST = -2, -1
@@ -29,9 +29,11 @@ def ask_offsets(
     read_committed: bool,
     leading: Mapping[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, int]:
-    """Offsets for ``timestamp`` (-2 earliest, -1 latest); partitions with an error are missing.
+    """Offsets for ``timestamp`` (ms; -2 earliest, -1 latest).
 
-    ``leading``: the epochs in which the broker is taken for the leader, to be refused by another.
+    Partitions with an error, or without such an offset, are missing. ``leading``: the leader epochs
+    that the caller knows; a broker with another epoch returns an error. Raises `ConnectionLost`,
+    `Unsupported`.
     """
     message = _offsets_request(led, timestamp, leading or {}, read_committed=read_committed)
     lowest, highest = _OFFSETS_VERSIONS
@@ -43,9 +45,10 @@ def ask_epoch_ends(
     epochs: Mapping[TopicPartition, int],
     leading: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """The largest epoch up to the one in ``epochs``, and where its records end, per partition.
+    """(largest leader epoch up to that in ``epochs``, its end offset) per partition (KIP-320).
 
-    (-1, -1) where the broker cannot tell; partitions that gave an error are missing.
+    (-1, -1) if the broker does not know (all before 2.3); partitions with an error are missing.
+    ``leading``: as in `ask_offsets`. Raises `ConnectionLost`.
     """
     if not epochs or not _knows_epochs(connection):
         return dict.fromkeys(epochs, (-1, -1))
@@ -60,9 +63,9 @@ def ask_logs(
     leading: Mapping[TopicPartition, int],
     *epochs: Mapping[TopicPartition, int],
 ) -> tuple[Offsets, Offsets, list[dict[TopicPartition, tuple[int, int]]]]:
-    """Where logs start, their high watermarks, and `ask_epoch_ends` of each of ``epochs``.
+    """Log start offsets, high watermarks, and `ask_epoch_ends` of each of ``epochs``.
 
-    Asked in this order, and as far as it goes without waiting for an answer in between.
+    The requests are sent in this order and pipelined: `Connection.request_all`.
     """
     asked: list[tuple[Any, int, int]] = [
         (_offsets_request(led, when, leading, read_committed=False), *_OFFSETS_VERSIONS)

@@ -1,4 +1,4 @@
-"""What the leaders of partitions say about their logs: where each starts, ends and diverges."""
+"""Start, end and epoch ends of partitions' logs, as their leaders report them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["EndView", "LogView", "look_at_ends", "look_at_logs"]
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """One partition's log, as its leader sees it.
+    """One partition's log, as its leader reports it.
 
     ``start``: first offset that exists. ``end``: the high watermark. ``epoch`` and ``epoch_end``:
-    the largest leader epoch up to the one asked for, and where its records end; -1 when nothing
-    was asked or the broker does not know. ``leader_epoch``: the leader's own, -1 unknown.
+    the largest leader epoch up to the requested one, and its end offset; -1 when none was
+    requested or the broker does not know. ``leader_epoch``: the leader's own, -1 unknown.
     """
 
     start: int
@@ -32,10 +32,10 @@ class LogView:
 def look_at_logs(
     routes: Routes, epochs: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, LogView]:
-    """The log of each partition in ``epochs``, with the leader epoch to ask about (-1: none).
+    """The log of each partition. ``epochs``: the leader epoch to look up for each (-1: none).
 
-    Partitions are missing whose leader does not answer, answers with an error, or is no longer
-    the leader that ``routes`` knows.
+    A partition is missing if its leader does not respond, returns an error, or is no longer the
+    leader that ``routes`` knows.
     """
     leading = {tp: routes.leaders[tp].epoch for tp in epochs if tp in routes.leaders}
 
@@ -53,12 +53,12 @@ def look_at_logs(
 
 @dataclass(frozen=True, slots=True)
 class EndView:
-    """Where one partition's log starts and ends, as its leader sees it.
+    """Start and end of one partition's log, as its leader reports it.
 
-    ``high_watermark``: what followers have, too; it lags behind for a while after an election.
-    ``end``: of the leader's own log, -1 when the broker cannot tell (before 2.3). ``epoch_end``:
-    where the records of the leader epoch end that was asked for, -1 when nothing was asked or the
-    broker does not know. ``leader_epoch``: the leader's own, -1 unknown.
+    ``high_watermark``: the replicated end; it lags for a while after an election. ``end``: of the
+    leader's own log, -1 when the broker cannot tell (before 2.3). ``epoch_end``: end offset of the
+    requested leader epoch, -1 when none was requested or the broker does not know.
+    ``leader_epoch``: the leader's own, -1 unknown.
     """
 
     start: int
@@ -69,18 +69,18 @@ class EndView:
 
     @property
     def last(self) -> int:
-        """The best that is known of the log's end."""
+        """The largest known end of the log."""
         return max(self.end, self.high_watermark)
 
 
 def look_at_ends(
     routes: Routes, epochs: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, EndView]:
-    """The end of each partition's log in ``epochs``; what is missing, as in `look_at_logs`."""
+    """The ends of each partition's log; ``epochs`` and missing ones are as in `look_at_logs`."""
     leading = {tp: routes.leaders[tp].epoch for tp in epochs if tp in routes.leaders}
 
     def ask(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, EndView]:
-        # Of its own epoch a leader tells the end of its log, whatever its followers have.
+        # For its own epoch a leader returns the end of its log, replicated or not.
         own = {tp: leading[tp] for tp in led if leading[tp] >= 0}
         asked = {tp: epochs[tp] for tp in led if epochs[tp] >= 0}
         starts, marks, (ends, told) = ask_logs(connection, led, leading, own, asked)

@@ -1,8 +1,8 @@
-"""Who leads which partition, and one connection to each of those brokers.
+"""Partition leaders of one cluster, and a pool of connections to its brokers.
 
-Lives in executor workers next to the Fetch and Produce paths. Everything here is synchronous, and
-the caller decides when a refresh may cost a round trip; but for searches for leaders, which may
-last for days and for which nobody waits.
+The Fetch and Produce paths use it in the workers. Everything is synchronous, and the caller decides
+when a refresh may cost a round trip. The exception are searches for leaders: they may last for days,
+so nobody waits for their responses.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Address = tuple[str, int]
 
 log = logging.getLogger(__name__)
 
-# While a cluster is away it is asked several times a second: the log need not hold each answer.
+# An unavailable cluster is retried several times a second: not every failure is logged.
 _WARN_AGAIN_S = 10.0
-_METADATA = -1  # of no broker
-_LOWEST, _HIGHEST = 4, 12
-# Longer than a start over a long link pauses between two questions to one broker.
+_METADATA = -1  # stands for no broker
+_LOWEST, _HIGHEST = 4, 12  # versions of Metadata
+# Longer than the pauses between two requests to one broker during a start over a long link.
 _IDLE_S = 5.0
 _NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
 
@@ -55,7 +55,7 @@ class Leader:
 
 @dataclass(slots=True)
 class _Search:
-    """A question about ``topics`` on its way. ``generation``: of the metadata when it was sent."""
+    """A Metadata request for ``topics`` in flight. ``generation``: the metadata's when it was sent."""
 
     connection: Connection
     message: Any
@@ -86,26 +86,26 @@ class Brokers:
         self.leaders: dict[TopicPartition, Leader] = {}
         self.leaderless: dict[TopicPartition, int] = {}
         self.topic_errors: dict[str, int] = {}
-        """Why the brokers tell nothing of a topic, by the newest metadata that was asked for it."""
+        """Error codes of topics, from the newest metadata of each."""
         self.reachable = False
         self.cluster_id = ""
         self.topic_ids: dict[str, str] = {}
-        """36-character UUIDs of the topics, as far as the brokers give them."""
+        """36-character UUIDs of the topics, if the brokers return them."""
         self.generation = 0
-        """How many times metadata has come in."""
+        """Number of metadata responses so far."""
         self._addresses: dict[int, Address] = {}
-        self._connections: dict[tuple[int, int], Connection] = {}  # of a node, by number
-        self._coordinators: dict[str, Connection] = {}  # of groups; `Routes` finds them
+        self._connections: dict[tuple[int, int], Connection] = {}  # by node id and number
+        self._coordinators: dict[str, Connection] = {}  # by group; `Routes` looks them up
         self._backoff: dict[int, tuple[float, float]] = {}
         self._buffers = (send_buffer_bytes, receive_buffer_bytes)
         self._clock = clock
         self._stale = True
-        self._refreshed_at = float("-inf")  # everything
-        self._asked_at = float("-inf")  # anything
+        self._refreshed_at = float("-inf")  # last metadata of all topics
+        self._asked_at = float("-inf")  # last metadata of any topic
         self._searches = Searches(client.retry_backoff_ms / 1000)
         self._kept: Connection | None = None  # for searches
         self._search: _Search | None = None
-        # After a question, with the time of its end: the next one, or Fetch and Produce, takes it.
+        # With the time of the last request. The next request, or Fetch and Produce, reuses it.
         self._idle: dict[Address, tuple[Connection, float]] = {}
         self._warned_at: dict[int, float] = {}
         self._random = random.Random()  # noqa: S311  (spreads load, guards nothing)
@@ -120,10 +120,10 @@ class Brokers:
             self._stale = True
 
     def mark_stale(self, tp: TopicPartition | None = None) -> None:
-        """Ask for a refresh as soon as the back-off allows one.
+        """Refresh as soon as the back-off allows.
 
-        ``tp``: only about its topic. Of a partition that stays without a leader, or whose leader
-        goes on saying that it is another one, that is asked for less and less often.
+        ``tp``: refresh only its topic. The interval grows while the partition stays without a
+        leader, or while its leader keeps saying that it does not lead (`Searches`).
         """
         if tp is None:
             self._stale = True
@@ -131,11 +131,11 @@ class Brokers:
             self._searches.want(tp, self.leaders.get(tp), self._clock())
 
     def refresh_if_due(self) -> bool:
-        """Refresh when asked for (at most every retry back-off) or when the metadata is old.
+        """Refresh if requested (at most once per retry back-off), or if the metadata is old.
 
-        Returns whether fresh metadata came in. A cluster that cannot be reached is logged and
-        tried again at the next call: whether to give up is the caller's decision. What a search
-        asks for comes in with a later call.
+        Returns whether fresh metadata arrived. An unreachable cluster is logged and retried at a
+        later call; the caller decides when to give up. The response to a search arrives at a later
+        call.
         """
         self.close_idle()
         if self._search is not None and self._answered(self._search):
@@ -163,8 +163,9 @@ class Brokers:
         self._stale = True
 
     def refresh(self, wanted: set[str] | None = None) -> None:
-        """Fetch metadata now, of ``wanted`` topics or of all. Raises `ClusterError` when no broker
-        answers.
+        """Request metadata now, of ``wanted`` topics or of all.
+
+        Raises `ClusterError` when no broker responds.
         """
         response = self._metadata(self.topics if wanted is None else wanted)
         self._take_in(response, wanted)
@@ -203,8 +204,10 @@ class Brokers:
             self._refreshed_at, self._stale = self._asked_at, False
 
     def _metadata(self, topics: Iterable[str]) -> Any:
-        """The Metadata response for ``topics``; while leaders are looked for, over one connection
-        that is kept: a new one costs each broker, and us, more than the question.
+        """The Metadata response for ``topics``. Raises `ClusterError`.
+
+        While leaders are searched for, one connection is kept for this: a new one costs both sides
+        more than the request.
         """
         request = _question(topics)
         self.reachable = False
@@ -218,7 +221,7 @@ class Brokers:
         except ConnectionLost as error:
             connection.close()
             raise Unreachable(
-                f"the broker went away ({error}).", where=f"cluster {self.client.alias}"
+                f"the connection was lost ({error}).", where=f"cluster {self.client.alias}"
             ) from error
         except ClusterError:
             connection.close()
@@ -236,7 +239,7 @@ class Brokers:
             self._keep(connection)
 
     def _ask_about(self, topics: set[str]) -> bool:
-        """Ask for ``topics`` over the connection that is kept for that; whether there is one."""
+        """Request ``topics`` over the connection that is kept for searches; False without one."""
         connection, self._kept = self._kept, None
         if connection is None:
             return False
@@ -256,9 +259,9 @@ class Brokers:
         return True
 
     def _answered(self, search: _Search) -> bool:
-        """Take in the answer to a search once it is there; whether it was.
+        """Process the response to ``search`` if it has arrived, and return whether it had.
 
-        A broker that hangs keeps nobody waiting for it.
+        Does not block: a broker that hangs delays nobody.
         """
         connection = search.connection
         limit_ms = min(self.client.connect_timeout_ms, self.client.request_timeout_ms)
@@ -267,7 +270,7 @@ class Brokers:
                 if self._clock() - search.asked_at < limit_ms / 1000:
                     return False
                 raise ConnectionLost(
-                    f"{connection.host}:{connection.port}: no answer to Metadata in time"
+                    f"{connection.host}:{connection.port}: no response to Metadata in time"
                 )
             response = connection.finish(search.message, search.version, search.correlation)
         except ConnectionLost as error:
@@ -282,15 +285,15 @@ class Brokers:
         self._search = None
         self._has_answered(connection)
         if search.generation != self.generation:
-            return False  # what came in meanwhile may be newer
+            return False  # metadata that arrived since may be newer
         self._take_in(response, search.topics)
         return True
 
     def any_connection(self) -> Connection:
-        """A connection to whichever broker answers first: one that idles, or a new one.
+        """An idle connection, or a new one to the first broker that responds.
 
-        For questions (`asking`); the caller closes what it does not give back. Raises
-        `ClusterError` when no broker answers.
+        For single requests: `asking` returns it to the idle ones; otherwise the caller closes it.
+        Raises `ClusterError` when no broker responds.
         """
         for address in list(self._idle):
             idle = self._take(address)
@@ -298,7 +301,7 @@ class Brokers:
                 return idle
         nodes = list(self._addresses.items())
         self._random.shuffle(nodes)
-        # Brokers that did not answer a moment ago come last: each may cost a whole timeout.
+        # Brokers that failed a moment ago come last: each may cost a whole timeout.
         nodes.sort(key=lambda entry: entry[0] in self._backoff)
         bootstrap = [split_address(address) for address in self.client.bootstrap_servers]
         self._random.shuffle(bootstrap)
@@ -326,9 +329,10 @@ class Brokers:
     # -- connections -----------------------------------------------------------------------
 
     def connection(self, node: int, number: int = 0) -> Connection | None:
-        """The pooled connection to a broker; None while it is unknown or backing off.
+        """The pooled connection to a broker; connects if there is none.
 
-        ``number``: of several to the same broker.
+        None while the broker is unknown, backs off or cannot be reached. ``number``: one of several
+        connections to the same broker.
         """
         existing = self._connections.get((node, number))
         if existing is not None:
@@ -350,10 +354,7 @@ class Brokers:
         return connection
 
     def connect(self, host: str, port: int) -> Connection:
-        """A connection for the caller alone: one that idles, or a new one.
-
-        Raises `ClusterError`.
-        """
+        """An idle or new connection, which the caller owns. Raises `ClusterError`."""
         idle = self._take((host, port))
         if idle is None:
             return self._connect((host, port))
@@ -368,13 +369,13 @@ class Brokers:
             receive_buffer_bytes=self._buffers[1],
         )
 
-    # -- connections that idle -------------------------------------------------------------
+    # -- idle connections ------------------------------------------------------------------
 
     @contextmanager
     def asking(self, connection: Connection) -> Iterator[None]:
-        """Ask something over a connection that is the caller's; it idles afterwards.
+        """Send requests over a connection that the caller owns; it is idle afterwards.
 
-        No answer may be outstanding then. After an error it is closed.
+        No response may be outstanding then. After an error the connection is closed.
         """
         try:
             yield
@@ -392,12 +393,12 @@ class Brokers:
         self._idle[address] = connection, self._clock()
 
     def _limit(self, connection: Connection) -> None:
-        """The next answer has no more time than a new connection's first one would have."""
+        """Give the next response only as much time as a new connection's first one would have."""
         limit_ms = min(self.client.connect_timeout_ms, self.client.request_timeout_ms)
         connection.socket.settimeout(limit_ms / 1000)
 
     def _take(self, address: Address) -> Connection | None:
-        """The connection to ``address`` that idles, unless its broker has hung up."""
+        """The idle connection to ``address``; None without one, or if its broker closed it."""
         self.close_idle()
         if address not in self._idle:
             return None
@@ -408,7 +409,7 @@ class Brokers:
         return connection
 
     def close_idle(self, longer_s: float = _IDLE_S) -> None:
-        """Close connections that have idled for so long: brokers need not hold them."""
+        """Close connections that were idle for ``longer_s``, so that brokers need not keep them."""
         if self._idle:
             before = self._clock() - longer_s
             for address, (connection, asked_at) in list(self._idle.items()):
@@ -417,26 +418,26 @@ class Brokers:
                     connection.close()
 
     def _warn(self, node: int, text: str) -> None:
-        """Log what went wrong with a broker, unless something did a moment ago."""
+        """Log a failure of a broker, unless one was logged a moment ago."""
         now = self._clock()
         if now - self._warned_at.get(node, float("-inf")) >= _WARN_AGAIN_S:
             self._warned_at[node] = now
             log.warning("%s", text)
 
     def _back_off(self, node: int, began: float) -> None:
-        """Leave a broker alone for a while after an attempt that began at ``began`` failed."""
+        """Do not connect to a broker for a while: an attempt that began at ``began`` failed."""
         now = self._clock()
         low = self.client.reconnect_backoff_ms / 1000
         high = self.client.reconnect_backoff_ms_max / 1000
         before_s = self._backoff.get(node, (0.0, 0.0))[1]
         delay_s = min(high, before_s * 2 if before_s else low)
-        # An attempt that hangs keeps the other brokers' partitions waiting: they get at least as
-        # much time until the next one.
+        # An attempt that hangs delays the other brokers' partitions. So the pause is at least as
+        # long as the attempt was.
         pause_s = max(delay_s * self._random.uniform(0.8, 1.2), now - began)
         self._backoff[node] = (now + pause_s, delay_s)
 
     def drop(self, connection: Connection) -> None:
-        """Forget a broken connection; the broker is tried again after a back-off."""
+        """Close and forget a broken connection; the broker is retried after a back-off."""
         connection.close()
         kept, search = self._kept, self._search
         if kept is not None and (kept.host, kept.port) == (connection.host, connection.port):
@@ -453,7 +454,7 @@ class Brokers:
         for key, known in list(self._connections.items()):
             if known is connection:
                 del self._connections[key]
-                # A broker that goes down takes all connections to it along: that is one failure.
+                # A broker that goes down breaks all its connections: this is one failure.
                 if now >= self._backoff.get(key[0], (0.0, 0.0))[0]:
                     self._back_off(key[0], now)
         for group, known in list(self._coordinators.items()):
@@ -475,14 +476,15 @@ class Brokers:
         self._coordinators.clear()
         self._idle.clear()
 
-    # -- questions to leaders --------------------------------------------------------------
+    # -- requests to leaders ---------------------------------------------------------------
 
     def list_offsets(
         self, partitions: Iterable[TopicPartition], timestamp: int, *, read_committed: bool
     ) -> dict[TopicPartition, int]:
-        """Offsets for ``timestamp`` (-2 earliest, -1 latest) from each partition's leader.
+        """Offsets for ``timestamp`` (ms; -2 earliest, -1 latest) from each partition's leader.
 
-        Partitions whose leader cannot answer now are missing from the result.
+        Partitions are missing from the result if their leader is unknown, fails or has no such
+        offset.
         """
 
         def ask(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, int]:
@@ -495,9 +497,9 @@ class Brokers:
         partitions: Iterable[TopicPartition],
         ask: Callable[[Connection, list[TopicPartition]], dict[TopicPartition, T]],
     ) -> dict[TopicPartition, T]:
-        """What ``ask`` gets from each leader for the partitions that it leads.
+        """Call ``ask`` with each leader and the partitions that it leads; merge the results.
 
-        Partitions whose leader is unknown or does not answer are missing from the result.
+        Partitions whose leader is unknown or does not respond are missing from the result.
         """
         by_node: dict[int, list[TopicPartition]] = {}
         for tp in partitions:
@@ -509,7 +511,7 @@ class Brokers:
             address = self._addresses[node]
             idle = self._take(address)
             if idle is not None:
-                # One that broke meanwhile says nothing about its broker: a new one is asked.
+                # A broken idle connection says nothing about its broker: a new one is tried.
                 with suppress(ConnectionLost), self.asking(idle):
                     found |= ask(idle, led)
                     self._warned_at.pop(node, None)

@@ -1,8 +1,8 @@
-"""Whose leaders are looked for, and when: pure, and cheap to ask in a loop.
+"""Decides when to request metadata of partitions whose leader is unknown or wrong. No I/O.
 
-Who has no leader is asked about at once, after 0.1 s, 0.2 s … and then every five seconds: most
-elections take a moment, and a broker that is away may stay so for days. What falls due soon is
-asked for together, so that hundreds of such partitions cost no more requests than one.
+The first request is sent at once, the next ones after the retry back-off (0.1 s), 0.2 s … and then
+every 5 s: most elections are quick, and a broker may be down for days. Partitions that are due soon
+share a request, so hundreds of them cost no more requests than one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from sparkmirror.model import TopicPartition
 __all__ = ["PAUSE_S_MAX", "Searches"]
 
 PAUSE_S_MAX = 5.0
-"""Between two looks at a partition that has no leader for long."""
+"""Longest interval between two requests for a partition without a leader."""
 
 
 @dataclass(slots=True)
 class _Search:
-    """``leader``: who led when it was looked at last; ``wanted``: somebody asked since then."""
+    """``leader``: the last known one. ``wanted``: `Searches.want` was called since then."""
 
     due: float
     pause_s: float
@@ -30,11 +30,11 @@ class _Search:
 
 
 class Searches:
-    """The searches of one client; all times are its monotonic seconds. ``first_s``: first pause."""
+    """The searches of one client. Times are its monotonic seconds. ``first_s``: first pause."""
 
     def __init__(self, first_s: float) -> None:
         self.due = math.inf
-        """When `topics` has something to ask for."""
+        """When `topics` next has something to request."""
         self._first_s = min(first_s, PAUSE_S_MAX)
         self._open: dict[TopicPartition, _Search] = {}
 
@@ -42,7 +42,7 @@ class Searches:
         return bool(self._open)
 
     def want(self, tp: TopicPartition, leader: object, now: float) -> None:
-        """Look for the leader of ``tp``, who is not ``leader`` (None: nobody is known)."""
+        """Search the leader of ``tp``. ``leader``: the known one, which is wrong; None: unknown."""
         search = self._open.get(tp)
         if search is None:
             search = self._open[tp] = _Search(now, self._first_s, leader)
@@ -51,7 +51,7 @@ class Searches:
             self.due = min(self.due, search.due)
 
     def topics(self, now: float) -> set[str]:
-        """The topics to ask for now: those that are due, and those that would be soon."""
+        """The topics to request now: those that are due, or will be soon."""
         return {
             tp.topic
             for tp, search in self._open.items()
@@ -61,7 +61,7 @@ class Searches:
     def looked(
         self, topics: Collection[str], leaders: Mapping[TopicPartition, object], now: float
     ) -> None:
-        """Note that ``topics`` were asked for: who is led by another one now is found."""
+        """Note the metadata of ``topics``: a partition with another leader now is found."""
         for tp, search in list(self._open.items()):
             leader = leaders.get(tp)
             if tp.topic not in topics:

@@ -1,4 +1,4 @@
-"""What a cluster shows of itself: the plain answers of `wire.admin.cluster.Cluster`."""
+"""Plain data that `wire.admin.cluster.Cluster` returns: brokers, topics, configs, ACLs, groups."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ClusterView:
 class TopicView:
     """One topic. ``topic_id``: 36-character UUID, empty when the broker has none.
 
-    ``partitions``: their number. ``leaderless``: partition numbers without a live leader.
+    ``partitions``: their number. ``leaderless``: numbers of the partitions without a live leader.
     """
 
     name: str
@@ -102,7 +102,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicOutcome:
-    """How one topic of a batch fared. ``existed``: it was there already, nothing was changed."""
+    """The result for one topic of a batch. ``existed``: it existed already and is unchanged."""
 
     name: str
     error: MirrorError | None = None
@@ -136,10 +136,10 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupOwner:
-    """The member of a consumer group that has a partition. ``member``: its id in the group.
+    """The member of a consumer group that owns a partition. ``member``: its member id.
 
-    ``host``: as the broker shows it, without the slash; empty for an owner that only ZooKeeper
-    knows, whose consumer thread is the ``member``.
+    ``host``: as the broker shows it, without the slash. An owner in ZooKeeper has none; its
+    ``member`` is the id of the consumer thread.
     """
 
     member: str

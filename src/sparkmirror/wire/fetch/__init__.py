@@ -1,1 +1,1 @@
-"""The Fetch path: from the brokers of the source to raw batches."""
+"""The Fetch path: raw batches from the source's brokers."""

@@ -1,19 +1,19 @@
 """The Fetch path: long polls on every broker that leads one of a slot's partitions.
 
-`Fetcher` is a small state machine without threads. Each broker has at most one Fetch request
-under way, or one in each lane (`lanes`); connections are watched by the caller's poller, so
-that several brokers and several fetchers share one wait. A partition is in exactly one of these
-states:
+`Fetcher` is a small state machine without threads. Each broker has at most one Fetch request in
+flight per lane (`lanes`). The caller's poller watches the connections, so several brokers and
+several fetchers share one wait. A partition is in exactly one of these states:
 
-* asked for: part of a request under way at its broker;
-* ready: to be asked for with the next request;
-* waiting: leader unknown, broker backing off, or its last answer was an error with a back-off;
-* held: the log may not be the one that the offset is in (another topic id, another leader epoch,
-  offset out of range): the caller looks at it and lets it go on or halts it;
-* halted: the answer says that trying again does not help; the caller reports it.
+* in flight: it is part of a request that has no response yet;
+* ready: the next request contains it;
+* waiting: its leader is unknown, its broker backs off, or its last error has a back-off;
+* held: its offset may belong to another log (another topic id, another leader epoch, offset out
+  of range). The caller checks the log, then releases or halts the partition;
+* halted: an error that a quick retry does not cure. The caller reports it. A retriable halt ends
+  after its back-off.
 
-`partition_state` has the states, `sessions` what brokers know of them, `messages` knows how
-requests and answers are laid out.
+`partition_state` has the state of one partition, `sessions` the fetch sessions, and `messages`
+the layout of requests and responses.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ __all__ = ["FetchedPartition", "Fetcher"]
 
 log = logging.getLogger(__name__)
 
-# Smaller answers are paced. One that took longer than the pace to come is not delayed.
+# Smaller responses are paced. A response that took longer than the interval adds no delay.
 _PACED_BELOW_BYTES = 64 * 1024
 _SHARING_MAX = 8
 _SHARE_BYTES_MIN = 256 * 1024
@@ -72,10 +72,10 @@ _I32 = struct.Struct(">i")
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """One partition's part of a Fetch response.
+    """One partition of a Fetch response, without an error.
 
     ``records`` is a view into the receive buffer: use it before the next `Fetcher.receive`.
-    Offsets are the source's; -1 where the broker gave none.
+    Offsets are the source's; -1 where the broker returned none.
     """
 
     tp: TopicPartition
@@ -102,13 +102,13 @@ class _Request:
 class Fetcher:
     """Long-polls one cluster for a set of partitions. One owner, no threads.
 
-    ``buffer`` gives the memory for each response; ``clock`` returns monotonic seconds.
-    ``holds``: partitions are held until `release` says which log they are in, and again whenever
-    it may be another one; without it offsets out of range halt them.
-    ``poller`` waits for its connections, and maybe for others; by default it is one of its own.
-    ``linger_ms``: after an answer with records, the broker may wait as long, at most
-    ``fetch.max.wait.ms``, until each of its partitions has ``batch_bytes`` more.
-    ``lanes_max``: how many requests may be under way at a broker that is far.
+    ``buffer`` provides the memory for each response; ``clock`` returns monotonic seconds.
+    ``holds``: a partition is held until `release` names its log, and held again whenever the log
+    may have changed. Without it, an offset out of range halts the partition.
+    ``poller`` waits for the connections, and may wait for others; default: a poller of its own.
+    ``linger_ms``: after a response with records, the broker may wait this long, at most
+    ``fetch.max.wait.ms``, for ``batch_bytes`` per partition that had records in that response.
+    ``lanes_max``: how many requests may be in flight at a far broker.
     """
 
     def __init__(
@@ -137,9 +137,9 @@ class Fetcher:
             settings, fetch_max_wait_ms=min(linger_ms, settings.fetch_max_wait_ms)
         )
         self._batch_bytes = batch_bytes
-        self._busy: dict[Lane, int] = {}  # partitions with records in the newest answer
+        self._busy: dict[Lane, int] = {}  # partitions with records in the newest response
         self._pace = Pace()
-        self._paced: set[Lane] = set()  # those that wait for the end of a pace
+        self._paced: set[Lane] = set()  # lanes that wait for the end of an interval
         self._looked_at = float("-inf")
         self._buffer = ReceiveBuffer() if buffer is None else buffer
         self._throttle_log_at = float("-inf")
@@ -147,39 +147,39 @@ class Fetcher:
         self._poller = Poller[Connection]() if poller is None else poller
         self._generation = -1
         self.left_out: Collection[TopicPartition] = ()
-        """Partitions that are not asked for at present; an answer under way still comes."""
+        """Partitions that requests leave out at present; a response in flight still counts."""
         self.held: list[TopicPartition] = []
-        """Partitions that only wait for the caller to look at their log."""
+        """Partitions that wait only for the caller to check their log."""
         self.frame = memoryview(b"")
         """The newest response; the views that `receive` returned point into it."""
 
     # -- what to fetch ---------------------------------------------------------------------
 
     def assign(self, tp: TopicPartition, offset: int) -> None:
-        """Fetch ``tp`` from ``offset`` on; an answer under way for it is dropped."""
+        """Fetch ``tp`` from ``offset`` on. A response in flight for it is dropped."""
         self._states[tp] = FetchState(tp, offset, held=self._holds)
 
     def release(self, tp: TopicPartition, offset: int, log: tuple[str, int]) -> None:
-        """Go on with a held partition: ``offset`` is one of ``log`` (topic id, leader epoch)."""
+        """Resume a held partition: ``offset`` belongs to ``log``, a (topic id, leader epoch)."""
         state = self._states[tp]
         state.offset, state.log = offset, log
         state.held = state.range_checked = False
         if self._log(tp) != log:
-            self._generation = -1  # it has moved meanwhile
+            self._generation = -1  # it has changed again: the next `send` holds the partition
 
     def unassign(self, tp: TopicPartition) -> None:
-        """Stop fetching ``tp``; an answer under way for it is dropped."""
+        """Stop fetching ``tp``. A response in flight for it is dropped."""
         self._states.pop(tp, None)
 
     def position(self, tp: TopicPartition) -> int:
-        """Next offset to ask for."""
+        """Next offset to fetch. Raises KeyError for a partition that is not assigned."""
         return self._states[tp].offset
 
     def advance(self, tp: TopicPartition, offset: int) -> None:
-        """Go on at ``offset`` (after a response was used).
+        """Continue at ``offset``, after a response was used.
 
-        ``tp`` then stands last in the next request: brokers fill an answer in the order of the
-        request, and a backlog in the first partitions must not starve the others.
+        ``tp`` moves to the end of the next request: brokers fill a response in request order, and
+        a backlog in the first partitions must not starve the others.
         """
         state = self._states.pop(tp, None)
         if state is not None:
@@ -187,26 +187,26 @@ class Fetcher:
             self._states[tp] = state
 
     def need_bytes(self, tp: TopicPartition, size: int) -> None:
-        """Ask for at least ``size`` bytes next time: not one batch came back whole."""
+        """Request at least ``size`` bytes next time: the response had no complete batch."""
         state = self._states.get(tp)
         if state is not None:
             state.bytes_max = max(size, 2 * (state.bytes_max or self._partition_bytes()))
 
     def halt(self, tp: TopicPartition, halt: Halt) -> None:
-        """Stop fetching ``tp`` for a reason found elsewhere."""
+        """Halt ``tp`` for a reason that the caller found."""
         state = self._states.get(tp)
         if state is not None:
             state.halt = halt
 
     def retry_later(self, tp: TopicPartition, delay_s: float) -> None:
-        """Leave ``tp`` out of requests for a while."""
+        """Leave ``tp`` out of requests for ``delay_s`` seconds."""
         state = self._states.get(tp)
         if state is not None:
             state.retry_at = self._clock() + delay_s
 
     @property
     def halts(self) -> dict[TopicPartition, Halt]:
-        """Partitions that are not fetched at present, and why."""
+        """Halted partitions and the reasons."""
         return {tp: state.halt for tp, state in self._states.items() if state.halt is not None}
 
     def _partition_bytes(self) -> int:
@@ -216,21 +216,21 @@ class Fetcher:
 
     @property
     def busy(self) -> bool:
-        """Whether the newest answer was a large one: more of it is waiting at the broker."""
+        """Whether the newest response was large: the broker probably has more."""
         return len(self.frame) >= _PACED_BELOW_BYTES
 
     @property
     def waiting(self) -> bool:
-        """Whether a request is under way."""
+        """Whether a request is in flight."""
         return bool(self._requests)
 
     def ready(self, timeout_s: float) -> list[Connection]:
-        """Connections for `receive`; empty when nothing came within ``timeout_s``."""
+        """Connections for `receive`; empty when nothing arrived within ``timeout_s``."""
         return self._poller.wait(timeout_s)
 
     def next_due_s(self) -> float:
-        """Seconds until `send` has something to do without an answer coming in."""
-        # What fell due since `send` looked is due now: leaving it out here would be a lost wake-up.
+        """Seconds until `send` has work even if no response arrives."""
+        # Times that have passed since the last `send` count as due: without them a wake-up is lost.
         now, looked_at = self._clock(), self._looked_at
         due = [request.deadline for request in self._requests.values()]
         due += [s.retry_at for s in self._states.values() if not s.asked and s.retry_at > looked_at]
@@ -239,7 +239,10 @@ class Fetcher:
         return max(0.0, min([at - now for at in due] + [idle]))
 
     def send(self) -> None:
-        """Ask in every lane that has no request under way for its ready partitions."""
+        """Send a request in every lane that has ready partitions and no request in flight.
+
+        Raises `Unsupported` for a broker without Fetch version 4.
+        """
         now = self._clock()
         self._expire(now)
         self.routes.refresh_if_due()
@@ -269,7 +272,7 @@ class Fetcher:
                 self._send_to(lane, states, now)
 
     def _hold_moved(self) -> None:
-        """Hold what new metadata shows to have another topic id or another leader epoch."""
+        """Hold partitions that have another topic id or leader epoch in new metadata."""
         self._generation = self.routes.generation
         for tp, state in self._states.items():
             if tp in self.routes.leaders and state.log != self._log(tp):
@@ -301,7 +304,7 @@ class Fetcher:
             return
         version = connection.api_version(FETCH_KEY, FETCH_LOWEST, FETCH_HIGHEST, "Fetch")
         correlation, head = connection.header(FETCH_KEY, version)
-        # Who hears no rack answers himself: the way past a follower that does not.
+        # Without a rack in the request, the leader serves it: this avoids a follower that failed.
         rack = self.settings.client_rack
         if any(state.leader_until > now for state in states):
             rack = ""
@@ -344,7 +347,7 @@ class Fetcher:
         )
 
     def _waits(self, lane: Lane) -> FetchSettings:
-        """How long the broker may wait for how many bytes."""
+        """The settings of the next request: how long the broker waits, and for how many bytes."""
         wanted = self._busy.get(lane, 0) * self._batch_bytes
         if not self._lingering.fetch_max_wait_ms or wanted <= self.settings.fetch_min_bytes:
             return self.settings
@@ -369,22 +372,22 @@ class Fetcher:
         return asked
 
     def _share(self, partitions: int) -> int:
-        """Most bytes of one partition in an answer that ``partitions`` have to share.
+        """Maximum bytes per partition in a response that ``partitions`` partitions share.
 
-        A Produce request carries one batch of each partition: an answer with several partitions'
-        batches is written in fewer requests than one partition's.
+        A Produce request carries one batch per partition, so batches of several partitions take
+        fewer requests than as many batches of one partition.
         """
         share = self.settings.fetch_max_bytes // min(max(1, partitions), _SHARING_MAX)
         return min(self.settings.partition_fetch_bytes_max, max(share, _SHARE_BYTES_MIN))
 
     def expire(self) -> None:
-        """Give up requests whose answers are overdue; `send` does so too."""
+        """Fail requests whose responses are overdue; `send` does so, too."""
         self._expire(self._clock())
 
     def _expire(self, now: float) -> None:
         self._looked_at = now
         for request in list(self._requests.values()):
-            # An answer that waits is late only because nobody has come round to read it.
+            # A readable response is not overdue: this thread was too busy to read it.
             if now >= request.deadline and not request.connection.readable():
                 self._lost(request.connection, ConnectionLost("no answer to Fetch in time"))
 
@@ -408,9 +411,10 @@ class Fetcher:
     # -- responses -------------------------------------------------------------------------
 
     def receive(self, connection: Connection) -> list[FetchedPartition]:
-        """Read the response that waits on ``connection``; parts with data or new watermarks.
+        """Read the response on ``connection``; returns its partitions that have no error.
 
-        Empty while it has come in part only. The views in the result are valid until the next call.
+        Empty while the response is incomplete, or when the connection is lost. The views in the
+        result are valid until the next call.
         """
         asked = [lane for lane, r in self._requests.items() if r.connection is connection]
         if not asked:
@@ -422,12 +426,12 @@ class Fetcher:
         try:
             frame = request.connection.receive_available(self._buffer)
             if frame is None:
-                # It goes on as long as something comes.
+                # A response that still makes progress does not time out.
                 request.deadline = self._clock() + self.routes.client.request_timeout_ms / 1000
                 return []
             self.frame = frame
             if _I32.unpack_from(frame)[0] != request.correlation:
-                raise ConnectionLost("answer to another request")
+                raise ConnectionLost("a response to another request")
             del self._requests[lane]
             for state in request.states.values():
                 state.asked = False
@@ -446,7 +450,7 @@ class Fetcher:
         now = self._clock()
         self._lanes.note_answer(lane[0], now - request.sent_at)
         if answer.throttle_ms > 0:
-            # A quota is a client's, whichever connection it asks over.
+            # A quota applies to the client id, so it holds for all connections to the broker.
             for one in self._lanes.of(lane[0]):
                 self._wait(one, now + answer.throttle_ms / 1000)
             self._note_throttle(answer.throttle_ms, now)
@@ -465,7 +469,7 @@ class Fetcher:
         return [part for part in taken if part is not None]
 
     def _go_on(self, session: FetchSession, answer: FetchAnswer) -> None:
-        """Broker and session agree about the epoch, or begin anew with the next request."""
+        """Advance the session's epoch; after an error the next request starts a new session."""
         if answer.code:
             session.restart()
         else:
@@ -480,8 +484,7 @@ class Fetcher:
             self._throttle_log_at = now
             client = self.routes.client
             log.warning(
-                "fetching from cluster %s: a quota of client id %s is used up, now waiting %d ms "
-                "as the broker says",
+                "fetching from cluster %s: throttled by a quota of client id %s, waiting %d ms",
                 *(client.alias, client.client_id, throttle_ms),
             )
 
@@ -500,7 +503,7 @@ class Fetcher:
             state.follow(part.replica, now + self.routes.client.metadata_age_ms_max / 1000)
         state.range_checked = False
         if part.records:
-            # Brokers fill a response in the order asked: who got data goes to the back.
+            # Brokers fill a response in request order: a partition that got data moves to the end.
             self._states[tp] = self._states.pop(tp)
             committed = self.settings.isolation_level == "read_committed"
             state.end = part.last_stable_offset if committed else part.high_watermark

@@ -1,20 +1,20 @@
-"""Lanes: several Fetch requests under way at one broker, where the link to it is long.
+"""Lanes: several Fetch requests in flight at one broker, if the link to it is long.
 
-One request at a time carries one answer per round trip, however wide the link is. So a fetcher may
-have more **lanes** to a broker: each is a connection with a fetch session of its own and at most
-one request under way. A connection of its own, because a broker handles the requests of one
-connection one after the other: a Fetch that waits for data would hold back all behind it.
+One request at a time carries one response per round trip, whatever the bandwidth. So a fetcher may
+have several **lanes** to a broker. Each lane is a connection with its own fetch session and at
+most one request in flight. It needs its own connection because a broker handles the requests of
+one connection in order: a Fetch that waits for data would delay all requests behind it.
 
-A partition is in one lane at a time, and all begin in lane 0. One moves to the lane with the fewest
+A partition is in one lane at a time and begins in lane 0. It moves to the lane with the fewest
 partitions when
 
-* several of its answers on end were cut short of the end of its log: the answers are the limit;
-* the broker is far: near ones are asked again sooner than a second connection would pay;
-* the lane that it leaves keeps as many partitions as the other one then has.
+* several consecutive responses ended before the end of its log: the response size is the limit;
+* the broker is far: for a near broker a second connection does not pay;
+* the lane that it leaves keeps at least as many partitions as the other lane then has.
 
-So nothing moves to and fro, and a partition that is alone stays where it is. It moves only between
-two requests: whoever is asked for is not chosen for. A lane's session forgets what has left it with
-the lane's next request. Where a lane's connection is lost, its partitions go on in lane 0.
+So partitions do not move back and forth, and a single partition stays where it is. A partition
+moves only while no request for it is in flight. The session of its old lane forgets it with that
+lane's next request. When a lane's connection is lost, its partitions return to lane 0.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from sparkmirror.wire.produce.joining import ROUND_TRIP_S_MIN
 __all__ = ["LANES_MAX", "Lane", "Lanes"]
 
 LANES_MAX = 3
-"""Of a slot to one broker: what its kernel may hold of their answers is memory, too."""
+"""Per slot and broker: the kernel buffers their responses, which takes memory, too."""
 _CUT_SHORT_TIMES = 4
-# A broker or a firewall may not like further connections, and each attempt costs time.
+# No further lane for this long after one failed: a broker or firewall may refuse more connections,
+# and each attempt costs time.
 _ALONE_S = 60.0
 
 Lane = tuple[int, int]
-"""A broker's node, and the number of the connection to it."""
+"""(node id of a broker, number of the connection to it)."""
 
 
 class Lanes:
@@ -44,23 +45,23 @@ class Lanes:
     def __init__(self, routes: Routes, lanes_max: int) -> None:
         self._routes = routes
         self._max = lanes_max
-        self._quickest: dict[int, float] = {}  # answers; none comes sooner than a round trip
+        self._quickest: dict[int, float] = {}  # response per node, s: at least one round trip
         self._alone_until: dict[int, float] = {}
 
     def of(self, node: int) -> list[Lane]:
-        """All lanes that there may be to ``node``."""
+        """All possible lanes to ``node``."""
         return [(node, number) for number in range(self._max)]
 
     def note_answer(self, node: int, seconds: float) -> None:
-        """An answer came so long after its request."""
+        """Note that ``node`` responded ``seconds`` after its request."""
         self._quickest[node] = min(seconds, self._quickest.get(node, seconds))
 
     def choose(
         self, state: FetchState, node: int, states: Iterable[FetchState], now: float
     ) -> Lane:
-        """Where the next request at ``node`` for a partition that is not asked for belongs.
+        """The lane of the next request at ``node`` for ``state``, which is not in flight.
 
-        ``states``: of all partitions. May connect, once for each lane.
+        ``states``: of all partitions. May open the connection of a lane.
         """
         if state.node != node:
             state.node, state.lane, state.cut_short = node, 0, 0
@@ -87,9 +88,10 @@ class Lanes:
             self._alone_until[node] = now + _ALONE_S
 
     def _far(self, node: int, lane: int) -> bool:
-        """Whether the lane's connection, made now if need be, shows the broker to be far.
+        """Whether the broker is far. Opens the lane's connection if there is none.
 
-        A near broker that was busy looks far once: so each connection is asked, and each answer.
+        A near broker that is busy may look far once. So the quickest response counts, of all
+        connections and requests.
         """
         connection = self._routes.connection(node, lane)
         if connection is None:

@@ -1,6 +1,7 @@
-"""How Fetch requests and answers are laid out: v4 to v11, the non-flexible versions.
+"""Layout of Fetch requests and responses, versions 4 to 11 (non-flexible), without any I/O.
 
-Pure: bytes in, values out. Answers are views into the frame; nothing is copied.
+Source: ``FetchRequest.json`` and ``FetchResponse.json`` in Apache Kafka's
+``clients/src/main/resources/common/message``. Records are views into the frame, not copies.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _ABORTED = struct.Struct(">qq")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked of one partition. ``leader_epoch`` -1: unknown; ``bytes_max`` of its part."""
+    """One partition of a request. ``leader_epoch`` -1: unknown. ``bytes_max``: its limit."""
 
     tp: TopicPartition
     offset: int
@@ -45,9 +46,9 @@ class Wanted:
 
 @dataclass(slots=True)
 class PartitionAnswer:
-    """One partition's part of an answer: error ``code``, and offsets, -1 where none was given.
+    """One partition of a response: error ``code``, and offsets, -1 where there is none.
 
-    ``replica``: the follower that the leader points to, -1 for itself.
+    ``replica``: the preferred read replica (KIP-392), -1 for the leader.
     """
 
     tp: TopicPartition
@@ -62,7 +63,7 @@ class PartitionAnswer:
 
 @dataclass(slots=True)
 class FetchAnswer:
-    """A whole answer; ``code`` is its own error, apart from those of the partitions.
+    """A whole response. ``code``: its top-level error code; partitions have their own.
 
     ``session_id``: of the fetch session, 0 without one.
     """
@@ -83,10 +84,11 @@ def request_body(
     session: tuple[int, int] = NO_SESSION,
     forgotten: Sequence[TopicPartition] = (),
 ) -> bytes:
-    """The body of a request for ``wanted``, in this order, of at most about ``bytes_max``.
+    """The body of a request for ``wanted``, in this order.
 
-    ``session``: (id, epoch) of the fetch session, from version 7 on; ``forgotten``: what no longer
-    belongs to it.
+    ``bytes_max``: limit of the response, which one batch may exceed. ``session``: (id, epoch) of
+    the fetch session (KIP-227). ``forgotten``: partitions to remove from the session. Both are
+    left out before version 7.
     """
     isolation = 1 if settings.isolation_level == "read_committed" else 0
     out = [
@@ -136,9 +138,9 @@ def _forgotten(partitions: Sequence[TopicPartition]) -> bytes:
 
 
 def parse_answer(frame: memoryview, version: int) -> FetchAnswer:
-    """What ``frame`` (from its correlation id on) says.
+    """Parse ``frame``, which begins with the correlation id.
 
-    Raises `struct.error`, `ValueError` or `UnicodeDecodeError` when it is not whole.
+    Raises `struct.error`, `ValueError` or `UnicodeDecodeError` for a truncated or malformed one.
     """
     throttle_ms = I32.unpack_from(frame, 4)[0]
     position, code, session_id = 8, 0, 0
@@ -153,7 +155,7 @@ def parse_answer(frame: memoryview, version: int) -> FetchAnswer:
         size = I16.unpack_from(frame, position)[0]
         position += 2
         if not 0 <= size <= len(frame) - position:
-            # A negative size would lead back, and round in circles for billions of topics.
+            # A negative size would move the position back: up to billions of rounds of this loop.
             raise ValueError(f"a Fetch response with a topic name of {size} bytes")
         topic = bytes(frame[position : position + size]).decode()
         position += size
@@ -187,7 +189,7 @@ def _parse_partition(
     size = max(0, I32.unpack_from(frame, position)[0])
     position += 4
     if position + size > len(frame):
-        raise ValueError("a Fetch response that is shorter than it says")
+        raise ValueError("a truncated Fetch response")
     records = frame[position : position + size]
     tp = TopicPartition(topic, index)
     return position + size, PartitionAnswer(

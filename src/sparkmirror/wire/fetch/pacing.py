@@ -1,4 +1,4 @@
-"""How soon a broker whose answer was small is asked again."""
+"""The interval between Fetch requests to a broker whose responses are small."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _SMOOTHING = 32
 
 
 class Pace:
-    """The least time between two Fetch requests to a broker while its answers are small.
+    """The minimum interval between two Fetch requests to a broker while its responses are small.
 
-    Asking again at once would bring one or two records at a time, each at the price of a whole row
-    through Spark. Where processors are short, whoever waits for the end of the interval comes round
-    late, and every row makes all others later still: so the interval grows with that lateness.
+    Without it, each response would bring one or two records, at the cost of a whole row through
+    Spark. On a busy machine the fetcher notices the end of an interval late, and every row delays
+    all others further. So the interval grows with that lateness.
     """
 
     def __init__(self) -> None:
@@ -23,10 +23,10 @@ class Pace:
 
     @property
     def interval_s(self) -> float:
-        """Seconds from one request to the next, as things are."""
+        """Seconds from one request to the next, at present."""
         return min(_INTERVAL_S_MAX, _INTERVAL_S + _LATE_SHARE * self._late_s)
 
     def ended(self, late_s: float) -> None:
-        """An interval was over ``late_s`` seconds before anybody came round."""
-        # One long pause (a collection of garbage, say) is no lack of processors.
+        """Note that an interval ended ``late_s`` seconds before the next request."""
+        # One long pause (garbage collection, for example) does not mean a busy machine.
         self._late_s += (min(late_s, _INTERVAL_S_MAX) - self._late_s) / _SMOOTHING

@@ -1,4 +1,4 @@
-"""One partition of a `fetcher.Fetcher`: what is next, what it waits for, what errors mean to it."""
+"""State of one partition of a `fetcher.Fetcher`: next offset, back-off, reaction to errors."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ __all__ = ["FetchState"]
 
 log = logging.getLogger(__name__)
 
-# How long a partition may be unknown to the source before it is taken for deleted.
+# A partition without a leader is halted after this time, and still retried.
 _UNKNOWN_S_MAX = 30.0
-# How often is looked whether somebody leads it by now; routes say when that is asked for.
+# How often the cached metadata is checked for its leader; `Searches` limits the requests.
 _UNKNOWN_RETRY_S = 1.0
 _DENIED_RETRY_S = 30.0
-# How long the leader serves a partition itself after the follower in our rack has failed.
+# How long the leader serves a partition after the follower in our rack has failed.
 _LEADER_ONLY_S = 5.0
 
 
 @dataclass(slots=True)
 class FetchState:
-    """Where one partition stands; times are the fetcher's monotonic seconds.
+    """State of one partition; times are the fetcher's monotonic seconds.
 
-    ``node``, ``lane``: where it is asked for (`lanes`). ``end``: of what could be read when
-    it was answered last; ``cut_short``: how many answers on end have not come to that.
+    ``node``, ``lane``: the broker and lane that fetch it (`lanes`). ``end``: end of the readable
+    log in the last response with records. ``cut_short``: how many consecutive responses did not
+    reach that end.
     """
 
     tp: TopicPartition
@@ -58,27 +59,27 @@ class FetchState:
     cut_short: int = 0
 
     def go_on(self, offset: int) -> None:
-        """An answer was used up to ``offset``, which tells whether it was cut short."""
+        """Continue at ``offset``, up to which a response was used; count it if it was cut short."""
         self.offset = offset
         self.bytes_max = 0
         self.cut_short = self.cut_short + 1 if offset < self.end else 0
 
     def follow(self, replica: int, until: float) -> None:
-        """Fetch from the follower that the leader pointed to."""
+        """Fetch from the follower that the leader named (KIP-392), until ``until``."""
         if self.replica is None:
-            log.info("%s: from follower %d, which is in our rack", self.tp, replica)
+            log.info("%s: fetching from follower %d, which is in our rack", self.tp, replica)
         self.replica = replica
         self.replica_until = until
 
     def leave_replica(self, now: float) -> None:
-        """A follower may lag or be gone: the leader has the last word, and serves for a while."""
+        """Fetch from the leader for a while: the follower may lag or be gone."""
         if self.replica is not None:
-            log.info("%s: back from follower %d to the leader", self.tp, self.replica)
+            log.info("%s: fetching from the leader, no longer from %d", self.tp, self.replica)
         self.replica = None
         self.leader_until = now + _LEADER_ONLY_S
 
     def note_unknown(self, routes: Routes, now: float) -> None:
-        """No leader: ask for metadata again, and say so when it lasts."""
+        """Request metadata for a partition without a leader, and halt it when that lasts."""
         routes.mark_stale(self.tp)
         if self.unknown_since is None:
             self.unknown_since = now
@@ -92,7 +93,7 @@ class FetchState:
             self.retry_at = now + _UNKNOWN_RETRY_S
 
     def fail(self, routes: Routes, part: PartitionAnswer, now: float, *, holds: bool) -> None:
-        """Take in an answer with an error. ``holds``: offsets out of range are looked at."""
+        """Handle an error response. ``holds``: an offset out of range holds the partition."""
         code, name = part.code, error_name(part.code)
         self.retry_at = now + routes.client.retry_backoff_ms / 1000
         if self.replica is not None:
@@ -103,7 +104,7 @@ class FetchState:
             if code == UNKNOWN_TOPIC_OR_PARTITION:
                 self.note_unknown(routes, now)
         elif code == OFFSET_OUT_OF_RANGE and not self.range_checked:
-            # A leader elected a moment ago may not know its own end yet: ask once more.
+            # A newly elected leader may not know its own end yet: retry once.
             self.range_checked = True
             routes.mark_stale(self.tp)
         elif code == OFFSET_OUT_OF_RANGE and holds:
@@ -116,7 +117,7 @@ class FetchState:
             self.halt = Halt(name, reason, retriable=True)
             self.retry_at = now + _DENIED_RETRY_S
         elif code not in RETRIABLE:
-            reason = f"the source answered {name} for {self.tp}"
+            reason = f"the source returned {name} for {self.tp}"
             self.halt = Halt(name, reason, retriable=True)
             self.retry_at = now + _DENIED_RETRY_S
 
@@ -128,5 +129,5 @@ class FetchState:
             )
         return (
             f"offset {self.offset} of {self.tp} is not in the source's log any more "
-            f"(it starts at {log_start} and ends at {high}): the topic was truncated or re-created"
+            f"(it starts at {log_start} and ends at {high}): the topic was truncated or recreated"
         )

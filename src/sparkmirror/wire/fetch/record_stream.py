@@ -1,8 +1,8 @@
-"""One partition read from one offset to another, record by record but undecoded.
+"""Reads one partition from one offset to another, record by record but undecoded.
 
-The same Fetch and the same selection as the mirror's: aborted and control batches are left out,
-checksums are checked, old formats converted. For comparisons; data that is mirrored never comes
-apart into records.
+It uses the mirror's Fetch path and selection: aborted and control batches are left out, checksums
+are checked, old formats are converted. It serves comparisons only; the mirror itself carries
+whole batches.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ _UNPACKED_BYTES_MAX = 64 << 20
 
 
 class RecordStream:
-    """Committed records of ``tp`` with ``start <= offset < end``. One owner; close it when done.
+    """Records of ``tp`` with ``start <= offset < end``. One owner; close it when done.
 
-    ``routes``: of the cluster, when its topic was asked about before; closed with the stream.
+    ``settings``: its ``isolation.level`` decides whether only committed records are read.
+    ``routes``: of the cluster, if the caller has some for this topic; closed with the stream.
 
-    Iterating gives runs of records as `Carried`, whose rests are the caller's to keep.
-    Raises `MirrorError` when a partition cannot be read, or nothing comes for half a minute.
+    Iterating yields runs of records as `Carried`; the caller may keep their rests. Raises
+    `MirrorError` when the partition cannot be read or makes no progress for 30 s.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class RecordStream:
             yield from _carried(chosen)
 
     def selections(self) -> Iterator[Selection]:
-        """The same, answer by answer; what one holds is gone with the next. Raises as iterating."""
+        """The selection of each response, valid until the next one. Raises as iterating does."""
         stalled_at = time.monotonic() + _STALLED_S
         while self._fetcher.position(self.tp) < self.end:
             before = self._fetcher.position(self.tp)
@@ -106,7 +107,7 @@ class RecordStream:
                 part.records, part.fetch_offset, part.aborted, self._rules, end_offset=self.end
             )
         except CorruptBatch:
-            # Damage on the way heals by fetching again.
+            # Fetching again repairs damage that happened on the network.
             self._damaged += 1
             if self._damaged >= _DAMAGED_TRIES:
                 raise
@@ -119,9 +120,9 @@ class RecordStream:
 def _carried(chosen: Selection) -> Iterator[Carried]:
     """The selection's records with the offsets that they have in the log.
 
-    In portions: what the batches of one answer unpack to together has no other bound.
+    Yields portions, because nothing else limits the unpacked size of one response.
     """
-    # Batches that were written anew count on from their first record; the runs know better.
+    # Re-encoded batches have consecutive offsets; the runs have those of the log.
     offsets = chain.from_iterable(range(first, first + count) for first, count in chosen.runs)
     carried = Carried()
     for piece in chosen.pieces:
@@ -136,7 +137,7 @@ def _carried(chosen: Selection) -> Iterator[Carried]:
 
 
 def _own(carried: Carried, offsets: Iterator[int]) -> Carried:
-    """With its true offsets, and with rests of its own: the receive buffer is used again."""
+    """Set the log's offsets and copy the rests, because the receive buffer is reused."""
     carried.offsets = list(islice(offsets, len(carried.rests)))
     carried.rests = [bytes(rest) for rest in carried.rests]
     return carried

@@ -1,9 +1,9 @@
-"""Fetch sessions (KIP-227): a broker remembers what it is asked for, and is told changes only.
+"""Fetch sessions (KIP-227): a broker remembers the partitions, and requests list only changes.
 
-A request that lists thousands of partitions costs both sides milliseconds, whatever the answer
-brings. In a session it lists those whose offset is another one than before, and the answer those
-with something new. A broker has room for a limited number of sessions (1,000 by default) and may
-forget one at any time: then everything is listed again.
+A request that lists thousands of partitions costs both sides milliseconds, even if the response is
+small. In a session the request lists only partitions whose parameters changed, and the response
+only those with news. A broker keeps a limited number of sessions (1,000 by default) and may evict
+one at any time: the next request then lists everything again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparkmirror.model import TopicPartition
 __all__ = ["NO_SESSION", "SESSION_LOST", "SESSION_PARTITIONS_MIN", "FetchSession", "Params"]
 
 SESSION_PARTITIONS_MIN = 16
-"""Fewer partitions are listed as quickly, and need no place among the broker's sessions."""
+"""Fewer partitions are listed as quickly without a session, which spares the broker's cache."""
 
 SESSION_LOST = frozenset({70, 71, 106})
 """FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR."""
@@ -26,15 +26,15 @@ NO_SESSION = (0, -1)
 _EPOCH_MAX = (1 << 31) - 1
 
 Params = tuple[int, int, int]
-"""What is asked of a partition: (offset, leader epoch, bytes at most)."""
+"""Parameters of a partition: (offset, leader epoch, maximum bytes)."""
 
 
 @dataclass(slots=True)
 class FetchSession:
-    """What one broker knows of one client's partitions.
+    """The partitions of one client that one broker remembers.
 
-    ``epoch``: of the next request; 0 lists everything and begins a session, in the place of the one
-    with the number ``id``, if any.
+    ``epoch``: of the next request; 0 lists everything and begins a session, which replaces the
+    session ``id``, if any.
     """
 
     id: int = 0
@@ -44,15 +44,15 @@ class FetchSession:
     def ask(
         self, wanted: dict[TopicPartition, Params]
     ) -> tuple[Mapping[TopicPartition, Params], list[TopicPartition]]:
-        """(what to list, what to have forgotten) so that the broker knows ``wanted``, in its order.
+        """(partitions to list, partitions to forget) so that the broker remembers ``wanted``.
 
-        The request goes out with `header` as it was before this call.
+        Those to list are in the order of ``wanted``. `header` does not change.
         """
         known, self.known = self.known, wanted
         if self.epoch == 0:
             return wanted, []
         changed = {tp: params for tp, params in wanted.items() if known.get(tp) != params}
-        # Whatever is known and not wanted is too much; the sizes tell whether there is any.
+        # Known partitions that are not wanted must be forgotten; counting tells if there are any.
         if len(wanted) - sum(tp not in known for tp in changed) == len(known):
             return changed, []
         return changed, [tp for tp in known if tp not in wanted]
@@ -63,10 +63,10 @@ class FetchSession:
         return self.id, self.epoch
 
     def answered(self, session_id: int) -> None:
-        """Take in an answer without an error: its session id, 0 when the broker has no room."""
+        """Take the session id of a response without an error; 0: the broker has no room."""
         self.id = session_id
         self.epoch = (self.epoch + 1 if self.epoch < _EPOCH_MAX else 1) if session_id else 0
 
     def restart(self) -> None:
-        """List everything with the next request."""
+        """List everything in the next request."""
         self.epoch = 0

@@ -1,8 +1,8 @@
-"""Who of a consumer group gets which partitions: the assignors that Java's consumer has. Pure.
+"""The assignors of Java's consumer: which member of a group gets which partitions. No I/O.
 
-The group's leader runs one of them for all members, and every kind of client may lead, so the
-result for given subscriptions is that of Java's class of the same name. Range and round robin are
-written out here; the two sticky ones are kafka-python's.
+The group's leader runs one of them for all members, and any kind of client may be the leader. So
+the result for given subscriptions equals that of Java's class of the same name. Range and round
+robin are written here; the two sticky ones are kafka-python's.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ __all__ = [
     "encode_subscription",
 ]
 
-# Version 2 of a subscription tells the generation in which partitions were owned: without it a
-# member that missed a rebalance could claim partitions that are no longer its own.
+# Version 2 of a subscription has the generation of the owned partitions (KIP-792): without it a
+# member that missed a rebalance could claim partitions that it no longer owns.
 _SUBSCRIPTION_VERSION = 2
 _ASSIGNMENT_VERSION = 0
 _INT, _SHORT = struct.Struct(">i"), struct.Struct(">h")
@@ -47,9 +47,9 @@ COOPERATIVE_STICKY = "cooperative-sticky"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member says when it joins.
+    """The subscription of one member when it joins.
 
-    ``owned``: the partitions that it has, or had before it joined, as of ``generation``.
+    ``owned``: the partitions that it owns, or owned before it joined, as of ``generation``.
     """
 
     topics: tuple[str, ...]
@@ -61,10 +61,10 @@ class Subscription:
 def assign(
     strategy: str, members: Mapping[str, Subscription], partitions: Mapping[str, int]
 ) -> dict[str, tuple[TopicPartition, ...]]:
-    """Deal the partitions of all subscribed topics to ``members`` (by member id).
+    """Assign the partitions of all subscribed topics to ``members`` (by member id).
 
-    ``partitions``: number of partitions of each topic; topics that it lacks are left out. Every
-    member is in the result. Raises ValueError for a strategy that is none of ours.
+    ``partitions``: number of partitions of each topic; other topics are left out. Every member is
+    in the result. Raises ValueError for an unknown strategy.
     """
     found = _ASSIGNORS.get(strategy)
     if found is None:
@@ -91,7 +91,7 @@ def _wanted(members: Mapping[str, Subscription]) -> dict[str, frozenset[str]]:
 
 
 def _range(members: Mapping[str, Subscription], partitions: Mapping[str, int]) -> Dealt:
-    """Per topic, a run of neighbours for each member; the first members get one more."""
+    """Per topic, consecutive partitions for each member; the first members get one more."""
     dealt: Dealt = {}
     ring, wanted = _in_order(members), _wanted(members)
     for topic in sorted(frozenset().union(*wanted.values())):
@@ -108,7 +108,7 @@ def _range(members: Mapping[str, Subscription], partitions: Mapping[str, int]) -
 
 
 def _round_robin(members: Mapping[str, Subscription], partitions: Mapping[str, int]) -> Dealt:
-    """All partitions in order, one after the other to the next member that wants its topic."""
+    """All partitions in order, each to the next member that subscribes to its topic."""
     dealt: Dealt = {}
     ring, wanted = _in_order(members), _wanted(members)
     at = 0
@@ -122,7 +122,7 @@ def _round_robin(members: Mapping[str, Subscription], partitions: Mapping[str, i
 
 
 class _Topics:
-    """What kafka-python's assignors ask of a cluster's metadata."""
+    """The part of a cluster's metadata that kafka-python's assignors use."""
 
     def __init__(self, partitions: Mapping[str, int]) -> None:
         self._partitions = partitions
@@ -181,7 +181,8 @@ def encode_subscription(one: Subscription, strategy: str) -> bytes:
     """The metadata of ``one`` in a JoinGroup request, for one strategy."""
     rows = ConsumerProtocolSubscription.TopicPartition
     owned = _by_topic(one.owned)
-    # The sticky assignor's own bytes say what the member had: it gives everything up to join.
+    # The eager sticky assignor sends the former partitions in its user data: the member gives all
+    # of them up before it joins.
     sticky = strategy == STICKY and bool(owned)
     kept = owned if strategy == COOPERATIVE_STICKY else {}
     found = ConsumerProtocolSubscription(
@@ -195,7 +196,7 @@ def encode_subscription(one: Subscription, strategy: str) -> bytes:
 
 
 def decode_subscription(metadata: bytes, strategy: str, instance_id: str | None) -> Subscription:
-    """What a member of any client said. Raises ValueError for what is no subscription."""
+    """The subscription of a member, of any client. Raises ValueError if it cannot be read."""
     try:
         _check_version(metadata)
         found = ConsumerProtocolSubscription.decode(metadata)
@@ -208,7 +209,7 @@ def decode_subscription(metadata: bytes, strategy: str, instance_id: str | None)
             owned, generation = _unpack_sticky(bytes(found.user_data or b""))
         if None in topics or any(tp.topic is None for tp in owned):
             raise ValueError("a topic without a name")
-    except Exception as error:  # whatever a decoder trips over
+    except Exception as error:  # a decoder may raise anything
         raise ValueError(f"no subscription: {error}") from error
     return Subscription(topics, owned, generation, instance_id or None)
 
@@ -231,13 +232,13 @@ def _pack_sticky(owned: Mapping[str, list[int]], generation: int) -> bytes:
 
 
 def _unpack_sticky(data: bytes) -> tuple[tuple[TopicPartition, ...], int]:
-    """As Java does: what cannot be read says nothing about the past."""
+    """(owned partitions, generation). As in Java, unreadable data counts as no partitions."""
     owned: list[TopicPartition] = []
     try:
         at = 4
         for _ in range(_INT.unpack_from(data)[0]):
             size = _SHORT.unpack_from(data, at)[0]
-            if size < 0:  # would lead back, and round in circles for billions of topics
+            if size < 0:  # would move back: up to billions of rounds of this loop
                 return (), -1
             topic = data[at + 2 : at + 2 + size].decode()
             at += 2 + size
@@ -258,9 +259,9 @@ def encode_assignment(partitions: tuple[TopicPartition, ...]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions in a SyncGroup answer; none for an answer without bytes.
+    """The partitions in a SyncGroup response; none for an empty assignment.
 
-    Raises ValueError for what is no assignment: the group's leader writes it, not the broker.
+    Raises ValueError if it cannot be read: the group's leader writes it, not the broker.
     """
     if not data:
         return ()
@@ -273,6 +274,6 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
 
 
 def _check_version(data: bytes) -> None:
-    """Newer versions are read as the newest that is known; there are none below 0."""
+    """Raise ValueError without a valid version. Newer ones are read as the newest known one."""
     if len(data) < _SHORT.size or _SHORT.unpack_from(data)[0] < 0:
         raise ValueError("it has no version")

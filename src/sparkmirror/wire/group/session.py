@@ -1,8 +1,8 @@
 """Membership in a consumer group, classic protocol: join, sync, heartbeat, leave.
 
-`GroupSession` is one member. Its owner calls `join` and `leave`; a thread of its own sends the
-heartbeats, so that the membership lives on while the owner waits for its partitions to be drained.
-What the heartbeats learn is left in `state`; `news` is set whenever it changes.
+`GroupSession` is one member. Its owner calls `join` and `close`. A separate thread sends the
+heartbeats, so the membership continues while the owner waits for its partitions to be drained.
+The heartbeats keep `state` up to date; `news` is set whenever it changes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 _PROTOCOL_TYPE = "consumer"
 _SLICE_S = 0.1
-# The broker answers a join when the slowest member has had its whole rebalance timeout.
+# The broker may respond to a join only after the rebalance timeout of the slowest member.
 _JOIN_GRACE_S = 10.0
 
 _LOADING, _NOT_AVAILABLE, _NOT_COORDINATOR = 14, 15, 16
@@ -55,8 +55,8 @@ _COORDINATOR_MOVED = frozenset({_LOADING, _NOT_AVAILABLE, _NOT_COORDINATOR})
 _REFUSALS = {
     23: "its members share no assignor with this one, or speak another group protocol. Give all "
     "of them the same partition.assignment.strategy.",
-    24: "the broker does not take this group.id. Change it.",
-    26: "the brokers do not take this session.timeout.ms. Choose one between the brokers' "
+    24: "the broker does not accept this group.id. Change it.",
+    26: "the brokers do not accept this session.timeout.ms. Choose one between the brokers' "
     "group.min.session.timeout.ms and group.max.session.timeout.ms.",
     81: "it has as many members as group.max.size allows. Raise it, or stop another member.",
     _FENCED_INSTANCE: "another member has taken over its group.instance.id. Give each process "
@@ -65,10 +65,10 @@ _REFUSALS = {
 
 
 class MemberState(Enum):
-    """What the heartbeats say.
+    """The state of the membership, as the heartbeats report it.
 
     ``OUT``: not joined. ``STABLE``: a member of the newest generation. ``REBALANCING``: the group
-    waits for this member to join again. ``LOST``: the group has gone on without it.
+    waits for this member to join again. ``LOST``: the group has continued without it.
     """
 
     OUT = "out"
@@ -79,7 +79,10 @@ class MemberState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """One generation as this member has it. ``leads``: it dealt the partitions for all."""
+    """One generation as this member sees it. ``leads``: it assigned the partitions of all.
+
+    ``members``: their number, 0 unless it leads.
+    """
 
     member: Member
     strategy: str
@@ -89,14 +92,14 @@ class Joined:
 
 
 class _Again(Exception):
-    """Join once more: the group has moved on meanwhile."""
+    """Join again: the group has a newer generation, or the broker assigned a member id."""
 
 
 class GroupSession:
     """One member of one consumer group.
 
-    ``counts`` gives the number of partitions of each of the topics that it is asked for; only the
-    leader needs them. ``stopping`` ends whatever waits. Methods raise `MirrorError`; one owner.
+    ``counts`` returns the partition count of each given topic; only the leader needs it.
+    ``stopping`` ends every wait. Methods raise `MirrorError`. One owner.
     """
 
     def __init__(
@@ -126,17 +129,17 @@ class GroupSession:
 
     @property
     def cooperative(self) -> bool:
-        """Whether partitions are kept while the group rebalances (KIP-429), as Java decides it."""
+        """Whether partitions are kept during a rebalance (KIP-429), by the same rule as in Java."""
         return set(self.settings.strategies) == {COOPERATIVE_STICKY}
 
     # -- joining ---------------------------------------------------------------------------
 
     def join(self, topics: Iterable[str], owned: Iterable[TopicPartition] = ()) -> Joined | None:
-        """Become a member of the next generation; None when ``stopping`` came first.
+        """Join the next generation; None if ``stopping`` came first.
 
-        ``owned``: partitions that the member keeps until it has joined (cooperative), or had.
-        Raises `GroupRefused` or `Denied` where trying again would not help, other `MirrorError`s
-        when the group's coordinator does not answer.
+        ``owned``: partitions that the member keeps until it has joined (cooperative), or owned
+        before. Raises `GroupRefused` or `Denied` if a retry does not help, other `MirrorError`s
+        when the coordinator does not respond or the leader's assignment cannot be read.
         """
         one = Subscription(
             tuple(sorted(topics)),
@@ -144,7 +147,7 @@ class GroupSession:
             self._generation,
             self.settings.instance_id or None,
         )
-        if self._replaced:  # to join would only throw out who has the name now
+        if self._replaced:  # joining would only fence the member that has the instance id now
             self._check(_FENCED_INSTANCE, "joining")
         failure: Exception | None = None
         deadline = time.monotonic() + self.client.request_timeout_ms / 1000
@@ -159,7 +162,7 @@ class GroupSession:
                 self._routes.close()
                 if time.monotonic() > deadline:
                     raise Unreachable(
-                        f"the group's coordinator does not answer ({failure}).", where=self._where
+                        f"the group's coordinator does not respond ({failure}).", where=self._where
                     ) from error
                 time.sleep(self.client.retry_backoff_ms / 1000)
                 continue
@@ -197,7 +200,7 @@ class GroupSession:
         generation, strategy = int(answer.generation_id), str(answer.protocol_name or "")
         leads = answer.leader == answer.member_id
         if leads and answer.members is None:
-            raise ConnectionLost("the answer to a leader's JoinGroup has no list of members")
+            raise ConnectionLost("the leader's JoinGroup response has no list of members")
         dealt = self._deal(strategy, answer.members) if leads else {}
         shares = SyncGroupRequest.SyncGroupRequestAssignment
         synced = self._exchange(
@@ -223,9 +226,9 @@ class GroupSession:
             partitions = decode_assignment(bytes(synced.assignment or b""))
         except ValueError as error:
             raise ClusterError(
-                f"the group's leader gave out partitions that cannot be read ({error}).",
+                f"the assignment from the group's leader cannot be read ({error}).",
                 where=self._where,
-                do="Look for the member that leads the group, and its client, with "
+                do="Find the member that leads the group, and its client, with "
                 "kafka-consumer-groups.sh --describe --members.",
             ) from error
         return Joined(
@@ -237,7 +240,7 @@ class GroupSession:
         )
 
     def _deal(self, strategy: str, members: Iterable[Any]) -> dict[str, tuple[TopicPartition, ...]]:
-        """The leader's work: partitions for every member."""
+        """The leader's task: assign partitions to every member."""
         if strategy not in self.settings.strategies:
             raise ClusterError(
                 f"the broker chose the assignor {strategy or '(none)'}, which was not offered.",
@@ -257,7 +260,7 @@ class GroupSession:
         return assign(strategy, said, self._counts(topics))
 
     def _check(self, code: int, doing: str) -> None:
-        """Nothing, `_Again`, or the error that ``code`` of a join or sync means."""
+        """Raise `_Again` or the error that ``code`` of a join or sync means; nothing for 0."""
         if not code:
             return
         if code in _COORDINATOR_MOVED:
@@ -275,14 +278,14 @@ class GroupSession:
             )
         if code in _REFUSALS:
             raise GroupRefused(
-                f"the group does not take this member ({error_name(code)}):",
+                f"the group does not accept this member ({error_name(code)}):",
                 where=self._where,
                 do=_REFUSALS[code],
             )
-        raise ClusterError(f"{doing}: the broker answered {error_name(code)}.", where=self._where)
+        raise ClusterError(f"{doing}: the broker returned {error_name(code)}.", where=self._where)
 
     def _exchange(self, message: Any, versions: tuple[int, int], patience_s: float) -> Any | None:
-        """The answer to a request that may take long; None when ``stopping`` came first."""
+        """The response to a request that may take long; None if ``stopping`` came first."""
         connection = self._coordinator(self._routes)
         version = connection.api_version(message.API_KEY, *versions, message.name)
         deadline = time.monotonic() + patience_s
@@ -321,7 +324,7 @@ class GroupSession:
             self._thread.start()
 
     def _tell(self, state: MemberState, generation: int) -> None:
-        """Take what a heartbeat of ``generation`` learned, unless a newer one has begun."""
+        """Take the result of a heartbeat of ``generation``, unless a newer one has begun."""
         with self._lock:
             if generation != self._generation or self.state is MemberState.OUT:
                 return
@@ -363,8 +366,8 @@ class GroupSession:
             else:
                 routes.forget_coordinator(self.group)
                 if time.monotonic() - heard_at > session_s:
-                    # The broker counts the same silence: others have the partitions by now.
-                    log.warning("%s: no heartbeat got through for a session", self._where)
+                    # At the broker the session has expired, too: others own the partitions by now.
+                    log.warning("%s: no heartbeat succeeded for a session timeout", self._where)
                     self._tell(MemberState.LOST, generation)
         routes.close()
 
@@ -380,14 +383,15 @@ class GroupSession:
     # -- leaving ---------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """After `MemberState.LOST`: what is left of the membership goes; join again next."""
+        """Reset the membership after `MemberState.LOST`; the owner may join again."""
         with self._lock:
             self.state, self._generation = MemberState.OUT, -1
 
     def close(self, *, leave: bool) -> None:
-        """End the heartbeats. ``leave``: tell the group, so that others take over at once.
+        """Stop the heartbeats. ``leave``: leave the group, so that others take over at once.
 
-        A static member (``group.instance.id``) never leaves: it is expected back. Never raises.
+        A static member (``group.instance.id``) never leaves: it is expected to return. Never
+        raises.
         """
         self._closed.set()
         with self._lock:
@@ -403,6 +407,6 @@ class GroupSession:
             member_id=self._member_id,
             members=[rows(member_id=self._member_id, group_instance_id=None)],
         )
-        with contextlib.suppress(MirrorError, ConnectionLost):  # the session ends by itself, too
+        with contextlib.suppress(MirrorError, ConnectionLost):  # the session expires anyway
             self._coordinator(self._routes).request(message, highest=4)
         self._routes.close()

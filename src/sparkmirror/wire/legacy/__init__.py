@@ -1,1 +1,1 @@
-"""What knows old clusters: ZooKeeper and Ambari."""
+"""Sources of addresses and offsets of old clusters: ZooKeeper and Ambari."""

@@ -1,14 +1,14 @@
-"""What an Ambari server knows of a Kafka cluster: where its brokers and ZooKeeper servers are.
+"""Reads a Kafka cluster's brokers and ZooKeeper servers from an Ambari server.
 
-Four questions of its REST API, all of them reads::
+It sends four requests to its REST API, all of them reads::
 
     GET /api/v1/clusters/NAME/services/KAFKA/components/KAFKA_BROKER
     GET /api/v1/clusters/NAME/services/ZOOKEEPER/components/ZOOKEEPER_SERVER
     GET /api/v1/clusters/NAME/hosts?fields=Hosts/ip
     GET /api/v1/clusters/NAME/configurations/service_config_versions?service_name=KAFKA&…
 
-The last one tells ports, listeners, what brokers advertise and a chroot; who may not read it gets
-Kafka's usual ports. Who may not read the hosts gets names only.
+The last one returns ports, listeners, advertised listeners and a chroot. If the user may not read
+it, the ports are Kafka's defaults. If the user may not read the hosts, there are only host names.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _TIMEOUT_S = 15.0
 _ANSWER_BYTES_MAX = 16 * 1024 * 1024
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _LISTENER = re.compile(r"([A-Za-z_0-9]+)://([^:/,\s]*|\[[^\]]*\]):([0-9]{1,5})(?![0-9])")
-# Characters that mean something in a properties file, or nothing in ZooKeeper, stay out of it.
+# Only characters that ZooKeeper allows and that have no special meaning in a properties file.
 _CHROOT = re.compile(r"[A-Za-z0-9._~@+/-]*")
 BROKER_PORT, ZOOKEEPER_PORT = 9092, 2181
-# Of kafka-env, the shell script that starts a broker: lines shown, and characters of each.
+# What is shown of kafka-env, the shell script that starts a broker: lines, and characters of each.
 _ENV_LINES_MAX, _ENV_CHARS_MAX = 8, 200
 
 
 @dataclass(frozen=True, slots=True)
 class AmbariLogin:
-    """Where Ambari is and who asks. ``url``: its beginning, without ``/api``."""
+    """Address and user of Ambari. ``url``: its beginning, without ``/api``."""
 
     url: str
     user: str
@@ -57,12 +57,12 @@ class AmbariLogin:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Addresses as ``host:port``. ``listeners``: as in the brokers' settings, empty: not told.
+    """Addresses as ``host:port``. ``listeners``: as in the brokers' configs, empty: unknown.
 
-    ``stopped``: hosts whose broker is not started, as far as Ambari says so. ``broker_ips``,
-    ``zookeeper_ips``: the same by IP address; empty unless Ambari tells that of every host.
-    ``advertised``: ``advertised.listeners`` as in the settings. ``env``: lines of kafka-env about
-    it, which change the settings when a broker starts.
+    ``stopped``: hosts whose broker is not started, as far as Ambari knows. ``broker_ips``,
+    ``zookeeper_ips``: the addresses with IP addresses; empty unless Ambari has them for all hosts.
+    ``advertised``: ``advertised.listeners`` as in the configs. ``env``: lines of kafka-env about
+    it, which change the configs when a broker starts.
     """
 
     brokers: tuple[str, ...]
@@ -82,7 +82,7 @@ class Found:
 
     @property
     def zookeeper_connect_ips(self) -> str:
-        """`zookeeper_connect` by IP address; empty if that is not known."""
+        """`zookeeper_connect` with IP addresses; empty if they are unknown."""
         return ",".join(self.zookeeper_ips) + self.chroot if self.zookeeper_ips else ""
 
 
@@ -93,9 +93,9 @@ def find_cluster(
     broker_port: int | None = None,
     zookeeper_port: int | None = None,
 ) -> Found:
-    """Ask Ambari about ``cluster``. Ports None: those of its configuration, else Kafka's usual.
+    """Read ``cluster`` from Ambari. Ports None: those of its configs, else the defaults.
 
-    Raises `MirrorError`: the address or the login is wrong, there is no such cluster or service.
+    Raises `MirrorError` for a wrong address or login, and for an unknown cluster or service.
     """
     server = _Server(login)
     base = f"/api/v1/clusters/{urllib.parse.quote(cluster, safe='')}"
@@ -111,7 +111,7 @@ def find_cluster(
     except ClusterError as error:
         if isinstance(error, Denied | Unreachable):
             raise
-        keepers = {}  # a cluster of its own without ZooKeeper (KRaft)
+        keepers = {}  # a cluster without ZooKeeper (KRaft)
     types = _settings(server, base)
     settings = types.get("kafka-broker", {})
     ips = _ips(server, f"{base}/hosts?fields=Hosts/ip", where)
@@ -120,7 +120,7 @@ def find_cluster(
     known, _, chroot = settings.get("zookeeper.connect", "").partition("/")
     if not _CHROOT.fullmatch(chroot):
         raise ClusterError(
-            f"the chroot {chroot[:100]!a} in zookeeper.connect is no path of ZooKeeper.",
+            f"the chroot {chroot[:100]!a} in zookeeper.connect is not a ZooKeeper path.",
             where=where,
             do="Check zookeeper.connect of the brokers in Ambari.",
         )
@@ -139,28 +139,28 @@ def find_cluster(
 
 
 def parse_hosts(answer: Any, where: str) -> dict[str, str]:
-    """Host names, sorted, and the states of their components (empty: not told). Pure.
+    """{host name: state of its component, empty if unknown}, sorted. Pure.
 
-    Raises `ClusterError` for an answer of another shape and for one without hosts.
+    Raises `ClusterError` for a response of another form, or without hosts.
     """
     try:
         roles = [component["HostRoles"] for component in answer["host_components"]]
         hosts = {str(role["host_name"]): str(role.get("state") or "") for role in roles}
     except (KeyError, TypeError, AttributeError) as error:
         raise ClusterError(
-            "the answer has no host_components with HostRoles/host_name.",
+            "the response has no host_components with HostRoles/host_name.",
             where=where,
             do="Check that --url is Ambari's address.",
         ) from error
     wrong = [host for host in hosts if not _HOST.fullmatch(host)]
     if wrong or not hosts:
-        what = f"{wrong[0]!r} is no host name" if wrong else "the component is on no host"
+        what = f"{wrong[0]!r} is not a host name" if wrong else "the component is on no host"
         raise ClusterError(f"{what}.", where=where, do="Check the cluster in Ambari.")
     return dict(sorted(hosts.items()))
 
 
 def _settings(server: _Server, base: str) -> dict[str, dict[str, str]]:
-    """The current settings of Kafka by type; none when this user may not read them."""
+    """The current configs of Kafka by type; empty if this user may not read them."""
     query = "?service_name=KAFKA&is_current=true"
     found: dict[str, dict[str, str]] = {}
     try:
@@ -175,7 +175,7 @@ def _settings(server: _Server, base: str) -> dict[str, dict[str, str]]:
 
 
 def _ips(server: _Server, path: str, where: str) -> dict[str, str]:
-    """IP addresses by host name, as far as Ambari tells them to this user."""
+    """IP addresses by host name, as far as this user may read them."""
     found: dict[str, str] = {}
     try:
         for item in server.get(path, where)["items"]:
@@ -189,7 +189,7 @@ def _ips(server: _Server, path: str, where: str) -> dict[str, str]:
 
 
 def _by_ip(hosts: Mapping[str, str], ips: Mapping[str, str], port: int) -> tuple[str, ...]:
-    """``address:port`` of each host; none unless all are known."""
+    """``address:port`` of each host; empty unless all are known."""
     if not all(host in ips for host in hosts):
         return ()
     return tuple(f"{ips[host]}:{port}" for host in hosts)
@@ -214,7 +214,7 @@ def _first_port(servers: str) -> int | None:
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect to another server: the password would go along."""
+    """Follows no redirect to another server, because the password would be sent to it."""
 
     def redirect_request(
         self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
@@ -247,7 +247,8 @@ class _Server:
                 where="--ca-file",
                 do="Name a file with certificates in PEM format.",
             ) from error
-        # On by default from Python 3.13 on: refuses the certificates of many private authorities.
+        # Python 3.13 and newer set this by default. It refuses the certificates of many private
+        # authorities.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         self._opener = urllib.request.build_opener(
             _SameHost, urllib.request.HTTPSHandler(context=context)
@@ -269,7 +270,7 @@ class _Server:
             ) from error
         except (ValueError, RecursionError) as error:
             raise ClusterError(
-                "the answer is not JSON.", where=where, do="Check that --url is Ambari's address."
+                "the response is not JSON.", where=where, do="Check that --url is Ambari's address."
             ) from error
 
 
@@ -290,8 +291,8 @@ def _http_error(error: urllib.error.HTTPError, where: str) -> ClusterError:
         return ClusterError(
             f"it redirects to {urllib.parse.urlsplit(error.url).netloc}.",
             where=where,
-            do="Give that address with --url: the password is not sent on by itself.",
+            do="Give that address with --url: the password is not sent to another server.",
         )
     return ClusterError(
-        f"the server answers HTTP {error.code}.", where=where, do="See Ambari's log."
+        f"the server returned HTTP {error.code}.", where=where, do="See Ambari's log."
     )

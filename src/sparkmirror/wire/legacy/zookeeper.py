@@ -1,9 +1,9 @@
-"""What a ZooKeeper of an old cluster knows: where its brokers are, and old groups' offsets.
+"""Reads the broker addresses and the old groups' offsets of a cluster from its ZooKeeper.
 
-Kafka kept both there up to 3.x: brokers under ``/brokers/ids`` (JSON since 0.8; 0.7 wrote
-``creator:host:port``), offsets of the old consumer under ``/consumers/GROUP/offsets/TOPIC/N`` as
-decimal numbers, each the next offset to read, and under ``/consumers/GROUP/owners/TOPIC/N`` the
-consumer thread that has a partition, for as long as it lives. Nothing is ever written.
+Up to 3.x, brokers register under ``/brokers/ids`` (JSON since 0.8; 0.7 wrote
+``creator:host:port``). The old consumer commits offsets under ``/consumers/GROUP/offsets/TOPIC/N``
+as decimal numbers, each the next offset to read. ``/consumers/GROUP/owners/TOPIC/N`` is an
+ephemeral node with the consumer thread that owns a partition. Nothing is ever written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SESSION_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ZookeeperGroup:
-    """An old consumer group. ``offsets``: next offset per partition; ``owners``: who reads it."""
+    """An old consumer group. ``offsets``: next offset, ``owners``: thread id, per partition."""
 
     offsets: dict[TopicPartition, int]
     owners: dict[TopicPartition, str]
@@ -46,7 +46,8 @@ def find_brokers(connect: str, protocol: str = "PLAINTEXT") -> tuple[str, ...]:
     """``host:port`` of the listener with security ``protocol`` of every live broker.
 
     ``connect``: as in ``zookeeper.connect``, ``host:port,host:port/chroot``. Raises `Unreachable`
-    when ZooKeeper does not answer, `ClusterError` when no broker with such a listener is there.
+    when ZooKeeper does not respond, `ClusterError` when no live broker has such a listener, and
+    `ConfigError` for a malformed ``connect``.
     """
     where = f"ZooKeeper {connect}"
     with _session(connect) as session:
@@ -75,9 +76,9 @@ def find_brokers(connect: str, protocol: str = "PLAINTEXT") -> tuple[str, ...]:
 
 
 def parse_registration(data: bytes, protocol: str) -> str:
-    """``host:port`` out of one broker's registration, ``""`` if it has no such listener. Pure.
+    """``host:port`` from one broker's registration, ``""`` if it has no such listener. Pure.
 
-    Whatever else stands there is none: who may write to ZooKeeper must not stop a command by it.
+    Malformed data counts as no listener: a writer to ZooKeeper must not be able to stop a command.
     """
     text = data.decode("utf-8", "replace").strip()
     if not text.startswith("{"):
@@ -101,7 +102,7 @@ def parse_registration(data: bytes, protocol: str) -> str:
 
 
 def _address(text: str) -> str:
-    """``text`` if it is ``host:port``, else nothing."""
+    """``text`` if it is ``host:port``, else ``""``."""
     match = _ADDRESS.fullmatch(text)
     return text if match and 0 < int(match[1]) < 65_536 else ""
 
@@ -111,7 +112,7 @@ def group_offsets(
 ) -> dict[TopicPartition, int]:
     """Next offset per partition that the old consumers of ``group`` committed in ZooKeeper.
 
-    Partitions without one are missing. Raises `Unreachable`.
+    Partitions without one are missing. Raises `Unreachable`, `ConfigError`.
     """
     offsets: dict[TopicPartition, int] = {}
     with _session(connect) as session:
@@ -124,9 +125,9 @@ def group_offsets(
 
 
 def read_group(connect: str, group: str) -> ZookeeperGroup:
-    """All that ZooKeeper knows of an old consumer group; nothing for one that it does not know.
+    """Offsets and owners of an old consumer group; empty for an unknown one.
 
-    Raises `Unreachable`.
+    Raises `Unreachable`, `ConfigError`.
     """
     with _session(connect) as session:
         offsets = {
@@ -139,7 +140,7 @@ def read_group(connect: str, group: str) -> ZookeeperGroup:
 
 
 def _per_partition(session: Any, path: str) -> Iterator[tuple[TopicPartition, str]]:
-    """What stands under ``path/TOPIC/N``; 0.7's ``BROKER-N``, which named brokers, is no number."""
+    """The texts under ``path/TOPIC/N``; skips names like 0.7's ``BROKER-N``, which name brokers."""
     for topic in _children(session, path):
         for name in _children(session, f"{path}/{topic}"):
             text = _text(session, f"{path}/{topic}/{name}")
@@ -163,15 +164,15 @@ def _text(session: Any, path: str) -> str:
 
 
 def _offset(text: str) -> int | None:
-    """A decimal number that fits 64 bits; None for all else."""
+    """A decimal number that fits 64 bits; otherwise None."""
     offset = int(text) if _OFFSET.fullmatch(text) else -1
     return offset if 0 <= offset < 1 << 63 else None
 
 
 @contextlib.contextmanager
 def _session(connect: str) -> Iterator[Any]:
-    """A read-only session; what ZooKeeper or the network raises leaves as a `MirrorError`."""
-    # kazoo logs each refused connection as a warning; the error below says as much.
+    """A read-only session; errors of ZooKeeper and the network become `MirrorError`s."""
+    # kazoo logs each refused connection as a warning; the error below says the same.
     logging.getLogger("kazoo").setLevel(logging.ERROR)
     logging.getLogger("kazoo.client").setLevel(logging.CRITICAL)
     where = f"ZooKeeper {connect}"
@@ -184,7 +185,7 @@ def _session(connect: str) -> Iterator[Any]:
             do="Write zookeeper.connect=host:port[,host:port…][/chroot].",
         ) from error
     try:
-        with warnings.catch_warnings():  # of a chroot that is not there: the error says so
+        with warnings.catch_warnings():  # about a missing chroot: the error says so, too
             warnings.simplefilter("ignore", UserWarning)
             client.start(timeout=_CONNECT_TIMEOUT_S)
         yield client

@@ -1,1 +1,1 @@
-"""Sockets: connections, frames, and limits for what is read from them."""
+"""Sockets: connections, frames, and limits on what is read from them."""

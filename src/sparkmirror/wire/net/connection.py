@@ -1,7 +1,7 @@
 """One blocking TCP connection to one broker: connecting, versions, login, small requests.
 
-Small requests go through kafka-python's message classes (`Connection.request`). Fetch and Produce
-write and read their own frames (`framing`), because they carry the data.
+Small requests use kafka-python's message classes (`Connection.request`). Fetch and Produce carry
+the data, so they write and read their own frames (`framing`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CORRELATION = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 _HANDSHAKE_FRAME_BYTES_MAX = 1 << 20
 _SASL_AUTHENTICATE = 36
-# Of requests that are sent before the first of them is answered; any socket's buffers hold that.
+# Pipelined requests, before the first response: the buffers of any socket hold this much.
 _AHEAD_BYTES_MAX = 16 << 10
 # Part of a session's life after which a client logs in again (KIP-368, as Java's clients do).
 _LOGIN_AGAIN = (0.85, 0.95)
@@ -48,10 +48,10 @@ guard_decoding()
 
 
 class Connection(FramedSocket):
-    """A connected, version-checked socket to one broker, secured as the client says.
+    """A connection to one broker, with TLS and login as the client's settings say.
 
-    Raises `ClusterError` while connecting (`Unreachable`, `NotKafka`, `Unsupported`, `Denied`),
-    `ConnectionLost` afterwards. ``round_trip_s``: what the first answer took.
+    Connecting raises `ClusterError` (`Unreachable`, `NotKafka`, `Unsupported`, `Denied`); later
+    calls raise `ConnectionLost`. ``round_trip_s``: how long the first response took.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class Connection(FramedSocket):
                 self._login = login_for(client)
             self._use(self._connect(send_buffer_bytes, receive_buffer_bytes))
         except ConfigError as error:
-            # A store or keytab may be replaced at this moment: to be tried again, like the rest.
+            # A store or keytab may be replaced at this moment: retried like other cluster errors.
             raise ClusterError(error.what, where=error.where, do=error.do) from error
         try:
-            # A broker that hangs still gets its connections accepted by its kernel, so the first
-            # answer has no more time than connecting has.
+            # The kernel accepts connections even for a broker that hangs. So the first response
+            # gets only as much time as connecting.
             self.socket.settimeout(min(client.connect_timeout_ms, client.request_timeout_ms) / 1000)
             asked_at = time.monotonic()
             self._versions = self._handshake()
@@ -107,7 +107,7 @@ class Connection(FramedSocket):
                 where=where,
                 do="Check the name, or the broker's advertised.listeners.",
             ) from error
-        except UnicodeError as error:  # no name at all: a label is empty or too long
+        except UnicodeError as error:  # not a host name: a label is empty or too long
             raise Unreachable(
                 f"the host name does not resolve ({error}).",
                 where=where,
@@ -134,14 +134,14 @@ class Connection(FramedSocket):
         return sock
 
     def _handshake(self) -> dict[int, tuple[int, int]]:
-        """Ask for API versions (v0, which every broker since 0.10 answers)."""
+        """Request the API versions (v0, which every broker from 0.10 on supports)."""
         where = f"cluster {self.client.alias}, {self.host}:{self.port}"
         try:
             correlation = self.send_message(ApiVersionsRequest(), 0)
             size = self._receive_size()
             if not 0 < size <= _HANDSHAKE_FRAME_BYTES_MAX:
                 raise NotKafka(
-                    "something answers there that does not speak Kafka's protocol.",
+                    "the server at this address does not speak Kafka's protocol.",
                     where=where,
                     do="Check the port and the listener's security protocol.",
                 )
@@ -151,12 +151,13 @@ class Connection(FramedSocket):
             if isinstance(error.__cause__, ssl.SSLError):
                 from sparkmirror.wire.security.tls import handshake_error  # noqa: PLC0415
 
-                # With TLS 1.3 the broker's opinion of our certificate comes after the handshake.
+                # With TLS 1.3 the broker rejects our certificate only after the handshake.
                 raise handshake_error(error.__cause__, where) from error
             raise NotKafka(
                 f"the connection was accepted, but no Kafka broker answered ({error}).",
                 where=where,
-                do="Check the port and the listener's security protocol (a TLS listener hangs up).",
+                do="Check the port and the listener's security protocol (a TLS listener closes the "
+                "connection).",
             ) from error
         try:
             if _CORRELATION.unpack_from(frame)[0] != correlation:
@@ -164,7 +165,7 @@ class Connection(FramedSocket):
             response = ApiVersionsResponse.decode(bytes(frame[4:]), version=0)
         except (ValueError, struct.error, IndexError, KeyError) as error:
             raise NotKafka(
-                "something answers there that does not speak Kafka's protocol.",
+                "the server at this address does not speak Kafka's protocol.",
                 where=where,
                 do="Check the port and the listener's security protocol.",
             ) from error
@@ -184,12 +185,12 @@ class Connection(FramedSocket):
         try:
             lifetime_ms = authenticate(self._login, exchange, self.host, where)
         except ConnectionLost as error:
-            # It may only be going down, so this is no refusal: it is tried again.
+            # The broker may be shutting down: this counts as unreachable and is retried.
             raise Unreachable(
-                f"the broker hung up during the login with {self._login.name} ({error}).",
+                f"the broker closed the connection during the {self._login.name} login ({error}).",
                 where=where,
-                do="Check the sasl.* settings and the broker's log (before Kafka 1.0, hanging up "
-                "is how a broker refuses credentials).",
+                do="Check the sasl.* settings and the broker's log (before Kafka 1.0, a broker "
+                "refuses credentials in this way).",
             ) from error
         share = random.uniform(*_LOGIN_AGAIN)  # noqa: S311  (spreads load, guards nothing)
         self._login_at = began + lifetime_ms / 1000 * share if lifetime_ms else math.inf
@@ -214,16 +215,16 @@ class Connection(FramedSocket):
             return b""
         size = self._receive_size()
         if not 0 <= size <= _HANDSHAKE_FRAME_BYTES_MAX:
-            raise ConnectionLost(f"{self.host}:{self.port}: nonsense frame of {size} bytes")
+            raise ConnectionLost(f"{self.host}:{self.port}: invalid frame size ({size} bytes)")
         view = memoryview(bytearray(size))
         self._receive_into(view)
         return bytes(view)
 
     def ready_to_send(self, *, idle: bool) -> bool:
-        """Whether a request may go out now; logs in again when the session is about to end.
+        """Whether a request may be sent now; logs in again before the session ends (KIP-368).
 
-        ``idle``: no answer is outstanding. When one is and a login is due, the caller has to
-        receive first. Raises `ConnectionLost` when the login fails.
+        ``idle``: no response is outstanding. If one is and a login is due, the caller must receive
+        it first. Raises `ConnectionLost` when the login fails.
         """
         if time.monotonic() < self._login_at:
             return True
@@ -237,7 +238,7 @@ class Connection(FramedSocket):
 
     @property
     def api_versions(self) -> dict[int, tuple[int, int]]:
-        """API versions that the broker offers (key: lowest, highest)."""
+        """API versions that the broker offers: {key: (lowest, highest)}."""
         return dict(self._versions)
 
     def api_version(self, api_key: int, lowest: int, highest: int, name: str) -> int:
@@ -259,7 +260,7 @@ class Connection(FramedSocket):
     # -- requests --------------------------------------------------------------------------
 
     def header(self, api_key: int, api_version: int) -> tuple[int, bytes]:
-        """(correlation id, non-flexible request header bytes without the frame size)."""
+        """(correlation id, bytes of the non-flexible request header without the frame size)."""
         correlation = next(self._correlation)
         head = _HEADER.pack(api_key, api_version, correlation, len(self._client_id))
         return correlation, head + self._client_id
@@ -283,7 +284,7 @@ class Connection(FramedSocket):
             raise ConnectionLost(f"{self.host}:{self.port}: {error or 'timed out'}") from error
 
     def request(self, message: Any, *, lowest: int = 0, highest: int = 1 << 15) -> Any:
-        """Send a kafka-python request and wait for its answer. Only with nothing in flight.
+        """Send a kafka-python request and wait for its response. Nothing else may be in flight.
 
         Returns kafka-python's response object. Raises `ConnectionLost`, `Unsupported`.
         """
@@ -291,9 +292,9 @@ class Connection(FramedSocket):
         return self._ask(message, lowest=lowest, highest=highest)
 
     def request_all(self, asked: Iterable[tuple[Any, int, int]]) -> list[Any]:
-        """`request` of several messages, each with its lowest and highest version, in order.
+        """`request` for several (message, lowest version, highest version); responses in order.
 
-        Small ones are sent before the first is answered: over a long link that is one wait.
+        Small requests are pipelined, so over a long link they take one round trip together.
         """
         self.ready_to_send(idle=True)
         versions = [(one, self._version(one, lowest, highest)) for one, lowest, highest in asked]
@@ -303,7 +304,7 @@ class Connection(FramedSocket):
         for message, version in versions:
             correlation, frame = self._encoded(message, version)
             if bytes_ahead + len(frame) > _AHEAD_BYTES_MAX:
-                # A broker that cannot get rid of its answers reads no further request.
+                # A broker whose responses are not read stops reading requests.
                 answers += [self.finish(*one) for one in waiting]
                 waiting.clear()
                 bytes_ahead = 0
@@ -322,25 +323,25 @@ class Connection(FramedSocket):
         )
 
     def begin(self, message: Any, version: int) -> int:
-        """Send a kafka-python request whose answer may take long (`readable`, then `finish`).
+        """Send a kafka-python request whose response may take long; returns its correlation id.
 
-        Returns its correlation id. Only with nothing in flight.
+        Wait with `readable`, then call `finish`. Nothing else may be in flight.
         """
         self.ready_to_send(idle=True)
         return self.send_message(message, version)
 
     def finish(self, message: Any, version: int, correlation: int) -> Any:
-        """The answer to ``message``. Raises `ConnectionLost`."""
+        """The response to ``message``. Raises `ConnectionLost`."""
         frame = self.receive_frame()
         if _CORRELATION.unpack_from(frame)[0] != correlation:
             self.close()
-            raise ConnectionLost(f"{self.host}:{self.port}: answer to another request")
+            raise ConnectionLost(f"{self.host}:{self.port}: a response to another request")
         try:
             return _response_class(message).decode(bytes(frame), version=version, header=True)
         except UNREADABLE as error:
             self.close()
             raise ConnectionLost(
-                f"{self.host}:{self.port}: the answer to {message.name} cannot be read ({error})"
+                f"{self.host}:{self.port}: the response to {message.name} cannot be read ({error})"
             ) from error
 
 
@@ -351,7 +352,7 @@ def _response_class(message: Any) -> Any:
 
 
 def connect_any(addresses: Iterable[tuple[str, int]], client: ClusterClient) -> Connection:
-    """The first of ``addresses`` that answers. Raises the last `ClusterError`."""
+    """A connection to the first of ``addresses`` that responds. Raises the last `ClusterError`."""
     failure: ClusterError | None = None
     for host, port in addresses:
         try:

@@ -1,6 +1,6 @@
-"""Frames on one socket: a size, then so many bytes, sent and received without copies.
+"""Length-prefixed frames on one socket, sent and received without copies.
 
-Raises `ConnectionLost` for whatever goes wrong on the way.
+Every failure of the connection raises `ConnectionLost`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ __all__ = ["ConnectionLost", "FrameBuffer", "FramedSocket", "ReceiveBuffer"]
 _SIZE = struct.Struct(">i")
 # Linux refuses more than 1,024 pieces in one sendmsg call.
 _IOV_MAX = 1024
-# A Fetch answer is at most one batch larger than what was asked for, and larger batches are refused
-# anyway; any other answer is small. What is above these is not Kafka.
+# A Fetch response exceeds the requested size by one batch at most, and larger batches are refused
+# anyway. All other responses are small. A larger frame is not Kafka's protocol.
 FETCH_FRAME_BYTES_MAX = BATCH_BYTES_MAX + (64 << 20)
 ANSWER_FRAME_BYTES_MAX = FRAME_BYTES_MAX
-# TLS copies what it sends anyway; small parts are joined so that each does not become a record.
+# TLS copies what it sends in any case. Small parts are joined, so that they share a TLS record.
 _TLS_JOIN_BYTES = 256 * 1024
-# What one call takes in of the answers that have come: each is some 50 bytes per partition.
+# How much one call reads of the responses that have arrived: some 50 bytes per partition each.
 _AHEAD_BYTES = 16 * 1024
-# How long a large answer that has begun may pause, and how long it may take in all, before others
-# are served meanwhile. A near broker's comes whole within it.
+# How long a response that has begun may pause, and how long it may take in total, before others are
+# served meanwhile. The whole response of a near broker arrives in this time.
 _PAUSE_S = 0.002
 _WHOLE_S = 0.02
 
@@ -42,21 +42,21 @@ Buffer = bytes | bytearray | memoryview
 
 
 class ConnectionLost(Exception):
-    """The connection broke or timed out; what was in flight on it has an unknown outcome."""
+    """The connection broke or timed out; requests in flight on it have an unknown outcome."""
 
 
 class FrameBuffer(Protocol):
-    """Where a response goes."""
+    """Provides the memory for a response."""
 
     def view(self, size: int) -> memoryview:
         """A writable view of exactly ``size`` bytes."""
 
 
 class ReceiveBuffer:
-    """One growing buffer that is written again and again.
+    """One growing buffer that is reused for all responses.
 
-    Fresh buffers would be zeroed and paged in for every response; one that is kept stays warm.
-    What a caller keeps of a frame it must have passed on before it receives the next one.
+    A new buffer would be zeroed and paged in for every response. The caller must be done with a
+    frame, or have copied it, before it receives the next one.
     """
 
     def __init__(self, size: int = 1 << 20) -> None:
@@ -71,12 +71,13 @@ class ReceiveBuffer:
         return self._view[:size]
 
 
-# A connection that was used since then is sent on without a look: brokers wait for minutes.
+# A connection that was used more recently is not checked before a send: brokers close idle ones
+# only after minutes.
 _IDLE_S = 1.0
 
 
 class FramedSocket:
-    """What travels on the socket to ``host:port``, plaintext or TLS. One owner, no threads."""
+    """Frames on the socket to ``host:port``, plaintext or TLS. One owner, no threads."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
@@ -85,12 +86,12 @@ class FramedSocket:
         self._tls = False
         self._pollers: list[Poller[Any]] = []
         self._size_buffer = memoryview(bytearray(4))
-        self._ahead = b""  # read by `receive_ahead`, not handed out yet
+        self._ahead = b""  # read by `receive_ahead`, not returned yet
         self._unsent: deque[Buffer] = deque()
         self._told_unsent = False
         self._size = -1  # of the frame that `receive_available` has begun
-        self._arrived = 0  # how much of it, or of the size before it, is there
-        self._parked = memoryview(b"")  # its bytes; kept for the next one
+        self._arrived = 0  # how many bytes of it, or of its size, have arrived
+        self._parked = memoryview(b"")  # these bytes; the memory is reused
 
     def _use(self, connected: socket.socket) -> None:
         self.socket: socket.socket = connected
@@ -99,7 +100,7 @@ class FramedSocket:
     # -- sending ---------------------------------------------------------------------------
 
     def send_frame(self, parts: Sequence[Buffer], size: int) -> None:
-        """Write one frame: the 4-byte ``size``, then ``parts`` without copying them."""
+        """Send one frame: the 4-byte ``size``, then ``parts`` without copying them."""
         self.last_used = time.monotonic()
         try:
             self._send_parts([_SIZE.pack(size), *parts], _SIZE.size + size)
@@ -107,11 +108,10 @@ class FramedSocket:
             raise self._broken(error) from error
 
     def begin_frame(self, parts: Sequence[Buffer], size: int) -> None:
-        """`send_frame`, as far as the socket takes it at once: a broker that takes nothing keeps
-        nobody waiting.
+        """`send_frame`, as far as the socket accepts it at once. So a slow broker blocks nobody.
 
-        While there is `unsent` rest, nothing else may be sent. A poller that watches the socket
-        tells when it takes more: `go_on_sending`.
+        While a rest is `unsent`, nothing else may be sent. A poller that watches the socket reports
+        when it is writable: then call `go_on_sending`.
         """
         self.last_used = time.monotonic()
         whole = [_SIZE.pack(size), *parts]
@@ -124,7 +124,7 @@ class FramedSocket:
         return bool(self._unsent)
 
     def go_on_sending(self) -> bool:
-        """Send what is `unsent`, as far as the socket takes it at once; whether that was all."""
+        """Send the `unsent` rest, as far as the socket accepts it at once; whether that was all."""
         try:
             while self._unsent:
                 sent = self._send_some()
@@ -143,12 +143,12 @@ class FramedSocket:
         return not self._unsent
 
     def copy_unsent(self) -> None:
-        """Keep the `unsent` rest in memory of its own, whosever it was in before."""
+        """Copy the `unsent` rest, to free the memory that it was in."""
         self._unsent = deque(bytes(part) for part in self._unsent)
 
     def _send_some(self) -> int:
         if not self._tls:
-            # A socket with a timeout waits before it sends, its descriptor does not.
+            # A socket with a timeout waits before it sends; its descriptor does not.
             return os.writev(self.socket.fileno(), list(islice(self._unsent, _IOV_MAX)))
         timeout_s = self.socket.gettimeout()
         self.socket.settimeout(0.0)
@@ -209,7 +209,7 @@ class FramedSocket:
         return size
 
     def receive_frame(self) -> memoryview:
-        """One whole small frame without its size; waits for it.
+        """Wait for one whole small frame; returns it without its size.
 
         The first four bytes are the correlation id.
         """
@@ -222,14 +222,14 @@ class FramedSocket:
 
     def _check(self, size: int, size_max: int) -> None:
         if not 4 <= size <= size_max:
-            raise ConnectionLost(f"{self.host}:{self.port}: nonsense frame of {size} bytes")
+            raise ConnectionLost(f"{self.host}:{self.port}: invalid frame size ({size} bytes)")
 
     def receive_available(self, buffer: FrameBuffer) -> memoryview | None:
-        """An answer to Fetch, into ``buffer``; None while it has not come whole.
+        """A Fetch response in ``buffer``; None while it is incomplete.
 
-        A broker that stops in the middle of an answer costs the caller `_WHOLE_S` at most. What has
-        come by then is kept apart, so that ``buffer`` is free for the answers of others, and later
-        calls add to it without waiting.
+        A broker that stops in the middle of a response delays the caller by `_WHOLE_S` at most.
+        The part that has arrived is then copied, so that ``buffer`` is free for other responses.
+        Later calls add to it without waiting.
         """
         self.last_used = time.monotonic()
         if self._size < 0:
@@ -257,7 +257,7 @@ class FramedSocket:
         return view
 
     def _receive_together(self, view: memoryview) -> int:
-        """What comes without a pause."""
+        """Receive until there is a pause, or `_WHOLE_S` is over; returns the number of bytes."""
         ends = time.monotonic() + _WHOLE_S
         arrived = self._receive_now(view)
         while arrived < len(view) and time.monotonic() < ends:
@@ -267,7 +267,7 @@ class FramedSocket:
         return arrived
 
     def _receive_now(self, view: memoryview) -> int:
-        """How much of ``view`` could be filled with what is there."""
+        """Fill ``view`` with what has arrived; returns the number of bytes."""
         arrived = min(len(view), len(self._ahead))
         if arrived:
             view[:arrived] = self._ahead[:arrived]
@@ -277,7 +277,7 @@ class FramedSocket:
             if self._tls:
                 self.socket.settimeout(0.0)
             while arrived < len(view):
-                # A socket with a timeout waits before it receives, its descriptor does not.
+                # A socket with a timeout waits before it receives; its descriptor does not.
                 count = (
                     self.socket.recv_into(view[arrived:])
                     if self._tls
@@ -287,7 +287,7 @@ class FramedSocket:
                     raise self._closed()
                 arrived += count
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            pass  # that is all for now
+            pass  # nothing more has arrived
         except OSError as error:
             raise self._broken(error) from error
         finally:
@@ -296,9 +296,9 @@ class FramedSocket:
         return arrived
 
     def receive_ahead(self) -> memoryview:
-        """`receive_frame` for small answers that come close behind each other.
+        """`receive_frame` for small responses that arrive in quick succession.
 
-        One call reads all that are there; `has_ahead` tells whether the next one is among them.
+        One call reads all that have arrived; `has_ahead` tells whether the next one is among them.
         """
         while len(self._ahead) < _SIZE.size:
             try:
@@ -311,48 +311,49 @@ class FramedSocket:
         size: int = _SIZE.unpack_from(self._ahead)[0]
         end = _SIZE.size + size
         if size < 4 or end > len(self._ahead):
-            return self.receive_frame()  # the rest is on its way
+            return self.receive_frame()  # it waits for the rest, or refuses the size
         view = memoryview(self._ahead)[_SIZE.size : end]
         self._ahead = self._ahead[end:]
         self.last_used = time.monotonic()
         return view
 
     def has_ahead(self) -> bool:
-        """True when `receive_ahead` has a response, or part of one that TLS holds back."""
+        """Whether `receive_ahead` has a whole response, or TLS has decrypted more data."""
         ahead = self._ahead
         if len(ahead) >= _SIZE.size and len(ahead) >= _SIZE.size + _SIZE.unpack_from(ahead)[0]:
             return True
         return isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
 
     def readable(self, timeout_s: float = 0.0) -> bool:
-        """True when a response (or the end of the connection) is waiting."""
-        # What was read, or what TLS has decrypted already, no longer shows at the socket.
+        """Whether a response, or the end of the connection, arrives within ``timeout_s``."""
+        # Data that was read ahead, or that TLS has decrypted, does not make the socket readable.
         if self.has_ahead():
             return True
         return bool(readable([self.socket.fileno()], timeout_s))
 
     def watched_by(self, poller: Poller[Any]) -> None:
-        """Have ``poller`` tell when there is something to read, until the socket is closed."""
+        """Register with ``poller`` for reading, until the socket is closed."""
         if self not in poller:
             self._pollers.append(poller)
             poller.add(self, self.socket.fileno())
 
     def ended_idle(self) -> bool:
-        """Whether the broker has closed a connection on which no answer is due, and which has
-        been idle for so long that it may have. Never raises.
+        """Whether the broker has closed an idle connection, on which no response is due.
+
+        Recently used connections are not checked (`_IDLE_S`). Never raises.
         """
         return time.monotonic() - self.last_used > _IDLE_S and self.hung_up()
 
     def hung_up(self) -> bool:
-        """Whether a readable connection on which no answer is due has ended.
+        """Whether a connection on which no response is due has ended.
 
-        What TLS says by itself (new session tickets, say) is taken in. Never raises.
+        It reads what TLS sends unasked (new session tickets, for example). Never raises.
         """
         try:
             timeout_s = self.socket.gettimeout()
             self.socket.settimeout(0.0)
             try:
-                self.socket.recv(1)  # nobody asked for it: an end, or what is not Kafka
+                self.socket.recv(1)  # the end, or data that Kafka would not send
             finally:
                 self.socket.settimeout(timeout_s)
         except (BlockingIOError, ssl.SSLWantReadError):
@@ -370,7 +371,7 @@ class FramedSocket:
 
 
 def _joined(parts: Iterable[Buffer]) -> Iterator[Buffer]:
-    """The same bytes in fewer parts: TLS makes at least one record of each."""
+    """The same bytes in fewer parts, because TLS makes at least one record of each part."""
     joined = bytearray()
     for part in parts:
         if len(joined) + len(part) > _TLS_JOIN_BYTES and joined:

@@ -1,19 +1,18 @@
-"""Bounds for what kafka-python reads from brokers, which are not trusted with memory or time.
+"""Limits on what kafka-python reads from brokers, which are not trusted with memory or CPU time.
 
-kafka-python compiles a decoder per message. Four of its pieces believe what they read, and one
-leaves something behind:
+kafka-python compiles a decoder per message. Five of its parts need other code:
 
-* a number of variable length may go on for ever, and each further byte costs more than the last;
-* a structure with tags copies the rest of the answer, so an answer full of them costs its square;
-* a receive goes on while data comes, and an answer that does not fit leaves a connection that
-  waits, because only some errors end it;
-* record batches are unpacked without a limit, and only by packages that are not installed (and one
-  that cannot be read hides all behind it, see `passing_over`);
-* the socket of a connection that does not come about stays open for as long as its error is kept.
+* a varint has no maximum length, and each further byte costs more than the one before;
+* a structure with tags copies the rest of the response, so many of them take quadratic time;
+* a receive continues as long as data arrives, and a response that cannot be read may leave a
+  connection that waits, because only some errors close it;
+* record batches are decompressed without a limit, and only by packages that are not installed. A
+  batch that cannot be read hides all batches after it (see `passing_over`);
+* the socket of a connection attempt that fails stays open as long as its error is referenced.
 
-`guard_decoding` and `guard_receiving` put other pieces in their place. What remains is bounded by
-the size of an answer: each element takes a byte at least, and becomes an object of some hundred.
-Only kafka-python's private parts can be replaced so;
+`guard_decoding` and `guard_receiving` replace these parts. The rest is limited by the size of a
+response: each element takes at least one byte, and becomes an object of some hundred bytes.
+The replaced parts are private to kafka-python;
 `tests/unit/wire/net/test_kafka_python_limits.py` fails when a release of it has others.
 """
 
@@ -38,7 +37,7 @@ __all__ = ["FRAME_BYTES_MAX", "UNREADABLE", "guard_decoding", "guard_receiving",
 
 log = logging.getLogger(__name__)
 
-# A Metadata answer of a million partitions is smaller, and so is what Fetch is asked for.
+# A Metadata response for a million partitions is smaller, and so are the driver's Fetch responses.
 FRAME_BYTES_MAX = 64 << 20
 _RECEIVED_AT_ONCE_MAX = 4 << 20
 _RECEIVE_BYTES = 64 << 10
@@ -47,7 +46,7 @@ _VARINT_BYTES_MAX = 5
 _UNPACKED_BYTES_MAX = 32 << 20
 _passing = threading.local()
 
-# What kafka-python raises for bytes that are no answer of the kind.
+# What kafka-python raises for bytes that are not a response of the expected kind.
 UNREADABLE = (
     *(ValueError, struct.error, IndexError, KeyError, TypeError, AttributeError),
     *(OverflowError, MemoryError, EOFError, AssertionError),
@@ -58,13 +57,13 @@ UNREADABLE = (
 
 
 def guard_decoding() -> None:
-    """Have the decoders that are compiled from now on check what they read. Idempotent."""
+    """Make decoders that are compiled from now on check what they read. Idempotent."""
     UnsignedVarInt32.emit_decode_from = staticmethod(_emit_varint)
     StructField._emit_tagged_decode = _emit_tags
 
 
 def _emit_varint(ctx: Any, name: str, indent: str) -> None:
-    """Code that reads a number at ``pos``; one byte, the usual case, without a call."""
+    """Emit code that reads a varint at ``pos``; the usual single byte needs no call."""
     ctx.globs["_varint"] = _varint
     ctx.emit(indent, f"{name} = data[pos]")
     ctx.emit(indent, f"if {name} < 128: pos += 1")
@@ -82,7 +81,7 @@ def _varint(data: memoryview, pos: int) -> tuple[int, int]:
 
 
 def _emit_tags(self: Any, ctx: Any, name: str, indent: str, version: int) -> None:
-    """Code that reads the tags of a structure."""
+    """Emit code that reads the tags of a structure."""
     fields, tags = ctx.next_var("tf"), ctx.next_var("tags")
     ctx.globs[fields] = self.tagged_fields(version)
     ctx.globs["_tags"] = _tags
@@ -94,7 +93,7 @@ def _emit_tags(self: Any, ctx: Any, name: str, indent: str, version: int) -> Non
 
 
 def _tags(data: memoryview, pos: int, fields: Any, version: int) -> tuple[dict[str, Any], int]:
-    """The known tags at ``pos`` by name, and where they end; the others are left out."""
+    """The known tags at ``pos`` by name, and the end of all tags; unknown ones are left out."""
     found = {}
     count, pos = _varint(data, pos)
     for _ in range(count):
@@ -102,7 +101,7 @@ def _tags(data: memoryview, pos: int, fields: Any, version: int) -> tuple[dict[s
         size, pos = _varint(data, pos)
         end = pos + size
         if end > len(data):
-            raise ValueError("a tag is longer than the answer")
+            raise ValueError("a tag is longer than the response")
         field = fields._tags.get(tag)
         if field is not None:
             inside = io.BytesIO(data[pos:end])
@@ -115,8 +114,8 @@ def _tags(data: memoryview, pos: int, fields: Any, version: int) -> tuple[dict[s
 
 
 def guard_receiving() -> None:
-    """Have kafka-python's connections and consumers bounded, too. Idempotent."""
-    # Imported where they are used: the workers' connections have no need of them.
+    """Limit kafka-python's connections and consumers, too. Idempotent."""
+    # Imported where they are used: the workers' connections do not need them.
     import kafka.net.connection as connecting  # noqa: PLC0415
     from kafka.net import transport  # noqa: PLC0415
 
@@ -138,7 +137,7 @@ def _guard_connecting() -> None:
     async def sock_connect(self: Any, net: Any, sock: Any, *args: Any, **options: Any) -> Any:
         try:
             return await connect(self, net, sock, *args, **options)
-        except BaseException:  # the end of its loop is one, too
+        except BaseException:  # also when its event loop ends
             sock.close()
             raise
 
@@ -153,34 +152,34 @@ def _protocol(connecting: Any) -> Any:
         return connecting.KafkaProtocol
 
     class GuardedProtocol(KafkaProtocol):  # type: ignore[misc]
-        """Every answer that cannot be read ends the connection, and is not written to a log."""
+        """Any response that cannot be read closes the connection, and is not logged."""
 
         def _process_response(self, read_buffer: Any) -> tuple[int, Any]:
             if not self.in_flight_requests:
-                raise CorrelationIdError("an answer that nobody asked for")
+                raise CorrelationIdError("a response without a request")
             header = self.in_flight_requests.popleft()
             kind = header.get_response_class()
             try:
                 correlation = int(kind.parse_header(read_buffer).correlation_id)
                 if correlation != header.correlation_id:
-                    raise CorrelationIdError("the answer to another request")
+                    raise CorrelationIdError("a response to another request")
                 return correlation, kind.decode(read_buffer)
             except UNREADABLE as error:
                 raise KafkaProtocolError(
-                    f"the answer cannot be read ({type(error).__name__})"
+                    f"the response cannot be read ({type(error).__name__})"
                 ) from error
 
     return GuardedProtocol
 
 
 def _receive(self: Any) -> tuple[bytes, Exception | None]:
-    """What has come, up to a bound; the rest comes at the next turn of the loop."""
+    """What has arrived, up to a limit; the rest is read in the next turn of the loop."""
     from kafka.errors import KafkaConnectionError  # noqa: PLC0415
 
     parts: list[bytes] = []
     size = 0
     try:
-        # What TLS has decrypted already no longer shows at the socket: it is taken in any case.
+        # Data that TLS has decrypted does not make the socket readable: it is always read.
         while size < _RECEIVED_AT_ONCE_MAX or _pending(self._sock):
             part = self._sock.recv(_RECEIVE_BYTES)
             if not part:
@@ -199,7 +198,7 @@ def _pending(sock: Any) -> bool:
 
 
 def _guard_unpacking() -> None:
-    """Our own codecs, which are bounded, for the records that kafka-python reads."""
+    """Use our own codecs, which have a limit, for the records that kafka-python reads."""
     import kafka.record.default_records as batches  # noqa: PLC0415
     import kafka.record.legacy_records as messages  # noqa: PLC0415
 
@@ -222,9 +221,9 @@ def _guard_unpacking() -> None:
 
 @contextmanager
 def passing_over() -> Iterator[None]:
-    """Within it, batches that this thread's consumers cannot read have no records.
+    """Within this block, this thread's consumers skip the rest of a batch that they cannot read.
 
-    For topics in which others may be able to write: one of their batches must not hide the rest.
+    For topics that others may write to: one of their batches must not hide the rest.
     """
     before = getattr(_passing, "on", False)
     _passing.on = True
@@ -239,7 +238,7 @@ def _records(batch: Any, read: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
 
     try:
         source = read(batch)
-        while True:  # the batch is its own iterator, so `yield from` would come here again
+        while True:  # the batch is its own iterator, so `yield from` would call this again
             record = next(source, None)
             if record is None:
                 return

@@ -1,9 +1,8 @@
-"""Waiting until one of several descriptors has something to read, or takes more again.
+"""Waits until one of several descriptors is readable, or writable again.
 
-``select.select`` takes no descriptor from 1,024 on, which a process with many connections has, and
-goes through all of them at every call. A `Poller` keeps what it waits for. It stands on ``poll``
-and not on ``epoll``: that one forgets a descriptor that is closed, and goes on without a word when
-its number is used again.
+``select.select`` does not take descriptors from 1,024 on, which a process with many connections
+has, and it is given all of them at every call. A `Poller` keeps its registrations. It uses ``poll``
+and not ``epoll``, which silently forgets a closed descriptor, even if its number is used again.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ T = TypeVar("T")
 
 
 class Poller(Generic[T]):
-    """Tells which of its descriptors can be read, each by a key of the owner's. One owner.
+    """Reports which of its descriptors are ready, each by a key of the owner's. One owner.
 
-    ``within``: a wider one, which has all that this one has.
+    ``within``: a wider poller, which watches all descriptors of this one, too.
     """
 
     def __init__(self, within: Poller[T] | None = None) -> None:
@@ -36,11 +35,11 @@ class Poller(Generic[T]):
         return key in self._numbers
 
     def add(self, key: T, number: int) -> None:
-        """Wait for the descriptor ``number`` as well, until `remove`; a key has one descriptor."""
+        """Watch the descriptor ``number`` until `remove`; a key has one descriptor."""
         if self._numbers.get(key) == number:
             return
         self.remove(key)
-        # Whoever had the number before has closed it.
+        # Another key that had this number has closed its descriptor.
         self._numbers.pop(self._keys.get(number, key), None)
         self._numbers[key], self._keys[number] = number, key
         self._poll.register(number, select.POLLIN)
@@ -48,7 +47,7 @@ class Poller(Generic[T]):
             self._within.add(key, number)
 
     def also_writable(self, key: T, wanted: bool) -> None:
-        """Whether `wait` tells of ``key`` as well when its descriptor takes something again."""
+        """Set whether `wait` also reports ``key`` when its descriptor is writable."""
         number = self._numbers.get(key, -1)
         if number >= 0:
             self._poll.modify(number, select.POLLIN | select.POLLOUT if wanted else select.POLLIN)
@@ -56,7 +55,7 @@ class Poller(Generic[T]):
             self._within.also_writable(key, wanted)
 
     def remove(self, key: T) -> None:
-        """Wait for it no more, before its descriptor is closed; nothing where it is not known."""
+        """Stop watching ``key``, before its descriptor is closed. Ignores an unknown key."""
         number = self._numbers.pop(key, -1)
         if number >= 0:
             del self._keys[number]
@@ -65,23 +64,24 @@ class Poller(Generic[T]):
             self._within.remove(key)
 
     def wait(self, timeout_s: float = 0.0) -> list[T]:
-        """Those that can be read (also: an end or an error), or written where that is wanted;
-        empty when the time is over.
+        """Keys whose descriptors are readable (also: at an end or an error), or writable if wanted.
+
+        Empty after ``timeout_s``.
         """
         timeout_s = max(0.0, timeout_s)
         whole_ms = int(timeout_s * 1000)
         found = self._poll.poll(whole_ms)
         if not found and timeout_s * 1000 > whole_ms:
-            # ``poll`` would round up, and a pace of 4 ms become one of 5.
+            # ``poll`` takes whole milliseconds: rounded up, an interval of 4 ms would become 5 ms.
             time.sleep(timeout_s - whole_ms / 1000)
             found = self._poll.poll(0)
         return [self._keys[number] for number, _ in found]
 
 
 def readable(numbers: Iterable[int], timeout_s: float) -> list[int]:
-    """Which of these descriptors can be read (also: an end or an error) within ``timeout_s``.
+    """Which of ``numbers`` are readable (also: at an end or an error) within ``timeout_s``.
 
-    For waits that are few; raises OSError for a descriptor that is not open.
+    For occasional waits. Raises OSError for a descriptor that is not open.
     """
     poll = select.poll()
     for number in numbers:

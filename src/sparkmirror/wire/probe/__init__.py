@@ -1,1 +1,1 @@
-"""The way to a cluster, looked at before it is used."""
+"""Checks of the network path to a cluster, before it is used."""

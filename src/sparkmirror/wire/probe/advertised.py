@@ -1,6 +1,6 @@
-"""The ways to a cluster: to its bootstrap servers, and to the addresses that they advertise.
+"""The paths to a cluster: to its bootstrap servers, and to the addresses that they advertise.
 
-The classic failure: a bootstrap server answers, and names brokers that this machine cannot reach.
+The classic failure: a bootstrap server responds, and names brokers that this machine cannot reach.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _PORT = (
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """The ways to one cluster. ``brokers``: (node id, way) of each advertised address.
+    """The paths to one cluster. ``brokers``: (node id, path) of each advertised address.
 
-    ``reached``: the first bootstrap server that gave its metadata; None: there are no ``brokers``.
+    ``reached``: the first bootstrap server that returned metadata; if None, ``brokers`` is empty.
     """
 
     bootstrap: tuple[Way, ...]
@@ -42,9 +42,9 @@ class Ways:
 
 
 def walk_all(client: ClusterClient, *, timeout_s: float, resolver: Resolver = resolve) -> Ways:
-    """Walk to all bootstrap servers at once, then to all advertised addresses at once.
+    """Check all bootstrap servers in parallel, then all advertised addresses in parallel.
 
-    Takes about ``timeout_s`` in all; never raises.
+    Takes about ``timeout_s`` in total; never raises.
     """
     deadline = time.monotonic() + timeout_s
     bootstrap = [split_address(server) for server in client.bootstrap_servers]
@@ -81,7 +81,7 @@ def _at_once(
 
 
 def advertised_failure(node: int, way: Way, step: Step) -> tuple[str, str]:
-    """What is wrong with the address that broker ``node`` advertises, and what to do about it."""
+    """(what is wrong with the address that broker ``node`` advertises, what to do about it)."""
     verb = ", which " if step.name == DNS else ": "
     found = f"broker {node} advertises {way.host}:{way.port}{verb}{step.found}"
     if step.name not in (DNS, TCP) or "DNS servers" in step.do:
@@ -90,10 +90,10 @@ def advertised_failure(node: int, way: Way, step: Step) -> tuple[str, str]:
 
 
 def why_unusable(client: ClusterClient, timeout_s: float) -> Unreachable | None:
-    """Why a cluster whose bootstrap servers answer cannot be used from here.
+    """Why a cluster cannot be used from here although a bootstrap server responds.
 
-    None when a broker takes connections where it says, or when no bootstrap server answers either:
-    then it is something else, and may pass.
+    None if a broker accepts connections at its advertised address, or if no bootstrap server
+    responds: then the cause is another one, and may be temporary.
     """
     failures: list[tuple[str, str]] = []
     for node, way in walk_all(client, timeout_s=timeout_s).brokers:

@@ -1,7 +1,7 @@
-"""The way to one broker, walked step by step: name, TCP, TLS, Kafka, login.
+"""Checks the path to one broker step by step: name, TCP, TLS, Kafka, login.
 
-A client library says that it could not connect; `walk` says how far it came and what stopped it.
-Nothing is changed on the way, and no step takes longer than the time given.
+A client library only reports that it could not connect; `walk` reports the step that failed and
+why. It changes nothing, and takes no longer than the given time.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ _INSTEAD_OF_TLS = {
     "PLAINTEXT (SASL_PLAINTEXT with a login).",
     Spoken.HTTP: _WEB_SERVER_DO,
 }
-# The newest versions of what the data path needs: brokers of 0.11 have them.
+# The versions that the data path needs at least; brokers have them from 0.11 on.
 _OLDEST = {0: ("Produce", 3), 1: ("Fetch", 4)}
 
 Resolver = Callable[[str, int], list[tuple[int, str]]]
-"""Host and port to (address family, address) pairs; raises OSError as getaddrinfo does."""
+"""(host, port) to (address family, address) pairs; raises OSError as getaddrinfo does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: how it went, what came back and what to do about it.
+    """The result of one step: what was found, and what to do about it.
 
-    ``outcome``: ``ok``, ``warn`` (it works, but), or ``fail``.
+    ``outcome``: ``ok``, ``warn`` (it works, with a problem) or ``fail``.
     """
 
     name: str
@@ -68,7 +68,8 @@ class Step:
 class Way:
     """The steps to ``host:port``, up to the first that failed.
 
-    ``cluster``: what the broker said of its cluster, None when it was not reached.
+    ``cluster``: the broker's metadata, None if there was none. ``versions``: its API versions,
+    {key: (lowest, highest)}.
     """
 
     host: str
@@ -79,12 +80,12 @@ class Way:
 
     @property
     def whole(self) -> bool:
-        """Whether the broker was reached and gave its metadata."""
+        """Whether the broker was reached and returned metadata."""
         return self.cluster is not None
 
 
 def resolve(host: str, port: int) -> list[tuple[int, str]]:
-    """Addresses of ``host`` as the system's resolver gives them, without repeats."""
+    """(family, address) pairs of ``host`` from the system's resolver, without duplicates."""
     infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys((int(info[0]), str(info[4][0])) for info in infos))
 
@@ -92,7 +93,7 @@ def resolve(host: str, port: int) -> list[tuple[int, str]]:
 def walk(
     client: ClusterClient, host: str, port: int, *, timeout_s: float, resolver: Resolver = resolve
 ) -> Way:
-    """Go to ``host:port`` as ``client`` would; never raises, takes about ``timeout_s`` at most."""
+    """Check ``host:port`` with the settings of ``client``; never raises, takes ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     steps: list[Step] = []
     try:
@@ -116,7 +117,7 @@ def walk(
 
 
 def _resolved(host: str, port: int, deadline: float, resolver: Resolver) -> list[tuple[int, str]]:
-    """Name resolution cannot be interrupted, so it gets a thread that may be left behind."""
+    """Resolve in a thread that is abandoned on a timeout: name resolution has no timeout itself."""
     answers: queue.SimpleQueue[list[tuple[int, str]] | OSError | UnicodeError] = queue.SimpleQueue()
 
     def ask() -> None:
@@ -152,7 +153,7 @@ def _no_name(error: Exception, timeout_s: float) -> Step:
 def _connected(
     addresses: list[tuple[int, str]], port: int, deadline: float, patience_s: float
 ) -> tuple[Step, str | None]:
-    """The step, and the first address that took a connection."""
+    """(the step, the first address that accepted a connection or None)."""
     failures: list[tuple[str, OSError]] = []
     for number, (family, address) in enumerate(addresses):
         left_s = (deadline - time.monotonic()) * 0.6 / (len(addresses) - number)
@@ -167,7 +168,7 @@ def _connected(
         ms = (time.monotonic() - began) * 1000
         if failures:
             tried = "; ".join(f"{one}: {_refusal(error)[0]}" for one, error in failures)
-            do = "Take the addresses that do not answer out of the DNS, or let them answer."
+            do = "Remove the unreachable addresses from the DNS, or make them reachable."
             return Step(TCP, "warn", f"{address} takes connections, but {tried}", do), address
         return Step(TCP, "ok", f"connects in {ms:.1f} ms"), address
     tried = "; ".join(f"{one}: {_refusal(error)[0]}" for one, error in failures)
@@ -177,9 +178,9 @@ def _connected(
 def _refusal(error: OSError) -> tuple[str, str]:
     if isinstance(error, TimeoutError):
         do = "Open the port in the firewalls (network security groups) between here and there."
-        return "connecting gets no answer", do
+        return "connecting timed out", do
     if isinstance(error, ConnectionRefusedError):
-        do = "Check that the broker runs and listens on that port, on more than 127.0.0.1."
+        do = "Check that the broker runs and listens on that port, not only on 127.0.0.1."
         return "connection refused", do
     do = "Check the routes, network peering or gateway between here and there."
     return f"connecting failed ({error.strerror or error})", do
@@ -218,7 +219,7 @@ def _open(address: tuple[str, int], deadline: float) -> socket.socket:
 
 
 def _shown_certificate(host: str, address: tuple[str, int], deadline: float) -> str:
-    """What the certificate says that was not accepted; nothing is sent to who shows it."""
+    """Describes a certificate that was refused. No data is sent over this connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -232,7 +233,7 @@ def _shown_certificate(host: str, address: tuple[str, int], deadline: float) -> 
 
 
 def _described(der: bytes) -> tuple[str, float]:
-    """A certificate in one line, and the days until it expires."""
+    """(a certificate in one line, days until it expires)."""
     from cryptography import x509  # noqa: PLC0415  (only where TLS is used)
 
     certificate = x509.load_der_x509_certificate(der)
@@ -254,7 +255,7 @@ def _described(der: bytes) -> tuple[str, float]:
 def _greeted(
     client: ClusterClient, host: str, address: tuple[str, int], deadline: float
 ) -> tuple[list[Step], ClusterView | None, dict[int, tuple[int, int]]]:
-    # A part is kept to find out what it is that does not answer.
+    # The rest of the time is for `recognise`, if Kafka's handshake fails.
     left_ms = max(50, int((deadline - time.monotonic()) * 1000 * _GREETING_SHARE))
     bounded = replace(
         client,
@@ -284,7 +285,7 @@ def _greeted(
             if highest < oldest:
                 found = f"{api} up to version {highest}, {oldest} is needed"
                 return [Step(KAFKA, "fail", found, "Brokers from 0.11 on are supported.")], None, {}
-        steps = [Step(KAFKA, "ok", f"{len(versions)} APIs, none too old")]
+        steps = [Step(KAFKA, "ok", f"{len(versions)} APIs, all new enough")]
         try:
             response = connection.request(MetadataRequest(topics=[]), lowest=1, highest=8)
         except (ConnectionLost, MirrorError) as error:
@@ -305,11 +306,11 @@ def _greeted(
 def _no_metadata(error: Exception, *, sasl: bool) -> Step:
     if sasl or "timed out" in str(error):
         do = "Check the broker's log: it may be starting or overloaded."
-        return Step(KAFKA, "fail", f"the broker gives no metadata ({error})", do)
+        return Step(KAFKA, "fail", f"the broker returns no metadata ({error})", do)
     return Step(
         LOGIN,
         "fail",
-        f"the broker speaks Kafka, but hangs up without a login ({error})",
+        f"the broker speaks Kafka, but closes connections without a login ({error})",
         "It looks like a SASL listener: set security.protocol, sasl.mechanism and "
         "sasl.jaas.config.",
     )

@@ -1,7 +1,7 @@
-"""A look at the bootstrap servers of a cluster before anything else is done with it.
+"""Checks the bootstrap servers of a cluster before anything else is done with it.
 
-With sockets of its own: a client library can only say that it could not bootstrap, and the user
-needs to know which server did what.
+It uses its own sockets: a client library can only report that it could not bootstrap, and the user
+needs to know how each server failed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OLDEST = {_PRODUCE: ("Produce", 3), _FETCH: ("Fetch", 4)}
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The bootstrap server that answered, and the API versions it offers (key: lowest, highest)."""
+    """The bootstrap server that responded; ``api_versions``: {key: (lowest, highest)}."""
 
     host: str
     port: int
@@ -44,7 +44,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why one server was of no use; ``kind`` decides the class of the error."""
+    """Why one server cannot be used; ``kind``: the class of the error."""
 
     server: str
     kind: type[MirrorError]
@@ -53,11 +53,11 @@ class _Failure:
 
 
 def reach(client: ClusterClient, *, timeout_ms: int | None = None) -> Reached:
-    """Ask all bootstrap servers at once; the first that speaks Kafka wins.
+    """Check all bootstrap servers in parallel; the first that speaks Kafka's protocol wins.
 
-    Takes at most ``timeout_ms`` (default: the request timeout, at most ten seconds). Raises
-    `Unsupported`, `Unreachable` or `NotKafka` that names every server and what came back, and
-    `ConfigError` for a list that is empty or malformed.
+    Takes at most ``timeout_ms`` (default: the request timeout, at most 10 s). Raises an error that
+    names every server and its failure: `Unreachable`, or the common class of all failures
+    (`NotKafka`, `Unsupported`, `Denied` …). Raises `ConfigError` for an empty or malformed list.
     """
     where = f"cluster {client.alias}"
     addresses = [_address(server, where) for server in client.bootstrap_servers]
@@ -72,7 +72,7 @@ def reach(client: ClusterClient, *, timeout_ms: int | None = None) -> Reached:
     deadline = time.monotonic() + timeout_s
     answers: queue.SimpleQueue[Reached | _Failure] = queue.SimpleQueue()
     for host, port in addresses:
-        # Name resolution cannot be interrupted, so it gets threads that may be left behind.
+        # Name resolution has no timeout, so it runs in threads that may be abandoned.
         threading.Thread(
             target=_probe_into,
             args=(answers, host, port, client, deadline),
@@ -95,18 +95,18 @@ def reach(client: ClusterClient, *, timeout_ms: int | None = None) -> Reached:
 
 
 class Spoken(StrEnum):
-    """What a port speaks, as far as somebody without TLS and without a login can tell."""
+    """The protocol of a port, as far as it shows without TLS and without a login."""
 
     KAFKA = "it speaks Kafka without TLS"
     TLS = _TLS
     HTTP = _WEB_SERVER
-    UNKNOWN = "nobody can tell what it is"
+    UNKNOWN = "its protocol is unknown"
 
 
 def recognise(address: tuple[str, int], timeout_s: float) -> Spoken:
-    """What answers at ``address`` (IP address, port) within ``timeout_s``; never raises.
+    """The protocol at ``address`` (IP address, port), within ``timeout_s``; never raises.
 
-    For the ports that are no use, to say why.
+    For error messages about ports that cannot be used.
     """
     deadline = time.monotonic() + timeout_s
     try:
@@ -128,7 +128,7 @@ def _address(server: str, where: str) -> tuple[str, int]:
     host, colon, port = server.strip().rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ConfigError(
-            f"'{server}' is no host:port.", where=where, do="Write bootstrap.servers as host:port."
+            f"'{server}' is not host:port.", where=where, do="Write bootstrap.servers as host:port."
         )
     return host.strip("[]"), int(port)
 
@@ -163,7 +163,10 @@ def _probe_into(
 
 
 def _probe(host: str, port: int, client: ClusterClient, deadline: float) -> Reached | _Failure:
-    """Try every address of ``host`` until one answers; the last failure counts."""
+    """Try every address of ``host`` until one works.
+
+    Otherwise it returns a failure, preferably that of an address that accepted a connection.
+    """
     server = f"{host}:{port}"
     if client.security_protocol != "PLAINTEXT":
         return _probe_secure(server, host, port, client, deadline)
@@ -186,7 +189,7 @@ def _probe(host: str, port: int, client: ClusterClient, deadline: float) -> Reac
             except OSError as error:
                 failure = failure or _no_connection(server, error)
                 continue
-            # The last fifth is kept for a question that tells a silent web server.
+            # The last fifth is for the HTTP request that recognises a silent web server.
             patience_s = 0.8 * (deadline - time.monotonic())
             result = _talk(sock, server, client.client_id, time.monotonic() + patience_s)
         if isinstance(result, dict):
@@ -200,7 +203,7 @@ def _probe(host: str, port: int, client: ClusterClient, deadline: float) -> Reac
 def _probe_secure(
     server: str, host: str, port: int, client: ClusterClient, deadline: float
 ) -> Reached | _Failure:
-    """The same with a real connection: TLS and the login are what is to be tried."""
+    """`_probe` with a real connection, because TLS and the login must be tried, too."""
     left_ms = max(50, int((deadline - time.monotonic()) * 1000))
     bounded = replace(
         client,
@@ -243,10 +246,10 @@ def _no_connection(server: str, error: OSError) -> _Failure:
 def _talk(
     sock: socket.socket, server: str, client_id: str, deadline: float
 ) -> dict[int, tuple[int, int]] | _Failure:
-    """ApiVersions, then Metadata without topics; the versions, or what went wrong.
+    """Request ApiVersions, then Metadata without topics; returns the versions, or the failure.
 
-    Metadata comes second because a SASL listener answers ApiVersions to anybody and hangs up at
-    the first request that takes a login.
+    Metadata shows whether a login is needed: a SASL listener responds to ApiVersions without a
+    login, and closes the connection at the next request.
     """
     try:
         sock.sendall(_request(_API_VERSIONS, 1, client_id, b""))
@@ -268,14 +271,14 @@ def _talk(
         return _Failure(
             server,
             Unreachable,
-            "it answers, but gives no metadata in time",
+            "it answers, but returns no metadata in time",
             "Check the broker's log: it may be starting or overloaded.",
         )
     except (_NotKafkaError, OSError) as error:
         return _Failure(
             server,
             Unsupported,
-            f"it speaks Kafka, but hangs up without a login ({_reason(error)})",
+            f"it speaks Kafka, but closes connections without a login ({_reason(error)})",
             "It looks like a SASL listener: set security.protocol=SASL_PLAINTEXT, sasl.mechanism "
             "and sasl.jaas.config.",
         )
@@ -283,13 +286,13 @@ def _talk(
 
 
 class _NotKafkaError(Exception):
-    """What came back is no answer of a Kafka broker; the text says what it looks like."""
+    """The response is not from a Kafka broker; the text says what it looks like."""
 
 
 def _answers_http(family: int, address: Any, deadline: float) -> bool:
-    """Whether what says nothing to Kafka's bytes answers a line of HTTP, on a new connection.
+    """Whether a server that does not respond to Kafka responds to HTTP, on a new connection.
 
-    Some web servers wait for the end of a line that never comes in Kafka's protocol.
+    Some web servers wait for the end of a line, which Kafka's protocol never sends.
     """
     with socket.socket(family, socket.SOCK_STREAM) as sock:
         try:
@@ -302,7 +305,8 @@ def _answers_http(family: int, address: Any, deadline: float) -> bool:
 
 
 def _not_kafka(server: str, error: BaseException) -> _Failure:
-    what = str(error) if isinstance(error, _NotKafkaError) else f"it hung up ({_reason(error)})"
+    known = isinstance(error, _NotKafkaError)
+    what = str(error) if known else f"it closed the connection ({_reason(error)})"
     return _Failure(
         server,
         NotKafka,
@@ -312,7 +316,7 @@ def _not_kafka(server: str, error: BaseException) -> _Failure:
 
 
 def _request(api_key: int, correlation: int, client_id: str, body: bytes) -> bytes:
-    """A version-0 request with its size in front (Metadata goes as version 1: 0 topics = none)."""
+    """A version-0 request with its size (Metadata: version 1, in which 0 topics means none)."""
     name = client_id.encode()
     version = 1 if api_key == _METADATA else 0
     head = struct.pack(">hhih", api_key, version, correlation, len(name))
@@ -344,8 +348,8 @@ def _receive(sock: socket.socket, size: int, deadline: float) -> bytes:
         sock.settimeout(left_s)
         part = sock.recv(min(65536, size - len(data)))
         if not part:
-            said = f" after {bytes(data)!r}" if data else " without a word"
-            raise _NotKafkaError(f"it hung up{said}")
+            said = f"after {bytes(data)!r}" if data else "without an answer"
+            raise _NotKafkaError(f"it closed the connection {said}")
         data += part
     return bytes(data)
 
@@ -353,7 +357,7 @@ def _receive(sock: socket.socket, size: int, deadline: float) -> bytes:
 def _read_api_versions(body: bytes) -> dict[int, tuple[int, int]]:
     error, count = struct.unpack_from(">hi", body)
     if error or not 0 < count <= (len(body) - 6) // 6:
-        raise _NotKafkaError(f"its ApiVersions answer makes no sense (error {error})")
+        raise _NotKafkaError(f"its ApiVersions response is invalid (error {error})")
     rows = struct.iter_unpack(">hhh", body[6 : 6 + 6 * count])
     return {key: (lowest, highest) for key, lowest, highest in rows}
 

@@ -1,1 +1,1 @@
-"""The Produce path: raw batches to the brokers of the target, and transactions."""
+"""The Produce path: raw batches to the target's brokers, and transactions."""

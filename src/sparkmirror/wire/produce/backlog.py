@@ -1,18 +1,20 @@
-"""The batches that the target does not have yet, and what its answers make of them.
+"""The unacknowledged batches, and what a response means for them.
 
 `Backlog` keeps the batches of all partitions from `append` to acknowledgement; `producer.Producer`
-sends them and reads the answers. Rules for an answer:
+sends them and reads the responses. Rules for a response:
 
-* what a retry mends makes the partition *recovering*: nothing new is sent for it until every answer
-  for it is in, then all unacknowledged batches go again, oldest first, with the sequences they had;
-* with `Transactions`, a target that no longer knows the writer ends the transaction (`Fenced`,
-  `TransactionError`): what was written is aborted then;
-* a batch that was joined for the link (`joining`) is taken apart where it is refused for good, and
-  what was joined goes one by one, with the sequences that the records had;
+* a retriable error makes the partition *recovering*: nothing new is sent for it until all its
+  responses have arrived. Then all unacknowledged batches are sent again, oldest first, with the
+  same sequences;
+* with `Transactions`, a target that no longer knows the producer ends the transaction (`Fenced`,
+  `TooSlow`, `TransactionError`), which is then aborted;
+* a joined batch (`joining`) that is refused for good is split into its members. They are sent one
+  by one, with the sequences of their records;
 * a batch that is too large for the topic is cut in two, as Java's producer does;
-* records that the target refuses are left out where the owner takes them over (`Refusals`); the
-  good ones of their batch go on in its place;
-* what else a retry cannot mend halts the partition: its batches are dropped, its position stays.
+* records that the target refuses are left out if the owner takes them over (`Refusals`); the good
+  records of the batch are sent in its place;
+* any other error drops the batch (`Backlog.drops`) or halts the partition: a halt drops its
+  batches, and its position stays.
 """
 
 from __future__ import annotations
@@ -56,21 +58,24 @@ __all__ = ["Acknowledged", "Backlog", "Gate", "Refusals"]
 
 log = logging.getLogger(__name__)
 
-# A partition that the reachable target refuses for so long is set aside when the slot's other
-# partitions wait behind it.
+# A partition that a reachable target refuses for this long is halted if other partitions of the
+# slot wait behind it (`Backlog.impatient`).
 _STUCK_S_MAX = 30.0
 _TRANSACTION_STUCK_S_MAX = 10.0
-# When it is told that a partition fails, though it is still tried.
+# A partition that fails for this long is reported, although it is still retried.
 _FAILING_TOLD_S = 10.0
-# Answers of a target that may have lost what it had of a producer.
+# Errors of a target that may have lost its state of the producer.
 _FORGOTTEN = frozenset({UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER})
-# Answers to a batch that the target has, now or from before.
+# Codes of a batch that the target has, from this request or an earlier one.
 _TAKEN = (0, DUPLICATE_SEQUENCE_NUMBER)
 
 
 @dataclass(slots=True)
 class Acknowledged:
-    """One batch that the target has: ``offset`` is its first target offset, -1 when unknown."""
+    """One settled batch: the target has it, or it was dropped.
+
+    ``offset``: its first target offset, -1 when unknown or dropped. ``records``: their number.
+    """
 
     tp: TopicPartition
     token: object
@@ -79,10 +84,10 @@ class Acknowledged:
 
 
 class Refusals(Protocol):
-    """Takes over records that the target refuses. ``token`` is that of the batch they were in."""
+    """Takes over records that the target refuses. ``token``: that of their batch."""
 
     def wanted(self, token: object) -> bool:
-        """Whether refused records are taken over; otherwise the partition is halted."""
+        """Whether refused records are taken over. If not: a dropped batch, or a halt."""
 
     def take(self, token: object, records: Sequence[Record], code: str, reason: str) -> None:
         """Take over ``records``; may append batches for other partitions."""
@@ -92,20 +97,20 @@ class Refusals(Protocol):
 
 
 class Gate(Protocol):
-    """Decides whether a partition's log still is the one that was written."""
+    """Decides whether a partition's log is still the one that was written to."""
 
     def may_send(self, routes: Routes, tp: TopicPartition) -> bool:
         """Whether batches may go to ``tp`` now."""
 
     def doubt(self, tp: TopicPartition) -> None:
-        """Note that the log of ``tp`` may be another one now."""
+        """Note that the log of ``tp`` may have been replaced or truncated."""
 
 
 class Backlog:
-    """Batches for one cluster until it has them. One owner, no threads.
+    """Unacknowledged batches for one cluster. One owner, no threads.
 
-    ``transactions``: whose open transaction the batches become part of; its owner ends it.
-    ``arrival`` tells whether a batch in doubt is there. ``clock`` returns monotonic seconds.
+    ``transactions``: the batches become part of its open transaction, which its owner ends.
+    ``arrival`` finds out whether a batch in doubt was written. ``clock``: monotonic seconds.
     """
 
     def __init__(
@@ -124,14 +129,14 @@ class Backlog:
         self.refusals: Refusals | None = None
         self.gate: Gate | None = None
         self.drops = False
-        """Whether a batch that the target refuses is dropped (`DROPPED`) instead of a halt."""
+        """Whether a batch that the target refuses is dropped (`DROPPED`) instead of halting."""
         self.impatient = False
-        """Whether batches that fail hold others up: then their partition is halted after 30 s,
-        in a transaction after 10 s.
+        """Whether failing batches delay others. If so, their partition is halted after 30 s, in a
+        transaction after 10 s.
         """
         self._stuck_s = min(_STUCK_S_MAX, settings.delivery_timeout_ms / 1000)
         if transactions is not None:
-            # The others in the transaction wait for it, and the cluster aborts one that lasts.
+            # The transaction's other partitions wait for it, and it times out if it lasts.
             limit_s = min(_TRANSACTION_STUCK_S_MAX, transactions.timeout_ms / 2_000)
             self._stuck_s = min(self._stuck_s, limit_s)
         self._arrival = arrival
@@ -141,20 +146,21 @@ class Backlog:
         self._busy: dict[TopicPartition, PartitionQueue] = {}
         self._halted: dict[TopicPartition, Halt] = {}
         self.halted = 0
-        """How many times a partition was halted so far."""
+        """Number of halts so far."""
         self._acknowledged: list[Acknowledged] = []
         self._stirred = False
-        """Whether batches may go out that could not when `pump` last looked."""
+        """Whether batches may be sent that could not be sent in the last `pump`."""
 
     # -- input -----------------------------------------------------------------------------
 
     def append(
         self, tp: TopicPartition, batch: memoryview, token: object = None, records: int = -1
     ) -> None:
-        """Queue one record batch for ``tp``; `pump` sends it.
+        """Queue one record batch for ``tp``; `producer.Producer.pump` sends it.
 
-        ``records``: how many its header states, where that was read already. The view must stay
-        valid until it is acknowledged. Batches of a halted partition are dropped.
+        ``token`` returns with the acknowledgement. ``records``: the record count of its header, if
+        it was read before; -1: not. The view must stay valid until the acknowledgement. Batches of
+        a halted partition are dropped.
         """
         state = self._partitions.get(tp)
         if state is None:
@@ -169,16 +175,16 @@ class Backlog:
         self.bytes_waiting += len(batch)
 
     def waiting(self, tp: TopicPartition) -> bool:
-        """True while ``tp`` has batches without an acknowledgement."""
+        """Whether ``tp`` has unacknowledged batches."""
         return tp in self._busy
 
     def leader_of(self, tp: TopicPartition) -> int:
-        """The broker that leads ``tp``, -1 when none is known."""
+        """Node id of the leader of ``tp``, -1 when it is unknown."""
         leader = self.routes.leaders.get(tp)
         return -1 if leader is None else leader.node
 
     def waiting_by_broker(self) -> dict[int, int]:
-        """Bytes that wait for acknowledgements, by the broker that leads their partitions."""
+        """Unacknowledged bytes per leader's node id (-1: unknown)."""
         found: dict[int, int] = {}
         for tp, state in self._busy.items():
             node = self.leader_of(tp)
@@ -186,24 +192,24 @@ class Backlog:
         return found
 
     def copy_waiting(self, nodes: Collection[int]) -> None:
-        """Keep what waits for ``nodes`` in memory of its own, whosever it was in before."""
+        """Copy the batches that wait for the brokers ``nodes``, to free their former memory."""
         for tp, state in self._busy.items():
             if self.leader_of(tp) in nodes:
                 state.copy()
 
     @property
     def idle(self) -> bool:
-        """True when nothing waits for an acknowledgement."""
+        """Whether all batches are acknowledged."""
         return not self._busy
 
     @property
     def halts(self) -> dict[TopicPartition, Halt]:
-        """Partitions that the target refuses, and why."""
+        """Halted partitions and the reasons."""
         return dict(self._halted)
 
     @property
     def failing(self) -> dict[TopicPartition, Halt]:
-        """Partitions that have failed for a while and are still tried, and why."""
+        """Partitions that have failed for 10 s and are still retried, and the reasons."""
         since = self._clock() - _FAILING_TOLD_S
         found = {}
         for tp, state in self._busy.items():
@@ -212,12 +218,12 @@ class Backlog:
                 if tp not in self.routes.leaders:
                     told = self.routes.topic_errors.get(tp.topic, UNKNOWN_TOPIC_OR_PARTITION)
                     code = self.routes.leaderless.get(tp, told)
-                text = f"the target takes no batches for {tp} at present ({error_name(code)})"
+                text = f"the target accepts no batches for {tp} at present ({error_name(code)})"
                 found[tp] = Halt(error_name(code), text, retriable=True)
         return found
 
     def forget_halts(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Try halted partitions again from now on: these, or all."""
+        """Resume halted partitions: ``partitions``, or all."""
         for tp in list(self._partitions) if partitions is None else partitions:
             state = self._partitions.get(tp)
             if state is not None:
@@ -226,12 +232,12 @@ class Backlog:
                 state.failing_since, state.failures = None, 0
 
     def under_way(self, tp: TopicPartition) -> bool:
-        """Whether batches of ``tp`` were sent and are not answered yet."""
+        """Whether batches of ``tp`` are in flight."""
         state = self._partitions.get(tp)
         return state is not None and bool(state.in_flight)
 
     def give_up(self, tp: TopicPartition, halt: Halt) -> None:
-        """Halt a partition for a reason of the owner's."""
+        """Halt ``tp`` for a reason that the owner found; its batches are dropped."""
         state = self._partitions.get(tp)
         if state is None:
             state = self._partitions[tp] = PartitionQueue(tp, self._transactions is not None)
@@ -240,7 +246,7 @@ class Backlog:
         self.halted += 1
         self._busy.pop(tp, None)
 
-    # -- answers ---------------------------------------------------------------------------
+    # -- responses -------------------------------------------------------------------------
 
     def _settle(self, state: PartitionQueue, item: QueuedBatch, answer: Answer, now: float) -> None:
         code = answer.code
@@ -257,7 +263,7 @@ class Backlog:
         if there is Arrived.YES:
             self._acknowledge(state, item, -1)
             return
-        # A batch is also out of order when one before it failed; that is only an echo.
+        # A batch is also out of order because one before it failed: only the oldest one counts.
         forgotten = code in (UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH) or (
             code == OUT_OF_ORDER_SEQUENCE_NUMBER and state.is_oldest(item)
         )
@@ -265,7 +271,7 @@ class Backlog:
             self._count(error_name(code))
             raise self._ended(state, code)
         if self._transactions is not None and there is Arrived.UNKNOWN:
-            # Whether it is there decides which sequence comes next: a new transaction knows.
+            # The next sequence depends on whether it was written: only a new transaction is sure.
             raise self._ended(state, code)
         state.requeue(item)
         if there is Arrived.LATER:
@@ -273,7 +279,7 @@ class Backlog:
         elif item.members and not (
             forgotten or code in RETRIABLE or code == OUT_OF_ORDER_SEQUENCE_NUMBER
         ):
-            # Which of the batches it is about shows when they go one by one.
+            # The error may concern one member only: they are sent one by one.
             self.bytes_waiting += state.take_apart(item)
             if code in TOO_LARGE:
                 state.line.refused(len(item.batch))
@@ -282,8 +288,8 @@ class Backlog:
         elif code in REFUSED and self.refusals is not None and self.refusals.wanted(item.whole):
             self._leave_out(state, item, answer)
         elif forgotten:
-            # The target no longer knows what it had under this producer id: it may have expired.
-            # Whether the records are gone, too, the gate finds out before anything more is sent.
+            # The target has lost its state of this producer id, which may have expired. The gate
+            # checks whether records are lost, too, before anything more is sent.
             self._count(error_name(code))
             state.renew = True
             self._retry(state, code, now)
@@ -326,7 +332,7 @@ class Backlog:
         state.retry_at = now + min(high, low * 2 ** min(state.failures, 10))
         state.failures += 1
         if code == NETWORK_EXCEPTION or not self.routes.reachable:
-            return  # the cluster is away, not the partition: wait for it
+            return  # the cluster is unavailable, not just this partition: no time limit
         if state.failing_since is None:
             state.failing_since = now
         state.failing_code = code
@@ -349,7 +355,7 @@ class Backlog:
         self._busy.pop(state.tp, None)
 
     def _drop(self, state: PartitionQueue, item: QueuedBatch, code: int, reason: str) -> None:
-        """Give up one batch, as if it were acknowledged; what is behind it goes on."""
+        """Drop one batch as if it were acknowledged; the batches after it are still sent."""
         log.error(
             "Error when sending message to topic %s: %d records dropped (%s: %s)",
             *(state.tp, item.records, error_name(code), reason),
@@ -358,7 +364,7 @@ class Backlog:
         if self.refusals is not None:
             self.refusals.dropped(item.whole, item.records, error_name(code), reason)
         state.pending.remove(item)
-        state.renew = True  # its sequences are gone with it
+        state.renew = True  # its sequences are missing for those after it
         self.bytes_waiting -= len(item.batch)
         self._acknowledged.append(Acknowledged(state.tp, item.token, -1, item.records))
         if state.idle:
@@ -371,17 +377,17 @@ class Backlog:
             self._halt(state, MESSAGE_TOO_LARGE, str(error))
 
     def _leave_out(self, state: PartitionQueue, item: QueuedBatch, answer: Answer) -> None:
-        """Let the owner have the bad records of a batch, and go on with the good ones."""
+        """Give the refused records of a batch to the owner, and send the good ones."""
         if self.refusals is None:
-            raise Defect("nobody takes what is refused")
+            raise Defect("refused records have no owner")
         bad = answer.bad_records
         if not bad and item.records == 1:
             bad = (0,)
         elif bad is None:
-            self._cut(state, item)  # an old broker does not say which ones
+            self._cut(state, item)  # before Produce version 8 a broker does not say which ones
             return
         self._count(error_name(answer.code))
-        if not bad:  # it is the batch that is refused, not a record in it
+        if not bad:  # the target refuses the batch as a whole
             self._halt(state, answer.code, answer.reason)
             return
         try:

@@ -1,12 +1,12 @@
-"""What a producer has open in a partition, and whether it was decided before.
+"""Finds hanging transactions, and whether their records are committed by the writer's position.
 
-A transaction ends with a marker in each of its partitions. Kafka 4.3 leaves it out for a partition
-that has no leader at that moment (KAFKA-20734), whether the end is a commit or an abort. Its
-records stay open there, under whatever epoch the producer id goes on, until the next marker of that
-producer id decides about them, together with what was written since.
+A transaction ends with a marker in each of its partitions. Kafka 4.3 omits the commit or abort
+marker for a partition that has no leader at that moment (KAFKA-20734). The records there stay open,
+even if the producer id continues with another epoch. The next marker of that producer id then
+commits or aborts them, together with everything written since.
 
-So a writer looks before it writes (`look`), and tells what it finds by what its position says of
-the last records that count (`Written`). Asking takes brokers of 2.8 and Read on the topic
+So a writer checks before it writes (`look`). It compares what it finds with the newest committed
+records that its position names (`Written`). This needs brokers from 2.8 on and Read on the topic
 (KIP-664). Older brokers, to 3.9, keep the marker until the partition has a leader.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["OpenEnd", "Written", "look"]
 
 
 class Written(NamedTuple):
-    """The newest committed records of a partition: how many there were under which identity."""
+    """The committed records of a partition: their number under a producer id and epoch."""
 
     producer_id: int
     epoch: int
@@ -35,8 +35,9 @@ class Written(NamedTuple):
 
 
 class OpenEnd(NamedTuple):
-    """What a producer has open in a partition: target offset of its first record, epoch and
-    sequence of its last one.
+    """An open transaction in a partition: ``offset`` of its first record at the target.
+
+    ``last_sequence``: of its last record.
     """
 
     offset: int
@@ -45,7 +46,7 @@ class OpenEnd(NamedTuple):
     last_sequence: int
 
     def counts(self, written: Written | None) -> bool:
-        """Whether the records are those that ``written`` tells of: they are to be committed."""
+        """Whether the records are those of ``written``: then they must be committed."""
         if written is None or (self.producer_id, self.epoch) != written[:2]:
             return False
         return self.last_sequence == (written.records - 1) % SEQUENCE_MODULO
@@ -54,9 +55,9 @@ class OpenEnd(NamedTuple):
 def look(
     routes: Routes, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, tuple[OpenEnd, ...]]:
-    """What producers have open, by partition; those that nobody answers for are missing.
+    """The open transactions of each partition; partitions whose leader fails are missing.
 
-    A broker that is too old to say, or may not, is taken for one where nothing is open.
+    A broker that lacks DescribeProducers, or denies it, counts as one without open transactions.
     """
 
     def ask(

@@ -1,9 +1,9 @@
-"""Whether a batch in doubt is in the target's log, where sending it again cannot tell.
+"""Finds out whether a batch in doubt was written, if sending it again cannot show that.
 
-A broker looks whether a batch is a repeat only after it has looked at its size and its records. So
-one that arrived, and whose acknowledgement got lost, is refused when the topic's limits were
-narrowed in that moment. The partition's leader knows the last sequence of each producer
-(KIP-664, brokers from 2.8 on; takes Read on the topic).
+A broker checks for a duplicate only after it has checked size and records. So a batch that was
+written, but whose acknowledgement was lost, is refused if the topic's limits were lowered
+meanwhile. The partition's leader knows the last sequence of each producer and returns it in
+DescribeProducers (KIP-664), which needs brokers from 2.8 on and Read on the topic.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ _SEQUENCE_MODULO = 1 << 31
 
 
 class Arrived(Enum):
-    """``YES``: with all in-sync replicas. ``LATER``: ask again."""
+    """Whether a batch was written.
+
+    ``YES``: all in-sync replicas have it. ``LATER``: not known yet, ask again. ``UNKNOWN``: the
+    broker cannot tell.
+    """
 
     YES = "yes"
     NO = "no"
@@ -35,9 +39,9 @@ class Arrived(Enum):
 
 
 class Doubt(NamedTuple):
-    """A batch that may have arrived, by its producer and last sequence.
+    """A batch that may have been written, by its producer and last sequence.
 
-    ``first``: nothing of the partition was acknowledged under this producer id before.
+    ``first``: nothing of the partition is acknowledged under this producer id yet.
     """
 
     tp: TopicPartition
@@ -51,7 +55,7 @@ Arrival = Callable[[Routes, Doubt], Arrived]
 
 
 def arrived(routes: Routes, doubt: Doubt) -> Arrived:
-    """Ask the partition's leader. It does not change what is there."""
+    """Ask the partition's leader whether the batch was written; changes nothing."""
     leader = routes.leaders.get(doubt.tp)
     if leader is None:
         return Arrived.LATER
@@ -82,7 +86,7 @@ def _ask(connection: Connection, doubt: Doubt, leader_epoch: int) -> Arrived:
         return Arrived.NO if doubt.first else Arrived.UNKNOWN
     if (last[0] - doubt.last_sequence) % _SEQUENCE_MODULO >= _SEQUENCE_MODULO // 2:
         return Arrived.NO
-    # It counts once a new leader would have it, too.
+    # It counts only if a new leader would have it, too.
     leading = {tp: leader_epoch}
     end = ask_epoch_ends(connection, leading, leading).get(tp)
     replicated = ask_offsets(connection, [tp], LATEST, read_committed=False, leading=leading)

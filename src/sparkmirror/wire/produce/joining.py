@@ -1,16 +1,16 @@
-"""Batches that wait for a slow link, joined to fewer and larger ones.
+"""Joins batches that wait for a slow link into fewer and larger ones.
 
-Brokers take one batch of a partition per request, and a few requests at a time: so a partition
-carries (bytes of a batch x requests in flight) per round trip, which over a long link is little
-where producers wrote small batches. Joining them takes processor time, so it is done by need. It
-begins for a partition where
+A broker accepts one batch of a partition per request, and a few requests at a time. So a partition
+carries (bytes of a batch x requests in flight) per round trip. Over a long link this is little if
+producers wrote small batches. Joining takes CPU time, so the mode ``auto`` does it only when
+needed. It begins for a partition when
 
-* an answer takes 5 ms and more however quick it is: nearby, a request costs less than joining does;
-* for four round trips on end more batches have waited than may be in flight at a time;
-* the producer has spent a quarter of that time waiting for answers: its own processor time is left;
+* the quickest response takes at least 5 ms: nearby, a request costs less than joining;
+* for four round trips, more batches have waited than may be in flight;
+* the producer has spent a quarter of that time waiting for responses, so it has CPU time left.
 
-and ends when nothing has waited so for a while. Only batches that were never sent are joined: what
-was on its way once has its sequence and stays as it is.
+It ends when no more batches wait than may be in flight, for 1 s or 20 round trips. Only batches
+that were never sent are joined: a sent batch has its sequence and must not change.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 __all__ = ["JOINED_BYTES_MAX", "ROUND_TRIP_S_MIN", "Joining", "Line", "RoundTrip"]
 
 JOINED_BYTES_MAX = 1_000_000
-"""Of a joined batch: below 1,048,588 bytes, which topics take unless somebody has changed it."""
+"""Limit of a joined batch: below 1,048,588 bytes, the default of max.message.bytes."""
 ROUND_TRIP_S_MIN = 0.005
-"""Whoever answers sooner is near: joining would cost more than the requests that it saves."""
+"""A broker that responds sooner is near: joining would cost more than the requests it saves."""
 _JOINED_BYTES_MIN = 32 * 1024
-# What the partitions of one request are joined to before it goes out.
+# All joined batches of one request together.
 _REQUEST_BYTES = 4 * 1024 * 1024
 _RECORDS_MAX = 250_000
 _LIMITS = Limits(decompressed_bytes_max=16 << 20, joined_bytes_max=32 << 20)
@@ -47,14 +47,14 @@ _WINDOW_S = 10.0
 
 
 class RoundTrip:
-    """How long an answer takes at least: the quickest one of the last 10 to 20 s."""
+    """The minimum response time: that of the quickest response in the last 10 to 20 s."""
 
     def __init__(self) -> None:
         self._since = float("-inf")
         self._now = self._before = float("inf")
 
     def note(self, seconds: float, now: float) -> None:
-        """Note that an answer took so long. ``now``: monotonic s."""
+        """Note that a response took ``seconds``. ``now``: monotonic s."""
         if now - self._since >= _WINDOW_S:
             old = now - self._since >= 2 * _WINDOW_S
             self._before = float("inf") if old else self._now
@@ -64,7 +64,7 @@ class RoundTrip:
 
     @property
     def seconds(self) -> float:
-        """0 while no answer is known."""
+        """The minimum in seconds; 0 while there was no response."""
         least = min(self._now, self._before)
         return least if least < float("inf") else 0.0
 
@@ -73,9 +73,10 @@ class RoundTrip:
 class Line:
     """How the batches of one partition have waited.
 
-    ``behind_since``: from when on more have waited than may be in flight, None: they do not;
-    ``waited_s``: what `Joining.waited_s` was then. ``joins_until``: they are joined until then.
-    ``bytes_max``: of the next joined batch, at most ``taken_bytes``, as the target's answers say.
+    ``behind_since``: since when more wait than may be in flight; None: no more than that.
+    ``waited_s``: the value of `Joining.waited_s` at that time. ``joins_until``: end of joining.
+    ``bytes_max``: limit of the next joined batch, at most ``taken_bytes``, the size that the
+    target's topic accepts as far as its responses show.
     """
 
     behind_since: float | None = None
@@ -85,7 +86,7 @@ class Line:
     taken_bytes: int = JOINED_BYTES_MAX
 
     def refused(self, size: int) -> None:
-        """The target's topic does not take a joined batch of ``size`` bytes."""
+        """Note that the target's topic refused a joined batch of ``size`` bytes."""
         self.taken_bytes = max(_JOINED_BYTES_MIN, min(self.taken_bytes, size // 2))
         self.bytes_max = min(self.bytes_max, self.taken_bytes)
 
@@ -100,13 +101,13 @@ class Joining:
         self._in_flight_max = settings.in_flight_requests_max if settings.enable_idempotence else 1
         self._bytes_max = settings.request_bytes_max
         self.waited_s = 0.0
-        """How long the producer has waited for answers, in all."""
+        """Seconds that the producer has waited for responses, in total."""
         self.counts = JoinCounts()
 
     def form(
         self, state: PartitionQueue, round_trip: RoundTrip, partitions: int, now: float
     ) -> int:
-        """Join what ``state`` sends next, if it should be; by how many bytes its queue grew.
+        """Join the next batches of ``state`` if needed. Returns by how many bytes its queue grew.
 
         ``partitions``: how many may share the request. ``now``: monotonic s.
         """
@@ -127,7 +128,7 @@ class Joining:
             self.counts = self.counts.plus(spent)
             if len(chosen) > 2:
                 line.bytes_max = max(_JOINED_BYTES_MIN, line.bytes_max // 2)
-            # What cannot be joined, or gains nothing by it, is not tried again.
+            # They cannot be joined, or are no smaller then: do not try them again.
             for one in chosen[:2]:
                 one.fixed = True
             return 0
@@ -138,7 +139,7 @@ class Joining:
         return growth
 
     def _needed(self, state: PartitionQueue, trip_s: float, now: float) -> bool:
-        """Whether the batches of ``state`` wait for the link, and there is time to join them."""
+        """Whether the batches of ``state`` wait for the link, with CPU time left to join them."""
         line = state.line
         behind = len(state.pending) > self._in_flight_max
         if now < line.joins_until:
@@ -161,7 +162,7 @@ class Joining:
         return True
 
     def _joined(self, batches: list[memoryview]) -> bytes | None:
-        """``batches`` as one, None where that cannot be or is larger than they are."""
+        """``batches`` as one; None if they cannot be joined or the result is larger."""
         size = sum(map(len, batches))
         own = codec(batches[0])
         for one in (self._codec, own) if self._codec not in (-1, own) else (own,):
@@ -174,7 +175,7 @@ class Joining:
 
 
 def _first(waiting: Iterable[QueuedBatch], bytes_max: int) -> list[QueuedBatch]:
-    """The first batches that make one of at most ``bytes_max`` bytes: never sent, of one codec."""
+    """The first batches, never sent and of one codec, of at most ``bytes_max`` bytes in total."""
     chosen: list[QueuedBatch] = []
     size = records = 0
     kind = -1

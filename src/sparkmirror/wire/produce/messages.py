@@ -1,7 +1,7 @@
-"""How Produce requests and responses are laid out, without any I/O.
+"""Layout of Produce requests and responses, versions 3 to 8 (non-flexible), without any I/O.
 
-Versions 3 to 8, the non-flexible ones of ``ProduceRequest.json`` and ``ProduceResponse.json`` in
-Apache Kafka's ``clients/src/main/resources/common/message``.
+Source: ``ProduceRequest.json`` and ``ProduceResponse.json`` in Apache Kafka's
+``clients/src/main/resources/common/message``.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _HEAD = struct.Struct(">hii")
 _PARTITION = struct.Struct(">ii")
 _ACK = struct.Struct(">ihq8x")
 _ACK_5 = struct.Struct(">ihq16x")
-# Version 8: as above, then the number of record errors and the size of the message (-1 none).
+# Version 8 (KIP-467): then the number of record errors and the size of the message (-1: none).
 _ACK_8 = struct.Struct(">ihq16xih")
 _REASONS_BYTES_MIN = _ACK_8.size - _ACK_5.size
 
 StampedBatch = tuple[int, bytes, memoryview]
-"""(partition, header to send, whole batch): the header takes the place of the batch's own."""
+"""(partition, header to send, whole batch): the header replaces the batch's own."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """What a broker says about one partition's batch.
+    """The response for one partition's batch.
 
-    ``code``: Kafka's error code. ``offset``: of the first record on the target, -1 when it is not
-    said. ``reason``: what it says about the batch and its first three bad records, and
-    ``bad_records``: the indexes of all bad records in the batch, None before version 8.
+    ``code``: Kafka's error code. ``offset``: of the first record on the target, -1 if unknown.
+    ``reason``: the messages for the batch and its first three bad records. ``bad_records``:
+    indexes of all bad records in the batch, None before version 8 (KIP-467).
     """
 
     code: int
@@ -61,9 +61,9 @@ def request_parts(
     timeout_ms: int,
     transactional_id: bytes | None = None,
 ) -> list[bytes | memoryview]:
-    """The buffers that make up a request after its length field; record bytes are not copied.
+    """The buffers of a request, without its length field; record bytes are not copied.
 
-    ``head`` is the request header. One batch per partition, as brokers insist.
+    ``head``: the request header. Each partition has one batch, as brokers require.
     """
     writer = I16.pack(-1)
     if transactional_id is not None:
@@ -80,7 +80,7 @@ def request_parts(
 
 
 def answered_correlation(frame: memoryview) -> int:
-    """Which request ``frame`` answers; raises struct.error when it is too short to say."""
+    """The correlation id of ``frame``. Raises struct.error when it is too short."""
     correlation: int = I32.unpack_from(frame)[0]
     return correlation
 
@@ -88,8 +88,8 @@ def answered_correlation(frame: memoryview) -> int:
 def parse_answer(frame: memoryview, version: int) -> tuple[dict[tuple[str, int], Answer], int]:
     """({(topic, partition): answer}, throttle ms) of a Produce response.
 
-    ``frame`` begins with the correlation id. Raises struct.error or UnicodeDecodeError when it is
-    no such response.
+    ``frame`` begins with the correlation id. Raises struct.error or UnicodeDecodeError for a
+    truncated or malformed one.
     """
     answers: dict[tuple[str, int], Answer] = {}
     topics = I32.unpack_from(frame, 4)[0]
@@ -97,7 +97,7 @@ def parse_answer(frame: memoryview, version: int) -> tuple[dict[tuple[str, int],
     for _ in range(topics):
         size = I16.unpack_from(frame, position)[0]
         if not 0 <= size <= len(frame) - position:
-            # A negative size would lead back, and round in circles for billions of topics.
+            # A negative size would move the position back: up to billions of rounds of this loop.
             raise struct.error(f"a Produce response with a topic name of {size} bytes")
         topic = str(frame[position + 2 : position + 2 + size], "utf-8")
         position += 2 + size

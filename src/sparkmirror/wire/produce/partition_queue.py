@@ -1,12 +1,12 @@
 """The batches of one target partition, in the order of their sequence numbers.
 
-A broker takes the batches of one producer id and partition only in the order of their sequences,
-and knows the last five, which is how it tells a repeat from a loss. That holds as long as
+A broker accepts the batches of one producer id and partition only in the order of their sequences.
+It remembers the last five, so it can tell a duplicate from a loss (KIP-98). This works as long as
 
-* a batch that may have arrived is sent again under the producer id and the sequence that it had;
-* batches on their way are on their way to one broker: a new leader that does not have the first
-  one yet would see a gap, or, when it knows nothing of the producer id, take the second one first;
-* under a new producer id one batch goes alone, for the same reason.
+* a batch that may have arrived is sent again with the same producer id and sequence;
+* batches are in flight to one broker at a time: a new leader that lacks the first batch would see
+  a gap or, if it has no state of the producer id, accept the second batch first;
+* the first batch under a new producer id is sent alone, for the same reason.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ Identity = tuple[int, int]
 """(producer id, producer epoch)."""
 
 NO_IDENTITY: Identity = (-1, -1)
-"""What a producer without idempotence writes."""
+"""The identity in batches of a producer without idempotence."""
 
 
 @dataclass(slots=True, eq=False)
 class QueuedBatch:
-    """One batch on its way. ``token`` is handed back with its acknowledgement.
+    """One queued batch. ``token`` returns with its acknowledgement.
 
-    ``whole``: the token of the batch that it was cut from; its own when it was not cut.
-    ``thinned``: records were left out of it, so its offsets say nothing about the whole's.
-    ``doubtful``: it was sent, and nobody said whether it arrived.
-    ``fixed``: it stays as it is, because it was on its way at least once, or cannot be joined with
-    others. ``members``: the batches that it was joined from, in order; it has no token then.
-    ``start``: number of records before it under its partition's producer id, -1 before it was
-    first sent. ``header``: the stamped 61 bytes, from then on.
+    ``whole``: the token of the batch that it was cut from; its own if it was not cut.
+    ``thinned``: records were left out, so its offsets say nothing about the whole batch.
+    ``doubtful``: it was sent, and its outcome is unknown.
+    ``fixed``: it must not change, because it was sent or cannot be joined with others.
+    ``members``: the batches that it was joined from, in order; it has no token then.
+    ``start``: number of records before it under the partition's producer id, -1 before it is
+    first sent. ``header``: the stamped 61 bytes, None before that.
     """
 
     batch: memoryview
@@ -60,14 +60,14 @@ class QueuedBatch:
 
 @dataclass(slots=True, eq=False)
 class PartitionQueue:
-    """What waits for one partition and what is on its way.
+    """Waiting and in-flight batches of one partition.
 
-    ``node``: the broker that the batches in flight went to. ``recovering``: a batch failed; wait
-    for all answers, then send again from the oldest. ``renew``: begin again under a new producer
-    id then. ``fresh``: nothing was acknowledged under this producer id yet.
-    ``transactional``: its batches are parts of transactions. ``restart``: where sequences begin
-    anew then, under the same producer id, because records were left out; -1 for nowhere.
-    ``line``: what is known of how long its batches wait (`joining`).
+    ``node``: the broker that has the batches in flight. ``recovering``: a batch failed; wait for
+    all responses, then send again from the oldest. ``renew``: continue under a new producer id
+    then. ``fresh``: nothing is acknowledged under this producer id yet.
+    ``transactional``: its batches are parts of transactions. ``restart``: the record number from
+    which sequences are assigned again, under the same producer id, because records were left out;
+    -1: none. ``line``: how long its batches have waited (`joining`).
     """
 
     tp: TopicPartition
@@ -90,16 +90,16 @@ class PartitionQueue:
 
     @property
     def idle(self) -> bool:
-        """True when nothing waits and nothing is on its way."""
+        """Whether no batch waits or is in flight."""
         return not self.pending and not self.in_flight
 
     @property
     def size(self) -> int:
-        """Bytes of all batches that wait or are on their way."""
+        """Bytes of all batches that wait or are in flight."""
         return sum(len(item.batch) for queue in (self.pending, self.in_flight) for item in queue)
 
     def copy(self) -> None:
-        """Have all batches in memory of their own, so that what they were read into is free."""
+        """Copy all batches, so that the memory that they were read into is free."""
         for queue in (self.pending, self.in_flight):
             for item in queue:
                 for one in (item, *item.members):
@@ -116,15 +116,15 @@ class PartitionQueue:
 
     @property
     def records(self) -> int:
-        """How many records the partition has under its producer id once nothing waits any more."""
+        """Number of records under the partition's producer id once no batch waits any more."""
         restart = self.next_start if self.restart < 0 else self.restart
         new = (item for item in self.pending if not 0 <= item.start < restart)
         return restart + sum(item.records for item in new)
 
     def adopt(self, identity: Identity) -> None:
-        """Go on under another producer id; nothing may be in flight."""
+        """Continue under another producer id. Raises `Defect` with batches in flight."""
         if self.in_flight:
-            raise Defect("batches with the old numbers are on their way")
+            raise Defect("batches with the old sequences are in flight")
         self.identity, self.next_start = identity, 0
         self.renew = False
         self.fresh = identity != NO_IDENTITY
@@ -132,12 +132,13 @@ class PartitionQueue:
             item.start, item.header, item.doubtful = -1, None, False
 
     def renumber(self) -> None:
-        """Close the gap in the sequences where records were left out; nothing may be in flight.
+        """Close the gap that left-out records made in the sequences.
 
-        The target has refused the batch there, and so everything behind it as out of order.
+        The target refused the batch there, and so all later ones as out of order. Raises `Defect`
+        with batches in flight.
         """
         if self.in_flight:
-            raise Defect("batches with the old numbers are on their way")
+            raise Defect("batches with the old sequences are in flight")
         if self.restart < 0:
             return
         for item in self.pending:
@@ -146,7 +147,7 @@ class PartitionQueue:
         self.next_start, self.restart = self.restart, -1
 
     def take(self, node: int) -> tuple[QueuedBatch, bytes]:
-        """The oldest waiting batch and its header; it is in flight to ``node`` from now on."""
+        """(oldest waiting batch, its header); the batch is in flight to ``node`` from now on."""
         item = self.pending.popleft()
         header = item.header or self._stamp(item)
         item.fixed = True
@@ -171,26 +172,26 @@ class PartitionQueue:
         return item.header
 
     def acknowledge(self, item: QueuedBatch) -> None:
-        """The target has ``item``."""
+        """Remove ``item``, which the target has."""
         self.in_flight.remove(item)
         self.fresh = False
         self.failing_since, self.failures = None, 0
 
     def is_oldest(self, item: QueuedBatch) -> bool:
-        """Whether no batch before ``item``, which is in flight, lacks its acknowledgement."""
+        """Whether ``item``, which is in flight, is the oldest unacknowledged batch."""
         if self.in_flight[0] is not item or 0 <= self.restart < item.start:
             return False
         return not self.pending or not 0 <= self.pending[0].start < item.start
 
     def doubt(self, item: QueuedBatch) -> Doubt:
-        """How to ask whether ``item``, which was sent, is there."""
+        """The question whether ``item``, which was sent, was written."""
         if self.identity is None:
             raise Defect("a partition without a producer id")
         last = (item.start + item.records - 1) % SEQUENCE_MODULO
         return Doubt(self.tp, *self.identity, last, self.fresh)
 
     def requeue(self, item: QueuedBatch) -> None:
-        """Put a batch that was in flight back to its place among those that wait."""
+        """Move a batch from in flight back to its place among those that wait."""
         self.in_flight.remove(item)
         position = 0
         for waiting in self.pending:
@@ -200,10 +201,9 @@ class PartitionQueue:
         self.pending.insert(position, item)
 
     def cut(self, item: QueuedBatch) -> int:
-        """Cut a waiting batch in two; by how many bytes the queue grew.
+        """Cut a waiting batch in two. Returns by how many bytes the queue grew.
 
-        Both parts keep the sequences that the whole had. Raises `BatchError` when it cannot be
-        cut.
+        Both parts keep the sequences of the whole. Raises `BatchError` when it cannot be cut.
         """
         parts = [memoryview(half) for half in cut_batch(item.batch)]
         index = self.pending.index(item)
@@ -221,23 +221,22 @@ class PartitionQueue:
         return sum(map(len, parts)) - len(item.batch)
 
     def join(self, count: int, data: bytes) -> int:
-        """Put ``data`` in the place of the first ``count`` waiting batches, whose records it has.
+        """Replace the first ``count`` waiting batches by ``data``, which has their records.
 
         None of them was ever sent. Returns by how many bytes the queue grew.
         """
         members = tuple(self.pending.popleft() for _ in range(count))
         if any(one.fixed or one.start >= 0 for one in members):
-            raise Defect("a batch that was sent has to stay as it is")
+            raise Defect("a batch that was sent must not change")
         records = sum(one.records for one in members)
         item = QueuedBatch(memoryview(data), records, None, fixed=True, members=members)
         self.pending.appendleft(item)
         return len(data) - sum(len(one.batch) for one in members)
 
     def take_apart(self, item: QueuedBatch) -> int:
-        """Put the batches that ``item``, which waits, was joined from in its place again.
+        """Replace ``item``, which waits, by the batches that it was joined from.
 
-        They have the sequences that their records had in it. Returns by how many bytes the queue
-        grew.
+        They keep the sequences of their records. Returns by how many bytes the queue grew.
         """
         index = self.pending.index(item)
         del self.pending[index]
@@ -252,10 +251,10 @@ class PartitionQueue:
         return sum(len(one.batch) for one in item.members) - len(item.batch)
 
     def replace(self, item: QueuedBatch, kept: Sequence[bytes]) -> int:
-        """Put the batches ``kept`` in the place of a waiting one; by how many bytes the queue grew.
+        """Replace a waiting batch by ``kept``. Returns by how many bytes the queue grew.
 
-        The sequences after it no longer fit, so the partition begins again under a new producer
-        id. A transaction has but one: there they are closed up (`renumber`).
+        The sequences after it no longer fit, so the partition continues under a new producer id.
+        A transaction has only one producer id: there `renumber` closes the gap.
         """
         index = self.pending.index(item)
         del self.pending[index]
@@ -272,7 +271,7 @@ class PartitionQueue:
         return sum(map(len, kept)) - len(item.batch)
 
     def drop(self) -> int:
-        """Forget all batches; how many bytes they had. Their sequences are gone with them."""
+        """Drop all batches and return their bytes; a new producer id must follow."""
         size = sum(len(item.batch) for item in (*self.pending, *self.in_flight))
         self.pending.clear()
         self.in_flight.clear()

@@ -1,17 +1,18 @@
-"""The Produce path: stamped headers in front of bodies that nobody copies.
+"""The Produce path: sends batches with new headers, without copying their bodies.
 
-`Producer` is a state machine without threads, driven by `pump`. Rules that it keeps:
+`Producer` is a state machine without threads, driven by `pump`. It follows these rules:
 
-* one batch per partition per request, as brokers insist; several partitions share a request;
-* at most ``in_flight_requests_max`` requests per broker; a partition's batches carry consecutive
-  sequences and are on their way to one broker at a time (`partition_queue` says why);
-* a new producer id is for the partition that needs it alone, so that no batch in doubt elsewhere
-  loses its sequence;
-* batches that wait for a slow link are joined before they are sent for the first time (`joining`);
-* with `Transactions`, a partition joins the open transaction before its first batch goes out.
+* one batch per partition per request, as brokers require; several partitions share a request;
+* at most ``in_flight_requests_max`` requests per broker, one without idempotence. A partition's
+  batches have consecutive sequences and are in flight to one broker at a time (`partition_queue`
+  says why);
+* only the partition that needs a new producer id gets it, so that batches in doubt elsewhere keep
+  their sequences;
+* batches that wait for a slow link are joined before they are first sent (`joining`);
+* with `Transactions`, a partition joins the open transaction before its first batch is sent.
 
-What an answer makes of its batches is up to `backlog`; `messages` knows how requests
-and answers are laid out.
+`backlog` decides what a response means for its batches. `messages` has the layout of requests and
+responses.
 """
 
 from __future__ import annotations
@@ -65,12 +66,12 @@ log = logging.getLogger(__name__)
 
 _BROKER_TIMEOUT_MS = 30_000
 _THROTTLE_LOG_S = 60.0
-_ALSO = -1  # the key of what `Producer.pump` waits for as well
-_UNANSWERED = Answer(-1, -1, "no answer for the partition")
+_ALSO = -1  # the poller's key for the other descriptor that `Producer.pump` waits for
+_UNANSWERED = Answer(-1, -1, "the response lacks the partition")
 
 
 def _nothing() -> None:
-    """Nobody has to be asked."""
+    """The default of `Producer.before_send`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,8 +87,8 @@ class _Request:
 class Producer(Backlog):
     """Writes raw record batches to one cluster. One owner, no threads.
 
-    ``transactions``: whose open transaction the batches become part of; its owner ends it.
-    ``arrival`` tells whether a batch in doubt is there. ``clock`` returns monotonic seconds.
+    ``transactions``: the batches become part of its open transaction, which its owner ends.
+    ``arrival`` finds out whether a batch in doubt was written. ``clock``: monotonic seconds.
     """
 
     def __init__(
@@ -101,13 +102,13 @@ class Producer(Backlog):
     ) -> None:
         super().__init__(routes, settings, transactions=transactions, arrival=arrival, clock=clock)
         self.blocked = False
-        """Whether batches wait only because enough requests are in flight: `pump` sends them."""
+        """Whether batches wait only for requests in flight; a later `pump` sends them."""
         self.woken = False
-        """Whether the descriptor that the last `pump` waited for as well had something to read."""
+        """Whether the other descriptor was readable in the last `pump`."""
         self.before_send: Callable[[], None] = _nothing
-        """Called each time before batches are sent; what it raises keeps them."""
+        """Called before batches are sent. If it raises, they stay queued."""
         self._requests: dict[Connection, deque[_Request]] = {}
-        self._either = Poller[Connection | int]()  # answers, and what `pump` waits for as well
+        self._either = Poller[Connection | int]()  # responses, and `pump`'s other descriptor
         self._answers = Poller[Connection | int](within=self._either)
         self._not_before: dict[Connection, float] = {}
         self._round_trips: dict[int, RoundTrip] = {}
@@ -124,10 +125,12 @@ class Producer(Backlog):
     # -- driving ---------------------------------------------------------------------------
 
     def pump(self, timeout_s: float = 0.0, also: int = -1) -> list[Acknowledged]:
-        """Send what may be sent, read what has come in; wait up to ``timeout_s`` for an answer.
+        """Send what may be sent and read responses; wait up to ``timeout_s`` for one.
 
-        ``also``: a descriptor; what there is to read at it ends the wait, too (`woken`). Returns
-        the batches acknowledged since the last call, in order per partition.
+        ``also``: a descriptor that ends the wait, too, when it is readable (`woken`); -1: none.
+        Returns the batches acknowledged since the last call. A batch that failed and was retried
+        may come after later ones of its partition. Raises `PartitionError` when the target refuses
+        a producer id, and `ClusterError` when a transaction cannot continue.
         """
         self._expire()
         self.routes.close_idle()
@@ -138,9 +141,10 @@ class Producer(Backlog):
         return done
 
     def identify(self, patience_s: float = 0.0) -> Identity | None:
-        """The producer id under which partitions begin, asked for if need be; None without one.
+        """The producer id for partitions that begin now, requested if needed.
 
-        ``patience_s``: how long a cluster may take that cannot give one yet.
+        None without idempotence, or when the cluster assigned none within ``patience_s``. Raises
+        `PartitionError` when it refuses one.
         """
         deadline = self._clock() + patience_s
         while self._identity is None:
@@ -152,17 +156,17 @@ class Producer(Backlog):
         return None if self._identity == NO_IDENTITY else self._identity
 
     def identity_of(self, tp: TopicPartition) -> Identity | None:
-        """The producer id under which ``tp`` is written, as far as it is known."""
+        """The producer id under which ``tp`` is written; None: not known yet."""
         state = self._partitions.get(tp)
         return self._identity if state is None or state.identity is None else state.identity
 
     def records_of(self, tp: TopicPartition) -> int:
-        """How many records ``tp`` has under its producer id once all that waits is acknowledged."""
+        """Number of records of ``tp`` under its producer id once all its batches are written."""
         state = self._partitions.get(tp)
         return 0 if state is None else state.records
 
     def _identified(self, state: PartitionQueue) -> bool:
-        """Whether ``state`` has a producer id to send under; gives it one where it can."""
+        """Whether ``state`` has a producer id to send under; assigns one if possible."""
         if state.identity is not None and not state.renew:
             state.renumber()
             return True
@@ -175,7 +179,7 @@ class Producer(Backlog):
         return True
 
     def _new_identity(self) -> Identity | None:
-        """A producer id from the cluster; None when it cannot give one now."""
+        """A producer id from the cluster; None when it cannot assign one now."""
         if self._clock() < self._identify_at:
             return None
         self._identify_at = self._clock() + self.routes.client.retry_backoff_ms / 1000
@@ -199,14 +203,14 @@ class Producer(Backlog):
             log.warning("producer id from cluster %s: %s", self.routes.client.alias, error)
             return None
         if response.error_code:
-            self.routes.close_idle(0.0)  # another broker may know better
+            self.routes.close_idle(0.0)  # the retry may succeed at another broker
             name = error_name(response.error_code)
-            # A cluster that has just started has its first ids a moment later: nothing failed.
+            # A cluster that has just started assigns ids a moment later: this is no failure.
             if response.error_code != COORDINATOR_LOAD_IN_PROGRESS:
                 self._count(name)
             if response.error_code not in RETRIABLE:
                 raise PartitionError(
-                    f"the target gives no producer id ({name}).",
+                    f"the target refuses a producer id ({name}).",
                     where=f"cluster {self.routes.client.alias}",
                     do=grant(
                         self.routes.client,
@@ -219,7 +223,7 @@ class Producer(Backlog):
     # -- sending ---------------------------------------------------------------------------
 
     def _send(self) -> None:
-        """Send what may be sent; nothing where all that waits is known to wait for answers."""
+        """Send what may be sent. Does nothing while all waiting batches wait for responses."""
         if not self._stirred:
             return
         if self._busy:
@@ -233,7 +237,7 @@ class Producer(Backlog):
             self._join_transaction(self._transactions, now)
         leaders = self.routes.leaders
         by_node: dict[int, list[PartitionQueue]] = {}
-        for state in list(self._busy.values()):  # one that is given up leaves it
+        for state in list(self._busy.values()):  # a copy: a halt removes its partition
             if not state.pending:
                 continue
             if state.retry_at > now:
@@ -259,7 +263,7 @@ class Producer(Backlog):
                 self._stirred = True
 
     def _join_transaction(self, transactions: Transactions, now: float) -> None:
-        """Have the partitions with batches to send join the open transaction."""
+        """Add the partitions with batches to send to the open transaction."""
         members = transactions.members
         joining = [
             state.tp
@@ -274,23 +278,23 @@ class Producer(Backlog):
             if code in RETRIABLE:
                 self._retry(state, code, now)
             else:
-                self._halt(state, code, "it may not join the transaction")
+                self._halt(state, code, "it cannot be added to the transaction")
 
     def _send_to(self, node: int, states: list[PartitionQueue], now: float) -> bool:
-        """Send batches of ``states``; whether what is left waits for answers alone."""
+        """Send batches of ``states``. Returns whether the rest waits only for responses."""
         connection = self.routes.connection(node)
         if connection is None:
             return False
         requests = self._requests.get(connection)
         if not requests and connection.ended_idle():
-            # Nothing was sent on it: no batch is in doubt.
+            # No request is in flight on it: no batch is in doubt.
             self._forget_ended(connection)
             return False
         if requests is None:
             requests = self._requests[connection] = deque()
             connection.watched_by(self._answers)
         if connection.unsent:
-            self.blocked = True  # `_receive` sends the rest, as soon as the socket takes it
+            self.blocked = True  # `_receive` sends the rest when the socket is writable
             return True
         round_trip = self._round_trips.setdefault(node, RoundTrip())
         while states and len(requests) < self._in_flight_max:
@@ -353,14 +357,14 @@ class Producer(Backlog):
             node,
             correlation,
             version,
-            self._clock(),  # joining took its time
+            self._clock(),  # later than ``now``: joining takes time
             now + self.routes.client.request_timeout_ms / 1000,
             items,
         )
         requests.append(request)
         connection.begin_frame(parts, sum(map(len, parts)))
 
-    # -- answers ---------------------------------------------------------------------------
+    # -- responses -------------------------------------------------------------------------
 
     def _expire(self) -> None:
         now = self._clock()
@@ -370,7 +374,7 @@ class Producer(Backlog):
             if requests and now >= requests[0].deadline
         ]
         for connection in late:
-            # An answer that waits is late only because nobody has come round to read it.
+            # A readable response is not overdue: this thread was too busy to read it.
             if not connection.readable():
                 self._lost(connection, ConnectionLost("no answer to Produce in time"))
 
@@ -408,7 +412,7 @@ class Producer(Backlog):
                 self._lost(connection, ConnectionLost(f"{error}"))
 
     def _forget_ended(self, connection: Connection) -> None:
-        """Forget a connection that its broker has closed while no request was under way."""
+        """Drop a connection that its broker closed while no request was in flight."""
         log.info("%s:%d closed an idle connection", connection.host, connection.port)
         self._requests.pop(connection, None)
         self._not_before.pop(connection, None)
@@ -419,7 +423,7 @@ class Producer(Backlog):
         self._stirred = True
         request = self._requests[connection][0]
         if answered_correlation(frame) != request.correlation:
-            raise ConnectionLost("answer to another request")
+            raise ConnectionLost("a response to another request")
         answers, throttle_ms = parse_answer(frame, request.version)
         self._requests[connection].popleft()
         now = self._clock()
@@ -428,7 +432,7 @@ class Producer(Backlog):
             self._not_before[connection] = now + throttle_ms / 1000
             self._note_throttle(throttle_ms, now)
         for state, item in request.items:
-            if item in state.in_flight:  # else dropped with its halted partition
+            if item in state.in_flight:  # otherwise a halt has dropped it
                 self._settle(state, item, answers.get(state.tp, _UNANSWERED), now)
 
     def _note_throttle(self, throttle_ms: int, now: float) -> None:
@@ -437,8 +441,7 @@ class Producer(Backlog):
             self._throttle_log_at = now
             client = self.routes.client
             log.warning(
-                "producing to cluster %s: a quota of client id %s is used up, now waiting %d ms "
-                "as the broker says",
+                "producing to cluster %s: throttled by a quota of client id %s, waiting %d ms",
                 *(client.alias, client.client_id, throttle_ms),
             )
 
@@ -463,16 +466,16 @@ class Producer(Backlog):
             self._retry(state, NETWORK_EXCEPTION, now)
 
     def copy_waiting(self, nodes: Collection[int]) -> None:
-        """Keep what waits for brokers, by their numbers, in memory of its own."""
+        """Copy what waits for the brokers ``nodes``; also the unsent rest of their requests."""
         super().copy_waiting(nodes)
         for connection, requests in self._requests.items():
             if requests and requests[-1].node in nodes:
                 connection.copy_unsent()
 
     def await_answers(self, timeout_s: float) -> None:
-        """Send nothing more, and wait up to ``timeout_s`` for the answers to what is under way.
+        """Wait up to ``timeout_s`` for the responses in flight, without sending anything more.
 
-        Whoever looks next where the log ends would else miss what a busy broker appends later.
+        Without this wait, a later check of the log's end misses what a busy broker still appends.
         """
         deadline = self._clock() + timeout_s
         while any(self._requests.values()):
@@ -482,6 +485,6 @@ class Producer(Backlog):
             self._receive(left_s, -1)
 
     def close(self) -> None:
-        """Close the connections. What was not acknowledged has an unknown outcome."""
+        """Close the connections. Unacknowledged batches have an unknown outcome."""
         self.routes.close()
         self._requests.clear()

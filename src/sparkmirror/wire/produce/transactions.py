@@ -1,17 +1,17 @@
-"""Transactions on one cluster: who may write, what belongs together, and its end.
+"""Transactions on one cluster: fencing, partitions and offsets, commit and abort (KIP-98).
 
-A transactional id has one writer at a time: `Transactions.fence` ends whatever an earlier writer
-has open and makes the cluster refuse all that it still sends. Partitions are added before the
-first batch for them is produced; consumer offsets belong to the transaction like records do.
+A transactional id has one writer at a time: `Transactions.fence` aborts the open transaction of an
+earlier writer, and the cluster refuses what that writer still sends. Partitions are added before
+the first batch for them is produced. Committed offsets are part of a transaction, as records are.
 
-What the answers mean:
+What errors mean:
 
-* *later*: a coordinator moves or loads, an earlier transaction is still being ended; asked again
-  until it is settled, for as long as the cluster is away;
-* `Fenced`: another writer has the id;
-* `TooSlow`: the transaction took longer than its time limit, and the cluster has aborted it;
+* a retriable error (a coordinator moves or loads, an earlier transaction is still ending) is
+  retried, for ``patience_s`` at most; then it is `Unreachable`;
+* `Fenced`: another writer has the transactional id;
+* `TooSlow`: the transaction was open longer than its timeout, and the cluster aborted it;
 * `Denied`: a permission is missing; ``do`` names it;
-* anything else is a `TransactionError`.
+* any other error is a `TransactionError`.
 """
 
 from __future__ import annotations
@@ -62,13 +62,14 @@ log = logging.getLogger(__name__)
 _GROUP, _TRANSACTION = 0, 1
 _OPERATION_NOT_ATTEMPTED = 55
 _TIMEOUT_TOO_LONG = 50
-# The end of an id: the number of a slot, and what else is done under a name of its own.
+# The end of a transactional id: the number of a slot, and a suffix such as ``-check``.
 _SLOT = re.compile(r"\d+(-[a-z]+)?$")
 _TRANSACTIONAL_ID_DENIED, _GROUP_DENIED, _TOPIC_DENIED = 53, 30, 29
 _WRONG_COORDINATOR = frozenset({15, 16})
-# From 2.5 on a position can be read without those that an ending transaction may still change.
+# OffsetFetch with require_stable (KIP-447), from 2.5 on: it waits for a transaction that still
+# ends and may change the offset.
 _STABLE_FETCH_VERSION = 7
-# The end of a transaction takes the coordinator a few milliseconds after it has answered.
+# The coordinator completes a transaction some milliseconds after it responded.
 _QUICK_S = 0.002
 _LOG_S = 30.0
 
@@ -76,10 +77,10 @@ _LOG_S = 30.0
 class Transactions:
     """The transactions of one transactional id, one after the other. One owner, no threads.
 
-    ``timeout_ms``: after that the cluster aborts a transaction. ``identity``: producer id and epoch
-    that its batches carry. ``members``: partitions of the open transaction. ``errors``: how often
-    it had to be asked again, by code. ``patience_s``: how long a cluster that is away is waited
-    for.
+    ``timeout_ms``: the cluster aborts a transaction that is open longer. ``identity``: producer id
+    and epoch of its batches. ``members``: partitions of the open transaction. ``errors``: number
+    of retriable errors by name, without CONCURRENT_TRANSACTIONS. ``patience_s``: how long they are
+    retried. Requests raise `ClusterError`; the module says which.
     """
 
     def __init__(
@@ -99,9 +100,10 @@ class Transactions:
         self.members: set[TopicPartition] = set()
         self._refused_topic = ""
         self.began_at: float | None = None
-        """When the open transaction's first partition or offset was asked for, by ``clock``.
+        """When the open transaction's first partition or offset was requested, in seconds of
+        ``clock``.
 
-        The cluster counts from its first answer on, and that one may have been lost.
+        The cluster counts from its first response on, and that response may have been lost.
         """
         self.errors: dict[str, int] = {}
         self.timeout_ms = timeout_ms
@@ -112,19 +114,20 @@ class Transactions:
 
     @property
     def began(self) -> bool:
-        """Whether a transaction is open, as far as is known: it has partitions or offsets."""
+        """Whether a transaction is open, as far as known: it has partitions or offsets."""
         return self.began_at is not None
 
     def _begin(self, asked_at: float) -> None:
         if self.began_at is None:
             self.began_at = asked_at
 
-    # -- who may write ---------------------------------------------------------------------
+    # -- fencing ---------------------------------------------------------------------------
 
     def fence(self) -> Identity:
-        """Become the only writer of the transactional id; what another one has open is aborted.
+        """Become the only writer of the transactional id; returns (producer id, epoch).
 
-        When this returns, every earlier transaction of the id is decided.
+        Aborts an open transaction of another writer. When this returns, every earlier transaction
+        of the id is committed or aborted.
         """
         message = InitProducerIdRequest(
             transactional_id=self.transactional_id,
@@ -145,7 +148,7 @@ class Transactions:
         return found
 
     def check_brokers(self) -> None:
-        """Raise `Unsupported` unless the brokers can do all that exactly-once takes."""
+        """Raise `Unsupported` unless the brokers have every API that exactly-once needs."""
         connection = self.routes.any_connection()
         try:
             for request, lowest in (
@@ -162,13 +165,13 @@ class Transactions:
                         "exactly-once needs brokers from 2.5 on: this one has "
                         + ("no transactions." if high < 0 else "no stable offsets (KIP-447)."),
                         where=f"cluster {self.routes.client.alias}",
-                        do="Upgrade the target, or leave exactly-once out: delivery is then at "
-                        "least once.",
+                        do="Upgrade the target, or turn exactly-once off: delivery is then "
+                        "at-least-once.",
                     )
         finally:
             connection.close()
 
-    # -- what belongs together -------------------------------------------------------------
+    # -- partitions and offsets ------------------------------------------------------------
 
     def add(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Add partitions to the open transaction, or begin one with them.
@@ -206,7 +209,7 @@ class Transactions:
                 for part in topic.results_by_partition
             }
             failed = {tp: c for tp, c in codes.items() if c and c != _OPERATION_NOT_ATTEMPTED}
-            # A topic may be refused or unknown by itself; anything else concerns all of them.
+            # These errors concern one topic (unknown, denied, invalid); others concern all.
             own = {tp: c for tp, c in failed.items() if c in (3, _TOPIC_DENIED, 17)}
             rest = [c for tp, c in failed.items() if tp not in own]
             if rest:
@@ -217,11 +220,11 @@ class Transactions:
                 self._begin(asked_at)
             return 0
 
-        self._surely(ask, "partitions cannot join the transaction")
+        self._surely(ask, "partitions cannot be added to the transaction")
         return refused
 
     def add_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        """Make committed offsets (and their metadata) of ``group`` part of the transaction."""
+        """Make offsets of ``group``, as (offset, metadata), part of the transaction."""
         producer_id, epoch = self.identity
         self.join_group(group)
         request_topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
@@ -262,7 +265,8 @@ class Transactions:
             code, self._refused_topic = min(rows, default=(0, ""))
             return int(code)
 
-        self._surely(ask, f"positions of group {group} cannot join the transaction", group=group)
+        what = f"positions of group {group} cannot be added to the transaction"
+        self._surely(ask, what, group=group)
 
     def join_group(self, group: str) -> None:
         """Make the offsets of ``group`` a part of the transaction; begins one if none is open."""
@@ -279,17 +283,17 @@ class Transactions:
             response = self._ask(_TRANSACTION, self.transactional_id, message, highest=3)
             return int(response.error_code)
 
-        self._surely(ask, f"group {group} cannot join the transaction", group=group)
+        self._surely(ask, f"group {group} cannot be added to the transaction", group=group)
         self._begin(asked_at)
 
-    # -- its end ---------------------------------------------------------------------------
+    # -- commit and abort ------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Make everything in the open transaction visible at once."""
+        """Commit the open transaction: everything in it becomes visible."""
         self._end(committed=True)
 
     def abort(self) -> None:
-        """Make everything in the open transaction invisible for ever."""
+        """Abort the open transaction: nothing in it ever becomes visible."""
         self._end(committed=False)
 
     def _end(self, *, committed: bool) -> None:
@@ -309,10 +313,10 @@ class Transactions:
         self.members.clear()
         self.began_at = None
 
-    # -- asking ----------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------
 
     def _surely(self, ask: Callable[[], int], what: str, *, group: str = "") -> None:
-        """Ask until the answer is final; raises what it means when that is no success."""
+        """Retry ``ask`` until it succeeds (0). Raises the error of a code that is not retriable."""
         client = self.routes.client
         began = told_at = self._clock()
         pause_s = _QUICK_S
@@ -353,7 +357,7 @@ class Transactions:
         if code in FENCED:
             return self.ended(f"{what} ({name})")
         needs = {
-            # All slots of the flow need it: their ids differ in the number at the end.
+            # All slots of the flow need it; their ids differ only in the number at the end.
             _TRANSACTIONAL_ID_DENIED: Right(
                 "Write",
                 "TransactionalId",
@@ -375,20 +379,21 @@ class Transactions:
         return TransactionError(f"{what} ({name}).", where=where, do=do)
 
     def ended(self, what: str) -> ClusterError:
-        """Why the cluster takes nothing more in the open transaction: its age tells the two apart.
+        """`TooSlow` or `Fenced`, for an open transaction that the cluster no longer accepts.
 
-        Both look the same from here: the epoch of the writer has been raised.
+        In both cases the cluster has raised the producer epoch. The age of the transaction tells
+        them apart.
         """
         alias = self.routes.client.alias
         open_s = 0.0 if self.began_at is None else self._clock() - self.began_at
         if open_s * 1000 >= self.timeout_ms:
             return TooSlow(
                 f"{what}: the transaction was open for {open_s:.0f} s, longer than "
-                f"transaction.timeout.ms ({self.timeout_ms} ms), and was aborted. It is written "
-                "anew, in smaller ones.",
+                f"transaction.timeout.ms ({self.timeout_ms} ms), and was aborted. Its records are "
+                "written again, in smaller transactions.",
                 where=f"cluster {alias}",
-                do=f"If this comes again, raise {alias}.producer.transaction.timeout.ms, or look "
-                "at why the cluster takes so little.",
+                do=f"If this happens again, raise {alias}.producer.transaction.timeout.ms, or find "
+                "out why the cluster writes so slowly.",
             )
         return Fenced(
             f"{what}: another writer has taken over {self.transactional_id}.",
@@ -415,7 +420,7 @@ class Transactions:
                 raise ConnectionLost(f"no coordinator of {key} ({error_name(code)})")
             if code:
                 group = key if kind == _GROUP else ""
-                raise self._refusal(code, f"the coordinator of {key} is not told", group)
+                raise self._refusal(code, f"the coordinator of {key} cannot be looked up", group)
         return self.routes.connect(response.host, response.port)
 
     def _forget_connections(self) -> None:
@@ -424,7 +429,7 @@ class Transactions:
         self._connections.clear()
 
     def close(self) -> None:
-        """Close the connections. An open transaction stays open until its time limit."""
+        """Close the connections. An open transaction stays open until its timeout."""
         self._forget_connections()
 
 
@@ -438,9 +443,9 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 def fence_slots(
     flow: FlowSettings, slots: int, *, patience_s: float = float("inf")
 ) -> list[Identity]:
-    """Abort what any earlier writer of the flow's slots has open, and refuse the rest of it.
+    """Fence earlier writers of the flow's slots and abort their open transactions.
 
-    Returns the slots' identities from here on. Raises `Denied`, `TransactionError`, `Unreachable`.
+    Returns the identity of each slot. Raises `Denied`, `TransactionError`, `Unreachable`.
     """
     routes = Routes(flow.target)
     identities: list[Identity] = []

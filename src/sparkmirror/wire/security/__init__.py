@@ -1,1 +1,1 @@
-"""TLS and logins of connections."""
+"""TLS and logins for connections."""

@@ -1,4 +1,4 @@
-"""Signed assertions (JWT, RFC 7515), made of a template, claims and the time as in Java."""
+"""Signed assertions (JWT, RFC 7515) from a template, claims and the time, as in Java."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COORDINATE_BYTES = 32
 
 
 def assertion_text(assertion: Assertion, now_s: float, *, where: str) -> str:
-    """The assertion as it is sent; files are read anew each time. Raises `Denied`."""
+    """The assertion to send; files are read again each time. Raises `Denied`."""
     if assertion.file:
         return _read(assertion.file, "file", where).decode("utf-8", "replace").strip()
     header, payload = _template(assertion, where)
@@ -47,8 +47,8 @@ def _template(assertion: Assertion, where: str) -> tuple[dict[str, Any], dict[st
         header, payload = (dict(document.get(name, {})) for name in ("header", "payload"))
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise Denied(
-            f"the template {assertion.template} of assertions is no JSON object with the objects "
-            "header and payload.",
+            f"the template {assertion.template} of assertions is not a JSON object with the "
+            "objects header and payload.",
             where=where,
             do=f"Correct it, or remove {PREFIX}template.file.",
         ) from error
@@ -61,7 +61,7 @@ def _signature(assertion: Assertion, data: bytes, where: str) -> bytes:
         key = load_pem_private_key(pem, assertion.passphrase.encode() or None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise Denied(
-            f"the private key in {assertion.key_file} cannot be read: it is no PEM key, or its "
+            f"the private key in {assertion.key_file} cannot be read: it is not a PEM key, or its "
             "passphrase is wrong.",
             where=where,
             do=f"Check {PREFIX}private.key.file and {PREFIX}private.key.passphrase.",
@@ -76,7 +76,7 @@ def _signature(assertion: Assertion, data: bytes, where: str) -> bytes:
         numbers = decode_dss_signature(key.sign(data, ec.ECDSA(SHA256())))
         return b"".join(number.to_bytes(_COORDINATE_BYTES, "big") for number in numbers)
     raise Denied(
-        f"the private key in {assertion.key_file} is none for {assertion.algorithm}.",
+        f"the private key in {assertion.key_file} is not a key for {assertion.algorithm}.",
         where=where,
         do=f"Set {PREFIX}algorithm to RS256 for an RSA key, to ES256 for one on the curve P-256.",
     )

@@ -1,8 +1,8 @@
-"""Read Java keystores of the old type JKS.
+"""Reads Java keystores of the old type JKS.
 
 The format and its key protection are those of ``sun.security.provider.JavaKeyStore`` and
 ``KeyProtector``: entries in big-endian fields, a SHA-1 over password and content at the end, keys
-hidden by a SHA-1 key stream. It has no maintained reader for Python; newer stores are PKCS12.
+encrypted with a SHA-1 key stream. No maintained Python library reads it; newer stores are PKCS12.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def read_jks(
 ) -> list[JksEntry]:
     """All entries. Without a ``password`` the content is not checked, as in Java.
 
-    ``key_password``: of the keys, by default the store's. ``keys``: False leaves keys out.
+    ``key_password``: of the keys, by default the store's. ``keys``: False skips the keys.
     Raises `WrongPassword` or `StoreError`.
     """
     if data[:4] == _JCEKS_MAGIC:
@@ -92,12 +92,12 @@ class _Cursor:
 def _entries(cursor: _Cursor, key_password: str, *, keys: bool) -> list[JksEntry]:
     version = cursor.number("I")
     if version not in (1, 2):
-        raise StoreError(f"its version {version} is not known")
+        raise StoreError(f"its version {version} is unknown")
     entries = []
     for _ in range(cursor.number("I")):
         tag = cursor.number("I")
         alias = cursor.text()
-        cursor.number("Q")  # when it was made
+        cursor.number("Q")  # creation time
         if tag == _KEY:
             hidden = cursor.block(cursor.number("I"))
             chain = tuple(_certificate(cursor, version) for _ in range(cursor.number("I")))
@@ -106,18 +106,18 @@ def _entries(cursor: _Cursor, key_password: str, *, keys: bool) -> list[JksEntry
         elif tag == _CERTIFICATE:
             entries.append(JksEntry(alias, (_certificate(cursor, version),)))
         else:
-            raise StoreError(f"it holds an entry of kind {tag}, which is not known")
+            raise StoreError(f"it holds an entry of the unknown kind {tag}")
     return entries
 
 
 def _certificate(cursor: _Cursor, version: int) -> bytes:
     if version == 2:
-        cursor.text()  # always X.509
+        cursor.text()  # the certificate's type: always X.509
     return cursor.block(cursor.number("I"))
 
 
 def _unhide(hidden: bytes, password: str, alias: str) -> bytes:
-    """PKCS#8 out of an EncryptedPrivateKeyInfo with Sun's own protection."""
+    """PKCS#8 from an EncryptedPrivateKeyInfo with Sun's own protection."""
     secret = _utf16(password)
     content = _octets(hidden)
     salt, mixed, check = (
@@ -141,7 +141,7 @@ def _octets(data: bytes) -> bytes:
     inner, begin, end = _der(data, at)
     octets, start, stop = _der(data, end)
     if (tag, inner, octets) != (_SEQUENCE, _SEQUENCE, _OCTETS) or begin > end:
-        raise StoreError("a key in it has a form that is not known")
+        raise StoreError("a key in it has an unknown format")
     return data[start:stop]
 
 

@@ -1,7 +1,7 @@
 """Kerberos logins: credentials from a keytab or a ticket cache, for kafka-python's GSSAPI.
 
-With a keytab libkrb5 itself gets the first ticket, keeps it in memory and gets a new one when half
-of its life is over; each login asks it anew. Programs like kinit are not needed.
+With a keytab, libkrb5 itself gets the first ticket, keeps it in memory and gets a new one when half
+of its lifetime is over. Each login requests credentials from libkrb5. kinit is not needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["gssapi_mechanism", "kerberos_error", "use_kerberos_configuration"]
 
 
 def use_kerberos_configuration(path: str) -> None:
-    """Have libkrb5 read ``path`` (Java's java.security.krb5.conf); it is the process's own."""
+    """Make libkrb5 read ``path`` (Java's java.security.krb5.conf), in the whole process."""
     if path and os.environ.get("KRB5_CONFIG") != path:
         os.environ["KRB5_CONFIG"] = path
 
@@ -38,7 +38,7 @@ def _gssapi() -> Any:
 
 
 class _Mechanism(SaslMechanismGSSAPI):  # type: ignore[misc]
-    """kafka-python's exchange, begun with credentials of our own choice."""
+    """kafka-python's exchange, with credentials that we choose."""
 
     def __init__(self, service: str, host: str, credentials: Any, library: Any) -> None:
         self._is_done = False
@@ -91,12 +91,12 @@ def _check_keytab(login: KerberosLogin, where: str) -> None:
         ) from error
     if head[:1] != b"\x05":
         raise ConfigError(
-            f"{path} is no keytab.", where=where, do="Check keyTab in the JAAS entry."
+            f"{path} is not a keytab.", where=where, do="Check keyTab in the JAAS entry."
         )
 
 
 def kerberos_error(error: Any, login: KerberosLogin, host: str, where: str) -> ClusterError:
-    """What a failure of libgssapi means to the user."""
+    """The error that explains a failure of libgssapi."""
     said = " ".join(_messages(error))
     who = login.principal or "the principal of the ticket cache"
     place = f"the keytab {login.keytab}" if login.keytab else "the ticket cache"
@@ -116,7 +116,7 @@ def kerberos_error(error: Any, login: KerberosLogin, host: str, where: str) -> C
          "principal."),
         (r"Preauthentication failed|Decrypt integrity|password", Denied,
          f"the KDC refuses the key of {who}",
-         "Export the keytab anew: the principal's key has changed."),
+         "Export the keytab again: the principal's key has changed."),
         (r"expired", Denied, f"the ticket of {who} has expired", "Run kinit, or use a keytab."),
         (r"[Cc]lock skew", Denied, "the clocks of this machine and of the KDC differ too much",
          "Synchronise the clocks."),
@@ -132,7 +132,7 @@ def kerberos_error(error: Any, login: KerberosLogin, host: str, where: str) -> C
 
 
 def _messages(error: Any) -> list[str]:
-    """What libgssapi says, the general one last and only when there is no other."""
+    """The messages of libgssapi; the general one only if there is no specific one."""
     found: list[str] = []
     for code, routine in ((getattr(error, "min_code", 0), False), (error.maj_code, True)):
         if code and not (found and routine):

@@ -1,6 +1,6 @@
-"""Truststores and keystores of any type as PEM, for OpenSSL.
+"""Reads truststores and keystores of any type as PEM, for OpenSSL.
 
-As in Java, stores of types JKS and PKCS12 are told apart by their content: each type reads both.
+As in Java, stores of types JKS and PKCS12 are recognised by content: each type reads both.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _KEY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A client certificate chain, the own one first, and its key; both PEM, the key in the clear.
+    """A client's certificate chain, its own certificate first, and its key, unencrypted; both PEM.
 
-    ``expires``: until when the own certificate holds, ``begins`` since when.
+    ``begins``, ``expires``: validity of its own certificate.
     """
 
     chain: bytes
@@ -61,7 +61,10 @@ def read_trusted(store: Store, where: str) -> bytes:
 
 
 def read_identity(store: Store, where: str) -> Identity:
-    """The first private key of a keystore with its chain. Raises ConfigError."""
+    """The first private key of a keystore with its chain.
+
+    Raises ConfigError, also for a certificate that is not valid now.
+    """
     try:
         key, chain = _key_and_chain(store)
     except (StoreError, OSError) as error:
@@ -121,16 +124,16 @@ def _trusted(store: Store) -> list[x509.Certificate]:
     certificates = [each.certificate for each in content.additional_certs]
     if content.cert is None:
         return certificates
-    # Java trusts a key's own certificate, not its chain: that is there for the peer. An authority
-    # that was imported as well stands there once more.
+    # Java trusts the certificate of a key, but not its chain, which is meant for the peer. An
+    # authority that was also imported by itself is in the store twice.
     own, *chain = _ordered(content.cert.certificate, certificates)
     for issuer in chain:
         certificates.remove(issuer)
     left_out = [issuer for issuer in chain if issuer not in certificates]
     if left_out:
         log.warning(
-            "the truststore %s holds a private key; %s of its chain is not trusted by that, as in "
-            "Java. If it shall be, import it by itself (keytool -importcert), or name a store "
+            "the truststore %s holds a private key; as in Java, this does not make %s of its chain "
+            "trusted. To trust it, import it by itself (keytool -importcert), or name a store "
             "without keys in ssl.truststore.location.",
             _name(store),
             ", ".join(each.subject.rfc4514_string() for each in left_out),
@@ -174,7 +177,7 @@ def _own_first(key: bytes, chain: list[x509.Certificate]) -> tuple[bytes, list[x
 
 
 def _ordered(own: x509.Certificate, others: list[x509.Certificate]) -> list[x509.Certificate]:
-    """``own``, its issuer, its issuer's issuer: what a peer expects; strangers stay out."""
+    """``own``, its issuer, its issuer's issuer …, as a peer expects; others are left out."""
     chain, left = [own], list(others)
     while True:
         issuer = next((each for each in left if each.subject == chain[-1].issuer), None)

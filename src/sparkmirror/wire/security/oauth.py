@@ -1,7 +1,7 @@
-"""OAUTHBEARER tokens: from a token endpoint, a file, or made here without a signature.
+"""OAUTHBEARER tokens: from a token endpoint, from a file, or unsecured ones made here.
 
-Tokens are kept per login and fetched anew when most of their life is over. That happens when a
-connection logs in, not on a thread: between logins nobody needs a token.
+Tokens are kept per login and refreshed when most of their lifetime is over. This happens when a
+connection logs in, not on a thread: between logins no token is needed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Token:
 class TokenSource:
     """The tokens of one login. Safe to share between threads.
 
-    ``tls``: context for https endpoints. ``clock``: seconds since 1970.
+    ``tls``: SSL context for https endpoints. ``clock``: seconds since 1970.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TokenSource:
         self._random = random.Random()  # noqa: S311  (spreads load, guards nothing)
 
     def token(self) -> str:
-        """A token that is valid now. Raises `ClusterError` when there is none to be had."""
+        """A token that is valid now. Raises `ClusterError` when none can be fetched."""
         with self._lock:
             now = self._clock()
             if self._token is None or now >= self._refresh_at:
@@ -79,14 +79,15 @@ class TokenSource:
                 except ClusterError:
                     if self._token is None or now >= self._token.expires:
                         raise
-                    # The old one still holds: ask again in a while.
+                    # The old token is still valid: retry later.
                     self._refresh_at = now + self.login.retry_backoff_s_max
             return self._token.text
 
     def _refresh_time(self, token: Token) -> float:
-        """Java's rule: a part of the life, at least ``min`` after now, ``buffer`` before the end.
+        """When to refresh ``token``, by Java's rule (KIP-255): after a part of its lifetime.
 
-        The last two give way when the life is too short for them.
+        At least ``refresh_min_s`` from now and ``refresh_buffer_s`` before its end, unless the
+        lifetime is too short for both.
         """
         login, now = self.login, self._clock()
         life_s = token.expires - token.began
@@ -106,7 +107,7 @@ class TokenSource:
         document = self._ask()
         text = document.get("access_token")
         if not isinstance(text, str) or not text:
-            raise self._error("its answer has no access_token")
+            raise self._error("its response has no access_token")
         return self._checked(text, _seconds(document.get("expires_in")))
 
     def _from_file(self) -> str:
@@ -121,7 +122,7 @@ class TokenSource:
             ) from error
 
     def _checked(self, text: str, life_s: float | None) -> Token:
-        """The token with its times: those it states itself, else those of the endpoint."""
+        """The token with the times in its claims, else those of the endpoint. Raises `Denied`."""
         now = self._clock()
         claims = _claims(text)
         expires, began = _seconds(claims.get("exp")), _seconds(claims.get("iat"))
@@ -132,7 +133,7 @@ class TokenSource:
         )
         if token.expires <= now:
             raise Denied(
-                "the OAUTHBEARER token has expired already.",
+                "the OAUTHBEARER token has already expired.",
                 where=self._where,
                 do="Check the clock of this machine and the token's lifetime.",
             )
@@ -163,9 +164,9 @@ class TokenSource:
                         do=f"Check {own} and scope of this cluster.",
                     ) from error
             except (ValueError, RecursionError) as error:
-                raise self._error("its answer is no JSON object") from error
+                raise self._error("its response is not a JSON object") from error
             except http.client.HTTPException as error:
-                raise self._error("its answer is no HTTP") from error
+                raise self._error("its response is not HTTP") from error
             except OSError as error:
                 reason = getattr(error, "reason", None)
                 if isinstance(reason, ssl.SSLCertVerificationError):
@@ -188,15 +189,15 @@ class TokenSource:
             target = ""
         return Denied(
             f"the token endpoint redirects (HTTP {error.code}) to "
-            f"{printable(target) or 'a place that it does not name'}; the client secret is "
-            "sent to no other address than the one in the file.",
+            f"{printable(target) or 'another address'}; the client secret is sent only to the "
+            "address in the file.",
             where=self._where,
-            do="Set sasl.oauthbearer.token.endpoint.url to the address that answers by itself.",
+            do="Set sasl.oauthbearer.token.endpoint.url to the address that does not redirect.",
         )
 
     def _error(self, reason: str) -> Unreachable:
         return Unreachable(
-            f"the token endpoint gives no token ({reason}).",
+            f"the token endpoint returns no token ({reason}).",
             where=self._where,
             do="Check sasl.oauthbearer.token.endpoint.url and that it can be reached from here.",
         )
@@ -226,7 +227,7 @@ class TokenSource:
         return document
 
     def _grant(self) -> tuple[dict[str, str], dict[str, str]]:
-        """What is shown for a token: fields of the form, and headers. Raises `Denied`."""
+        """(form fields, headers) that authenticate the token request. Raises `Denied`."""
         login = self.login
         if login.assertion is not None:
             text = assertion_text(login.assertion, self._clock(), where=self._where)
@@ -239,16 +240,16 @@ class TokenSource:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Leaves a redirect the error that it is: the request carries the client secret."""
+    """Turns every redirect into an error: the request carries the client secret."""
 
     def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> None:
-        """Follow none, nor look at where it leads."""
+        """Do not follow the redirect."""
 
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 def _oauth_error(error: urllib.error.HTTPError) -> str:
-    """Status and the standard's own error code; nothing else of the answer is shown."""
+    """HTTP status and OAuth's error code (RFC 6749); nothing else of the response is shown."""
     code = ""
     try:
         document = json.loads(error.read(_ANSWER_BYTES_MAX))
@@ -260,7 +261,7 @@ def _oauth_error(error: urllib.error.HTTPError) -> str:
 
 
 def _seconds(value: object) -> float | None:
-    """A number of seconds of an answer; None for whatever is none."""
+    """A number of seconds in a response; None if it is not a valid one."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     return float(value) if 0 <= value < 1e12 else None
@@ -279,10 +280,10 @@ def _claims(text: str) -> dict[str, object]:
 
 
 def unsecured_token(login: OAuthLogin, now: float) -> Token:
-    """A JWT without a signature, as Java's unsecured login makes it (RFC 7515, appendix A.5)."""
+    """A JWT without a signature, as in Java's unsecured login (RFC 7515, appendix A.5)."""
     expires = now + login.lifetime_s
-    # A broker compares with its clock in whole milliseconds, and refuses what was issued later
-    # within the same one. Whole seconds are exact in its arithmetic, too.
+    # A broker compares with its clock in whole milliseconds, and refuses a token that was issued
+    # later in the same millisecond. Whole seconds are exact in its arithmetic, too.
     claims: dict[str, object] = {"iat": float(math.floor(now)), "exp": expires, **login.claims}
 
     def part(document: dict[str, object]) -> str:

@@ -19,16 +19,16 @@ _DER_SEQUENCE = b"\x30"
 
 @dataclass(frozen=True, slots=True)
 class RevocationLists:
-    """The lists of one file: as PEM, and the names of the authorities that made them."""
+    """The lists of one file as PEM, and the names of the authorities that issued them."""
 
     pem: bytes
     issuers: frozenset[x509.Name]
 
     def cover(self, trusted: bytes) -> bool:
-        """Whether certificates of authorities can be checked, too, not only the broker's own.
+        """Whether the certificates of authorities can be checked, not only the broker's own.
 
-        ``trusted``: the truststore, PEM. OpenSSL then wants a list for each certificate of a chain
-        and for its end; a chain that ends below a root would have none.
+        ``trusted``: the truststore, PEM. OpenSSL then requires a list for each certificate of a
+        chain, including its end. A chain that ends below a root has no list for its end.
         """
         return all(
             one.subject == one.issuer and one.issuer in self.issuers
@@ -65,10 +65,10 @@ def _parsed(data: bytes) -> list[x509.CertificateRevocationList]:
 
 
 def _unusable(lists: list[x509.CertificateRevocationList]) -> str:
-    """Why ``lists`` are of no use, ``""`` if they are. Raises ValueError for damaged ones."""
+    """Why ``lists`` cannot be used; ``""`` if they can. Raises ValueError for damaged ones."""
     if not lists:
         return "it holds no revocation list"
     for one in lists:
         if any(extension.oid == x509.DeltaCRLIndicator.oid for extension in one.extensions):
-            return "it holds a list of changes (delta CRL); whole ones are needed"
+            return "it holds a delta CRL; complete CRLs are needed"
     return ""

@@ -1,8 +1,8 @@
 """SASL logins for both clients: the hot path's connections and kafka-python's.
 
-`Login` says how a client logs in and makes one mechanism object per exchange. The hot path drives
-it in `authenticate`; kafka-python gets it through its registry of mechanisms, so that both log in
-with the same code and the same credentials.
+`Login` has the login settings of a client and creates one mechanism object per exchange. The hot
+path runs it in `authenticate`; kafka-python gets it through its registry of mechanisms. So both log
+in with the same code and the same credentials.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["Exchange", "Login", "authenticate", "login_for"]
 
 _UNSUPPORTED_MECHANISM, _AUTHENTICATION_FAILED = 33, 58
 _ROUNDS_MAX = 20
-# Java and RFC 7677 ask for this many at least; a million take about a second of a processor.
+# Java and RFC 7677 require the minimum; a million take about a second of CPU time.
 _ITERATIONS_MIN, _ITERATIONS_MAX = 4_096, 1_000_000
 _SALT_BYTES_MIN, _SALT_BYTES_MAX = 8, 1_024  # Kafka's own salts have 26 or so
 _NEW_CREDENTIALS = (
@@ -53,12 +53,12 @@ _REGION = re.compile(r"\.(?:kafka|kafka-serverless)\.([a-z0-9-]+)\.amazonaws\.co
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Two calls to a broker that a login needs; both raise `ConnectionLost`.
+    """The calls to a broker that a login needs; all raise `ConnectionLost`.
 
-    ``handshake(mechanism)`` gives (error code, mechanisms that the broker offers);
-    ``authenticate(bytes)`` gives (error code, message, bytes, session lifetime in ms, 0 = none).
-    ``bare`` sends bytes alone, as brokers before 1.0 want them; None for newer ones. Its second
-    argument says whether an answer comes.
+    ``handshake(mechanism)`` returns (error code, mechanisms that the broker offers);
+    ``authenticate(bytes)`` returns (error code, message, bytes, session lifetime in ms, 0 = none).
+    ``bare`` sends bytes without a Kafka header, as brokers before 1.0 require; None for newer
+    ones. Its second argument says whether a response follows.
     """
 
     handshake: Callable[[str], tuple[int, list[str]]]
@@ -67,7 +67,7 @@ class Exchange:
 
 
 class _Scram(SaslMechanismScram):  # type: ignore[misc]
-    """Adds what kafka-python leaves out: escaped names (RFC 5802) and delegation tokens."""
+    """Adds what kafka-python lacks: escaped names (RFC 5802) and delegation tokens (KIP-48)."""
 
     def __init__(self, settings: SaslSettings) -> None:
         self.username = settings.username
@@ -79,7 +79,7 @@ class _Scram(SaslMechanismScram):  # type: ignore[misc]
 
 
 class _ScramRefused(ValueError):
-    """What the broker asks for would give the password away, or costs too much.
+    """The broker's challenge would expose the password, or cost too much CPU time.
 
     ``do``: what to change.
     """
@@ -90,34 +90,33 @@ class _ScramRefused(ValueError):
 
 
 class _StrictScramClient(ScramClient):  # type: ignore[misc]
-    """Answers no broker that asks for less than Java and RFC 7677 do.
+    """Refuses challenges that are weaker than Java and RFC 7677 require.
 
-    The proof that it sends lets whoever gets it guess at the password, as fast as the count of
-    iterations allows. An answer with a nonce of ours alone could be an old one, said again.
+    Whoever gets the client's proof can guess passwords with it; fewer iterations make that faster.
+    A challenge whose nonce adds nothing to ours may be a replay.
     """
 
     def process_server_first_message(self, server_first_message: bytes) -> None:
         said = dict(part.split("=", 1) for part in server_first_message.decode().split(","))
         if "m" in said:
-            raise ValueError("an extension that nobody knows")
+            raise ValueError("an unknown extension")
         nonce, ours = said["r"], self.nonce.decode()
         if not nonce.startswith(ours) or nonce == ours:
             raise _ScramRefused(
-                "its nonce does not go on from ours: the answer may be an old one, said again",
+                "its nonce does not extend ours: it may be a replay",
                 "Check that the address is that of your broker.",
             )
         salt = base64.b64decode(said["s"], validate=True)
         if not _SALT_BYTES_MIN <= len(salt) <= _SALT_BYTES_MAX:
             raise _ScramRefused(
-                f"a salt of {len(salt)} bytes, and {_SALT_BYTES_MIN} to {_SALT_BYTES_MAX} are "
-                "accepted",
+                f"a salt of {len(salt)} bytes; {_SALT_BYTES_MIN} to {_SALT_BYTES_MAX} are accepted",
                 _NEW_CREDENTIALS,
             )
         digits = said["i"]
         number = int(digits) if re.fullmatch(r"[0-9]{1,9}", digits) else -1
         if not _ITERATIONS_MIN <= number <= _ITERATIONS_MAX:
             raise _ScramRefused(
-                f"{number if number >= 0 else 'no number of'} iterations, and "
+                f"{number if number >= 0 else 'no number of'} iterations; "
                 f"{_ITERATIONS_MIN:,} to {_ITERATIONS_MAX:,} are accepted",
                 _NEW_CREDENTIALS,
             )
@@ -143,7 +142,7 @@ class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
 
 
 class _MskIam:
-    """One message of AWS_MSK_IAM, signed by kafka-python's code with the credentials found here."""
+    """The one message of AWS_MSK_IAM; kafka-python's code signs it with `_aws_credentials`."""
 
     def __init__(self, settings: SaslSettings, host: str, where: str) -> None:
         self._client = AwsMskIamClient(host=host, **_aws_credentials(settings, host, where))
@@ -169,7 +168,11 @@ class _MskIam:
 
 
 def _aws_credentials(settings: SaslSettings, host: str, where: str) -> dict[str, str | None]:
-    """Keys and region: the environment's, else whatever botocore finds (profile, instance)."""
+    """Keys and region for AWS_MSK_IAM. Raises `ConfigError` or `Denied`.
+
+    Keys come from the profile if one is set, else from the environment, else from what botocore
+    finds. The region comes from the host name, else from the environment, else from botocore.
+    """
     match = _REGION.search(host)
     region = match.group(1) if match else os.environ.get("AWS_REGION")
     region = region or os.environ.get("AWS_DEFAULT_REGION")
@@ -197,14 +200,12 @@ def _aws_credentials(settings: SaslSettings, host: str, where: str) -> dict[str,
         key, secret, token = frozen.access_key, frozen.secret_key, frozen.token
         region = region or session.get_config_variable("region")
     if not region:
-        raise ConfigError(
-            "AWS_MSK_IAM cannot tell the AWS region.", where=where, do="Set AWS_REGION."
-        )
+        raise ConfigError("AWS_MSK_IAM finds no AWS region.", where=where, do="Set AWS_REGION.")
     return {"access_key": key, "secret_key": secret, "region": region, "token": token}
 
 
 class Login:
-    """How one client logs in; safe to share between threads and connections."""
+    """The login of one client; safe to share between threads and connections."""
 
     def __init__(self, client: ClusterClient) -> None:
         self.alias = client.alias
@@ -223,7 +224,7 @@ class Login:
         return self.settings.mechanism
 
     def mechanism(self, host: str) -> Any:
-        """A new exchange with the broker at ``host``: kafka-python's ``SaslMechanism``.
+        """A new exchange with the broker at ``host``, as a ``SaslMechanism`` of kafka-python.
 
         Raises `MirrorError`.
         """
@@ -246,7 +247,10 @@ class Login:
 
 
 def _token_source(oauth: OAuthLogin, client: ClusterClient, where: str) -> TokenSource:
-    """Java takes the endpoint's TLS settings from the JAAS entry; the JVM's trust without any."""
+    """The token source, with the JAAS entry's TLS settings for its endpoint, as in Java.
+
+    Without any, the machine's certificates are trusted.
+    """
     context: ssl.SSLContext | None = None
     if oauth.url.startswith("https"):
         place = f"{where}, token endpoint"
@@ -260,7 +264,7 @@ _lock = threading.Lock()
 
 
 def login_for(client: ClusterClient) -> Login | None:
-    """The login of a client, shared by clients with the same settings; None without SASL.
+    """The login of a client; None without SASL. Clients with the same settings share it.
 
     Raises ConfigError.
     """
@@ -280,7 +284,7 @@ def login_for(client: ClusterClient) -> Login | None:
 
 
 def authenticate(login: Login, exchange: Exchange, host: str, where: str) -> int:
-    """Log in; returns the session's lifetime in ms (0 = no end). Raises `MirrorError`."""
+    """Log in; returns the session lifetime in ms, 0: unlimited. Raises `MirrorError`."""
     code, offered = exchange.handshake(login.name)
     if code == _UNSUPPORTED_MECHANISM or (not code and offered and login.name not in offered):
         raise Denied(
@@ -299,7 +303,7 @@ def authenticate(login: Login, exchange: Exchange, host: str, where: str) -> int
                 break
             sent = mechanism.auth_bytes()
             if exchange.bare is not None:
-                # GSSAPI's last word gets no answer there.
+                # There the last message of GSSAPI gets no response.
                 last = bool(mechanism.is_done())
                 data = exchange.bare(sent, not last)
                 if not last:
@@ -317,10 +321,10 @@ def authenticate(login: Login, exchange: Exchange, host: str, where: str) -> int
         if login.settings.kerberos is not None and hasattr(error, "maj_code"):
             raise kerberos_error(error, login.settings.kerberos, host, where) from error
         if isinstance(error, ValueError | KeyError | IndexError | UnicodeDecodeError):
-            raise _refused(login, "the broker's answer does not fit", where) from error
+            raise _refused(login, "the broker's response is invalid", where) from error
         raise
     if not mechanism.is_done() or not mechanism.is_authenticated():
-        raise _refused(login, "the exchange did not come to its end", where)
+        raise _refused(login, "the exchange did not finish", where)
     return max(0, lifetime_ms)
 
 
@@ -340,20 +344,20 @@ def _refused(login: Login, said: str, where: str) -> ClusterError:
 
 
 def _not_answered(login: Login, error: _ScramRefused) -> str:
-    return f"the broker's {login.name} challenge is not answered: {error}."
+    return f"the broker's {login.name} challenge is refused: {error}."
 
 
 # -- kafka-python ----------------------------------------------------------------------------------
 
 
 class KafkaPythonLogin(AbstractTokenProvider):  # type: ignore[misc]
-    """Carries a `Login` through kafka-python's options, which know nothing of it."""
+    """Carries a `Login` through kafka-python's options, which have no place for it."""
 
     def __init__(self, login: Login) -> None:
         self.login = login
 
     def token(self) -> str:
-        """Never asked: the mechanism that would ask is replaced as a whole."""
+        """Never called: our mechanism replaces the one that would call it."""
         raise AssertionError("kafka-python's own OAUTHBEARER mechanism is in use")
 
 
@@ -362,7 +366,7 @@ def _from_registry(host: str = "", **config: Any) -> Any:
     try:
         mechanism = login.mechanism(host)
     except MirrorError as error:
-        # kafka-python knows what to do with its own errors only.
+        # kafka-python handles its own errors only.
         raise kafka_errors.SaslAuthenticationFailedError(str(error)) from error
     if isinstance(mechanism, _Scram):
         mechanism.receive = _told(login, mechanism.receive)
@@ -370,7 +374,7 @@ def _from_registry(host: str = "", **config: Any) -> Any:
 
 
 def _told(login: Login, receive: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
-    """``receive``; its refusals become an error that kafka-python takes for the login's end."""
+    """Wrap ``receive``: its refusals become an error that ends kafka-python's login."""
 
     def received(data: bytes) -> bool:
         try:
@@ -378,7 +382,7 @@ def _told(login: Login, receive: Callable[[bytes], bool]) -> Callable[[bytes], b
         except _ScramRefused as error:
             said = f"{_not_answered(login, error)} {error.do}"
         except (ValueError, KeyError, IndexError):
-            said = "the broker's answer does not fit"
+            said = "the broker's response is invalid"
         raise kafka_errors.SaslAuthenticationFailedError(said)
 
     return received

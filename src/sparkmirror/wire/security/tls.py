@@ -1,7 +1,7 @@
-"""TLS for connections: one OpenSSL context per client, and what goes wrong in a handshake.
+"""TLS for connections: one OpenSSL context per client, and the errors of failed handshakes.
 
-A context is built anew when a store's file has changed, so renewed certificates and revocation
-lists count from the next connection on.
+A context is rebuilt when a store's file has changed, so renewed certificates and revocation lists
+apply from the next connection on.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ __all__ = ["context_for", "handshake_error", "make_context", "wrap"]
 log = logging.getLogger(__name__)
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-# Level 2: what Python takes by itself, all with forward secrecy (written out, since builds for some
-# systems take what their OpenSSL does). Level 1: what else is left of Java's.
+# Level 2: Python's default suites, all with forward secrecy. They are written out because Python
+# uses OpenSSL's default in builds for some systems. Level 1: also Java's other suites, as far as
+# OpenSSL has them.
 _SUITES = {
     1: "DEFAULT",
     2: "ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM",
@@ -42,7 +43,7 @@ _lock = threading.Lock()
 
 
 def context_for(client: ClusterClient) -> ssl.SSLContext | None:
-    """The context for a client's connections; None when its protocol is not encrypted.
+    """The context for a client's connections; None when its protocol is without TLS.
 
     Raises ConfigError when a store cannot be used.
     """
@@ -53,7 +54,10 @@ def context_for(client: ClusterClient) -> ssl.SSLContext | None:
 
 
 def make_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
-    """A context for ``settings``, the one made before if no store's file has changed since."""
+    """A context for ``settings``: the previous one if no store's file has changed.
+
+    Raises ConfigError when a store cannot be used and there is no previous context.
+    """
     stamp = _stamp(settings)
     with _lock:
         known = _contexts.get((settings, where))
@@ -74,7 +78,7 @@ def make_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
 
 
 def _stamp(settings: TlsSettings) -> _Stamp:
-    """Path, time of change (ns) and size of each file; a file that is missing is told later."""
+    """Path, modification time (ns) and size of each file; missing files are reported later."""
     stores = (settings.truststore, settings.keystore)
     paths = [store.location for store in stores if store is not None]
     found = []
@@ -90,7 +94,7 @@ def _new_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.check_host
     context.verify_mode = ssl.CERT_REQUIRED
-    # In Java every certificate of a truststore is an anchor, be it a root or not.
+    # In Java every certificate of a truststore is a trust anchor, whether it is a root or not.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.minimum_version = _VERSIONS[settings.versions[0]]
     context.maximum_version = _VERSIONS[settings.versions[-1]]
@@ -129,7 +133,7 @@ def _new_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
                         do=f"Take one with an RSA key of 2,048 bits or more. {_LEVEL}",
                     ) from error
                 raise ConfigError(
-                    f"the key and certificate of the keystore do not go together ({error.reason}).",
+                    f"the key and certificate of the keystore do not match ({error.reason}).",
                     where=where,
                     do="Put the certificate of this key first.",
                 ) from error
@@ -138,9 +142,9 @@ def _new_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
 
 @contextlib.contextmanager
 def _private_file(data: bytes) -> Iterator[str]:
-    """A path to ``data`` that only this process can open; memory, where the system has it.
+    """A path to ``data`` that only this process can open, in memory if the system supports it.
 
-    Python's ssl reads keys from files alone.
+    Python's ssl reads keys only from files.
     """
     try:
         descriptor = os.memfd_create("sparkmirror", os.MFD_CLOEXEC)
@@ -163,7 +167,7 @@ def _private_file(data: bytes) -> Iterator[str]:
 
 
 def wrap(sock: socket.socket, host: str, client: ClusterClient) -> socket.socket:
-    """``sock`` with TLS on it if the client's protocol says so. Closes it when that fails.
+    """``sock`` with TLS if the client's protocol has it. Closes ``sock`` when this fails.
 
     Raises `ClusterError` or `ConfigError`.
     """
@@ -182,7 +186,7 @@ def wrap(sock: socket.socket, host: str, client: ClusterClient) -> socket.socket
         raise
     suites = tls_settings(client.properties, where=where).suites
     chosen = secure.cipher()
-    # Python cannot tell OpenSSL which suites of TLS 1.3 to offer.
+    # Python cannot choose the TLS 1.3 suites that OpenSSL offers.
     if suites and chosen is not None and chosen[0] not in suites:
         secure.close()
         raise ClusterError(
@@ -195,51 +199,51 @@ def wrap(sock: socket.socket, host: str, client: ClusterClient) -> socket.socket
 
 # -- errors ----------------------------------------------------------------------------------------
 
-_LEVEL = "Until then, ssl.security.level=1 takes it as it is."
+_LEVEL = "Until then, ssl.security.level=1 accepts it as it is."
 _VERIFY = (
     (r"too (small|weak)|too short",
-     "the broker's certificate, or one that it hangs on, has a key or a signature that is too weak",
+     "the broker's certificate, or one in its chain, has a key or a signature that is too weak",
      f"Renew it with an RSA key of 2,048 bits or more and SHA-256. {_LEVEL}"),
-    (r"certificate revoked", "the broker's certificate, or one that it hangs on, has been revoked",
+    (r"certificate revoked", "the broker's certificate, or one in its chain, has been revoked",
      "Give the broker a new one, or check the list in ssl.crl.location."),
     (r"CRL has expired", "the revocation list for the broker's certificate has expired",
      "Put its authority's current list (CRL) into ssl.crl.location."),
     (r"CRL is not yet valid", "the revocation list for the broker's certificate is not yet valid",
      "Check this machine's clock, or the list in ssl.crl.location."),
     (r"get certificate CRL", "ssl.crl.location has no revocation list of the authority that "
-     "signed the broker's certificate, or one that it hangs on",
+     "signed the broker's certificate, or one in its chain",
      "Add that authority's list (CRL) to the file."),
     (r"CRL (issuer|signature)",
-     "the revocation list for the broker's certificate is not known to be its authority's",
-     "Put the list (CRL) as that authority signed it into ssl.crl.location, and the authority's "
-     "certificate into the truststore (ssl.truststore.location)."),
+     "the signature of the revocation list for the broker's certificate cannot be verified",
+     "Put the list (CRL) that the certificate's authority signed into ssl.crl.location, and the "
+     "authority's certificate into the truststore (ssl.truststore.location)."),
     (r"CRL", "the revocation list for the broker's certificate cannot be used",
-     "Put a whole list (CRL) of its authority into ssl.crl.location."),
+     "Put a complete list (CRL) of its authority into ssl.crl.location."),
     (r"certificate has expired", "the broker's certificate has expired",
      "Renew it on the broker."),
     (r"not yet valid", "the broker's certificate is not yet valid",
      "Check the clocks of both machines, or the certificate."),
     (r"(hostname|IP address) mismatch", "the broker's certificate is for another host name",
      "Use the name in the certificate, add this one to its subject alternative names, or set "
-     "ssl.endpoint.identification.algorithm= (empty) to do without the check."),
+     "ssl.endpoint.identification.algorithm= (empty) to turn the check off."),
     (r"", "the broker's certificate is not trusted",
      "Put the certificate of the authority that signed it into the truststore "
      "(ssl.truststore.location)."),
 )  # fmt: skip
 _ALERTS = (
-    (r"CERTIFICATE_REQUIRED|BAD_CERTIFICATE", Denied, "the broker wants a client certificate",
+    (r"CERTIFICATE_REQUIRED|BAD_CERTIFICATE", Denied, "the broker requires a client certificate",
      "Set ssl.keystore.location to a keystore with a certificate that the broker trusts."),
     (r"CERTIFICATE_UNKNOWN|UNKNOWN_CA|CERTIFICATE_EXPIRED|CERTIFICATE_REVOKED", Denied,
      "the broker does not accept the client certificate",
      "Use one that has not expired and that an authority in the broker's truststore signed."),
     (r"WRONG_VERSION_NUMBER|HTTP_REQUEST|RECORD_LAYER_FAILURE|PACKET_LENGTH", NotKafka,
-     "what listens there does not speak TLS",
+     "the server at this address does not speak TLS",
      "Check the port, or security.protocol: it may be a PLAINTEXT or SASL_PLAINTEXT listener."),
     (r"PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL|VERSION_TOO_LOW", ClusterError,
      "the broker offers none of the TLS versions in ssl.enabled.protocols",
      "Add one that the broker has."),
     (r"HANDSHAKE_FAILURE|NO_SHARED_CIPHER|NO_CIPHERS", ClusterError,
-     "the broker and this client have no cipher suite in common, or it wants a client certificate",
+     "the broker and this client have no cipher suite in common, or it requires a certificate",
      "Check ssl.cipher.suites and ssl.keystore.location. For a broker that has only suites without "
      "forward secrecy, or with SHA-1, set ssl.security.level=1."),
     (r"TOO_SMALL|TOO_WEAK|WRONG_SIGNATURE_TYPE|NO_SUITABLE_SIGNATURE|BAD_SIGNATURE|LEGACY_SIGALG",
@@ -249,7 +253,7 @@ _ALERTS = (
 
 
 def handshake_error(error: OSError, where: str) -> ClusterError:
-    """What a failed handshake means to the user; ``where`` names cluster and server."""
+    """The error that explains a failed handshake. ``where`` names cluster and server."""
     if isinstance(error, ssl.SSLCertVerificationError):
         said = error.verify_message
         for pattern, what, do in _VERIFY:
@@ -262,7 +266,7 @@ def handshake_error(error: OSError, where: str) -> ClusterError:
                 return kind(f"{what} ({reason}).", where=where, do=do)
     if isinstance(error, TimeoutError):
         return Unreachable(
-            "the TLS handshake gets no answer in time.",
+            "the TLS handshake timed out.",
             where=where,
             do="Check the port, or security.protocol: a listener without TLS may wait for more.",
         )

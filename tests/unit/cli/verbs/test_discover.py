@@ -224,7 +224,7 @@ def test_what_the_server_says_makes_no_lines_of_its_own(
         assert discover(ambari) == 1
         said = capsys.readouterr()
         assert said.out == ""
-        assert "is no path of ZooKeeper" in " ".join(said.err.split())
+        assert "is not a ZooKeeper path" in " ".join(said.err.split())
 
 
 @pytest.mark.parametrize("port", ["9" * 5_000, "\u0662\u0661", "\u00b2"])
@@ -251,7 +251,7 @@ def test_a_cluster_without_zookeeper(ambari: Ambari, capsys: pytest.CaptureFixtu
         ({"items": []}, "host_components"),
         ([1], "host_components"),
         ({"host_components": []}, "on no host"),
-        ({"host_components": [{"HostRoles": {"host_name": "a b\n"}}]}, "no host name"),
+        ({"host_components": [{"HostRoles": {"host_name": "a b\n"}}]}, "not a host name"),
     ],
 )
 def test_answers_of_another_shape(

@@ -51,7 +51,7 @@ class Coordinator:
         request = make()
         self.asked.append(request.name)
         if type(request) not in self.answers:
-            raise Unsupported(f"{doing} takes an API that this broker does not have.")
+            raise Unsupported(f"{doing} needs an API that this broker does not have.")
         answer = self.answers[type(request)]
         version = request.max_version
         request.encode(version=version)
@@ -250,7 +250,7 @@ def test_a_streams_group_whose_topology_is_not_known_yet() -> None:
 def test_a_streams_group_owns_no_more_than_a_cluster_can_have() -> None:
     """Tasks times topics: a small answer could name any number of partitions."""
     member = streams_member("m", {"0": [0] * 2_500_001}, {})
-    with pytest.raises(ClusterError, match="said to own 5000002 partitions"):
+    with pytest.raises(ClusterError, match="group g owns 5000002 partitions"):
         owners(classic("Dead"), newer(NOT_FOUND), streams(members=(member,)))
 
 

@@ -418,7 +418,7 @@ def test_a_cluster_that_is_away_is_logged_and_tried_after_the_back_off(
     world.now += 1
     with caplog.at_level(logging.WARNING):
         assert not known.refresh_if_due()
-    assert "metadata of cluster A: cluster A: the broker went away" in caplog.text
+    assert "metadata of cluster A: cluster A: the connection was lost" in caplog.text
     assert not known.reachable
     assert known.leaders[tp(0)] == Leader(1, 3), "what was known still helps"
     asked = world.one.asked + world.two.asked

@@ -53,7 +53,7 @@ def test_tags_cost_what_they_hold() -> None:
     assert StructField._emit_tagged_decode is kafka_python_limits._emit_tags
     answer = ListGroupsResponse.decode(HEAD + count(300_000) + tagged * 300_000 + b"\0", version=4)
     assert len(answer.groups) == 300_000
-    with pytest.raises(ValueError, match="longer than the answer"):
+    with pytest.raises(ValueError, match="longer than the response"):
         ListGroupsResponse.decode(HEAD + count(1) + b"\1\1\1" + b"\1\x63\x7f" + b"\0", version=4)
 
 

@@ -157,11 +157,11 @@ def test_a_ready_assertion_is_read_anew_for_each_token(tmp_path: Path, endpoint:
     ("assertion", "told"),
     [
         ({"private_key_file": "away.pem"}, "away.pem cannot be read: No such file"),
-        ({"private_key_file": "bad.pem"}, "it is no PEM key, or its passphrase is wrong"),
-        ({"private_key_file": "ES256.pem"}, "is none for RS256"),
-        ({"private_key_file": "RS256.pem", "algorithm": "ES256"}, "is none for ES256"),
+        ({"private_key_file": "bad.pem"}, "it is not a PEM key, or its passphrase is wrong"),
+        ({"private_key_file": "ES256.pem"}, "is not a key for RS256"),
+        ({"private_key_file": "RS256.pem", "algorithm": "ES256"}, "is not a key for ES256"),
         ({"private_key_file": "RS256.pem", "private_key_passphrase": "x"}, "passphrase is wrong"),
-        ({"private_key_file": "RS256.pem", "template_file": "bad.pem"}, "is no JSON object with"),
+        ({"private_key_file": "RS256.pem", "template_file": "bad.pem"}, "is not a JSON object"),
         ({"file": "away.jwt"}, "away.jwt cannot be read"),
     ],
 )

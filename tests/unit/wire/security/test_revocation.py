@@ -78,7 +78,7 @@ def test_lists_of_other_authorities(root: Authority, broker: Certified, tmp_path
     with server(broker, tmp_path) as port:
         with pytest.raises(ClusterError, match="has no revocation list of the authority"):
             connect(port, checking(root, tmp_path / "1", stranger))
-        with pytest.raises(ClusterError, match="is not known to be its authority's"):
+        with pytest.raises(ClusterError, match=r"the signature of the .* cannot be verified"):
             connect(port, checking(root, tmp_path / "2", namesake))
         connect(port, checking(root, tmp_path / "3", stranger, root.revoked())).close()
 
@@ -92,7 +92,7 @@ def test_authorities_are_checked_when_all_have_lists(
     with server(broker, tmp_path) as port:
         connect(port, checking(root, tmp_path / "1", own)).close()
         connect(port, checking(root, tmp_path / "2", own, without)).close()
-        with pytest.raises(ClusterError, match="or one that it hangs on, has been revoked"):
+        with pytest.raises(ClusterError, match="or one in its chain, has been revoked"):
             connect(port, checking(root, tmp_path / "3", own, withdrawn))
         with pytest.raises(ClusterError, match="has no revocation list of the authority"):
             connect(port, checking(root, tmp_path / "4", without))
@@ -108,7 +108,7 @@ def test_a_certificate_that_is_trusted_itself_needs_its_authority(
     properties["ssl.truststore.certificates"] = pem(broker.certificate)
     with server(broker, tmp_path) as port:
         connect(port, properties).close()
-    cannot = pytest.raises(ClusterError, match="is not known to be its authority's")
+    cannot = pytest.raises(ClusterError, match=r"the signature of the .* cannot be verified")
     with server(replace(broker, issuers=()), tmp_path) as port, cannot:
         connect(port, properties)
 

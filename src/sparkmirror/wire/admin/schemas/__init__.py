@@ -1,4 +1,4 @@
-"""Fields of the messages that kafka-python does not have, as Kafka's protocol guide lists them.
+"""Fields of messages that kafka-python lacks, as Kafka's protocol guide lists them.
 
-In the notation that kafka-python builds its messages from; `wire.admin.group_describe` does so.
+kafka-python builds its messages from this notation; `wire.admin.group_describe` loads it.
 """
