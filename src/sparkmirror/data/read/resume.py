@@ -95,8 +95,8 @@ def resume(
             found[p.source] = Resumed(offset, end)
             if end < 0 <= metadata.target_end:
                 log.warning(
-                    "%s: its leader does not respond: what was written since the committed position "
-                    "arrives again",
+                    "%s: its leader does not respond: what was written after the committed "
+                    "position arrives again",
                     p.target,
                 )
             if 0 <= metadata.target_end < end:

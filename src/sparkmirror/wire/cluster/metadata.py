@@ -1,8 +1,8 @@
 """Partition leaders of one cluster, and a pool of connections to its brokers.
 
 The Fetch and Produce paths use it in the workers. Everything is synchronous, and the caller decides
-when a refresh may cost a round trip. The exception are searches for leaders: they may last for days,
-so nobody waits for their responses.
+when a refresh may cost a round trip. Searches for leaders are the exception: they may last for
+days, so nobody waits for their responses.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Leader:
 
 @dataclass(slots=True)
 class _Search:
-    """A Metadata request for ``topics`` in flight. ``generation``: the metadata's when it was sent."""
+    """A Metadata request in flight. ``generation``: that of the metadata when it was sent."""
 
     connection: Connection
     message: Any

@@ -366,7 +366,7 @@ def test_a_search_without_an_answer_is_given_up(
     world.now += 10
     with caplog.at_level(logging.WARNING):
         assert not known.refresh_if_due()
-    assert "no answer to Metadata in time" in caplog.text
+    assert "no response to Metadata in time" in caplog.text
     assert (known._search, known.reachable) == (None, False)
     assert search.connection.socket.fileno() == -1
     assert known.connection(1) is None, "others are asked before this one"
