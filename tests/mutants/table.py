@@ -1183,8 +1183,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a second process begins beside the first",
         "One process mirrors a flow",
         "control/coordination/ownership.py",
-        "            if (take_over or verdict is not Verdict.HELD) and self._claim():\n",
-        "            if self._claim():\n",
+        "            if (take_over or verdict is not Verdict.HELD) and self._claim(",
+        "            if self._claim(",
         (f"{_OWNERSHIP}::test_the_second_process_stands_by_until_the_first_is_silent",),
     ),
     Mutant(
