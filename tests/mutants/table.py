@@ -1212,6 +1212,14 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{_OWNERSHIP}::test_who_was_frozen_does_nothing_before_it_has_looked",),
     ),
     Mutant(
+        "a late commit of a former owner outlives the epoch",
+        "One process mirrors a flow",
+        "data/write/at_least_once.py",
+        "        self._commit_all_again()\n",
+        "",
+        (f"{_PLAIN}::test_the_end_of_an_epoch_commits_all_positions_again",),
+    ),
+    Mutant(
         "a sink that was frozen sends what it has",
         "One process mirrors a flow",
         "wire/produce/producer.py",

@@ -306,10 +306,21 @@ class AtLeastOnce:
         while not self._producer.idle:
             self._settle(self._producer.pump(0.2))
             come_round()
+        self._commit_all_again()
         self._commit_surely()
         if self._task.syncs is not None:
             self._task.syncs.finish()
         self._task.save_connect_offsets()
+
+    def _commit_all_again(self) -> None:
+        """Have all positions committed with the next commit, also those that have not moved.
+
+        A former owner's commit may have been in flight when it was cut off. If it arrives after the
+        takeover, it moves the group's offsets back, and the next epoch would begin there.
+        """
+        if self._flow.mode is not MirrorMode.MM1:  # the group fences its former members
+            for lane in self._task.lanes.values():
+                lane.committed = -1
 
     def drain(self) -> None:
         """Wait until the last report, and everything queued with it, is acknowledged."""

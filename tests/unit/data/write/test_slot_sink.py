@@ -275,6 +275,22 @@ def test_a_task_ends_when_positions_are_committed_however_long_that_takes(
     assert brokers.values("A.bills") == [b"a", b"b"]
 
 
+def test_the_end_of_an_epoch_commits_all_positions_again(brokers: Brokers) -> None:
+    """A commit of a former owner may arrive late: it must not outlive the epoch."""
+    mirrored = Mirrored(_flow(offset_storage_partitions=1))
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    source.chunk(BILLS, [b"a", b"b"])
+    mirrored.take(source)
+    mirrored.come_round()
+    assert mirrored.said[-1] == ("commit", {REMOTE[ORDERS]: 1, REMOTE[BILLS]: 2})
+    mirrored.said.clear()
+    mirrored.come_round()
+    assert mirrored.said == [], "no position has moved"
+    mirrored._finish()
+    assert mirrored.said == [("commit", {REMOTE[ORDERS]: 1, REMOTE[BILLS]: 2})]
+
+
 def test_a_sink_that_was_frozen_writes_nothing_once_another_run_has_the_flow(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
