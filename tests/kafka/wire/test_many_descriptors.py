@@ -60,7 +60,7 @@ def test_a_slot_reads_writes_listens_and_resumes(
         (partition,) = slot.partitions
         # As if nothing had been committed since the first record.
         recorded = PositionMetadata(target_end=0, producer_id=writer)
-        found = resume(flow, source, target, {partition: (0, recorded)})
+        found = resume(flow, source, target, {partition: (0, recorded)}, {})
         assert found == {tp: Resumed(RECORDS, end)}
     stream = RecordStream(flow.target, FetchSettings(), remote, 0, end)
     try:

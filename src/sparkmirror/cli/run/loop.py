@@ -170,6 +170,8 @@ class RunLoop:
             if self._drain is None and not active:
                 return self._ended(errors)
             if self._drain is None and errors:
+                for error in errors:
+                    self._because(str(error))  # a flow's last event may be written before the end
                 self._begin_drain("a flow failed: what the others have read is being written …")
             if self._drain is None and self._figures.drained:
                 self._drained_elsewhere = True

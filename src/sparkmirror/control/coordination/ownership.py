@@ -126,7 +126,7 @@ class Ownership:
             raise TopicError(
                 f"{topic} cannot be read: no live leader.",
                 where=f"cluster {self._target.alias}",
-                do="Bring the broker back that holds it.",
+                do="Start a broker that has an in-sync replica of it.",
             )
         return list(self._tail.read_to(ends))
 

@@ -210,7 +210,7 @@ def test_a_leader_that_does_not_answer_is_told(
     assert resuming.resume(flow, Routes(clients[0]), target, position, {p.target: 9}) == {
         p.source: Resumed(3)
     }
-    assert "A.t-0: its leader does not answer" in caplog.text
+    assert "A.t-0: its leader does not respond" in caplog.text
 
 
 def test_followers_that_hang_are_told_and_not_waited_for_without_end(
