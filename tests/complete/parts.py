@@ -173,6 +173,19 @@ def _alone() -> Part:
     )
 
 
+def _elections(name: str, *mode: str) -> Part:
+    """Losses at the target, one after the other."""
+    command = ("{python}", "-m", "tests.faults.elections", *mode, "--report", "{out}/page.md")
+    return Part(
+        name,
+        "a target that loses records again and again; each loss is reported and mirrored again",
+        (*command, "--losses", "30"),
+        (*command, "--losses", "1"),
+        _losses,
+        page=True,
+    )
+
+
 _IN_TRANSACTIONS = (
     *("--at-least-once", "--none-twice", "--transactional", "--only"),
     *(f"{one} killed" for one in ("sink worker", "source worker", "planner", "JVM", "driver")),
@@ -275,14 +288,8 @@ PARTS = (
         _faults,
         page=True,
     ),
-    Part(
-        "elections",
-        "a target that loses records again and again; each loss is told and mirrored again",
-        ("{python}", "-m", "tests.faults.elections", "--losses", "30", "--report", "{out}/page.md"),
-        ("{python}", "-m", "tests.faults.elections", "--losses", "1", "--report", "{out}/page.md"),
-        _losses,
-        page=True,
-    ),
+    _elections("elections"),
+    _elections("elections, exactly-once", "--exactly-once"),
     Part(
         "partitions",
         "a source with 10,000 partitions that nobody mirrors",

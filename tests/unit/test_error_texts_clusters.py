@@ -307,7 +307,7 @@ def test_a_transaction_is_written_anew_by_its_own_writer_alone(
         _task=SimpleNamespace(slot=0, lanes=lanes, ends=SimpleNamespace(lost=())),
     )
     where = "flow A->A"
-    check(lambda: ExactlyOnce._identity_again(ours), TransactionError, "plan is outdated", where, "")
+    check(lambda: ExactlyOnce._identity_again(ours), TransactionError, "is outdated", where, "")
     check(
         lambda: ExactlyOnce._identity_again(ours), Fenced,
         "positions were moved by another writer (A.t-1)", where, "",
