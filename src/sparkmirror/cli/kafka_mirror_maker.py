@@ -1,9 +1,9 @@
 """The drop-in command ``kafka-mirror-maker``: MirrorMaker 1's options and exit codes.
 
-Exit codes, as the Java tool's: 1 for ``--help``, no or wrong options, and anything wrong with the
-files or the start; 255 if the mirror failed while running, or left something uncopied with
-``--once``; 0 for ``--version``, after Ctrl+C and when ``--once`` has copied everything; 143 after
-SIGTERM, drained.
+Exit codes are those of the Java tool: 1 for ``--help``, missing or wrong options, wrong files and a
+failed start; 255 if the mirror failed while running, or did not copy everything with ``--once``;
+0 for ``--version``, after Ctrl+C and when ``--once`` has copied everything; 143 after a drain by
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparkmirror.errors import ConfigError, MirrorError
 _EXIT_WRONG = 1
 _EXIT_FAILED = 255
 _EXIT_SIGTERM = 143
-# run_mirror's exit codes -> the Java tool's; what is not here stays.
+# run_mirror's exit codes -> the Java tool's; other codes are the same.
 _EXIT_CODES = {1: _EXIT_FAILED, 2: _EXIT_WRONG, 3: _EXIT_WRONG}
 _START_FAILED = 3
 
@@ -36,7 +36,7 @@ _WITHOUT_EFFECT = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises ConfigError where argparse would end the process with its own exit code."""
+    """Raises ConfigError instead of ending the process with argparse's exit code."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(
@@ -222,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_mm2(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """A MirrorMaker 2 file, which says everything itself; with this command's exit codes."""
+    """Run a MirrorMaker 2 file, with this command's exit codes. Raises `MirrorError`."""
     from sparkmirror.cli.run.parts import RunOptions  # noqa: PLC0415
     from sparkmirror.cli.run.run import run_mirror  # noqa: PLC0415
     from sparkmirror.config.mm2.load import load_mm2  # noqa: PLC0415
@@ -256,7 +256,7 @@ def _missing(options: argparse.Namespace) -> str:
 
 
 def _checked_include(options: argparse.Namespace) -> str | None:
-    """The include list, if one is given; ConfigError for an option that is wrong."""
+    """The include list, if one is given. Raises ConfigError for a wrong option."""
     if options.exactly_once:
         raise ConfigError(
             f"This option is not supported: {_NOT_EXACT}.",
@@ -289,7 +289,7 @@ def _checked_include(options: argparse.Namespace) -> str | None:
 
 
 def _check_callable(option: str, name: str, args: str | None) -> None:
-    """ConfigError if what an option names is not there: better now than in the first task."""
+    """Raise ConfigError now if the named callable does not exist, not in the first task."""
     if name:
         from sparkmirror.config.callables import load_callable  # noqa: PLC0415
 

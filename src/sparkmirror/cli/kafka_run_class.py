@@ -1,7 +1,7 @@
-"""The drop-in command ``kafka-run-class``: Kafka's classes that this package stands in for.
+"""The drop-in command ``kafka-run-class``: runs replacements of Kafka's classes by their names.
 
-Documents start MirrorMaker 1 and the tools for its lag by their class names. Exit codes are those
-of the command that stands in; 1 without a class or with one that is not known.
+Old instructions start MirrorMaker 1 and its lag tools by class name. Exit codes are those of the
+replacement; 1 if the class is missing or unknown.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _lag(arguments: Sequence[str]) -> int:
 
 
 def _offset_checker(arguments: Sequence[str]) -> int:
-    """ConsumerOffsetChecker's options are those of ``sparkmirror lag``."""
+    """Check that a group is named; the other options are those of ``sparkmirror lag``."""
     if not arguments or "--group" not in {text.partition("=")[0] for text in arguments}:
         raise ConfigError(
             'Missing required argument "[group]".',

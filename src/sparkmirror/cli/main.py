@@ -234,7 +234,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Nothing of its own: a callback is where options before the command are declared."""
+    """Do nothing: Typer declares the options before a command in a callback."""
 
 
 @app.command(rich_help_panel="Start")
@@ -252,7 +252,7 @@ def version() -> None:
     )
 
 
-# The groups of the help, in its order, and an example of each.
+# The groups of commands in --help, in this order.
 START, CHECK, LOOK, CONTROL, PROVE, MIGRATE = (
     "Start", "Check before", "Look", "Control", "Prove", "Migrate",
 )  # fmt: skip
@@ -260,9 +260,9 @@ START, CHECK, LOOK, CONTROL, PROVE, MIGRATE = (
 
 @dataclass(frozen=True, slots=True)
 class _Verb:
-    """A command with a module of its own, where the function is called like the module.
+    """A command in a module of the same name, as a function or a Typer (a group of commands).
 
-    A Typer of that name is a group of commands. ``module``: where it has none of its own.
+    ``module``: the module's name if it differs.
     """
 
     group: str
@@ -300,9 +300,7 @@ _VERBS = {
 
 
 def _add_verbs(arguments: Sequence[str]) -> None:
-    """Register the other commands with their options, once: the one that is asked for, or, where
-    none of these is named, all of them.
-    """
+    """Register the commands of `_VERBS`, once each: the one that is named, or else all of them."""
     named = arguments[0] if arguments else ""
     if named in ("run", "version", "--version"):
         return
@@ -324,7 +322,7 @@ def _add_verbs(arguments: Sequence[str]) -> None:
 
 
 def _command() -> Any:
-    """The whole command, whose help says of a flag that it is one by naming no value."""
+    """The whole command; its --help shows flags without a value."""
     command: Any = typer.main.get_command(app)
 
     def plain(one: Any, help_names: list[str]) -> None:
@@ -344,7 +342,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (``sys.argv[1:]``) and return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that knows no Unicode shows "?" instead of ending the mirror.
+        # Without this, a terminal without Unicode would end the mirror instead of showing "?".
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""``sparkmirror acls``: what a mirror must be allowed to do, and who may write to its topics."""
+"""``sparkmirror acls``: the permissions a mirror needs, and a write lock for remote topics."""
 
 from __future__ import annotations
 
@@ -139,17 +139,17 @@ def lock(
             _apply(plan, target)
 
 
-# --- what is asked for --------------------------------------------------------------------------
+# --- principals and plan ------------------------------------------------------------------------
 
 
 def _principals(settings: MirrorSettings, given: Sequence[str]) -> Callable[[ClusterClient], str]:
-    """The principal of each client: as given for its cluster, for all, or as its login says."""
+    """The principal of each client: given for its cluster, given for all, or from its login."""
     from sparkmirror.config.clients.sasl import principal_of  # noqa: PLC0415
 
     by_alias: dict[str, str] = {}
     for text in given:
         alias, equals, rest = text.partition("=")
-        # A certificate's principal has equals signs of its own: User:CN=mirror.
+        # The principal of a certificate contains equals signs, too: User:CN=mirror.
         name, who = (alias, rest) if equals and alias in settings.clusters else ("", text)
         if ":" not in who or not all(who.partition(":")[::2]):
             raise ConfigError(
@@ -215,7 +215,7 @@ def _lock_plan(
 
 
 def _apply(plan: LockPlan, target: Cluster) -> None:
-    # First who may, then who may not: the mirror is never without its permissions.
+    # Create ACLs first, then delete, so that the mirror is never without its permissions.
     for error in [*target.create_acls(plan.create), *target.delete_acls(plan.remove)]:
         if error is not None:
             raise error

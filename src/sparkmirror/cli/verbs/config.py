@@ -1,4 +1,4 @@
-"""``sparkmirror config``: what each flow of a file is set to, and where each value comes from."""
+"""``sparkmirror config``: each flow's effective settings, and where each value comes from."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _setup(files: Files, clusters: Sequence[str], flows: Sequence[str]) -> Setup
         setup = explain(files.file, clusters=split_clusters(clusters), flows=flows)
         hide_secrets(setup.settings)
         return setup
-    # Says what is wrong with the options, and masks what is secret.
+    # Checks the options, and masks secrets.
     settings = load_settings(files, clusters, listed=False)
     from sparkmirror.config.explain_mm1 import explain_mm1  # noqa: PLC0415
 
@@ -88,7 +88,7 @@ def _setup(files: Files, clusters: Sequence[str], flows: Sequence[str]) -> Setup
 
 
 def _check_files(settings: MirrorSettings) -> None:
-    """What a run does with the files that the settings name, before it asks a cluster.
+    """Check the files that the settings name, as a run does before it connects to a cluster.
 
     Raises `MirrorError`.
     """
@@ -129,7 +129,7 @@ _COLUMNS: Columns = {
 
 
 def _report(setup: Setup, *, given: bool) -> Report:
-    """Per flow, the settings of all its parts; then the warnings."""
+    """The settings of each flow's parts, then the warnings."""
     warnings = setup.settings.warnings
     chosen = {
         flow.flow: [one for one in flow.settings if one.place is not None or not given]

@@ -1,8 +1,7 @@
-"""``sparkmirror pause``, ``resume``, ``drain``: an order per flow, and its effect awaited.
+"""``sparkmirror pause``, ``resume``, ``drain``: write an order per flow and wait for its effect.
 
-Orders have a topic of their own (`control.coordination.orders_topic`). A mirror of an older version
-does not hear it: then they go where that one looks, into the control topic, which takes more
-rights.
+Orders have their own topic (`control.coordination.orders_topic`). A mirror of an older version does
+not read it. Then the order is written into the control topic, which needs more permissions.
 """
 
 from __future__ import annotations
@@ -62,13 +61,13 @@ class _Order:
 def _give_orders(
     kind: CommandKind, files: Files, named: Named, option: Flows, wait_s: float
 ) -> None:
-    """Write the command for each flow and say what came of it; ends with `typer.Exit`.
+    """Write the order for each flow and print its result; ends with `typer.Exit`.
 
     Flows are named by arguments (``named``) and by ``--flow`` (``option``).
     """
     flows = [*(named or ()), *(option or ())]
     if files.consumer_config and files.file is not None and "->" in files.file.name:
-        # Where options name the files, the first argument is a flow.
+        # If options name the files, the first argument is a flow.
         flows.insert(0, str(files.file))
         files = replace(files, file=None)
     settings = load_settings(files, listed=False)
@@ -89,7 +88,7 @@ def _give_orders(
 
 
 def _give(kind: CommandKind, order: _Order, wait_s: float) -> tuple[str, bool]:
-    """(what to say, whether all is well). Raises `MirrorError`."""
+    """Give one order; returns (result to print, whether it succeeded). Raises `MirrorError`."""
     flow, target = order.flow, order.target
     topic = control_topic(flow)
     present = target.topics([topic, orders_topic(flow)])
@@ -107,7 +106,7 @@ def _give(kind: CommandKind, order: _Order, wait_s: float) -> tuple[str, bool]:
 
 
 def _write(kind: CommandKind, order: _Order, status: FlowStatus, *, has_topic: bool) -> None:
-    """Where the flow's mirrors hear it. Raises `MirrorError`."""
+    """Write the order into a topic that the flow's mirrors read. Raises `MirrorError`."""
     flow, target = order.flow, order.target
     denied: Denied | None = None
     if has_topic:
@@ -117,7 +116,7 @@ def _write(kind: CommandKind, order: _Order, status: FlowStatus, *, has_topic: b
         except Denied as error:
             denied = error
     if not has_topic or denied is not None or not status.orders:
-        # A right on the control topic is more than this takes, and goes on to be enough.
+        # Write permission on the control topic is more than an order needs; it still works.
         try:
             _write_as_before(kind, order, status)
         except Denied as error:
@@ -125,10 +124,10 @@ def _write(kind: CommandKind, order: _Order, status: FlowStatus, *, has_topic: b
 
 
 def _write_as_before(kind: CommandKind, order: _Order, status: FlowStatus) -> None:
-    """Into the control topic, which every version of a mirror hears. Raises `MirrorError`."""
+    """Write it into the control topic, which every version reads. Raises `MirrorError`."""
     flow = order.flow
     commands = (
-        # A pause is for every process of a MirrorMaker 1 group and outlives runs.
+        # Pause and resume are for every process of a MirrorMaker 1 group and outlive runs.
         [Command(flow.name, kind, status.run_id, _now_ms())]
         if kind.pauses
         else [Command(channel(flow, run), kind, run, _now_ms()) for run in sorted(status.runs)]
@@ -160,7 +159,8 @@ def _await(kind: CommandKind, order: _Order, wait_s: float, before: FlowStatus) 
     while True:
         status = observe_status(order.target, order.flow, _now_ms())
         if heard and status.state.alive and not status.orders:
-            _write_as_before(kind, order, status)  # it was starting, and has reported since
+            # It was starting when the order was given; its first report says its version.
+            _write_as_before(kind, order, status)
             heard = False
         done = _done(kind, status, runs)
         if done:
@@ -182,7 +182,7 @@ def _done(kind: CommandKind, status: FlowStatus, runs: frozenset[str]) -> str:
 
 
 def _and_then(status: FlowStatus) -> str:
-    """Who goes on with a flow that was drained."""
+    """Which process continues a flow that was drained."""
     if status.state.alive:
         return f"; {f'host {status.host}' if status.host else 'another process'} mirrors it now"
     hosts = ", ".join(one.host for one in status.standbys)

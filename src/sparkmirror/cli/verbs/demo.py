@@ -1,4 +1,4 @@
-"""``sparkmirror demo``: two real Kafka clusters, a mirror between them, and the proof."""
+"""``sparkmirror demo``: two real Kafka clusters, a mirror between them, and a comparison."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EXIT_DIFFERENT = 1
 
 
 class _Screen:
-    """Tells the demo's steps in the terminal; plain lines when it is none."""
+    """Shows the demo's steps on the terminal, or as plain lines if stdout is not a terminal."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -57,7 +57,7 @@ class _Screen:
             self.console.print(f"[green]✓[/] {line}", highlight=False)
 
     def fetching(self, progress: Fetching) -> None:
-        """Draws the download: first the modules that are found, then the jars as they come."""
+        """Show the download: first the modules that are resolved, then the jars."""
         if not self.console.is_terminal:
             if progress.done % 15 == 0:
                 count = f"{progress.done} of {progress.total}" if progress.total else progress.done
@@ -174,13 +174,13 @@ def demo(
 
 @contextmanager
 def _signals_as_ctrl_c() -> Iterator[None]:
-    """SIGTERM and a terminal that closes unwind the stack as Ctrl+C does: all stops in order."""
+    """Make SIGTERM and SIGHUP unwind the stack as Ctrl+C does, so that everything is cleaned up."""
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     watched = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores SIGHUP
         watched.append(signal.SIGHUP)
     before = {number: signal.signal(number, leave) for number in watched}
     try:
@@ -191,7 +191,7 @@ def _signals_as_ctrl_c() -> Iterator[None]:
 
 
 def _table(results: Sequence[PartitionResult]) -> Table:
-    """One row per topic; a dot for each partition, green when its digests are equal."""
+    """One row per topic, with a green dot or a red cross for each partition."""
     table = Table(
         title="A and B, record by record (a topic t is A.t on B)",
         title_justify="left",
@@ -236,7 +236,7 @@ def _verdict(results: Sequence[PartitionResult], aborted: int, took_s: float) ->
 
 
 def own_command() -> str:
-    """``sparkmirror`` as another terminal can call it: not every environment is on the path."""
+    """The ``sparkmirror`` command as another terminal can call it, with its path if needed."""
     own = Path(sys.executable).with_name("sparkmirror")
     if not own.exists():
         return shlex.join([sys.executable, "-m", "sparkmirror"])
@@ -246,7 +246,7 @@ def own_command() -> str:
 
 
 def next_steps(one: Demo) -> dict[str, list[str]]:
-    """What to try once both clusters are left up: command lines, by what they are for."""
+    """Command lines to try while both clusters stay up, by purpose."""
     tools = shlex.quote(str(one.directory / "bin"))
     a, b = one.a.bootstrap_servers, one.b.bootstrap_servers
     copy = one.remote_topic("orders")
@@ -279,13 +279,13 @@ def next_steps(one: Demo) -> dict[str, list[str]]:
 
 
 def _keep(console: Console, one: Demo) -> None:
-    """Says what to try next and waits for Ctrl+C."""
+    """Print what to try next, and wait for Ctrl+C."""
     console.print("\n[bold]Both clusters are up.[/] In a second terminal, go on mirroring:")
     for title, commands in next_steps(one).items():
         if title:
             console.print(title)
         for command in commands:
-            # No wrapping: the line is there to be copied.
+            # Not wrapped, so that the line can be copied.
             console.print(f"  [cyan]{command}[/]", soft_wrap=True, highlight=False)
     console.print("[bold]Ctrl+C here[/] stops both clusters and removes what they stored.")
     try:
@@ -296,5 +296,5 @@ def _keep(console: Console, one: Demo) -> None:
 
 
 def _say_stopping(console: Console, why: str = "") -> None:
-    with suppress(OSError):  # the terminal may be what has gone
+    with suppress(OSError):  # the terminal may have been closed
         console.print(f"{why}stopping the clusters …", highlight=False)

@@ -1,4 +1,4 @@
-"""``sparkmirror discover ambari``: where a cluster is, as lines for MirrorMaker's files."""
+"""``sparkmirror discover ambari``: a cluster's addresses as lines for MirrorMaker's files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 class Source(StrEnum):
-    """Who is asked."""
+    """The service that knows the addresses."""
 
     AMBARI = "ambari"
 
@@ -137,9 +137,9 @@ def discover(
 
 
 def password_from(reference: str | None, prompt: str) -> str:
-    """The password that ``env:NAME`` or ``file:PATH`` refers to; None asks at the terminal.
+    """The password that ``env:NAME`` or ``file:PATH`` refers to; None: prompt on the terminal.
 
-    Raises ConfigError, which never repeats what was given: it may be a password.
+    Raises ConfigError, which never contains ``reference``: it may be the password itself.
     """
     if reference is None:
         if not sys.stdin.isatty():
@@ -169,7 +169,7 @@ def password_from(reference: str | None, prompt: str) -> str:
 
 
 def lines(found: Found, alias: str | None, *, ip: bool = False) -> list[str]:
-    """Lines for a properties file; what is told besides is a comment. ``ip``: addresses count."""
+    """Lines for a properties file; other facts are comments. ``ip``: use IP addresses."""
     prefix = f"{alias}." if alias else ""
     told = [f"# listeners={printable(found.listeners)}"] if found.listeners else []
     if found.advertised:
@@ -181,7 +181,7 @@ def lines(found: Found, alias: str | None, *, ip: bool = False) -> list[str]:
         told.append(f"# {'by name' if ip else 'by IP address'}: {names if ip else addresses}")
     keepers, by_address = found.zookeeper_connect, found.zookeeper_connect_ips
     if keepers:
-        # MirrorMaker 2 has no such key; MirrorMaker 1's old files do.
+        # MirrorMaker 2 has no such key; old MirrorMaker 1 files do.
         counts = by_address if ip and by_address else keepers
         told.append(f"{'# ' if alias else ''}zookeeper.connect={counts}")
         if by_address:
@@ -192,7 +192,7 @@ def lines(found: Found, alias: str | None, *, ip: bool = False) -> list[str]:
 
 
 def document(found: Found, *, ip: bool = False) -> dict[str, object]:
-    """What ``--format json`` prints."""
+    """The document that ``--format json`` prints."""
     return {
         "bootstrap.servers": ",".join(found.broker_ips if ip else found.brokers),
         "zookeeper.connect": (ip and found.zookeeper_connect_ips) or found.zookeeper_connect,

@@ -1,4 +1,4 @@
-"""``sparkmirror doctor``: what keeps a mirror from running well, found before it runs."""
+"""``sparkmirror doctor``: finds what would keep a mirror from running, before it runs."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _add_executors(
     from sparkmirror.doctor.executors import explore_from_executors  # noqa: PLC0415
 
     run_id = new_run_id()
-    # One slot is enough for a look; the mirror's own number is none of this job's business.
+    # One slot per flow is enough to check the network.
     flows = tuple(replace(flow, tasks_max=1) for flow in settings.flows)
     for flow, findings in explore_from_executors(
         replace(settings, flows=flows), master, conf, open_work_dir(None, run_id), run_id
@@ -141,7 +141,7 @@ def _add_executors(
 
 
 def report(found: Mapping[str, Sequence[Finding]]) -> Report:
-    """The findings of each flow: a line each, and what to do below it."""
+    """The findings of each flow: one line each, with what to do below it."""
     from sparkmirror.doctor.finding import counts  # noqa: PLC0415
     from sparkmirror.observe.logs import mask_secrets  # noqa: PLC0415
 

@@ -60,7 +60,7 @@ def gaps(
 
 
 def report(gaps: Sequence[Gap], *, complete: bool = True) -> Report:
-    """``gaps`` in the order of their times. ``complete``: there are no others."""
+    """``gaps`` in order of time. ``complete``: no flow's gaps are missing."""
     from sparkmirror.internal_topics.gaps import gap_document  # noqa: PLC0415
 
     rows = sorted(gaps, key=lambda gap: gap.time_ms)

@@ -1,4 +1,4 @@
-"""``sparkmirror groups``: consumer groups of the source, and where they stand on the target."""
+"""``sparkmirror groups``: consumer groups of the source, and their offsets on the target."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 if TYPE_CHECKING:
     from sparkmirror.control.report.compare_groups import FlowGroups
 
-# In the words of kafka-consumer-groups where it has some.
+# Headings are those of kafka-consumer-groups where it has them.
 _COLUMNS: Columns = {
     "GROUP": "group",
     "STATE": "state",

@@ -1,4 +1,4 @@
-"""Permissions in words: ``kafka-acls.sh`` command lines, and a report."""
+"""Permissions as ``kafka-acls.sh`` command lines, and as a report."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ _COLUMNS: Columns = {
 }
 _OLD_BROKERS = "Brokers before 2.8 also want --operation IdempotentWrite --cluster for who writes."
 
-# --- what is printed ----------------------------------------------------------------------------
-
 
 def needed_text(permissions: Sequence[Permission], command_config: str) -> Iterable[str]:
-    """The commands that grant ``permissions``, with the reason of each, cluster by cluster."""
+    """The commands that grant ``permissions``, by cluster, with the reason for each."""
     clients = {one.client.alias: one.client for one in reversed(permissions)}
     for alias in dict.fromkeys(one.client.alias for one in permissions):
         mine = [one for one in permissions if one.client.alias == alias]
@@ -47,7 +45,7 @@ def needed_text(permissions: Sequence[Permission], command_config: str) -> Itera
 
 
 def _by_reason(permissions: Sequence[Permission]) -> Iterable[tuple[str, list[AclBinding]]]:
-    """Bindings grouped by resource and principal, with all their reasons."""
+    """(reasons, bindings) for each resource and principal."""
     groups: dict[tuple[str, ...], list[Permission]] = {}
     for one in permissions:
         groups.setdefault(_resource(one.binding), []).append(one)
@@ -73,7 +71,7 @@ def kafka_acls_commands(
 
 
 def lock_text(plan: LockPlan, flow: FlowSettings, command_config: str) -> Iterable[str]:
-    """The commands of a lock, or those that have to come before it."""
+    """The commands of a lock, or the commands that must precede it."""
 
     def commands(bindings: Iterable[AclBinding], verb: str = "--add") -> list[str]:
         return kafka_acls_commands(bindings, flow.target_admin, command_config, verb)

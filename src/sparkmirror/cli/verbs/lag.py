@@ -1,4 +1,4 @@
-"""``sparkmirror lag``: how far each partition is behind, once or again and again."""
+"""``sparkmirror lag``: the lag of each partition, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def lag(
 
 
 def over_limit(row: PartitionLag, records: int | None, seconds: float | None) -> bool:
-    """Whether ``row`` is behind by more than a limit allows; what is not known is."""
+    """Whether the lag of ``row`` exceeds a limit; an unknown lag does."""
     if records is not None and (row.records is None or row.records > records):
         return True
     return seconds is not None and (row.seconds is None or row.seconds > seconds)
@@ -264,7 +264,7 @@ def _watch(
     *,
     brokers: bool,
 ) -> NoReturn:
-    """One round after another; ends the command after Ctrl+C."""
+    """Repeat rounds until Ctrl+C ends the command."""
     head = _CLEAR if sys.stdout.isatty() else ""
     pace = Pace()
     while True:
@@ -284,7 +284,7 @@ def _round(
     head: str = "",
     pace: Pace | None = None,
 ) -> tuple[list[LagView], list[MirrorError]]:
-    """Look once, and show what is found; ``head``: a time format for the line above a table."""
+    """Read all lags once and print them; ``head``: time format of the line above a table."""
     views, failures = ask_each(looks, lambda look: look())
     to_go_s = {} if pace is None else pace.note(views, int(time.monotonic() * 1000))
     _show(views, output, brokers=brokers, head=head, to_go_s=to_go_s)
@@ -293,13 +293,13 @@ def _round(
 
 
 class Pace:
-    """How fast the lags of several looks get less."""
+    """How fast the lag of each group shrinks from round to round."""
 
     def __init__(self) -> None:
         self._known: dict[str, CatchUp] = {}
 
     def note(self, views: Iterable[LagView], now_ms: int) -> dict[str, float]:
-        """Add a look; seconds until nothing is behind, by the group of those that catch up."""
+        """Add a round; returns seconds until the lag is zero, by group, of groups that catch up."""
         to_go_s: dict[str, float] = {}
         for view in views:
             if view.records is None:
@@ -336,9 +336,9 @@ def report(
     brokers: bool = False,
     to_go_s: Mapping[str, float] | None = None,
 ) -> Report:
-    """The flows or groups with their partitions and totals, one JSON document per look.
+    """The flows or groups with their partitions and totals, one JSON document per round.
 
-    ``to_go_s``: seconds until nothing is behind, by group.
+    ``to_go_s``: seconds until the lag is zero, by group.
     """
     to_go_s = to_go_s or {}
     body: list[str | Table] = []

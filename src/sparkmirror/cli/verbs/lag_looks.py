@@ -1,4 +1,4 @@
-"""What ``sparkmirror lag`` looks at: the flows of a file, or one group of a cluster."""
+"""What ``sparkmirror lag`` reads: the flows of a file, or one group of a cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ZOOKEEPER = "localhost:2181"
 
 @dataclass(frozen=True, slots=True)
 class GroupLook:
-    """A look at any group: its name and where to look, by options; None: as a file says."""
+    """The options that name a consumer group and its cluster; None: as a file says."""
 
     name: str | None
     zookeeper: str | None
@@ -35,11 +35,11 @@ class GroupLook:
 
     @property
     def given(self) -> bool:
-        """Whether any of it is said."""
+        """Whether any of these options is given."""
         return bool(self.options() or self.command_config or self.topics)
 
     def options(self) -> dict[str, tuple[str, str]]:
-        """What the options say as properties, each with its option."""
+        """The options as client properties: key to (value, option)."""
         given = (
             ("group.id", self.name, "--group"),
             ("bootstrap.servers", self.bootstrap, "--bootstrap-server"),
@@ -51,7 +51,7 @@ class GroupLook:
 
 
 def named(file: Path | None) -> Path:
-    """``file``; ConfigError when there is none."""
+    """``file``; raises ConfigError if it is None."""
     if file is None:
         raise ConfigError(
             "nothing says which positions to look at.",
@@ -69,7 +69,7 @@ def flow_looks(
     include: str | None,
     connections: Connections,
 ) -> list[Look]:
-    """One function per flow that asks the clusters, by ``connections``."""
+    """One function per flow that reads its lag, through ``connections``. Raises ConfigError."""
     from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
     from sparkmirror.cli.shared.settings_options import (  # noqa: PLC0415
         choose_flows,
@@ -125,7 +125,7 @@ def group_looks(
     clusters: Sequence[str],
     connections: Connections,
 ) -> list[Look]:
-    """The look at one group, by ``connections``."""
+    """The function that reads one group's lag, through ``connections``. Raises ConfigError."""
     from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
     from sparkmirror.cli.shared.settings_options import look_up_brokers  # noqa: PLC0415
     from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
@@ -166,7 +166,7 @@ def group_looks(
     settings = load_mm1_consumer(file, find_brokers=look_up_brokers, options=wanted.options())
     hide_secrets(settings)
     (flow,) = settings.flows
-    if wanted.zookeeper is not None:  # where brokers are named too, it is asked for offsets alone
+    if wanted.zookeeper is not None:  # if brokers are named too, it only provides offsets
         flow = replace(flow, zookeeper=wanted.zookeeper)
     connections.expect([flow.source])
     return [partial(_check, connections, flow, wanted.topics)]

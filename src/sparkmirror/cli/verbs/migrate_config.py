@@ -1,4 +1,4 @@
-"""``sparkmirror migrate-config``: what others are set up with, as one MirrorMaker 2 file."""
+"""``sparkmirror migrate-config``: converts other tools' configuration to a MirrorMaker 2 file."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def migrate_config(
 
 
 def _check_alone(connect: list[Path] | None, strimzi: Path | None, others: list[str]) -> None:
-    """ConfigError unless one kind of file is given, without MirrorMaker 1's options."""
+    """Raise ConfigError unless one kind of file is given, without MirrorMaker 1's options."""
     if connect and strimzi:
         others = ["--strimzi"]
     if others:
@@ -211,7 +211,7 @@ def _refuse_to_show(made: Migrated, output: Path | None) -> None:
 
 
 def _renamed(settings: MirrorSettings, sources: list[str] | None, target: str) -> MirrorSettings:
-    """``settings`` with these aliases of the clusters; None: the sources keep theirs."""
+    """``settings`` with these cluster aliases; ``sources=None``: the sources keep theirs."""
     aliases = _aliases(sources or [flow.source.alias for flow in settings.flows], target)
     if len(aliases) != len(settings.flows) + 1:
         raise ConfigError(
@@ -255,12 +255,12 @@ def _renamed_flow(flow: FlowSettings, source: str, target: str) -> FlowSettings:
 def _hand_out(
     made: Migrated, output: Path | None, *, force: bool, keep: bool
 ) -> tuple[FlowSettings, ...]:
-    """Print or write the new file; the flows that it means. ``keep``: an old one may stay."""
+    """Print or write the new file; returns its flows. ``keep``: keep an existing file."""
     flows = _flows_of(made)
     if output is None:
         print(made.text, end="")
     elif keep and output.exists() and not force:
-        # It was made before, and may have been edited since.
+        # It was written earlier and may have been edited since.
         flows = _load(output)
         print(f"{output}: left as it is", file=sys.stderr)
     else:
@@ -276,9 +276,9 @@ def _load(path: Path) -> tuple[FlowSettings, ...]:
 
 
 def _flows_of(made: Migrated) -> tuple[FlowSettings, ...]:
-    """The flows that the new file means: it must load before anybody gets it.
+    """The flows of the new file, which must load without error before it is handed out.
 
-    Placeholders stay as they are: the files that they refer to need not be on this machine.
+    Placeholders are not resolved: the files that they refer to need not be on this machine.
     """
     with tempfile.TemporaryDirectory(prefix="sparkmirror-") as directory:
         path = Path(directory) / "mm2.properties"
@@ -293,7 +293,7 @@ def _flows_of(made: Migrated) -> tuple[FlowSettings, ...]:
 
 
 def _at_its_origin(error: ConfigError, path: Path, made: Migrated) -> ConfigError:
-    """``error`` with the places that the new file's lines come from."""
+    """``error``, with places in the new file replaced by the places that they come from."""
 
     def origin(match: re.Match[str]) -> str:
         return made.origins.get(int(match[1] or 0), "the new file")
@@ -317,7 +317,7 @@ def _same_flow(
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:
-    """A new file for this user alone; an old one is replaced whole or not at all."""
+    """Write a file that only this user may read; an old one is replaced atomically."""
     if path.exists() and not force:
         raise ConfigError(
             "The file exists.", where=str(path), do="Name another one, or give --force."

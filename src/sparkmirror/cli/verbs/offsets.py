@@ -1,4 +1,4 @@
-"""``sparkmirror offsets``: where consumer groups stand on the other cluster."""
+"""``sparkmirror offsets``: offsets of consumer groups, translated to the other cluster."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _theirs(look: Look, found: Found) -> Theirs:
 
 
 def report(flow: str, found: Found, theirs: Theirs | None = None) -> Report:
-    """``theirs``: what MirrorMaker 2 would say, when that was asked for."""
+    """The checkpoints found, by group. ``theirs``: MirrorMaker 2's translation, if requested."""
     columns: Columns = {
         "GROUP": "group",
         "REMOTE-TOPIC": "remote.topic",

@@ -1,4 +1,4 @@
-"""``sparkmirror plan``: what a run would change, and where; changes nothing."""
+"""``sparkmirror plan``: shows what a run would change on which cluster; changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sparkmirror status``: what runs, where it stands, what stands still; from any machine."""
+"""``sparkmirror status``: state, slots, lag and halted partitions of each flow."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class _Row:
 
     @property
     def slots(self) -> tuple[SlotProgress, ...]:
-        """Those that run now."""
+        """The slots that run now."""
         return self.flow.slots if self.flow.state.alive else ()
 
     def age_s(self, time_ms: int) -> float:
-        """How long before the look that was."""
+        """Age of ``time_ms`` when the status was read."""
         return max(0.0, (self.looked_ms - time_ms) / 1_000)
 
 
-# Columns of the flows, then of (row, standby) and of (row, slot).
+# Columns of flows (a row), of standbys (row, standby) and of slots (row, slot).
 _FLOW: Columns = {
     "FLOW": "flow.flow",
     "STATE": "flow.told",
@@ -108,7 +108,7 @@ def status(
 
 
 def _look(connections: Connections, flow: FlowSettings) -> _Row:
-    """What the target says; the lag only if the source answers, too. Raises `MirrorError`."""
+    """The flow's status from the target; lag only if the source responds. Raises `MirrorError`."""
     from sparkmirror.control.coordination.status import observe_status  # noqa: PLC0415
     from sparkmirror.control.positions.lag import observe_flow, observe_group  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""``sparkmirror verify``: whether the target holds what the source holds, record by record."""
+"""``sparkmirror verify``: compares source and target record by record."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def verify(
 
 
 def bound(text: str, where: str) -> Bound:
-    """``--from`` and ``--to``: digits are an offset, the rest a time. Raises ConfigError."""
+    """Parse ``--from`` or ``--to``: digits are an offset, else a time. Raises ConfigError."""
     from sparkmirror.control.verify.scope import Bound  # noqa: PLC0415
 
     if text.isascii() and text.isdigit():
@@ -163,7 +163,7 @@ def _compare(
 
 @contextmanager
 def _shown(progress: Progress) -> Iterator[None]:
-    """A line on a terminal's stderr that is written anew each second, and gone at the end."""
+    """Show ``progress`` on stderr, if that is a terminal: one line, updated every second."""
     stream = sys.stderr
     if not stream.isatty():
         yield
@@ -187,7 +187,7 @@ def _shown(progress: Progress) -> Iterator[None]:
 
 
 def progress_line(progress: Progress) -> str:
-    """``1.20 M of about 4.80 M records, 3 of 12 partitions``."""
+    """The progress as ``1.20 M of about 4.80 M records, 3 of 12 partitions``."""
     from sparkmirror.observe.display.units import count_text  # noqa: PLC0415
 
     return (
