@@ -1,7 +1,7 @@
-"""Files of MirrorMaker 2's connectors as Kafka Connect's REST interface takes and gives them.
+"""Reads MirrorMaker 2's connectors in the JSON formats of Kafka Connect's REST interface.
 
-One connector (``{"name": …, "config": {…}}``), its configuration alone
-(``{"connector.class": …}``), a list of those, or what ``GET /connectors?expand=info`` answers.
+A file contains one connector (``{"name": …, "config": {…}}``), only its configuration
+(``{"connector.class": …}``), a list of these, or the response to ``GET /connectors?expand=info``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["read_connect"]
 
 
 def read_connect(paths: Sequence[Path], offset_topic: str) -> Setup:
-    """The connectors of these files. ``offset_topic``: the workers' ``offset.storage.topic``.
+    """Read the connectors of these files. ``offset_topic``: the workers' ``offset.storage.topic``.
 
     Raises ConfigError with file, line and key.
     """
@@ -77,7 +77,7 @@ def _configs(document: Node, name: str = "") -> Iterator[tuple[str, Node]]:
 
 
 def _entries(config: Node) -> dict[str, Entry]:
-    """The keys of a connector, as its file has them."""
+    """The keys of a connector as in its file. Raises ConfigError without ``connector.class``."""
     config.need("connector.class")
     return {
         key: Entry(key, node.text(), node.where)

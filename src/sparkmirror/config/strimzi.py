@@ -1,7 +1,7 @@
-"""Strimzi's custom resource KafkaMirrorMaker2, in its versions v1beta2 and v1.
+"""Reads Strimzi's custom resource KafkaMirrorMaker2, versions v1beta2 and v1.
 
-What stands in Kubernetes Secrets becomes a reference to a file: each Secret is expected as a
-directory of its own, with a file for each key, as Kubernetes mounts them.
+Values in Kubernetes Secrets become references to files: each Secret is expected as a directory with
+one file per key, as Kubernetes mounts it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CONNECTORS = {
     "checkpointConnector": CHECKPOINT,
     "heartbeatConnector": HEARTBEAT,
 }
-# Of a mirror: the field, the connector's key, and whose.
+# Fields of a mirror: (field, the connectors' key, kinds of connectors).
 _PATTERNS = (
     ("topicsPattern", "topics", (SOURCE, CHECKPOINT)),
     ("topicsExcludePattern", "topics.exclude", (SOURCE, CHECKPOINT)),
@@ -57,9 +57,9 @@ _PARTS = {
 
 
 def read_strimzi(path: Path, secrets: Path) -> Setup:
-    """The mirrors of a KafkaMirrorMaker2. ``secrets``: where its Secrets are mounted, each in a
-    directory of its name.
+    """The mirrors of a KafkaMirrorMaker2 resource.
 
+    ``secrets``: the directory where its Secrets are mounted, each in a subdirectory of its name.
     Raises ConfigError with file, line and key.
     """
     return _Reader(path, secrets).setup()
@@ -112,7 +112,7 @@ class _Reader:
         return found[0]
 
     def _name_others(self, node: Node, known: set[str], reason: str) -> None:
-        """What stands in ``node`` beside ``known`` keys is named."""
+        """Note all keys of ``node`` that are not ``known`` as left out."""
         for key, value in node.table().items():
             if key not in known:
                 self._setup.leave_out(_entry(value, value.path, shown=""), _PARTS.get(key, reason))
@@ -267,7 +267,7 @@ class _Reader:
 
 
 def _sasl(login: Node) -> bool:
-    """Whether an authentication of type custom is a SASL one."""
+    """Whether an authentication of type custom uses SASL."""
     found = login.get("sasl")
     return found is not None and found.value == "true"
 
@@ -287,5 +287,5 @@ def _config(connector: Node) -> Iterator[tuple[str, Entry]]:
 
 
 def _entry(node: Node, key: str, *, shown: str | None = None) -> Entry:
-    """``shown``: a value in place of the node's, for notes about tables."""
+    """``node`` as an entry. ``shown``: use this value instead of the node's, for tables."""
     return Entry(key, node.text() if shown is None else shown, node.where)

@@ -1,7 +1,7 @@
-"""``authentication.type: oauth`` of Strimzi's resources as Kafka's own settings. Pure.
+"""Converts ``authentication.type: oauth`` of Strimzi's resources to Kafka's own settings. Pure.
 
-Strimzi's pods log in with a library of Strimzi's; here Kafka's keys say the same. What they cannot
-say and the login needs is an error, the rest is named.
+Strimzi's pods log in with Strimzi's own library. A field that the login needs and that Kafka has no
+setting for is an error; other fields without a counterpart are noted as left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PACKAGE = "org.apache.kafka.common.security.oauthbearer"
 _PREFIX = "sasl.oauthbearer."
 _READY = ("accessToken", "accessTokenLocation")
 _EXTENSION = "extension_"
-# Without these the token endpoint would refuse, or give another token.
+# Without these the token endpoint would refuse the request or return another token.
 _REFUSED = {
     "refreshToken": "is a refresh token, and Kafka's settings fetch tokens without one",
     "passwordSecret": "is a user's password for the token endpoint, and Kafka's settings show a "
@@ -48,8 +48,10 @@ _ASKS_NOBODY = "a ready token is used, so no token endpoint is asked"
 
 @dataclass(slots=True)
 class OAuthLines:
-    """``lines``: key, where its value stands, and the value; ``left_out``: what has no counterpart,
-    and why. No value is a secret: they refer to the Secrets' files.
+    """The converted login.
+
+    ``lines``: (key, node of its value, value); ``left_out``: (node without a counterpart, reason).
+    No value is a secret; values refer to the Secrets' files.
     """
 
     lines: list[tuple[str, Node, str]] = field(default_factory=list)
@@ -57,10 +59,10 @@ class OAuthLines:
 
 
 def oauth_lines(login: Node, reference: Callable[[Node, Node], str], secrets: Path) -> OAuthLines:
-    """The settings of a cluster for the ``login`` of type oauth.
+    """The settings of a cluster for a ``login`` of type oauth.
 
-    ``reference``: a placeholder for a key of a Secret. ``secrets``: where Secrets are mounted.
-    Raises ConfigError with file and line.
+    ``reference``: returns the placeholder for (Secret, key). ``secrets``: the directory where
+    Secrets are mounted. Raises ConfigError with file and line.
     """
     found = OAuthLines()
     kind = login.need("type")
@@ -94,7 +96,7 @@ def oauth_lines(login: Node, reference: Callable[[Node, Node], str], secrets: Pa
 
 
 def _ready_token(login: Node, found: OAuthLines, secrets: Path) -> None:
-    """A token that somebody else writes into a file, which is read at every login."""
+    """Use a token from a file that another program writes; it is read at every login."""
     if (token := login.get("accessToken")) is not None:
         if location := login.get("accessTokenLocation"):
             location.wrong("stands beside accessToken; keep one of them")
@@ -147,7 +149,7 @@ def _whole(node: Node) -> int:
 
 
 def _endpoint_tls(login: Node, secrets: Path) -> dict[str, str]:
-    """``ssl.*`` of the JAAS entry, which are for the token endpoint alone."""
+    """``ssl.*`` options of the JAAS entry, which apply only to the token endpoint."""
     options: dict[str, str] = {}
     certificates = login.get("tlsTrustedCertificates")
     found = certificates.items() if certificates else []

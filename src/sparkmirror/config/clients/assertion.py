@@ -1,4 +1,4 @@
-"""The signed assertion that OAUTHBEARER's JWT bearer grant shows for a token (RFC 7523)."""
+"""The signed assertion that OAUTHBEARER's JWT bearer grant exchanges for a token (RFC 7523)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ RETRIEVER = "JwtBearerJwtRetriever"
 class Assertion:
     """Where the assertion comes from.
 
-    ``file``: one that is ready. Else it is made of the JSON in ``template`` (objects ``header`` and
-    ``payload``), of ``claims`` and of the time, and signed with the PEM key in ``key_file``.
-    ``expires_s``: its life, ``before_s``: how long before now it begins to count; ``numbered``:
-    with an id of its own.
+    ``file``: a file with a finished assertion. Otherwise it is built from the JSON in ``template``
+    (objects ``header`` and ``payload``), from ``claims`` and the current time, and signed with the
+    PEM key in ``key_file``. ``expires_s``: seconds until it expires; ``before_s``: seconds before
+    now from which it is valid; ``numbered``: with a ``jti`` claim.
     """
 
     file: str = ""
@@ -36,7 +36,7 @@ class Assertion:
 
 
 def assertion_of(properties: Mapping[str, str], *, where: str) -> Assertion:
-    """What ``sasl.oauthbearer.assertion.*`` say. Raises ConfigError when that is not enough."""
+    """The settings ``sasl.oauthbearer.assertion.*``. Raises ConfigError if they are incomplete."""
 
     def text(name: str) -> str:
         return properties.get(PREFIX + name, "").strip()

@@ -1,4 +1,4 @@
-"""Security of one client: which properties count, and which of a file's keys have no effect."""
+"""Security of one client: the properties that apply, and keys of a file that have no effect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 KRB5_CONF = "java.security.krb5.conf"
 """Property with the path of the Kerberos configuration, named as Java's system property."""
-# Java's switch, a JVM property; its others (enableCRLDP, OCSP) say only where answers come from.
+# Java's JVM property that enables the check; others (enableCRLDP, OCSP) only choose its sources.
 _CHECK_REVOCATION = "com.sun.net.ssl.checkRevocation"
 _HOST_CHECK = "ssl.endpoint.identification.algorithm"
 _OLD_SPELLINGS = {"PLAINTEXTSASL": "SASL_PLAINTEXT"}
@@ -45,7 +45,7 @@ _MECHANISM_KEYS = (
 
 
 def protocol_of(text: str) -> str:
-    """``security.protocol`` in capitals; the spelling of old distributions becomes today's."""
+    """``security.protocol`` in upper case; the spelling of old distributions is replaced."""
     return _OLD_SPELLINGS.get(text.strip().upper(), text.strip().upper())
 
 
@@ -68,10 +68,10 @@ def secured(
     conf: Mapping[str, Entry],
     environment: Mapping[str, str] | None = None,
 ) -> ClientProperties:
-    """``properties`` as the client gets them: checked, with the JAAS file's entry filled in.
+    """``properties`` for the client: checked, and with the JAAS file's entry added.
 
-    What ``protocol`` has no use for is left out. ``conf``: where in the file ``path`` each of them
-    stands. Raises ConfigError for settings that cannot work.
+    Keys without effect under ``protocol`` are left out. ``conf``: the keys' entries in the file
+    ``path``, for errors. Raises ConfigError for settings that cannot work.
     """
     kept = {key: value for key, value in properties.items() if _counts(key, protocol)}
     try:
@@ -91,7 +91,7 @@ def secured(
 
 
 def _check_revocation(tls: TlsSettings, alias: str, system: Mapping[str, str]) -> None:
-    """ConfigError when Java was told to refuse revoked certificates and nothing here would."""
+    """Raise ConfigError if Java's revocation check is enabled but no revocation list is set."""
     if system.get(_CHECK_REVOCATION, "").lower() == "true" and not tls.crl:
         raise ConfigError(
             f"{_CHECK_REVOCATION}=true asks for checks whether certificates are revoked; here they "
@@ -103,7 +103,7 @@ def _check_revocation(tls: TlsSettings, alias: str, system: Mapping[str, str]) -
 
 
 def _fill_login(kept: dict[str, str], system: Mapping[str, str], where: str) -> None:
-    """Add what Java would find by itself: the JAAS file's entry, the Kerberos configuration."""
+    """Add what Java finds without properties: the JAAS file's entry, the Kerberos configuration."""
     if not kept.get("sasl.jaas.config", "").strip():
         module = read_file_entry(system, where=where)
         if module is not None:
@@ -118,7 +118,7 @@ def _place(conf: Mapping[str, Entry], key: str, path: str) -> str:
 
 
 def _placed(error: ConfigError, alias: str, conf: Mapping[str, Entry], path: str) -> ConfigError:
-    """``error`` with the cluster, and the line of the first key that it names."""
+    """``error`` with the cluster, and with the line of the first key that it names."""
     where = error.where
     if where == path:
         named = [key for key in _KEY.findall(error.what) if key in conf]
@@ -133,7 +133,7 @@ def _counts(key: str, protocol: str) -> bool:
 
 
 def unsafe(flows: Iterable[FlowSettings], path: str) -> list[str]:
-    """One line for each setting that works but leaves a connection open to others."""
+    """One line for each setting that works but makes a connection insecure."""
     told: dict[str, None] = {}
     for flow in flows:
         for client in (flow.source, flow.source_admin, flow.target, flow.target_admin):

@@ -1,7 +1,7 @@
-"""JSON and YAML documents of strangers, each part with the file and line where it stands.
+"""Reads untrusted JSON and YAML documents, and keeps the file and line of each part.
 
-Only what such files hold: tables, lists and texts; numbers and booleans are texts, spelled as Java
-spells them. No YAML tag makes an object, and aliases cannot grow a file beyond its bounds.
+A document consists of tables, lists and texts; numbers and booleans are texts, booleans spelled as
+in Java. YAML tags create no objects, and YAML aliases cannot expand a file beyond a limit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from yaml import Node as YamlNode
 from sparkmirror.config.files.properties import read_file
 from sparkmirror.errors import ConfigError, Defect
 
-# Far beyond any file of connectors; a few lines of YAML aliases could stand for billions.
+# More than any file of connectors has; a few lines of YAML aliases could expand to billions.
 _PARTS_MAX = 100_000
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _PLAIN = re.compile(r"[^ \t\r\n,\]}]+")
@@ -38,10 +38,10 @@ _TRUE = ("true", "yes", "on", "y")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A part of a document: a table, a list, a text, or None for nothing.
+    """A part of a document: a table, a list, a text, or None for null.
 
-    ``where``: file and line. ``path``: the keys that lead to it. The value stays out of ``repr``,
-    it may be a secret.
+    ``where``: file and line. ``path``: the keys that lead to it. ``repr`` omits the value, which
+    may be a secret.
     """
 
     value: dict[str, Node] | list[Node] | str | None = field(repr=False)
@@ -49,7 +49,7 @@ class Node:
     path: str = ""
 
     def table(self) -> dict[str, Node]:
-        """Its entries; an empty table where nothing stands. ConfigError for anything else."""
+        """The entries; an empty table for null. Raises ConfigError if it is not a table."""
         if self.value is None:
             return {}
         if not isinstance(self.value, dict):
@@ -57,7 +57,7 @@ class Node:
         return self.value
 
     def items(self) -> list[Node]:
-        """Its elements. ConfigError unless it is a list."""
+        """The elements; an empty list for null. Raises ConfigError if it is not a list."""
         if self.value is None:
             return []
         if not isinstance(self.value, list):
@@ -65,18 +65,18 @@ class Node:
         return self.value
 
     def text(self) -> str:
-        """Its text. ConfigError unless it is one."""
+        """The text. Raises ConfigError if it is not a text."""
         if not isinstance(self.value, str):
             self.wrong("is no text, number or boolean")
         return self.value
 
     def get(self, key: str) -> Node | None:
-        """The entry ``key`` of a table; None where it is missing or holds nothing."""
+        """The entry ``key`` of a table; None if it is missing or null."""
         found = self.table().get(key)
         return None if found is None or found.value is None else found
 
     def need(self, key: str) -> Node:
-        """The entry ``key`` of a table. ConfigError where it is missing."""
+        """The entry ``key`` of a table. Raises ConfigError if it is missing or null."""
         found = self.get(key)
         if found is None:
             raise ConfigError(
@@ -87,7 +87,7 @@ class Node:
         return found
 
     def wrong(self, what: str) -> NoReturn:
-        """Raise a ConfigError that this part ``what``."""
+        """Raise a ConfigError with this part as subject and ``what`` as predicate."""
         raise ConfigError(
             f"{self.path or 'the document'} {what}.",
             where=self.where,
@@ -96,7 +96,7 @@ class Node:
 
 
 def load_json(path: Path) -> Node:
-    """A JSON file. Raises ConfigError with the line of what is wrong."""
+    """Read a JSON file. Raises ConfigError with the line of the fault."""
     text = _text(path)
     try:
         json.loads(text)
@@ -112,7 +112,7 @@ def load_json(path: Path) -> Node:
 
 
 def load_yaml(path: Path) -> list[Node]:
-    """The documents of a YAML file. Raises ConfigError with the line of what is wrong."""
+    """Read the documents of a YAML file. Raises ConfigError with the line of the fault."""
     text = _text(path)
     try:
         composed = list(compose_all(text, Loader=SafeLoader))
@@ -166,7 +166,7 @@ def _twice(key: str, path: str, where: str) -> ConfigError:
 
 
 class _JsonReader:
-    """Walks a text that `json.loads` has taken, for the lines that it does not tell."""
+    """Parses a text that `json.loads` has accepted again, to find the line of each part."""
 
     def __init__(self, text: str, path: Path) -> None:
         self._text = text
@@ -189,7 +189,7 @@ class _JsonReader:
         return f"{self._path}:{self._line + 1}"
 
     def _value(self, at: int, path: str) -> tuple[Node, int]:
-        """What begins at ``at``, and where it ends."""
+        """The part that begins at ``at``, and the index after it."""
         self._parts += 1
         if self._parts > _PARTS_MAX:
             raise _too_large(self._path)
@@ -225,7 +225,7 @@ class _JsonReader:
         return Node(found, where, path), at + 1
 
     def _after(self, at: int) -> int:
-        """Where the next element begins, or the end of a list or table stands."""
+        """The index of the next element, or of the bracket that ends the list or table."""
         at = self._blanks(at)
         return self._blanks(at + 1) if self._text[at] == "," else at
 
@@ -265,6 +265,6 @@ class _YamlReader:
             if key.value in seen:
                 raise _twice(key.value, path, self._where(key))
             seen.add(key.value)
-            # The line of the key: a value may begin on the next one.
+            # Use the line of the key, because a value may begin on the next line.
             found = self.node(value, _below(path, key.value))
             yield key.value, Node(found.value, self._where(key), found.path)

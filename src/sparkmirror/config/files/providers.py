@@ -1,7 +1,7 @@
 """Config providers: ``${name:key}`` and ``${name:path:key}`` in values, as Kafka resolves them.
 
-The three stock providers are built in (EnvVar, File, Directory); other Java classes are refused.
-What a provider returns is never shown in any message.
+The three stock providers (EnvVar, File, Directory) are built in; other Java classes are refused.
+No message shows what a provider returns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SECRET_FILE_BYTES_MAX = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Provider:
-    """One declared provider; ``fetch(path, key)`` gives a value or raises ConfigError."""
+    """One declared provider; ``fetch(path, key)`` returns a value or raises ConfigError."""
 
     name: str
     fetch: Callable[[str, str], str]
@@ -40,9 +40,9 @@ def resolve(
 ) -> tuple[dict[str, Entry], list[str]]:
     """The file with every placeholder replaced, and remarks.
 
-    ``environment`` is ``os.environ`` by default. A placeholder of an undeclared provider stays as
-    it is, as in Java, and is remarked. Raises ConfigError for a provider that is no stock class
-    and for a placeholder that its provider cannot resolve.
+    ``environment`` is ``os.environ`` by default. A placeholder of an undeclared provider is kept,
+    as in Java, with a remark. Raises ConfigError for a provider that is not a stock class and for a
+    placeholder that its provider cannot resolve.
     """
     providers = _declared(raw, os.environ if environment is None else environment)
     resolved: dict[str, Entry] = {}

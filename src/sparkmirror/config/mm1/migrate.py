@@ -1,4 +1,4 @@
-"""A commented MirrorMaker 2 file that says what MirrorMaker 1's files and options say. Pure."""
+"""Writes a commented MirrorMaker 2 file that replaces MirrorMaker 1's files and options. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkmirror.model import FlowSettings, MirrorSettings
 
 __all__ = ["Migrated", "migrate"]
 
-# What has a place of its own in the new file, or a meaning that only MirrorMaker 1 gives it.
+# Keys that are written elsewhere in the new file, or that only MirrorMaker 1 uses.
 _PLACED = frozenset({"bootstrap.servers", "client.id", "auto.offset.reset"} | MM1_ONLY.keys())
 _TOLD_ELSEWHERE = frozenset({"group.id", "exclude.internal.topics"})
 _ABSENT_IN_MM1 = (
@@ -36,8 +36,8 @@ def migrate(
 ) -> Migrated:
     """The file for ``settings``, which were loaded from these translated files.
 
-    One ``source->target`` flow per consumer file, in the same order. The aliases are those of
-    ``settings``; topic names are kept (IdentityReplicationPolicy).
+    It has one ``source->target`` flow per consumer file, in the same order, with the aliases of
+    ``settings``. Topic names are kept (IdentityReplicationPolicy).
     """
     page = Page()
     names = ", ".join(one.file.path.name for one in (*consumers, producer))
@@ -87,7 +87,7 @@ def _say_positions(page: Page, flows: Iterable[FlowSettings]) -> None:
 
 
 def _client_keys(page: Page, file: Properties, scope: Scope, alias: str) -> None:
-    """Keys that still do something, at the place where MirrorMaker 2 reads them."""
+    """Write the keys that still have an effect, where MirrorMaker 2 reads them."""
     for key, entry in file.items():
         row = find(key, scope)
         if key in _PLACED or row is None or row.status is not Status.SUPPORTED:

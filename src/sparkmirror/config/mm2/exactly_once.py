@@ -1,4 +1,4 @@
-"""Exactly-once in a MirrorMaker 2 file: whether a flow asks for it, and what contradicts it."""
+"""Exactly-once in a MirrorMaker 2 file: whether a flow uses it, and settings that contradict it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def wants_exactly_once(
 ) -> bool:
     """Whether the flow between ``clusters`` (source, target) is exactly-once.
 
-    ``forced``: the command line says so. `preparing` changes nothing here: no running worker has
-    to be prepared. Raises ConfigError where other settings contradict it.
+    ``forced``: the command line enables it. The value ``preparing`` does not enable it: it is for
+    workers that already run. Raises ConfigError if other settings contradict exactly-once.
     """
     source, target = clusters
     switched_on = forced or Reader(worker, Scope.WORKER).text(_SWITCH) == "enabled"
@@ -59,7 +59,7 @@ def wants_exactly_once(
 
 
 def exact_slots(flow: Reader, *, exact: bool) -> int:
-    """``tasks.max`` of ``flow``. Raises ConfigError where an exactly-once flow has too many."""
+    """``tasks.max`` of ``flow``. Raises ConfigError if an exactly-once flow has too many."""
     slots = flow.integer("tasks.max")
     if exact and slots > EXACT_SLOTS_MAX:
         given = flow.entry("tasks.max")
@@ -75,7 +75,7 @@ def exact_slots(flow: Reader, *, exact: bool) -> int:
 
 
 def control_secret(own: Reader) -> str:
-    """What claims are signed with, empty without. Raises ConfigError where it is too short."""
+    """The secret that signs claims, empty for none. Raises ConfigError if it is too short."""
     secret = own.text(_SECRET).strip()
     given = own.entry(_SECRET)
     if secret and given is not None and len(secret) < SECRET_CHARS_MIN:
@@ -91,10 +91,10 @@ def control_secret(own: Reader) -> str:
 def transaction_times_ms(
     own: Reader, producer: Reader, target: str, *, exact: bool
 ) -> tuple[int, int]:
-    """How long a transaction lasts, and after how long the target aborts one.
+    """(milliseconds that a transaction lasts, milliseconds until the target aborts it).
 
-    ``own`` reads sparkmirror's own keys. Raises ConfigError where an exactly-once flow's
-    transactions would all be aborted.
+    ``own`` reads sparkmirror's own keys. Raises ConfigError if an exactly-once flow's transactions
+    would all be aborted.
     """
     interval_key, timeout_key = "sparkmirror.transaction.interval.ms", "transaction.timeout.ms"
     interval_ms, timeout_ms = own.integer(interval_key), producer.integer(timeout_key)

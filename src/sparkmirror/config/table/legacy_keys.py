@@ -1,8 +1,8 @@
-"""What properties of Kafka 0.7 to 0.11 mean today: the table behind `config.mm1.legacy`.
+"""Current equivalents of properties of Kafka 0.7 to 0.11: the table behind `config.mm1.legacy`.
 
 Sources: the configuration pages of Kafka 0.7.2, 0.8.0, 0.8.2, 0.9.0, 0.10.2 and 0.11.0 (consumer
-and producer), and MirrorMaker's own page of 0.7. Keys that today's clients still have are not
-here: the settings table knows them.
+and producer), and MirrorMaker's page of 0.7. Keys that current clients still have are in the
+settings table instead.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from enum import Enum
 
 
 class Fate(Enum):
-    """What becomes of an old key.
+    """How an old key is handled.
 
-    ``RENAMED``: it has another name now, and perhaps another spelling of its values. ``DROPPED``:
-    what it tuned no longer exists; ``why`` says what happens instead. ``REFUSED``: it asks for
-    something that cannot be done. ``ZOOKEEPER``: brokers are looked up there. ``INCLUDE``,
-    ``EXCLUDE``, ``STREAMS``: it is a command line option now.
+    ``RENAMED``: it has another name now, and maybe other values. ``DROPPED``: what it tuned no
+    longer exists; ``why`` says what happens instead. ``REFUSED``: it requests something that is not
+    possible. ``ZOOKEEPER``: brokers are looked up there. ``INCLUDE``, ``EXCLUDE``, ``STREAMS``: it
+    is a command line option now.
     """
 
     RENAMED = "renamed"
@@ -32,10 +32,11 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OldKey:
-    """One row. ``now``: today's key (``RENAMED``). ``convert``: old value to today's spelling;
-    raises ValueError with what is wrong, and gives "" for a value without an effect. ``why``: the
-    reason, for all other fates; for a renamed key a remark, if there is one. ``era``: "0.7" for a
-    key that only 0.7 has.
+    """One row.
+
+    ``now``: the current key (``RENAMED``). ``convert``: converts an old value to its current form;
+    raises ValueError with the fault, returns "" for a value without effect. ``why``: the reason;
+    for a renamed key an optional remark. ``era``: "0.7" for a key that only 0.7 has.
     """
 
     fate: Fate
@@ -59,12 +60,12 @@ def _number(low: int) -> Callable[[str], str]:
 
 
 def _offset_reset(value: str) -> str:
-    # Both old consumers threw an exception for anything that is not one of the two.
+    # Both old consumers raised an exception for any other value.
     return {"smallest": "earliest", "largest": "latest"}.get(value.lower(), value)
 
 
 def _acks(value: str) -> str:
-    """0 (the old default) and 2 or more mean "all": what is written is never less safe."""
+    """Map 0 (the old default) and values from 2 to "all", which is never less safe."""
     try:
         number = int(value)
     except ValueError:
@@ -81,14 +82,14 @@ _CODECS = {
 
 
 def _codec(value: str) -> str:
-    """By name or number."""
+    """The current name of a codec given by name or number."""
     if value.lower() not in _CODECS:
         raise ValueError("has a value that it never could have")
     return _CODECS[value.lower()]
 
 
 def _brokers_07(value: str) -> str:
-    """``id:host:port`` (0.7) and ``host:port`` (0.8) alike."""
+    """Convert ``id:host:port`` (0.7) to ``host:port``, which 0.8 already has."""
     servers = []
     for part in value.split(","):
         pieces = part.strip().split(":")
@@ -120,7 +121,7 @@ _NO_ZK = "nothing is kept in ZooKeeper"
 _JAVA = "it names a Java class, which cannot be loaded"
 _POSITIVE, _ANY = _number(1), _number(0)
 
-# Of 0.9 to 0.11, whose clients shared classes of settings with the brokers.
+# Keys of 0.9 to 0.11, whose clients shared setting classes with the brokers.
 _BROKERS_KEYS: Mapping[str, OldKey] = {
     name: _dropped("it is a setting of brokers, which clients never read")
     for name in (
@@ -132,7 +133,7 @@ _BROKERS_KEYS: Mapping[str, OldKey] = {
 }
 
 CONSUMER_KEYS: Mapping[str, OldKey] = {
-    # Where the source is.
+    # Addresses of the source.
     "zk.connect": OldKey(Fate.ZOOKEEPER, era="0.7"),
     "zookeeper.connect": OldKey(Fate.ZOOKEEPER),
     "zk.sessiontimeout.ms": _dropped(_NO_ZK, "0.7"),
@@ -150,7 +151,7 @@ CONSUMER_KEYS: Mapping[str, OldKey] = {
     "autocommit.enable": _dropped(_ACKNOWLEDGED, "0.7"),
     "autocommit.interval.ms": _dropped("--offset.commit.interval.ms says how often", "0.7"),
     "auto.commit.enable": _dropped(_ACKNOWLEDGED),
-    # No version had this one, but many guides do.
+    # No version had this key, but many guides use it.
     "auto.commit.enabled": _dropped(_ACKNOWLEDGED),
     "autooffset.reset": _renamed("auto.offset.reset", _offset_reset, era="0.7"),
     "auto.offset.reset": _renamed("auto.offset.reset", _offset_reset),
@@ -179,7 +180,7 @@ CONSUMER_KEYS: Mapping[str, OldKey] = {
     "consumer.timeout.ms": _dropped("the mirror waits for records as long as it takes"),
     "shallow.iterator.enable": _dropped(_SHALLOW),
     "shallowiterator.enable": _dropped(_SHALLOW),
-    # What 0.8.2 had of the consumer that came with 0.9.
+    # Keys in 0.8.2 of the consumer that was released with 0.9.
     "fetch.buffer.bytes": _renamed("max.partition.fetch.bytes", _POSITIVE),
     "heartbeat.frequency": _dropped("heartbeat.interval.ms says how often"),
     "metadata.fetch.timeout.ms": _dropped("the flow waits as long as it takes"),
@@ -197,7 +198,7 @@ CONSUMER_KEYS: Mapping[str, OldKey] = {
 }
 
 PRODUCER_KEYS: Mapping[str, OldKey] = {
-    # Where the target is.
+    # Addresses of the target.
     "zk.connect": OldKey(Fate.ZOOKEEPER, era="0.7"),
     "zookeeper.connect": OldKey(Fate.ZOOKEEPER),
     "zk.read.num.retries": _dropped("ZooKeeper is only asked for the brokers", "0.7"),
@@ -248,7 +249,7 @@ PRODUCER_KEYS: Mapping[str, OldKey] = {
     **_BROKERS_KEYS,
 }
 
-# What to write today for an old key ("" = nothing), for files that are not translated.
+# The current key for an old key ("" for none), for files that are not translated.
 OLD_CLIENT_KEYS: Mapping[str, str] = {
     name: "bootstrap.servers" if row.fate is Fate.ZOOKEEPER else row.now
     for table in (CONSUMER_KEYS, PRODUCER_KEYS)
@@ -256,7 +257,7 @@ OLD_CLIENT_KEYS: Mapping[str, str] = {
     if name != row.now
 }
 
-# Values that old versions allowed: checked before a key is dropped, so that a slip is seen.
+# Values that old versions accepted; checked before a key is dropped, so that a typo is reported.
 _BOOLEAN = ("true", "false")
 VALUES: Mapping[str, tuple[str, ...]] = {
     "auto.commit.enable": _BOOLEAN,

@@ -1,4 +1,4 @@
-"""Settings rows of MirrorMaker 1: its place in its consumer group, and its record path."""
+"""Settings rows of MirrorMaker 1: its consumer group membership, and its record path."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ GROUP_ROWS = (
 
 
 _PRODUCER = (Scope.PRODUCER,)
-# As the table spells classes of Kafka's: without their package.
+# Kafka's classes are spelled without their package, as in the rest of the table.
 PARTITIONERS = {
     "DefaultPartitioner": Partitioner.KEY,
     "UniformStickyPartitioner": Partitioner.STICKY,
     "RoundRobinPartitioner": Partitioner.ROUND_ROBIN,
-    # 0.8's own, which hashed keys as well.
+    # 0.8's partitioners, which also hashed keys.
     "kafka.producer.DefaultPartitioner": Partitioner.KEY,
     "kafka.producer.ByteArrayPartitioner": Partitioner.KEY,
 }

@@ -1,4 +1,4 @@
-"""Settings rows of our own: lost and refused records; where metrics are served."""
+"""Settings rows of sparkmirror's own: lost and refused records, and the metrics server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sparkmirror.model import FaultSettings
 
 _F = FaultSettings()
 
-# The most careful choice first: it wins where several lists name a topic.
+# In order of precedence: the earlier choice wins if several lists name a topic.
 LOSS_CHOICES = ("fail", "record-and-continue")
 TARGET_LOSS_CHOICES = ("fail", "repair", "record-and-continue")
 REFUSAL_CHOICES = ("pause", "dead-letter", "skip")
@@ -68,7 +68,7 @@ FAULT_ROWS = (
     ),
 )  # fmt: skip
 
-# MirrorMaker 1's positions are Java's, which say nothing about the target.
+# MirrorMaker 1's positions have Java's format, which contains nothing about the target.
 MM1_FAULT_ROWS = tuple(row for row in FAULT_ROWS if not row.name.startswith(_TARGET_LOSS))
 
 

@@ -1,7 +1,7 @@
 """Settings rows: properties of Kafka's Java clients (consumer, producer, admin; 4.3 and 4.4).
 
 In a MirrorMaker 2 file they are written ``A.consumer.key``, ``B.producer.key``, ``A.admin.key``; in
-MirrorMaker 1's consumer and producer files the key stands alone.
+MirrorMaker 1's consumer and producer files they have no prefix.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ _IGNORED = (
         ("value.serializer", Type.CLASS, None, None, (), "How values are encoded.", _BYTES),
         ("transaction.two.phase.commit.enable", Type.BOOLEAN, "false", None, (),
          "Two-phase commit.", "the mirror ends its transactions itself"),
-        # MirrorMaker 1 takes this key out before it makes its producer.
+        # MirrorMaker 1 removes this key before it creates its producer.
         ("producer.type", Type.STRING, "async", None, ("sync", "async"),
          "MirrorMaker 1: wait for each record's acknowledgement.",
          "every batch is acknowledged before its position is committed"),

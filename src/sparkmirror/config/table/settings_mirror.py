@@ -58,7 +58,7 @@ DRIVER_ROWS = (
     ),
 )  # fmt: skip
 
-# Topics and the making of remote topics; the flow itself.
+# The flow itself, its topics, and the creation of remote topics.
 _SOURCE_ROWS = (
     Setting("enabled", Type.BOOLEAN, "false", "Mirror this flow.", _C, java_default="true"),
     Setting(
@@ -122,7 +122,7 @@ _SOURCE_ROWS = (
     ),
 )  # fmt: skip
 
-# What is kept in step on topics that exist already.
+# Configs and ACLs that are synced to existing topics.
 _SYNC_ROWS = (
     Setting(
         "sync.topic.configs.enabled", Type.BOOLEAN, "true",
@@ -142,8 +142,8 @@ _SYNC_ROWS = (
     ),
 )  # fmt: skip
 
-# Offset syncs, checkpoints, group offsets, heartbeats. Intervals: a negative one means never, as
-# in MirrorMaker.
+# Offset syncs, checkpoints, group offsets, heartbeats. A negative interval means never, as in
+# MirrorMaker.
 _GROUP_ROWS = (
     *(
         Setting(name, Type.BOOLEAN, default, doc, _C)
@@ -358,18 +358,18 @@ OWN_ROWS = (
     ),
 )  # fmt: skip
 
-# Keys of 2.4 to 3.x and their names today.
+# Keys of 2.4 to 3.x and their current names.
 RENAMED_KEYS = {
     "topics.blacklist": "topics.exclude",
     "groups.blacklist": "groups.exclude",
     "config.properties.blacklist": "config.properties.exclude",
 }
-# Keys of 3.x that nothing has taken the place of, and what happens instead.
+# Keys of 3.x without a replacement, and what happens instead.
 DROPPED_KEYS = {
     "use.incremental.alter.configs": "topic configs are always changed one by one",
     "add.source.alias.to.metrics": "metrics always name the source",
 }
-# Keys that older MirrorMakers knew, and what to write today.
+# Keys of older MirrorMakers, and their replacement ("" for none).
 REMOVED_KEYS = {
     "auto.include.jmx.reporter": "",
     "emit.heartbeats": "emit.heartbeats.enabled",

@@ -1,6 +1,6 @@
-"""Settings rows: how clusters are reached; the keys that MirrorMaker hands to every client.
+"""Settings rows: addresses and security; the keys that MirrorMaker passes to every client.
 
-In a MirrorMaker 2 file they may stand at the top level (for all clusters), as ``A.key``, and as
+In a MirrorMaker 2 file they can be at the top level (for all clusters), or be written ``A.key``,
 ``A.consumer.key``, ``A.producer.key`` or ``A.admin.key``.
 """
 
@@ -16,7 +16,7 @@ _ALL = (
     Scope.PRODUCER,
     Scope.ADMIN,
 )
-# Keys that only Java's own machinery reads, and who does that work here.
+# Keys that only Java's own code reads, and the reason why they have no effect here.
 _OPENSSL = "OpenSSL does this here"
 _LIBKRB5 = "libkrb5 gets and renews tickets here"
 _BROKERS = "tokens are checked by the brokers"
@@ -43,7 +43,7 @@ _IDLE = {
     "sasl.oauthbearer.sub.claim.name": _BROKERS,
 }
 
-# What names Java code.
+# Keys that name Java code.
 _JAVA = dict.fromkeys(
     ("ssl.engine.factory.class", "sasl.login.class"), "it names Java code, which cannot run here"
 )
@@ -61,7 +61,7 @@ _S, _N, _L, _P = Type.STRING, Type.INT, Type.LONG, Type.PASSWORD
 _OAUTH = "sasl.oauthbearer."
 _ASSERTION = "sasl.oauthbearer.assertion."
 
-# name, type, default, low, high, what it is
+# (name, type, default, low, high, doc)
 _SSL = (
     ("ssl.cipher.suites", Type.LIST, "", None, None, "Cipher suites to offer."),
     ("ssl.crl.location", _S, None, None, None,

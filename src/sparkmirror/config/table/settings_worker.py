@@ -99,7 +99,7 @@ _IGNORED = tuple(
         ("plugin.discovery", Type.STRING, "hybrid_warn", None,
          ("only_scan", "service_load", "hybrid_warn", "hybrid_fail"),
          "How Java plugins are found.", _NO_JAVA),
-        # Clients of the worker itself.
+        # Keys of the worker's own clients.
         ("client.id", Type.STRING, "", None, (), "Client id of the worker.", _OWN_CLIENTS),
         ("client.dns.lookup", Type.STRING, "use_all_dns_ips", None,
          ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
