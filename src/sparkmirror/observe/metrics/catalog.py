@@ -1,6 +1,6 @@
-"""Every metric that ``/metrics`` offers: name, type, labels, meaning. The one table.
+"""The table of all metrics of ``/metrics``: name, type, labels, meaning.
 
-``exposition`` looks names up here, and docs/metrics.md is made from it::
+``exposition`` uses it, and docs/metrics.md is generated from it::
 
     python -m sparkmirror.observe.metrics.catalog docs/metrics.md
 """
@@ -22,7 +22,7 @@ CHECKPOINT = (*FLOW, "group", "topic", "partition")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One family of series. Counters are written with ``_total`` at the end of their name."""
+    """One family of series. A counter is exposed with the suffix ``_total``."""
 
     name: str
     kind: str
@@ -31,7 +31,7 @@ class Metric:
 
     @property
     def shown(self) -> str:
-        """The name that queries use."""
+        """The name in queries."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
@@ -187,7 +187,7 @@ and ages the worst of all (`_min` the least, `_avg` the mean of means).
 
 
 def metrics_page() -> str:
-    """docs/metrics.md."""
+    """The text of docs/metrics.md."""
     lines = [_HEAD, "## MirrorMaker 2's", ""]
     lines += [
         "Names as the usual JMX exporter rules give them; `topic` is the remote topic. A value",
