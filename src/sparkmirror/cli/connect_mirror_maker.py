@@ -1,8 +1,8 @@
 """The drop-in command ``connect-mirror-maker``: MirrorMaker 2's arguments and exit codes.
 
-Exit codes, as the Java tool's: 255 for ``--help``, wrong arguments and a file that cannot be read
-(1 without any argument, as its shell script); 2 for a wrong configuration; 3 for a failed start;
-0 after Ctrl+C and 143 after SIGTERM, both drained; 1 if a flow failed while running.
+Exit codes are those of the Java tool: 255 for ``--help``, wrong arguments and a file that cannot be
+read (1 without arguments, as in its shell script); 2 for a wrong configuration; 3 for a failed
+start; 0 after a drain by Ctrl+C, 143 after one by SIGTERM; 1 if a flow failed while running.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EXIT_SIGTERM = 143
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises ConfigError where argparse would end the process with its own exit code."""
+    """Raises ConfigError instead of ending the process with argparse's exit code."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(
@@ -35,12 +35,12 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="connect-mirror-maker",
-        # Written out: the file is required, though not together with --help or --version.
+        # Written by hand: the file is required, except with --help or --version.
         usage="%(prog)s [-h] [--version] mm2.properties [--clusters CLUSTER [CLUSTER ...]] "
         "[--sparkmirror.master URL]",
         description="MirrorMaker 2.0 driver: mirrors topics between Kafka clusters as a "
-        "MirrorMaker 2 properties file says, until it is stopped (Ctrl+C or SIGTERM; everything "
-        "read is written first).",
+        "MirrorMaker 2 properties file says, until Ctrl+C or SIGTERM stops it. It first writes all "
+        "records that were read.",
         add_help=False,
     )
     parser.add_argument(
@@ -102,7 +102,7 @@ def _check_arguments(parser: argparse.ArgumentParser, options: argparse.Namespac
         )
     if options.config is None:
         parser.error("the argument mm2.properties is missing")
-    # Only a file that cannot be read is a wrong argument; what it says is configuration.
+    # Only an unreadable file is a wrong argument; wrong contents are a configuration error.
     from sparkmirror.config.files.properties import read_file  # noqa: PLC0415
 
     read_file(options.config)

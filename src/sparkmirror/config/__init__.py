@@ -1,1 +1,1 @@
-"""Configuration: MirrorMaker's own files in, checked ``model.MirrorSettings`` out."""
+"""Configuration: reads MirrorMaker's own files and returns checked ``model.MirrorSettings``."""

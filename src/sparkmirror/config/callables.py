@@ -1,4 +1,4 @@
-"""Python callables named on the command line: ``module:name``."""
+"""Loads Python callables that the command line names as ``module:name``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["load_callable"]
 
 
 def load_callable(name: str, args: str | None, *, where: str) -> Callable[..., Any] | Any:
-    """What ``module:name`` stands for, ready to use.
+    """The callable that ``module:name`` names.
 
-    A class is instantiated, with ``args`` (a text) if that is not None, as Java's constructors are.
-    A function is taken as it is; its caller passes ``args`` on. Raises ConfigError, whose place is
-    the option ``where``, for what cannot be imported or is neither.
+    A class is instantiated, with the text ``args`` if that is not None, as in Java. A function is
+    returned as it is; its caller passes ``args`` on. Raises ConfigError, with the option ``where``,
+    if it cannot be imported or instantiated, or is neither class nor function.
     """
     module_name, _, path = name.strip().partition(":")
     if not module_name or not path:
@@ -36,7 +36,7 @@ def load_callable(name: str, args: str | None, *, where: str) -> Callable[..., A
             where=where,
             do="Put the module's directory on PYTHONPATH, and check the names.",
         ) from error
-    except Exception as error:  # whatever the module does while it is imported
+    except Exception as error:  # whatever the module raises while it is imported
         raise ConfigError(
             f"{name} cannot be imported: the module fails ({type(error).__name__}: {error}).",
             where=where,
@@ -44,15 +44,15 @@ def load_callable(name: str, args: str | None, *, where: str) -> Callable[..., A
         ) from error
     if not callable(found):
         raise ConfigError(
-            f"{name} is no function and no class.", where=where, do="Name one that is."
+            f"{name} is neither a function nor a class.", where=where, do="Name one of these."
         )
     if isinstance(found, type):
         try:
             return found() if args is None else found(args)
-        except Exception as error:  # whatever its constructor does
+        except Exception as error:  # whatever its constructor raises
             raise ConfigError(
-                f"{name} cannot be made ({type(error).__name__}: {error}).",
+                f"{name} cannot be instantiated ({type(error).__name__}: {error}).",
                 where=where,
-                do="Its constructor takes the text of the args option, or nothing without one.",
+                do="Its constructor takes the text of the args option, or nothing without it.",
             ) from error
     return found

@@ -1,7 +1,7 @@
-"""Files of MirrorMaker 2's connectors as Kafka Connect's REST interface takes and gives them.
+"""Reads MirrorMaker 2's connectors in the JSON formats of Kafka Connect's REST interface.
 
-One connector (``{"name": …, "config": {…}}``), its configuration alone
-(``{"connector.class": …}``), a list of those, or what ``GET /connectors?expand=info`` answers.
+A file contains one connector (``{"name": …, "config": {…}}``), only its configuration
+(``{"connector.class": …}``), a list of these, or the response to ``GET /connectors?expand=info``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["read_connect"]
 
 
 def read_connect(paths: Sequence[Path], offset_topic: str) -> Setup:
-    """The connectors of these files. ``offset_topic``: the workers' ``offset.storage.topic``.
+    """Read the connectors of these files. ``offset_topic``: the workers' ``offset.storage.topic``.
 
     Raises ConfigError with file, line and key.
     """
@@ -35,18 +35,18 @@ def read_connect(paths: Sequence[Path], offset_topic: str) -> Setup:
     for entry in foreign:
         if not setup.connectors:
             raise ConfigError(
-                f"{entry.key}={entry.value} is none of MirrorMaker 2's connectors.",
+                f"{entry.key}={entry.value} is not a MirrorMaker 2 connector.",
                 where=entry.where,
                 do="Give the files of MirrorSourceConnector, MirrorCheckpointConnector and "
                 "MirrorHeartbeatConnector.",
             )
-        setup.leave_out(entry, f"{entry.value} is none of MirrorMaker 2's connectors")
+        setup.leave_out(entry, f"{entry.value} is not a MirrorMaker 2 connector")
     for one in setup.connectors:
         setup.offset_topic[one.target] = offset_topic
     setup.remarks += [
-        "In Kafka Connect the records are written by the worker's own producer: what the worker's "
-        "file says with producer. in front belongs here as TARGET.producer.KEY, "
-        "exactly.once.source.support as TARGET.exactly.once.source.support.",
+        "In Kafka Connect, the worker's own producer writes the records: copy keys that begin with "
+        "producer. from the worker's file as TARGET.producer.KEY, and exactly.once.source.support "
+        "as TARGET.exactly.once.source.support.",
         "Stop the connectors before the mirror starts, or records arrive twice.",
     ]
     return setup
@@ -69,15 +69,15 @@ def _configs(document: Node, name: str = "") -> Iterator[tuple[str, Node]]:
             yield from _configs(one.get("info") or one, key)
     else:
         raise ConfigError(
-            "this is no connector: connector.class is missing"
+            "this is not a connector: connector.class is missing"
             + ("." if not document.path else f" in {document.path}."),
             where=document.where,
-            do='Write {"name": …, "config": {"connector.class": …}}, as Kafka Connect takes it.',
+            do='Write {"name": …, "config": {"connector.class": …}}, as Kafka Connect accepts it.',
         )
 
 
 def _entries(config: Node) -> dict[str, Entry]:
-    """The keys of a connector, as its file has them."""
+    """The keys of a connector as in its file. Raises ConfigError without ``connector.class``."""
     config.need("connector.class")
     return {
         key: Entry(key, node.text(), node.where)

@@ -1,7 +1,7 @@
-"""MirrorMaker 2's connectors, as Kafka Connect runs them, as one MirrorMaker 2 file. Pure.
+"""Converts MirrorMaker 2's connectors, as Kafka Connect runs them, to one MirrorMaker 2 file. Pure.
 
-A connector's own keys become keys of its flow, ``source.cluster.*`` and ``target.cluster.*`` those
-of the clusters. What has no counterpart is a comment in the file, and a note for whoever asked.
+A connector's own keys become keys of its flow; ``source.cluster.*`` and ``target.cluster.*`` become
+keys of the clusters. Keys without a counterpart become a comment in the file, and a note.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ __all__ = ["KINDS", "ClusterLines", "Connector", "Setup", "Taken", "connector_ki
 SOURCE, CHECKPOINT, HEARTBEAT = "MirrorSource", "MirrorCheckpoint", "MirrorHeartbeat"
 KINDS = (SOURCE, CHECKPOINT, HEARTBEAT)
 _SIDES = ("source.cluster.", "target.cluster.")
-# What has a place of its own in the new file.
+# Keys that are written elsewhere in the new file.
 _PLACED = frozenset({"name", "connector.class", "source.cluster.alias", "target.cluster.alias"})
 _CONVERTERS = ("key.converter", "value.converter", "header.converter")
-# What decides about names and places: two connectors of a flow that differ here do not belong
-# together.
+# Keys that determine topic names and locations. Connectors of one flow must have the same values.
 _SHARED = (
     "replication.policy.class",
     "replication.policy.separator",
@@ -62,7 +61,7 @@ _DEFAULT_STORAGE = "mm2-offsets.{}.internal"
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A setting that goes into the file. ``reference``: it is ours, and says where a secret is."""
+    """A setting for the file. ``reference``: we wrote it, and it refers to a secret."""
 
     entry: Entry
     reference: bool = False
@@ -70,7 +69,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """One connector. ``config``: its keys, as Kafka Connect gets them; ``where``: file and line."""
+    """One connector. ``config``: its keys as given to Kafka Connect; ``where``: file and line."""
 
     kind: str
     name: str
@@ -86,16 +85,16 @@ class Connector:
 
 
 ClusterLines = dict[str, dict[str, Taken]]
-"""By alias: the cluster's settings, by key without the alias."""
+"""The clusters' settings, by alias and by key without the alias."""
 
 
 @dataclass
 class Setup:
-    """What was read: connectors, clusters, and what belongs to neither.
+    """What was read: connectors, clusters, and settings of neither.
 
-    ``title``: what the file was made from. ``offset_topic``: where Kafka Connect keeps the
+    ``title``: the origin of the file. ``offset_topic``: the topic where Kafka Connect keeps the
     connectors' positions, by target alias. ``remarks``: paragraphs for the top of the file.
-    ``notes``: what has no counterpart, as ``file:line: key: reason``.
+    ``notes``: settings without a counterpart, as ``file:line: key: reason``.
     """
 
     title: str
@@ -107,11 +106,11 @@ class Setup:
     notes: list[str] = field(default_factory=list)
 
     def leave_out(self, entry: Entry, reason: str) -> None:
-        """``entry`` does not go into the file, because of ``reason``."""
+        """Note that ``entry`` is left out of the file, and the ``reason``."""
         self.notes.append(f"{entry.where}: {entry.key}: {reason}")
 
     def take(self, alias: str, key: str, entry: Entry, *, reference: bool = False) -> None:
-        """A setting of the cluster ``alias``. ConfigError where another value stands already."""
+        """Add a setting of the cluster ``alias``. Raises ConfigError if it has another value."""
         lines = self.clusters.setdefault(alias, {})
         before = lines.get(key)
         if before is not None and before.entry.value.strip() != entry.value.strip():
@@ -120,16 +119,16 @@ class Setup:
 
 
 def connector_kind(name: str) -> str:
-    """Which of MirrorMaker 2's connectors the class ``name`` is; empty if none."""
+    """The kind of MirrorMaker 2 connector that the class ``name`` is; empty if it is none."""
     simple = name.strip().rpartition(".")[2].removesuffix("Connector")
     return simple if simple in KINDS else ""
 
 
 def mm2_file(setup: Setup) -> Migrated:
-    """The MirrorMaker 2 file that does what the connectors of ``setup`` do.
+    """The MirrorMaker 2 file that replaces the connectors of ``setup``.
 
-    Raises ConfigError, with file, line and key, for what is wrong, and for what no mirror here
-    could do without changing the records.
+    Raises ConfigError, with file, line and key, for wrong settings and for settings that cannot be
+    taken over because the mirror would then write other records.
     """
     flows = _flows(setup)
     aliases = list(dict.fromkeys(alias for one in setup.connectors for alias in _ends(one)))
@@ -138,7 +137,7 @@ def mm2_file(setup: Setup) -> Migrated:
     _find_providers(setup)
     body = {name: _flow_lines(setup, connectors, aliases) for name, connectors in flows.items()}
     page = Page()
-    page.comment(f"MirrorMaker 2 file, made from {setup.title}.")
+    page.comment(f"MirrorMaker 2 file, created from {setup.title}.")
     for remark in setup.remarks:
         page.comment(remark)
     for note in setup.notes:
@@ -155,7 +154,7 @@ def mm2_file(setup: Setup) -> Migrated:
         for key, taken in body[name].items():
             _put(page, f"{name}.{key}", taken)
     page.gap()
-    page.comment("Heartbeats only where a connector writes them.")
+    page.comment("Heartbeats only for flows with a heartbeat connector.")
     page.put("emit.heartbeats.enabled", "false")
     return page.migrated(tuple(setup.notes))
 
@@ -172,16 +171,16 @@ def _ends(connector: Connector) -> tuple[str, str]:
 
 
 def _short(note: str) -> str:
-    """Without the directory of the file."""
+    """``note`` without the directory of the file."""
     place, mark, rest = note.partition(": ")
     return f"{place.rpartition('/')[2]}{mark}{rest}"
 
 
 def _flows(setup: Setup) -> dict[str, list[Connector]]:
-    """Connectors by flow, each flow's in the order of `KINDS`."""
+    """Connectors by flow, those of each flow in the order of `KINDS`. Raises ConfigError."""
     if not setup.connectors:
         raise ConfigError(
-            "there is no connector of MirrorMaker 2 in it.",
+            "it contains no MirrorMaker 2 connector.",
             where=setup.title,
             do="Name the files of the connectors.",
         )
@@ -201,13 +200,13 @@ def _flows(setup: Setup) -> dict[str, list[Connector]]:
                 raise ConfigError(
                     f"{name} has two {one.kind}Connectors, {one.name} and {other.name}.",
                     where=other.where,
-                    do="Leave one of them out.",
+                    do="Leave out one of them.",
                 )
     return found
 
 
 def _cluster_keys(setup: Setup, connector: Connector) -> None:
-    """``source.cluster.*`` and ``target.cluster.*`` of one connector, taken for their clusters."""
+    """Add ``source.cluster.*`` and ``target.cluster.*`` of one connector to their clusters."""
     for side, alias in zip(_SIDES, _ends(connector), strict=True):
         for key, entry in connector.config.items():
             name = key.removeprefix(side)
@@ -227,7 +226,10 @@ def _cluster_keys(setup: Setup, connector: Connector) -> None:
 
 
 def _check(entry: Entry, key: str, clusters: Sequence[str]) -> KeyUse | Lost | None:
-    """What ``key`` of a MirrorMaker 2 file means. ConfigError if it or its value is refused."""
+    """The meaning of ``key`` in a MirrorMaker 2 file.
+
+    Raises ConfigError if the key or its value is refused.
+    """
     outcome = classify(Entry(key, entry.value, entry.where, entry.secret), clusters)
     if isinstance(outcome, ConfigError):
         raise ConfigError(f"{entry.key}: {outcome.what}", where=entry.where, do=outcome.do)
@@ -237,7 +239,7 @@ def _check(entry: Entry, key: str, clusters: Sequence[str]) -> KeyUse | Lost | N
         raise ConfigError(
             f"{entry.key} cannot be taken over: {outcome.setting.reason}.",
             where=entry.where,
-            do="Leave it out of the file if the mirror can do without.",
+            do="Remove it from the file if the mirror does not need it.",
         )
     if outcome.setting.status is Status.SUPPORTED and not _REFERENCE.search(entry.value):
         check(entry, outcome.setting)
@@ -258,11 +260,11 @@ def _flow_lines(
             if key in _PLACED or key.startswith(_SIDES):
                 continue
             if key in _CONVERTERS and entry.value.strip().endswith("ByteArrayConverter"):
-                continue  # that is how all records travel here
+                continue  # all records are copied as bytes anyway
             key = RENAMED_KEYS.get(key, REMOVED_KEYS.get(key, key))  # noqa: PLW2901 (older ones)
             if not key or key in DROPPED_KEYS:
                 why = f" ({DROPPED_KEYS[key]})" if key else ""
-                setup.leave_out(entry, f"nothing has taken its place{why}")
+                setup.leave_out(entry, f"it has no replacement{why}")
                 continue
             outcome = _check(entry, f"{name}.{key}", clusters)
             reason = _no_counterpart(outcome, name, key, clusters)
@@ -272,7 +274,7 @@ def _flow_lines(
                 setup.leave_out(entry, reason)
             else:
                 _merge(setup, lines, key, entry, connector)
-    # Connect runs what has a connector; a flow here does all that is not switched off.
+    # Connect runs only features with a connector; here a flow runs all that are not disabled.
     if CHECKPOINT not in kinds and SOURCE in kinds:
         lines["emit.checkpoints.enabled"] = _own("emit.checkpoints.enabled", "false")
     if HEARTBEAT in kinds:
@@ -285,7 +287,7 @@ def _own(key: str, value: str) -> Taken:
 
 
 def _owner(key: str, kind: str) -> str:
-    """Whose connector reads ``key``; ``kind`` for what all of them read."""
+    """The kind of connector that reads ``key``; ``kind`` for keys that all of them read."""
     owners = (owner for owner, beginnings in _OWNED.items() if key.startswith(beginnings))
     return next(owners, kind)
 
@@ -293,12 +295,12 @@ def _owner(key: str, kind: str) -> str:
 def _no_counterpart(
     outcome: KeyUse | Lost | None, flow: str, key: str, clusters: Sequence[str]
 ) -> str:
-    """Why a key does not go into the file; empty if it does."""
+    """Why a key is left out of the file; empty if it is not."""
     if outcome is None:
         close = nearest(f"{flow}.{key}", clusters).removeprefix(f"{flow}.")
-        return "no key of MirrorMaker 2" + (f" (did you mean {close}?)" if close else "")
+        return "not a key of MirrorMaker 2" + (f" (did you mean {close}?)" if close else "")
     if isinstance(outcome, Lost):
-        return f"it {outcome.effect} (here {outcome.instead} would have)"
+        return f"it {outcome.effect} (use {outcome.instead})"
     if outcome.ignored:
         return outcome.ignored
     return outcome.setting.reason if outcome.setting.status is Status.IGNORED else ""
@@ -307,20 +309,21 @@ def _no_counterpart(
 def _merge(
     setup: Setup, lines: dict[str, Taken], key: str, entry: Entry, connector: Connector
 ) -> None:
-    """One more connector's value of a key of the flow; those of a MirrorSourceConnector first."""
+    """Merge a connector's value into the flow's keys; a MirrorSourceConnector's come first."""
     before = lines.get(key)
     new = entry.value.strip()
     if connector.kind != SOURCE and "enabled" in lines and not _is_owned(key):
-        # In Java the connectors know nothing of each other; the flow is what the source's says.
+        # In Java, connectors are independent of each other; here the source connector's value
+        # applies to the flow.
         old = before.entry.value.strip() if before else _default(key)
         if _simple(key, old) != _simple(key, new):
             if key in _SHARED:
                 raise _differs(f"flow {connector.flow}", before.entry if before else None, entry)
-            setup.leave_out(entry, "the flow's is that of its MirrorSourceConnector")
+            setup.leave_out(entry, "the flow uses the value of its MirrorSourceConnector")
     elif before is None:
         lines[key] = Taken(entry)
     elif connector.kind == SOURCE and key in ("topics", "tasks.max"):
-        # Several connectors share the topics of one flow.
+        # Several source connectors share the topics of one flow, so their values are added.
         old = before.entry.value.strip()
         if key == "topics":
             lines[key] = Taken(Entry(key, f"{old},{new}", entry.where))
@@ -342,22 +345,22 @@ def _default(key: str) -> str:
 
 
 def _simple(key: str, value: str) -> str:
-    """A class without its package; other values as they are."""
+    """A class without its package; other values unchanged."""
     return value.rpartition(".")[2] if key.endswith(".class") else value
 
 
 def _differs(what: str, one: Entry | None, other: Entry) -> ConfigError:
-    """``one`` None: that connector leaves it at its default."""
+    """The error for two different values; ``one`` None: the other connector has the default."""
     there = f"{one.key} in {one.where}" if one else "the default, which the other connector has"
     return ConfigError(
-        f"{other.key} differs from {there}; both are about {what}.",
+        f"{other.key} differs from {there}; both apply to {what}.",
         where=other.where,
-        do="Give both the value that is right.",
+        do="Give both the same value.",
     )
 
 
 def _find_providers(setup: Setup) -> None:
-    """Declare the config providers that values refer to; in Connect they are the workers'."""
+    """Declare the config providers that values use; in Connect the workers declare them."""
     clusters = (one for lines in setup.clusters.values() for one in lines.values())
     of_clusters = (one.entry for one in clusters if not one.reference)
     of_connectors = (entry for one in setup.connectors for entry in one.config.values())
@@ -369,8 +372,8 @@ def _find_providers(setup: Setup) -> None:
             elif (name, entry.where) not in seen:
                 seen.add((name, entry.where))
                 setup.notes.append(
-                    f"{entry.where}: {entry.key}: the config provider {name} is none that is built "
-                    "in; its placeholder stays as it is: declare it under config.providers"
+                    f"{entry.where}: {entry.key}: the class of the config provider {name} is "
+                    "unknown; its placeholder is kept: declare it under config.providers"
                 )
 
 
@@ -390,8 +393,8 @@ def _cluster(page: Page, setup: Setup, alias: str, targets: Iterable[str]) -> No
     topic = setup.offset_topic.get(alias)
     if topic and alias in targets:
         page.comment(
-            f"Where Kafka Connect keeps the connectors' positions (offset.storage.topic of its "
-            f"workers): a first start goes on from there. {_DEFAULT_STORAGE.format('SOURCE')} "
-            "is the topic of a MirrorMaker 2 of its own."
+            f"The topic where Kafka Connect keeps the connectors' positions (offset.storage.topic "
+            f"of its workers); a first start continues from them. A dedicated MirrorMaker 2 uses "
+            f"{_DEFAULT_STORAGE.format('SOURCE')}."
         )
         page.put(f"{alias}.offset.storage.topic", topic)

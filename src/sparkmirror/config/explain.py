@@ -1,6 +1,6 @@
-"""The settings that each flow of a file gets, and for each the line or default that it comes from.
+"""The effective settings of each flow of a file, and the line or default that each comes from.
 
-Secrets and what config providers return are never part of the result.
+The result contains no secrets and no values from config providers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
 __all__ = ["Effective", "FlowSetup", "Place", "Setup", "explain"]
 
 _DEFAULT = "default"
-# What MirrorMaker works out by itself; these rows are told with the value it found.
+# Values that MirrorMaker derives; these rows are shown with the derived value.
 _DERIVED = "MirrorMaker's default"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One line of the file: ``spelling`` is the key as it stands, ``scope`` what it covers."""
+    """One line of the file: ``spelling`` is the key as written, ``scope`` what it applies to."""
 
     where: str
     spelling: str
@@ -39,9 +39,9 @@ class Place:
 class Effective:
     """One setting of one part of a flow.
 
-    ``value``: as in the file, a default, ``[hidden]``, or None when there is none. ``origin``:
-    ``file``, ``default`` or ``derived``. ``place``: the line that counts; ``overrides``: those
-    that it beats. ``ignored``: why it has no effect. ``remark``: what else is to be known.
+    ``value``: as in the file, a default, ``[hidden]``, or None if there is none. ``origin``:
+    ``file``, ``default`` or ``derived``. ``place``: the line that applies; ``overrides``: the lines
+    that it overrides. ``ignored``: why it has no effect. ``remark``: more information.
     """
 
     part: Part
@@ -56,7 +56,7 @@ class Effective:
 
 @dataclass(frozen=True, slots=True)
 class FlowSetup:
-    """One flow with its settings, part by part and in alphabetical order."""
+    """One flow with its settings, by part and in alphabetical order."""
 
     flow: str
     settings: tuple[Effective, ...]
@@ -64,7 +64,7 @@ class FlowSetup:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A whole file: its flows, and the remarks that a run of it begins with."""
+    """A whole file: its flows with their settings, and the settings of a run with its warnings."""
 
     path: Path
     flows: tuple[FlowSetup, ...]
@@ -72,11 +72,10 @@ class Setup:
 
 
 def explain(path: Path, *, clusters: Sequence[str] = (), flows: Sequence[str] = ()) -> Setup:
-    """Read ``path`` as a run does, and say what each of its flows gets.
+    """Read ``path`` as a run does, and return the settings of each flow.
 
-    ``clusters``: only flows to these targets; ``flows``: only these (``A->B``); empty = all.
-    Raises ConfigError exactly where a run would refuse the file, and for a flow that it does not
-    enable.
+    ``clusters``: only flows to these targets; ``flows``: only these (``A->B``); empty: all.
+    Raises the same ConfigError as a run, and one for a flow that the file does not enable.
     """
     file = read_mm2(path, clusters=clusters)
     settings = file.settings
@@ -133,7 +132,7 @@ def _flow(file: Mm2File, flow: FlowSettings, literal: Mapping[str, str]) -> Iter
 
 def _rows(part: Part) -> list[Setting]:
     rows = [row for row in SETTINGS if part.scope in row.scopes]
-    if part in (Part.FLOW, Part.WORKER):  # they hand these on to their clients
+    if part in (Part.FLOW, Part.WORKER):  # their clients show these rows
         rows = [row for row in rows if row.name not in CLIENT_SET]
     return sorted(rows, key=lambda row: row.name)
 
@@ -145,7 +144,7 @@ def _ignored(setting: Setting, reason: str) -> str:
 
 
 def _counts(part: Part, row: Setting, conf: Mapping[str, Entry]) -> bool:
-    """Whether a setting that nobody gave has any effect in this part."""
+    """Whether a default has any effect in this part."""
     if row.status is not Status.SUPPORTED:
         return False
     if part in (Part.CONSUMER, Part.CHECKPOINTS) and mm1_only("consumer", row.name):
@@ -194,10 +193,10 @@ def _without_file(part: Part, row: Setting, entry: Entry | None, flow: FlowSetti
 
 
 def _adapted(part: Part, row: Setting, flow: FlowSettings) -> tuple[str, str] | None:
-    """The value that a flow works with where other settings decide it too, and which they are."""
+    """(value, remark) of a setting that other settings change; None for all others."""
     if part is Part.PRODUCER and row.name == "enable.idempotence":
         value = str(flow.produce.enable_idempotence).lower()
-        return value, "acks or max.in.flight.requests.per.connection rule it out"
+        return value, "disabled by acks or max.in.flight.requests.per.connection"
     if part is Part.OWN and row.name == "sparkmirror.position.interval.ms":
         return str(flow.position_interval_ms), "lowered by offset.flush.interval.ms of the target"
     if row.name == "client.id":

@@ -1,7 +1,7 @@
-"""The settings that MirrorMaker 1's files give to consumer and producer, and the line of each.
+"""Effective consumer and producer settings of MirrorMaker 1's files, with the line of each.
 
-As `explain` tells it of a MirrorMaker 2 file. An old key stands under today's name, with the line
-and spelling that it has in the file; what has no effect any more is among the warnings.
+This is `explain` for MirrorMaker 1. An old key is listed under its current name, with its line and
+spelling in the file. Keys that no longer have an effect are among the warnings.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["explain_mm1"]
 
 
 def explain_mm1(consumers: Sequence[Path], producer: Path, *, find_brokers: BrokerLookup) -> Setup:
-    """Read the files as a run does, and say what each flow's clients get.
+    """Read the files as a run does, and return the settings of each flow's clients.
 
-    Raises ConfigError exactly where a run would refuse the files, and what ``find_brokers`` raises.
+    Raises the same ConfigError as a run, and the errors of ``find_brokers``.
     """
     look_up = lru_cache(find_brokers)
     settings = load_mm1(consumers, producer, include=".*", find_brokers=look_up)
@@ -42,7 +42,7 @@ def explain_mm1(consumers: Sequence[Path], producer: Path, *, find_brokers: Brok
 
 
 def _derived(row: Effective, flow: FlowSettings) -> Effective:
-    """``row``, with what MirrorMaker 1 or the other settings make of a default."""
+    """``row``, with a default that MirrorMaker 1 or other settings change."""
     if row.key == "client.id":
         name = flow.source.client_id if row.part is Part.CONSUMER else flow.target.client_id
         return replace(row, value=name, origin=row.origin if row.value == name else "derived")
@@ -56,7 +56,7 @@ def _derived(row: Effective, flow: FlowSettings) -> Effective:
 
 
 class _Explained:
-    """One file in today's terms."""
+    """One file, translated to current keys."""
 
     def __init__(self, path: Path, scope: Scope, part: Part, look_up: BrokerLookup) -> None:
         file = load_properties(path)
@@ -66,7 +66,7 @@ class _Explained:
         self._spelling = {entry.where: key for key, entry in file.items()}
 
     def rows(self) -> Iterator[Effective]:
-        """What the client gets, in alphabetical order."""
+        """The client's settings in alphabetical order, then sparkmirror's own."""
         known = [(self._part, row) for row in SETTINGS if self._scope in row.scopes]
         if self._scope is Scope.CONSUMER:
             known += [(Part.OWN, row) for row in MM1_FAULT_ROWS]
@@ -81,7 +81,7 @@ class _Explained:
         value = HIDDEN if entry.secret else redact(row.name, entry.value.strip())
         ignored = row.reason if row.status is not Status.SUPPORTED else self._idle(row.name)
         spelling = self._spelling.get(entry.where)
-        if spelling is None:  # no line says it, but the release that the file was written for
+        if spelling is None:  # a default of the release that the file was written for
             return Effective(part, row.name, value, "derived", remark=entry.where)
         place = Place(entry.where, spelling, f"{self._scope.value} file")
         return Effective(part, row.name, value, "file", place, ignored=ignored)

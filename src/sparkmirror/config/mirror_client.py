@@ -1,7 +1,7 @@
-"""The settings of a `sparkmirror.MirrorClient`: MirrorClientConfig's keys, as a mapping or a file.
+"""Settings of a `sparkmirror.MirrorClient`: MirrorClientConfig's keys, from a mapping or a file.
 
-As in Java, other keys do no harm (a consumer's own properties will do), and of a client's settings
-only servers and security count; with ``admin.`` or ``consumer.`` in front for one of the clients.
+As in Java, other keys are ignored, so a consumer's properties file works, too. Of the client keys
+only servers and security apply; with the prefix ``admin.`` or ``consumer.`` only for that client.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ _POLICY = "replication.policy."
 
 @dataclass(frozen=True, slots=True)
 class MirrorClientSettings:
-    """``admin`` lists topics, ``consumer`` reads checkpoints; ``source_alias`` is what the identity
-    policy takes every topic's source for, None if the file does not say.
+    """Settings of the two clients and of the replication policy.
+
+    ``admin`` lists topics, ``consumer`` reads checkpoints. ``source_alias``: the source of every
+    topic under the identity policy; None if it is not set.
     """
 
     admin: ClusterClient

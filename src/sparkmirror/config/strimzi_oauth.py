@@ -1,7 +1,7 @@
-"""``authentication.type: oauth`` of Strimzi's resources as Kafka's own settings. Pure.
+"""Converts ``authentication.type: oauth`` of Strimzi's resources to Kafka's own settings. Pure.
 
-Strimzi's pods log in with a library of Strimzi's; here Kafka's keys say the same. What they cannot
-say and the login needs is an error, the rest is named.
+Strimzi's pods log in with Strimzi's own library. A field that the login needs and that Kafka has no
+setting for is an error; other fields without a counterpart are noted as left out.
 """
 
 from __future__ import annotations
@@ -18,38 +18,40 @@ _PACKAGE = "org.apache.kafka.common.security.oauthbearer"
 _PREFIX = "sasl.oauthbearer."
 _READY = ("accessToken", "accessTokenLocation")
 _EXTENSION = "extension_"
-# Without these the token endpoint would refuse, or give another token.
+# Without these the token endpoint would refuse the request or return another token.
 _REFUSED = {
-    "refreshToken": "is a refresh token, and Kafka's settings fetch tokens without one",
-    "passwordSecret": "is a user's password for the token endpoint, and Kafka's settings show a "
+    "refreshToken": "is a refresh token, but Kafka's settings request tokens without one",
+    "passwordSecret": "is a user's password for the token endpoint, but Kafka's settings send a "
     "client's own credentials",
-    "clientAssertion": "proves who the client is, and Kafka's settings show an assertion "
-    "instead of a client (sasl.oauthbearer.jwt.retriever.class=JwtBearerJwtRetriever), which not "
-    "every token endpoint takes",
-    "audience": "is sent to the token endpoint by Strimzi, and Kafka's settings send none",
+    "clientAssertion": "authenticates the client, but Kafka's settings send an assertion instead "
+    "of a client (sasl.oauthbearer.jwt.retriever.class=JwtBearerJwtRetriever), which not every "
+    "token endpoint accepts",
+    "audience": "is sent to the token endpoint by Strimzi, but Kafka's settings send none",
 }
 _REFUSED |= {"clientAssertionLocation": _REFUSED["clientAssertion"]}
 _NAMED = {
-    "enableMetrics": "it is about Strimzi's pods",
+    "enableMetrics": "it is for Strimzi's pods",
     "includeAcceptHeader": "Accept: application/json is always sent",
-    "accessTokenIsJwt": "a token is taken as it is",
-    "maxTokenExpirySeconds": "a token is fetched anew by sasl.login.refresh.*",
-    "httpRetries": "a token endpoint that fails is asked again for sasl.login.retry.backoff.max.ms",
-    "clientAssertionType": "it goes with a client assertion",
-    "username": "it goes with passwordSecret",
+    "accessTokenIsJwt": "a token is used as it is",
+    "maxTokenExpirySeconds": "sasl.login.refresh.* determine when a token is refreshed",
+    "httpRetries": "failed requests for a token are retried for sasl.login.retry.backoff.max.ms",
+    "clientAssertionType": "it belongs to a client assertion",
+    "username": "it belongs to passwordSecret",
 }
 _CREDENTIALS = (
     "clientId", "clientSecret", "tokenEndpointUri", "scope", "tlsTrustedCertificates",
     "disableTlsHostnameVerification", "connectTimeoutSeconds", "readTimeoutSeconds",
     "httpRetryPauseMs",
 )  # fmt: skip
-_ASKS_NOBODY = "a ready token is used, so no token endpoint is asked"
+_ASKS_NOBODY = "a finished token is used, so no token endpoint is contacted"
 
 
 @dataclass(slots=True)
 class OAuthLines:
-    """``lines``: key, where its value stands, and the value; ``left_out``: what has no counterpart,
-    and why. No value is a secret: they refer to the Secrets' files.
+    """The converted login.
+
+    ``lines``: (key, node of its value, value); ``left_out``: (node without a counterpart, reason).
+    No value is a secret; values refer to the Secrets' files.
     """
 
     lines: list[tuple[str, Node, str]] = field(default_factory=list)
@@ -57,10 +59,10 @@ class OAuthLines:
 
 
 def oauth_lines(login: Node, reference: Callable[[Node, Node], str], secrets: Path) -> OAuthLines:
-    """The settings of a cluster for the ``login`` of type oauth.
+    """The settings of a cluster for a ``login`` of type oauth.
 
-    ``reference``: a placeholder for a key of a Secret. ``secrets``: where Secrets are mounted.
-    Raises ConfigError with file and line.
+    ``reference``: returns the placeholder for (Secret, key). ``secrets``: the directory where
+    Secrets are mounted. Raises ConfigError with file and line.
     """
     found = OAuthLines()
     kind = login.need("type")
@@ -81,7 +83,7 @@ def oauth_lines(login: Node, reference: Callable[[Node, Node], str], secrets: Pa
         known = set()
     known |= {"type", "saslExtensions", *_CREDENTIALS, *_REFUSED}
     found.left_out += [
-        (node, _NAMED.get(name, "no field of an oauth login"))
+        (node, _NAMED.get(name, "not a field of an oauth login"))
         for name, node in login.table().items()
         if name not in known
     ]
@@ -94,16 +96,16 @@ def oauth_lines(login: Node, reference: Callable[[Node, Node], str], secrets: Pa
 
 
 def _ready_token(login: Node, found: OAuthLines, secrets: Path) -> None:
-    """A token that somebody else writes into a file, which is read at every login."""
+    """Use a token from a file that another program writes; it is read at every login."""
     if (token := login.get("accessToken")) is not None:
         if location := login.get("accessTokenLocation"):
-            location.wrong("stands beside accessToken; keep one of them")
+            location.wrong("is set together with accessToken; keep one of them")
         path = secrets / token.need("secretName").text() / token.need("key").text()
     else:
         token = login.need("accessTokenLocation")
         path = Path(token.text())
         if not path.is_absolute():
-            token.wrong("is no absolute path")
+            token.wrong("is not an absolute path")
     found.lines.append((f"{_PREFIX}token.endpoint.url", token, path.absolute().as_uri()))
 
 
@@ -113,14 +115,14 @@ def _client_credentials(
     for name, reason in _REFUSED.items():
         if node := login.get(name):
             node.wrong(
-                f"{reason}. Take authentication out of the file and write the sasl.* lines by "
+                f"{reason}. Remove authentication from the file and write the sasl.* lines by "
                 "hand (docs/security.md)"
             )
     url, client, secret = (
         login.need(name) for name in ("tokenEndpointUri", "clientId", "clientSecret")
     )
     if not url.text().startswith(("http://", "https://")):
-        url.wrong("is no http(s) address")
+        url.wrong("is not an http(s) address")
     credentials = f"{_PREFIX}client.credentials.client."
     placeholder = reference(secret.need("secretName"), secret.need("key"))
     found.lines += [
@@ -147,19 +149,20 @@ def _whole(node: Node) -> int:
 
 
 def _endpoint_tls(login: Node, secrets: Path) -> dict[str, str]:
-    """``ssl.*`` of the JAAS entry, which are for the token endpoint alone."""
+    """``ssl.*`` options of the JAAS entry, which apply only to the token endpoint."""
     options: dict[str, str] = {}
     certificates = login.get("tlsTrustedCertificates")
     found = certificates.items() if certificates else []
     if certificates and len(found) > 1:
         certificates.wrong(
-            "names several certificates, and Kafka's settings take one file for the token "
-            "endpoint. Put them into one key of a Secret, one below the other"
+            "names several certificates, but Kafka's settings take one file for the token "
+            "endpoint. Put them into one key of a Secret, one after the other"
         )
     for one in found:
         if pattern := one.get("pattern"):
             pattern.wrong(
-                "chooses files by a pattern; write certificate: and one key of the Secret"
+                "selects files by a pattern, which is not supported; write certificate: and one "
+                "key of the Secret"
             )
         path = secrets / one.need("secretName").text() / one.need("certificate").text()
         options["ssl.truststore.type"] = "PEM"

@@ -1,4 +1,4 @@
-"""The mirror of the demo: a real ``mm2.properties`` file and the real command that runs it."""
+"""The demo's mirror: a real ``mm2.properties`` file, and the real command that runs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["MirrorProcess", "lag", "mm2_properties", "partitions_of"]
 
-_DRAIN_TIMEOUT_S = 120.0  # what was read is written, on a busy machine, too
+_DRAIN_TIMEOUT_S = 120.0  # enough to write all records that were read, even on a busy machine
 _END_TIMEOUT_S = 15.0
 _POLL_S = 0.2
 
@@ -40,7 +40,7 @@ refresh.topics.interval.seconds = 10
 replication.factor = 1
 {b}.offset.storage.replication.factor = 1
 
-# This demo is about the records.
+# This demo only mirrors records.
 emit.heartbeats.enabled = false
 emit.checkpoints.enabled = false
 emit.offset-syncs.enabled = false
@@ -64,9 +64,9 @@ def lag(
     partitions: Sequence[TopicPartition],
     remote_topic: Callable[[str], str],
 ) -> tuple[int, int]:
-    """(offsets still to mirror, partitions that have a position) as the clusters know it.
+    """(offsets still to mirror, partitions that have a position), read from the clusters.
 
-    Positions are the committed offsets of MirrorMaker 2 mode, so this needs no mirror to ask.
+    Positions are committed offsets in MirrorMaker 2 mode, so this does not need the mirror.
     """
     ends = source.end_offsets(partitions, "read_committed")
     starts = source.earliest_offsets(partitions)
@@ -89,28 +89,28 @@ class MirrorProcess:
             environment["TERM"] = "dumb"
         command = [sys.executable, "-P", "-m", "sparkmirror.cli.main", "run", str(file)]
         self._work_dir = work_dir
-        # It stays in our process group: Ctrl+C and the terminal's keys reach it as in real life.
+        # It stays in our process group, so that it receives Ctrl+C and keys from the terminal.
         self._process = subprocess.Popen(  # noqa: S603  (an argument list, no shell)
             [*command, "--work-dir", str(work_dir)], env=environment, text=False
         )
         guard_process(self._process.pid)
 
     def wait_for(self, condition: Callable[[], bool], *, timeout_s: float, what: str) -> None:
-        """Waits until ``condition()``; MirrorError when the mirror ends or time is up first."""
+        """Wait until ``condition()``. Raises MirrorError if the mirror ends or time runs out."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             code = self._process.poll()
             if code is not None or time.monotonic() > deadline:
-                said = f"ended with exit code {code}" if code is not None else "went on"
+                said = f"ended with exit code {code}" if code is not None else "timed out"
                 raise MirrorError(
-                    f"The mirror {said} before {what} ({timeout_s:.0f} s at most).",
+                    f"The mirror {said} before {what} (limit: {timeout_s:.0f} s).",
                     where=str(self._work_dir),
-                    do="The error above, or the log files there, say why.",
+                    do="See the error above, or the log files there.",
                 )
             time.sleep(_POLL_S)
 
     def drain(self) -> None:
-        """SIGTERM: everything read is written, then it ends; MirrorError when it does not."""
+        """Drain the mirror with SIGTERM. Raises MirrorError if it does not end with code 0."""
         self._process.send_signal(signal.SIGTERM)
         try:
             code = self._process.wait(_DRAIN_TIMEOUT_S)
@@ -124,11 +124,11 @@ class MirrorProcess:
                 if code is None
                 else f"The mirror {said} when it was asked to drain.",
                 where=str(self._work_dir),
-                do="The error above, or the log files there, say why.",
+                do="See the error above, or the log files there.",
             )
 
     def close(self) -> None:
-        """Ends it, in peace if it does so in time."""
+        """Stop the mirror with SIGTERM; kill it if it does not end in time."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:

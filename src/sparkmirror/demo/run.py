@@ -1,7 +1,7 @@
-"""The demo from start to end: two clusters, traffic, the mirror, the proof.
+"""The demo from start to end: two clusters, traffic, the mirror, the comparison.
 
-``Demo`` does one step after the other and tells a ``Teller`` what it does; ``cli.verbs.demo`` is
-the teller that draws in the terminal.
+``Demo`` runs step by step and reports each step to a ``Teller``; ``cli.verbs.demo`` implements the
+one that draws on the terminal.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["Demo", "DemoOptions", "Teller"]
 
-# A first start on a busy machine: Spark loads its classes while Java makes an archive of them.
+# For a first start on a busy machine: Spark loads its classes while Java writes a class archive.
 _START_TIMEOUT_S = 300.0
 _CATCH_UP_TIMEOUT_S = 300.0
 _LEADERS_TIMEOUT_S = 120.0
-_LAST_LOOK_S = 2.0  # the live view with a lag of 0, before it goes
+_LAST_LOOK_S = 2.0  # how long the live view shows a lag of 0 before it ends
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """How big, where and how visible the demo is.
+    """Size, location and display of the demo.
 
-    ``records``: of the volume topics in all. ``live_s``: length of the live traffic.
-    ``directory``: where files stay; None is a temporary one. ``ports``: of A and B, 0 is any.
-    ``kafka_version``: of both clusters' brokers.
+    ``records``: total of the volume topics. ``live_s``: seconds of live traffic. ``directory``:
+    where to keep files; None: a temporary directory. ``ports``: of A and B; 0: any free port.
+    ``live``: show the mirror's live view. ``kafka_version``: of the brokers of both clusters.
     """
 
     records: int = 200_000
@@ -64,14 +64,14 @@ class Teller(Protocol):
     """Shows what the demo does."""
 
     def fetching(self, progress: Fetching) -> None:
-        """Jars are being downloaded."""
+        """Show the progress of a download."""
 
     def step(self, doing: str) -> AbstractContextManager[Callable[[str], None]]:
-        """A step begins; call what it gives with the line to leave when the step is done."""
+        """Show that a step begins; it yields a function that takes the line to show at its end."""
 
 
 class Demo:
-    """One demo; a context manager that leaves nothing behind but ``options.directory``."""
+    """One demo; a context manager that removes everything except ``options.directory``."""
 
     def __init__(self, options: DemoOptions, teller: Teller) -> None:
         self._options = options
@@ -96,7 +96,7 @@ class Demo:
         return self._policy.format_remote_topic("A", topic)
 
     def prepare(self) -> None:
-        """Kafka, both clusters, the topics, the mirror's file."""
+        """Download Kafka, start both clusters, create the topics and the mirror's file."""
         version, fetching = self._options.kafka_version, self._teller.fetching
         with self._teller.step(f"Kafka {version}") as done:
             self.runtime = KafkaRuntime.find(version, progress=fetching)
@@ -131,9 +131,9 @@ class Demo:
         self.file.write_text(mm2_properties(self.source, self.target, self.names), "utf-8")
 
     def mirror(self) -> None:
-        """Runs the mirror while traffic goes on, until it has caught up; then drains it.
+        """Run the mirror while traffic continues, until it has caught up; then drain it.
 
-        Half of the volume is history: it is written while the mirror still starts.
+        Half of the volume is history, which is written while the mirror starts.
         """
         partitions = partitions_of(self.source, self.names)
 
@@ -164,7 +164,7 @@ class Demo:
             mirror.close()
 
     def verify(self) -> list[PartitionResult]:
-        """Reads both clusters back; also checks that A holds all that was sent."""
+        """Read and compare both clusters. Raises ClusterError if A lacks records that were sent."""
         with self._teller.step("Reading both clusters with Kafka's console consumer") as done:
             started = time.monotonic()
             remote = [self.remote_topic(name) for name in self.names]
@@ -184,9 +184,9 @@ class Demo:
         for topic, count in self.traffic.expected.items():
             if held[topic] != count:
                 raise ClusterError(
-                    f"{count:,} records were sent and {held[topic]:,} are there.",
+                    f"{count:,} records were sent, but {held[topic]:,} were found.",
                     where=f"cluster A, topic {topic}",
-                    do=f"Look at {self.directory / f'produce-{topic}.log'} (use --dir to keep it).",
+                    do=f"See {self.directory / f'produce-{topic}.log'} (use --dir to keep it).",
                 )
 
     def _own_directory(self) -> Path:
@@ -235,7 +235,7 @@ class Demo:
         for outcome in self.source.create_topics(new_topics()).values():
             if outcome.error is not None:
                 raise outcome.error
-        # A topic is there when every partition has a leader, a moment after it was created.
+        # A topic is ready when all its partitions have leaders, shortly after it was created.
         deadline = time.monotonic() + _LEADERS_TIMEOUT_S
         while True:
             views = self.source.topics(self.names)

@@ -1,6 +1,6 @@
-"""What the demo mirrors: topics of every kind, and the records in them, all from one seed.
+"""The demo's topics of every kind and their records, all from one seed.
 
-Pure: nothing here talks to a broker. ``traffic`` produces it.
+Pure: it contacts no broker. ``traffic`` produces the records.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ __all__ = [
 ]
 
 NULL_MARKER = "NULL"
-"""What the console producer is told to send as no value at all."""
+"""The text that the console producer sends as a null value."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoTopic:
-    """One topic and how it gets its records.
+    """One topic, and how its records are produced.
 
     ``tool``: ``perf`` is Kafka's ProducerPerformance, ``console`` its console producer (keys,
     headers, tombstones), ``transactions`` a transactional producer that commits and aborts.
-    ``share``: of the volume that ``--records`` names, for ``perf`` only.
-    ``shows``: what is particular about it, for the reader of the result.
+    ``share``: its share of ``--records``, for ``perf`` only. ``shows``: its special feature, for
+    the table of results.
     """
 
     name: str
@@ -90,12 +90,12 @@ TOPICS = (
 
 
 def new_topics() -> list[NewTopic]:
-    """The topics as the broker is asked for them."""
+    """The topics to create."""
     return [NewTopic(one.name, one.partitions, 1, one.configs) for one in TOPICS]
 
 
 def metric_lines(seed: int, count: int) -> Iterator[str]:
-    """Text payloads that compress as real ones do."""
+    """Text payloads that compress like real ones."""
     chance = random.Random(f"metrics {seed}")  # noqa: S311 - test data, no secret
     names = ("cpu_seconds_total", "http_requests_total", "heap_bytes", "queue_depth")
     for _ in range(count):
@@ -109,7 +109,7 @@ def metric_lines(seed: int, count: int) -> Iterator[str]:
 def console_lines(topic: str, seed: int, count: int, first: int = 0) -> Iterator[str]:
     """Lines for the console producer: ``headers TAB key TAB value``.
 
-    ``first``: number of the first record, so that a second call goes on where one ended.
+    ``first``: the number of the first record, so that a second call continues the first one.
     """
     chance = random.Random(f"{topic} {seed} {first}")  # noqa: S311 - test data, no secret
     make = {"orders": _order, "customers": _customer, "invoices": _invoice}[topic]

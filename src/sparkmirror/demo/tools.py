@@ -1,4 +1,4 @@
-"""Kafka's own command-line tools as small scripts, under the names that everyone knows."""
+"""Writes scripts for Kafka's own command-line tools, under their usual names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOOLS = {
 
 
 def write_tools(runtime: KafkaRuntime, directory: Path) -> None:
-    """Writes an executable script for each of ``TOOLS`` into ``directory``."""
+    """Write an executable script for each of ``TOOLS`` into ``directory``."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, main_class in TOOLS.items():
         command = shlex.join(runtime.command(main_class, heap="256m", log_level="error"))

@@ -1,4 +1,4 @@
-"""Fills the demo's topics with Kafka's own producers: a history first, then live traffic."""
+"""Fills the demo's topics with Kafka's own producers: first a history, then live traffic."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from sparkmirror.testing.guard import forget, spawn
 __all__ = ["Traffic"]
 
 _TOOL_TIMEOUT_S = 120.0
-# A topic that was just made may refuse a producer's first batch and take its second one, which is
-# the first that the leader sees of it: then the first one is out of order for ever.
+# A leader of a new topic may refuse a producer's first batch and accept its second one, which is
+# then the first that it knows. The first batch would stay out of order forever.
 _ONE_IN_FLIGHT = "max.in.flight.requests.per.connection=1"
 _HISTORY_LINES = {"orders": 2_000, "customers": 1_500, "invoices": 30}
 _LIVE_LINES_PER_S = {"orders": 50.0, "customers": 25.0, "invoices": 1.0}
@@ -37,8 +37,8 @@ _PAYLOADS = 2_000
 class Traffic:
     """Producers for all demo topics on ``cluster``.
 
-    ``records``: what the volume topics get in all, half of it as history. ``directory`` holds
-    payload files and the tools' output. ``expected`` counts what each topic has to hold.
+    ``records``: total of the volume topics, half of it as history. ``directory``: for payload files
+    and the tools' output. ``expected``: the number of records that each topic must contain.
     """
 
     def __init__(self, cluster: KafkaCluster, directory: Path, *, records: int, seed: int) -> None:
@@ -57,7 +57,7 @@ class Traffic:
         self._payloads.write_text(payloads, "utf-8")
 
     def preload(self) -> None:
-        """Produces the history, all topics at the same time. Raises as ``finish`` does."""
+        """Produce the history, all topics at the same time. Raises like ``finish``."""
         for topic in TOPICS:
             if topic.tool == "perf":
                 self._perf(topic, self._volume(topic) // 2, per_s=-1)
@@ -69,7 +69,7 @@ class Traffic:
         self.finish()
 
     def start_live(self, seconds: float) -> None:
-        """Starts the live traffic, which ends by itself after about ``seconds``."""
+        """Start the live traffic, which ends by itself after about ``seconds``."""
         for topic in TOPICS:
             if topic.tool == "perf":
                 count = self._volume(topic) - self._volume(topic) // 2
@@ -87,16 +87,15 @@ class Traffic:
 
     @property
     def busy(self) -> bool:
-        """Whether a producer still works."""
+        """Whether any producer still runs."""
         return any(thread.is_alive() for thread in self._threads) or any(
             process.poll() is None for _, process in self._processes
         )
 
     def finish(self) -> None:
-        """Waits for all producers.
+        """Wait for all producers.
 
-        Raises ClusterError with the tool's own words when one failed or takes longer than two
-        minutes.
+        Raises ClusterError with the tool's message if one failed or takes longer than two minutes.
         """
         deadline = time.monotonic() + _TOOL_TIMEOUT_S
         try:
@@ -115,7 +114,7 @@ class Traffic:
             self.stop()
 
     def stop(self) -> None:
-        """Ends all producers at once."""
+        """Stop all producers at once."""
         self._stop.set()
         for _, process in self._processes:
             if process.poll() is None:
@@ -136,7 +135,7 @@ class Traffic:
     def _failed(self, topic: DemoTopic, what: str) -> ClusterError:
         lines = self._log(topic).read_text("utf-8", errors="replace").strip().splitlines()
         return ClusterError(
-            f"Kafka's producer {what}: {lines[-1] if lines else 'it said nothing'}",
+            f"Kafka's producer {what}: {lines[-1] if lines else 'it printed nothing'}",
             where=f"cluster {self._cluster.name}, topic {topic.name}",
             do=f"Look at {self._log(topic)} and at the broker's log.",
         )
@@ -166,8 +165,8 @@ class Traffic:
         reader = ("parse.key=true", "parse.headers=true", f"null.marker={NULL_MARKER}")
         arguments = [word for value in reader for word in ("--reader-property", value)]
         arguments += ["--compression-codec", topic.compression, "--timeout", "20"]
-        # By default it drops, with a line on stderr and exit code 0, what a busy broker does not
-        # take within a second and a half.
+        # By default it drops records that a busy broker does not accept within 1.5 s, with a line
+        # on stderr and exit code 0.
         arguments += ["--request-timeout-ms", "60000", "--message-send-max-retries", "1000"]
         arguments += ["--command-property", _ONE_IN_FLIGHT]
         process = self._start(topic, "org.apache.kafka.tools.ConsoleProducer", arguments, feed=True)
@@ -195,7 +194,7 @@ class Traffic:
                         stop.wait(pause_s)
         except BrokenPipeError:
             if not stop.is_set():
-                self._failures.append(self._failed(topic, "hung up"))
+                self._failures.append(self._failed(topic, "closed its input"))
 
     def _transactions(
         self, topic: DemoTopic, name: str, seed: int, count: int, *, pause_s: float

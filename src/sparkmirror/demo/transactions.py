@@ -1,4 +1,4 @@
-"""A transactional producer for the demo: Kafka's console tools can commit, but not abort."""
+"""The demo's transactional producer, because Kafka's console tools cannot abort."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def send_payments(
     pause_s: float = 0.0,
     stop: threading.Event | None = None,
 ) -> tuple[int, int]:
-    """Sends each payment in a transaction of its own; (committed, aborted) records.
+    """Send each payment in its own transaction; returns the (committed, aborted) record counts.
 
-    ``pause_s`` between two of them; ``stop`` ends it early, between two of them. Records of an
-    aborted one are on the broker before the abort, or the log would not hold any of them.
-    Raises ClusterError when the broker refuses one or does not answer.
+    ``pause_s``: pause between two transactions; ``stop``: ends early, between two transactions.
+    Records of an aborted transaction are acknowledged before the abort, so that the log contains
+    them. Raises ClusterError if the broker refuses a transaction or does not respond.
     """
     logging.getLogger("kafka").setLevel(logging.ERROR)
     counts = {True: 0, False: 0}
@@ -40,7 +40,7 @@ def send_payments(
             transactional_id=transactional_id,
             acks="all",
             request_timeout_ms=int(_TIMEOUT_S * 1000),
-            # Each transaction waits for the markers of the one before it: ask often.
+            # Short, because each transaction waits for the markers of the previous one.
             retry_backoff_ms=10,
         )
         try:

@@ -1,8 +1,8 @@
-"""Reads what a cluster holds by Kafka's own console consumer, to be compared.
+"""Reads the records of a cluster with Kafka's own console consumer, for a comparison.
 
-Nothing of this package's data path takes part: no bug of ours can cancel out. A partition is
-equal when count and digest are; the digest covers timestamp, headers, key and value of every
-committed record, in order.
+It uses nothing of this package's data path, so a defect there cannot hide itself. A partition is
+equal to its copy if count and digest are equal. The digest covers timestamp, headers, key and value
+of every committed record, in order.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ __all__ = ["digests", "read_topics"]
 _READ_TIMEOUT_S = 120.0
 _POLL_S = 0.15
 _CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-# One record of the console consumer: time, partition, headers, key, value. A line without this
-# head belongs to the record before it, whose value has a line feed in it.
+# The start of a record in the console consumer's output: time, partition, then headers, key, value.
+# A line that does not match belongs to the previous record, whose value contains a line feed.
 _HEAD = re.compile(rb"(?:CreateTime|LogAppendTime|NoTimestampType):(-?\d+)\tPartition:(\d+)\t")
 
 
 def digests(lines: Iterable[bytes]) -> dict[int, Reading]:
     """Readings by partition from the console consumer's output, line by line.
 
-    The kind of timestamp is left out: a topic that stamps on arrival passes its times on to a
-    copy that does not.
+    The timestamp type is not digested: the copy of a topic with LogAppendTime has the same times,
+    but CreateTime.
     """
     counts: dict[int, int] = {}
     hashes = {}
@@ -58,7 +58,7 @@ def digests(lines: Iterable[bytes]) -> dict[int, Reading]:
 
 
 class _TopicReader:
-    """One console consumer for one topic, and the thread that digests what it prints."""
+    """One console consumer of one topic, and the thread that digests its output."""
 
     def __init__(self, runtime: KafkaRuntime, bootstrap_servers: str, topic: str) -> None:
         self.topic = topic
@@ -93,14 +93,14 @@ class _TopicReader:
         return self._process.poll() is None
 
     def finish(self) -> None:
-        """Lets the consumer close, so that all it has read is printed, and reads the rest."""
+        """Stop the consumer normally, so that it prints all it has read, and digest the rest."""
         if self.runs:
             self._process.send_signal(signal.SIGTERM)
         self._thread.join(_READ_TIMEOUT_S)
         self.close()
 
     def close(self) -> None:
-        """Ends the process, whatever it is doing."""
+        """Kill the process."""
         if self.runs:
             self._process.kill()
         self._process.wait()
@@ -110,11 +110,11 @@ class _TopicReader:
 def read_topics(
     runtime: KafkaRuntime, cluster: Cluster, topics: Sequence[str]
 ) -> dict[TopicPartition, Reading]:
-    """Every committed record of ``topics``, counted and digested by partition.
+    """Count and digest every committed record of ``topics``, by partition.
 
-    Reads up to the end offsets of this moment; all topics at the same time, a JVM each. Topics
-    that do not exist are missing from the answer. Raises ClusterError when a consumer ends
-    early or takes longer than two minutes.
+    It reads up to the present end offsets, all topics at the same time, with one JVM each. The
+    result has no topics that do not exist. Raises ClusterError if a consumer ends early or takes
+    longer than two minutes.
     """
     found = cluster.topics(topics)
     partitions = {
@@ -149,9 +149,9 @@ def _wait_for_ends(
     partitions: Mapping[str, Sequence[TopicPartition]],
     ends: Mapping[TopicPartition, int],
 ) -> None:
-    """Waits until every consumer has committed the end of each of its partitions.
+    """Wait until every consumer has committed the end offset of each of its partitions.
 
-    It commits what it has printed, and goes past transaction markers, which no record shows.
+    Commits also cover transaction markers, which its output does not show.
     """
     deadline = time.monotonic() + _READ_TIMEOUT_S
     waiting = list(readers)

@@ -1,1 +1,1 @@
-"""What an operator sees: meters, the live view, progress lines, logs."""
+"""What an operator sees: figures, the live view, progress lines, metrics, logs."""

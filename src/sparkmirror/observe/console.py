@@ -1,4 +1,4 @@
-"""A console of rich's that lets no control characters through but its own."""
+"""A rich console that escapes control characters in texts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["PrintableConsole"]
 
 
 class PrintableConsole(Console):
-    """Names of topics, groups and brokers are text of others: what it shows is printable."""
+    """Shows only printable text: names of topics, groups and brokers are untrusted."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """As the base class."""
+        """Render like the base class, with printable text."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text, keep="\n"), style, control)

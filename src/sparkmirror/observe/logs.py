@@ -1,9 +1,8 @@
-"""Logging: text or JSON, secrets masked, and the libraries' noise kept in files.
+"""Logging as text or JSON, with secrets masked; messages of libraries only go to files.
 
-Two files lie in a run's work directory: ``sparkmirror.log`` (everything that Python logs, py4j's,
-PySpark's and kafka-python's warnings among it) and ``spark.log`` (Spark's JVM, through the log4j2
-properties given here). The terminal shows only our own warnings, and none while the live view
-owns it.
+A run's work directory has two log files: ``sparkmirror.log`` (everything that Python logs,
+including warnings of py4j, PySpark and kafka-python) and ``spark.log`` (Spark's JVM, through the
+log4j2 properties below). The terminal shows only our own warnings, and none during the live view.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ LOG_BYTES_MAX = 50 * 1024 * 1024
 LOG_FILES_KEPT = 3
 MASK = "***"
 
-# ``extra`` of a log call whose text the terminal gets in another way.
+# ``extra`` of a log call whose text is shown on the terminal in another way.
 SHOWN = {"sparkmirror_shown": True}
 
 _NOISY = ("py4j", "pyspark", "kafka", "urllib3")
@@ -48,13 +47,13 @@ _secret_pattern: re.Pattern[str] | None = None
 
 
 def register_secret(value: str) -> None:
-    """From now on, show ``value`` as ``***`` in every log line and error."""
+    """Show ``value`` as ``***`` in every log line and error from now on."""
     global _secret_pattern  # noqa: PLW0603 - secrets are a property of the process
     if not value or value in _secrets:
         return
     _secrets.add(value)
-    # The longest first: one secret may be a part of another. Very short ones only as whole words,
-    # or every other word of the log would be masked.
+    # Longest first, because one secret may be a part of another. Very short ones match only whole
+    # words; otherwise large parts of the log would be masked.
     texts = sorted(_secrets, key=len, reverse=True)
     _secret_pattern = re.compile(
         "|".join(
@@ -82,8 +81,9 @@ class _TextFormatter(logging.Formatter):
         traced, stack = (record.exc_info, record.stack_info) if self._traces else (None, None)
         record = copy.copy(record)
         record.exc_info = record.exc_text = record.stack_info = None
-        # Masked after formatting: arguments and stack traces may hold secrets too. A line break in
-        # a name must not look like the next record: only a stack trace has lines, all indented.
+        # Masked after formatting, because arguments and stack traces may contain secrets. A line
+        # break in a name must not look like a new record: only stack traces have further lines,
+        # all indented.
         lines = [super().format(record)]
         if traced:
             lines += self.formatException(traced).split("\n")
@@ -93,8 +93,10 @@ class _TextFormatter(logging.Formatter):
 
 
 class _JsonFormatter(logging.Formatter):
-    """One object per line: ``type`` = ``log``, ``time``, ``level``, ``logger``, ``message``,
-    ``exception`` (a stack trace, or null).
+    """One JSON object per line.
+
+    Its fields are ``type`` (``log``), ``time``, ``level``, ``logger``, ``message`` and
+    ``exception`` (a stack trace or null).
     """
 
     def __init__(self, *, traces: bool) -> None:
@@ -117,7 +119,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 class _ForTerminal(logging.Filter):
-    """Lets our own records through, not the libraries' nor what is shown there anyway."""
+    """Accepts our own records, except those whose text is shown on the terminal anyway."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if getattr(record, "sparkmirror_shown", False):
@@ -134,9 +136,9 @@ def open_logs(
 ) -> tuple[logging.Handler, ...]:
     """Send all log records to ``log_file`` (and our warnings to ``terminal``, if given).
 
-    Stack traces go to the file; the terminal gets them with ``debug`` only. The file is rolled at
-    50 MB, three old ones are kept. Returns the handlers for
-    ``close_logs``. Raises ``OSError`` when the file cannot be opened.
+    Stack traces go to the file, and to the terminal only with ``debug``. The file is rotated at 50
+    MiB; three old ones are kept. Returns the handlers for ``close_logs``. Raises ``OSError`` if the
+    file cannot be opened.
     """
     formatter = _JsonFormatter if json_lines else _TextFormatter
     file = RotatingFileHandler(
@@ -156,7 +158,7 @@ def open_logs(
     logging.getLogger(_OURS).setLevel(logging.DEBUG if debug else logging.INFO)
     for name in _NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)
-    # Python's own warnings would otherwise write across the live view.
+    # Otherwise Python would print its warnings over the live view.
     logging.captureWarnings(True)
     return tuple(handlers)
 
@@ -173,7 +175,8 @@ def close_logs(handlers: tuple[logging.Handler, ...]) -> None:
 def spark_log4j2_properties(log_file: Path, *, level: str = "warn") -> str:
     """The text of a log4j2 properties file that sends all of Spark's log to ``log_file``.
 
-    Rolled like our own log. Pass the file to the JVM with ``-Dlog4j2.configurationFile=file:…``.
+    Spark's log is rotated like ours. Pass the properties file to the JVM with
+    ``-Dlog4j2.configurationFile=file:…``.
     """
     path = str(log_file).replace("\\", "\\\\")
     return f"""\

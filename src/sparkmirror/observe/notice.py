@@ -1,4 +1,4 @@
-"""A line for the user, with what it is about: for programs that read JSON lines."""
+"""A message for the user, with its facts for programs that read JSON lines."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _CLUSTER = re.compile(r"\bcluster '?([^\s:,;']+)")
 
 
 class Notice(str):
-    """Text with facts; wherever only the text counts it is one.
+    """A message with facts; usable as plain text.
 
-    ``level``: ``info``, ``warning`` or ``error``. ``code``: of the error behind it (see
-    ``errors``). ``flow``, ``cluster``: what it is about. Empty where there is none.
+    ``level``: ``info``, ``warning`` or ``error``. ``code``: the code of the error (see
+    ``errors``). ``flow``, ``cluster``: what the message concerns. Facts that do not exist are
+    empty.
     """
 
     level: str
@@ -26,13 +27,13 @@ class Notice(str):
     def __new__(
         cls, text: str, *, level: str = "info", code: str = "", flow: str = "", cluster: str = ""
     ) -> Self:
-        """The text with its facts."""
+        """Create a message from its text and facts."""
         made = super().__new__(cls, text)
         made.level, made.code, made.flow, made.cluster = level, code, flow, cluster
         return made
 
     def facts(self) -> dict[str, str | None]:
-        """What stands beside the text in a JSON line."""
+        """The fields that accompany the text in a JSON line."""
         return {
             "level": self.level,
             "code": self.code or None,
@@ -42,6 +43,6 @@ class Notice(str):
 
 
 def named_places(text: str) -> tuple[str, str]:
-    """The flow and the cluster that the ``where`` of an error or a line names, empty for none."""
+    """(flow, cluster) that the ``where`` of an error, or a message, names; empty for none."""
     flow, cluster = _FLOW.search(text), _CLUSTER.search(text)
     return flow[0] if flow else "", cluster[1] if cluster else ""

@@ -5,8 +5,8 @@
     with KafkaCluster("A") as a:
         print(a.bootstrap_servers)
 
-One or three nodes in KRaft combined mode, each a JVM of its own on free ports of 127.0.0.1;
-versions before 3.3 run with a ZooKeeper (see ``zookeeper``), those up to 3.9 when asked to.
+A cluster has one or three nodes in KRaft combined mode, each in its own JVM on free ports of
+127.0.0.1. Versions before 3.3 use ZooKeeper (see ``zookeeper``), versions up to 3.9 optionally.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ _START_ATTEMPTS = 3
 class KafkaCluster:
     """A Kafka cluster of ``nodes`` brokers (1 or 3), each also a controller.
 
-    ``directory``: where the data lives and stays; None means a temporary one that goes with the
-    cluster. ``config``: broker properties over the defaults. ``ports``: listening port of each
-    node, free ones when empty. ``node_config``: further properties of one broker, over ``config``
-    (its rack, a listener of its own). ``heap``: ``-Xmx`` of each JVM. ``jvm``: flags, see
-    ``QUICK_JVM``. ``chroot``: where in a ZooKeeper the brokers keep their metadata (``/``,
-    ``/kafka/west``); None: in KRaft, if the version has it. ``jars``: further ones on the brokers'
-    class path, as Maven coordinates.
+    ``directory``: the data directory, which is kept; None: a temporary one that is removed with the
+    cluster. ``config``: broker properties that override the defaults. ``ports``: listening port of
+    each node; empty: free ones. ``node_config``: properties of one broker that override ``config``
+    (its rack, its own listener). ``heap``: ``-Xmx`` of each JVM. ``jvm``: flags, see ``QUICK_JVM``.
+    ``chroot``: the ZooKeeper path of the brokers' metadata (``/``, ``/kafka/west``); None: KRaft,
+    if the version has it. ``jars``: additional jars on the brokers' class path, as Maven
+    coordinates.
     """
 
     name: str
@@ -87,7 +87,7 @@ class KafkaCluster:
             raise Defect("one port for each node, or none")
         major = int(self.version.partition(".")[0])
         if self.chroot is not None and major >= 4:
-            raise Defect("Kafka 4 knows no ZooKeeper")
+            raise Defect("Kafka 4 does not support ZooKeeper")
         self._nodes: list[Node] = []
         self._home: Path | None = None
         self._cluster_id = _cluster_id()
@@ -119,12 +119,12 @@ class KafkaCluster:
 
     @property
     def alive(self) -> frozenset[int]:
-        """Ids of the nodes whose process runs."""
+        """Ids of the nodes whose process is running."""
         return frozenset(node.id for node in self._nodes if node.runs)
 
     @property
     def runtime(self) -> KafkaRuntime:
-        """Java and the jars; found, and fetched when need be, at the first use."""
+        """Java and the jars; found, and downloaded if necessary, at the first use."""
         if self._runtime is None:
             self._runtime = KafkaRuntime.find(
                 self.version, further=self.jars, progress=self.progress
@@ -144,21 +144,21 @@ class KafkaCluster:
 
     @property
     def zookeeper(self) -> str:
-        """``zookeeper.connect`` of brokers that use one, with its chroot; else empty."""
+        """``zookeeper.connect`` with its chroot; empty for brokers without ZooKeeper."""
         if self._zookeeper is None:
             return ""
         return self._zookeeper.connect + (self.chroot or "").rstrip("/")
 
     def start(self) -> None:
-        """Starts all nodes and returns when each answers and knows the others.
+        """Start all nodes; returns when each one responds and knows the others.
 
-        Raises MachineError: no Java, no network for the first download, a port that is taken, a
-        broker that ends at once (with the line of its log that says why).
+        Raises MachineError: no Java, no network for the first download, a port in use, a broker
+        that ends at once (with the line of its log that says why).
         """
         start_all(self)
 
     def stop(self) -> None:
-        """Ends all nodes, gracefully if they do so in time, and removes a temporary directory."""
+        """Stop all nodes, gracefully if they end in time, and remove a temporary directory."""
         for node in self._nodes:
             node.terminate()
         deadline = time.monotonic() + STOP_TIMEOUT_S
@@ -174,25 +174,25 @@ class KafkaCluster:
             self._nodes = []
 
     def kill(self, node: int = 1) -> None:
-        """SIGKILL for broker ``node``: it gets no chance to say goodbye."""
+        """Kill broker ``node`` (SIGKILL), without a controlled shutdown."""
         self._node(node).end(self.runtime, deadline=0.0)
 
     def terminate(self, node: int = 1) -> None:
-        """Controlled shutdown of broker ``node``: leadership moves away first."""
+        """Shut broker ``node`` down (controlled shutdown: leadership moves away first)."""
         target = self._node(node)
         target.terminate()
         target.end(self.runtime, time.monotonic() + STOP_TIMEOUT_S)
 
     def freeze(self, node: int = 1) -> None:
-        """SIGSTOP for broker ``node``: its connections stay open and nobody answers on them."""
+        """Freeze broker ``node`` (SIGSTOP): its connections stay open without responses."""
         os.kill(self.pid(node), signal.SIGSTOP)
 
     def thaw(self, node: int = 1) -> None:
-        """Lets a frozen broker go on."""
+        """Resume a frozen broker (SIGCONT)."""
         os.kill(self.pid(node), signal.SIGCONT)
 
     def restart(self, node: int = 1) -> None:
-        """Starts broker ``node`` again on its port and data; ends it first if it runs."""
+        """Restart broker ``node`` on its port and data; a running one is shut down first."""
         target = self._node(node)
         self.terminate(node)
         if self._zookeeper is not None:
@@ -205,11 +205,11 @@ class KafkaCluster:
         return tail(self.log_path(node), lines)
 
     def log_path(self, node: int = 1) -> Path:
-        """The file that broker ``node`` logs to."""
+        """The log file of broker ``node``."""
         return self._node(node).log
 
     def data_path(self, node: int = 1) -> Path:
-        """The directory with a directory for each partition of broker ``node``."""
+        """The data directory of broker ``node``, with a directory for each partition."""
         return self._node(node).data
 
     def pid(self, node: int = 1) -> int:
@@ -226,7 +226,7 @@ class KafkaCluster:
         heap: str = "256m",
         flags: Sequence[str] = QUICK_JVM,
     ) -> list[str]:
-        """The command line of one of Kafka's own Java tools, for a process of the caller's."""
+        """The command line of one of Kafka's own Java tools, for the caller to run."""
         return self.tool_runtime.command(main_class, *arguments, heap=heap, flags=flags)
 
     def tool(
@@ -236,10 +236,10 @@ class KafkaCluster:
         input: str = "",
         timeout_s: float = 120.0,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs one of Kafka's own tools to its end, with the class path of `tool_runtime`.
+        """Run one of Kafka's own tools to its end, with the class path of `tool_runtime`.
 
-        ``cluster.tool("org.apache.kafka.tools.TopicCommand", "--list", ...)``. The result holds
-        ``returncode``, ``stdout`` and ``stderr``; raises MachineError when it takes longer than
+        ``cluster.tool("org.apache.kafka.tools.TopicCommand", "--list", ...)``. The result has
+        ``returncode``, ``stdout`` and ``stderr``. Raises MachineError if the tool takes longer than
         ``timeout_s``.
         """
         try:
@@ -261,14 +261,14 @@ class KafkaCluster:
     # -- starting -----------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Everything before the first broker: jars, directories, ports, properties, ZooKeeper."""
+        """Prepare jars, directories, ports, properties and ZooKeeper for the brokers."""
         runtime = self.runtime
         for port in self.ports:
             if not port_is_free(port):
                 raise MachineError(
-                    f"Port {port} is taken by another process.",
+                    f"Port {port} is in use by another process.",
                     where=f"cluster {self.name}",
-                    do="Name another port, or none: then a free one is chosen.",
+                    do="Name another port, or none to use a free one.",
                 )
         if self._home is None:
             self._home = self.directory or self._temporary_directory()
@@ -300,7 +300,7 @@ class KafkaCluster:
         return kraft_properties(node, self._nodes)
 
     def _wait_ready(self, nodes: Sequence[Node], others: frozenset[int]) -> None:
-        """Waits until each of ``nodes`` answers and knows all of ``others``."""
+        """Wait until each of ``nodes`` responds and knows all of ``others``."""
         deadline = time.monotonic() + START_TIMEOUT_S
         waiting = list(nodes)
         while waiting:
@@ -309,12 +309,12 @@ class KafkaCluster:
                 if not node.runs:
                     raise node.failure(self.name, "ended while it was starting")
                 if time.monotonic() > deadline:
-                    raise node.failure(self.name, f"gave no answer in {START_TIMEOUT_S:.0f} s")
+                    raise node.failure(self.name, f"did not respond in {START_TIMEOUT_S:.0f} s")
             if waiting:
                 time.sleep(_POLL_S)
 
     def _abandon(self) -> None:
-        """Kills what a failed start left running, and removes what it made."""
+        """Kill the processes of a failed start, and remove its files."""
         for node in self._nodes:
             node.end(self.runtime, deadline=0.0)
         self.stop()
@@ -325,7 +325,7 @@ class KafkaCluster:
 
 
 def start_all(*clusters: KafkaCluster) -> None:
-    """Starts several clusters at the same time; all run when it returns, or none does.
+    """Start several clusters at the same time; afterwards all of them run, or none.
 
     Raises MachineError, see ``KafkaCluster.start``.
     """
@@ -344,13 +344,13 @@ def start_all(*clusters: KafkaCluster) -> None:
         except BaseException as error:
             for cluster in clusters:
                 cluster._abandon()
-            # Someone was quicker between our choice of a port and the broker's use of it.
+            # Another process took a port after we chose it and before the broker used it.
             if not isinstance(error, PortTaken) or attempt == _START_ATTEMPTS:
                 raise
 
 
 def _format(clusters: Sequence[KafkaCluster]) -> None:
-    """Formats all data directories that are new, at the same time."""
+    """Format all new data directories, at the same time."""
     started = [
         (cluster, node, node.format(cluster.runtime, cluster._cluster_id))
         for cluster in clusters
@@ -374,6 +374,6 @@ def _format(clusters: Sequence[KafkaCluster]) -> None:
 def _cluster_id() -> str:
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # A leading dash would read as an option on the tool's command line.
+        # The tool's command line would take a leading dash as an option.
         if not text.startswith("-"):
             return text

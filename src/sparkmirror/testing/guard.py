@@ -1,8 +1,8 @@
-"""Ends child processes and removes temporary directories, however this process ends.
+"""Kills child processes and removes temporary directories, however this process ends.
 
-A small helper process holds the other end of a pipe. It learns what exists, and when the pipe
-closes (normal exit, an uncaught signal, even SIGKILL) it kills and removes all that is left. A
-parent-death signal would not do: it fires when the *thread* that started the child ends.
+A small helper process reads from a pipe which processes and directories exist. When the pipe closes
+(normal exit, an uncaught signal, even SIGKILL), it kills and removes all that remain. A
+parent-death signal would not work: it fires when the *thread* that started the child ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["forget", "guard_directory", "guard_process", "spawn"]
 
 _CLOSE_TIMEOUT_S = 15.0
 
-# A process id cannot be reused while it is listed: the parent has not reaped it yet.
+# A listed process id cannot be reused, because the parent has not reaped it yet.
 _SCRIPT = """
 import os, shutil, signal, sys
 processes, directories = set(), set()
@@ -32,7 +32,7 @@ for line in sys.stdin:
     kept.add(value) if sign == "+" else kept.discard(value)
 for process in map(int, processes):
     try:
-        # Those with a session of their own go with all that they started.
+        # A process with its own session is killed with its whole process group.
         own = os.getpgid(process) == process
         (os.killpg if own else os.kill)(process, signal.SIGKILL)
     except ProcessLookupError:
@@ -55,12 +55,12 @@ def spawn(
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Starts ``command`` in a session of its own, guarded.
+    """Start ``command`` in its own session, guarded.
 
-    ``errors`` is where stderr goes when ``output`` is given: by default to the same place.
+    ``errors``: the destination of stderr if ``output`` is given; by default the same.
 
-    An own session keeps the terminal's Ctrl+C from it: whoever started it decides when it ends.
-    Raises MachineError when the program cannot be started.
+    In its own session it does not receive the terminal's Ctrl+C: the caller decides when it ends.
+    Raises MachineError if the program cannot be started.
     """
     try:
         process = subprocess.Popen(  # noqa: S603  (an argument list, no shell)
@@ -83,22 +83,22 @@ def spawn(
 
 
 def guard_process(pid: int) -> None:
-    """From now on the process ``pid``, a child of this one, is killed when this one ends."""
+    """Have the child process ``pid`` killed when this process ends."""
     _tell(f"+ process {pid}")
 
 
 def guard_directory(directory: Path) -> None:
-    """From now on ``directory`` is removed when this process ends."""
+    """Have ``directory`` removed when this process ends."""
     _tell(f"+ directory {directory}")
 
 
 def forget(what: int | Path) -> None:
-    """Takes back ``guard_process`` (a process id, reaped now) or ``guard_directory``."""
+    """Undo ``guard_process`` (for a process that was reaped) or ``guard_directory``."""
     _tell(f"- process {what}" if isinstance(what, int) else f"- directory {what}")
 
 
 def _tell(line: str) -> None:
-    global _helper, _owner  # noqa: PLW0603 - one helper per process, as there is one exit
+    global _helper, _owner  # noqa: PLW0603 - one helper per process
     with _lock:
         if _helper is None or _owner != os.getpid():
             _helper = subprocess.Popen(  # noqa: S603  (an argument list, no shell)
@@ -124,7 +124,7 @@ def _tell(line: str) -> None:
 
 
 def _close() -> None:
-    """At exit: lets the helper do its work now and waits for it."""
+    """At exit: close the pipe, and wait until the helper has cleaned up."""
     if _helper is None or _owner != os.getpid():
         return
     if _helper.stdin is None:

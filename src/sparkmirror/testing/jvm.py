@@ -1,8 +1,8 @@
-"""How Kafka's programs are started: Java, class path, flags, and a shared class archive.
+"""Starts Kafka's programs: Java, class path, flags, and a shared class archive.
 
-Loading and verifying 6,000 classes is most of a broker's start-up. A class archive (Java's
-"dynamic CDS") halves it: the first broker of a version that ends in peace writes one to the
-cache, all later ones map it.
+Loading and verifying 6,000 classes takes most of a broker's start. A class archive (Java's "dynamic
+CDS") halves this time: the first broker of a version that ends normally writes one to the cache,
+and all later ones use it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = [
 ]
 
 KAFKA_VERSION = "4.3.0"
-"""The broker that runs when no version is asked for."""
+"""The default version of brokers."""
 
 KAFKA_VERSIONS = (KAFKA_VERSION, "4.4.0")
-"""The brokers that the demo runs on."""
+"""The versions of brokers that the demo supports."""
 
-# Releases whose kafka-tools jar the public repository does not give out: another one's tools.
+# Releases whose kafka-tools jar is not in the public repository, and whose tools to use instead.
 _TOOLS_VERSIONS = {"4.4.0": KAFKA_VERSION}
 
 QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -44,9 +44,9 @@ QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 SERVER_JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 """JVM flags for steady throughput: benchmarks."""
 
-_RECORDING_S_MAX = 3_600.0  # an older mark was left by a process that was killed
+_RECORDING_S_MAX = 3_600.0  # an older mark is from a process that was killed
 
-# What a broker of this kind never calls; leaving it out saves a quarter of the first download.
+# Jars that these brokers never use; excluding them saves a quarter of the first download.
 _UNNEEDED = (
     *("scala-reflect", "jackson-dataformat-yaml", "jose4j"),
     *("commons-beanutils", "commons-collections", "commons-digester", "commons-logging"),
@@ -60,25 +60,25 @@ def kafka_jars(
     progress: Callable[[Fetching], None] | None = None,
     java: JavaHome | None = None,
 ) -> tuple[Path, ...]:
-    """The class path of a Kafka broker, and of Kafka's own command-line tools where they are of
-    the same version (`tools_version`).
+    """The class path of a Kafka broker.
 
-    Raises MachineError, see ``maven.resolve``.
+    It includes Kafka's command-line tools if they have the same version (`tools_version`). Raises
+    MachineError, see ``maven.resolve``.
     """
     major, minor, *_ = (int(part) for part in version.split("."))
-    scala = "2.13" if (major, minor) >= (2, 4) else "2.12"  # what a version was published for
+    scala = "2.13" if (major, minor) >= (2, 4) else "2.12"  # the Scala version it is published for
     coordinates = [f"org.apache.kafka:kafka_{scala}:{version}", "org.slf4j:slf4j-simple:1.7.36"]
     if (major, minor) < (2, 4):
-        # Their own one, 3.4, cannot read an address as Java writes it since 14.
+        # Their own version, 3.4, cannot parse addresses in the format of Java 14 and later.
         coordinates.append("org.apache.zookeeper:zookeeper:3.5.9")
     if tools_version(version) == version:
-        # The tools jar depends on Kafka Connect and its web server: the console tools do not.
+        # Only this jar: it depends on Kafka Connect and its web server, the console tools do not.
         coordinates.append(f"org.apache.kafka:kafka-tools:{version}@jar")
     return resolve(*coordinates, exclude=_UNNEEDED, progress=progress, java=java)
 
 
 def tools_version(version: str) -> str:
-    """The release whose command-line tools serve a broker of ``version``: its own if it can be."""
+    """The release whose command-line tools to use for ``version``; its own if available."""
     return _TOOLS_VERSIONS.get(version, version)
 
 
@@ -86,7 +86,7 @@ def tools_version(version: str) -> str:
 class KafkaRuntime:
     """One version of Kafka on one Java, ready to be started.
 
-    ``archive``: the shared class archive, which need not exist yet. ``further``: jars behind the
+    ``archive``: the shared class archive, which may not exist yet. ``further``: jars after the
     others on the class path.
     """
 
@@ -103,9 +103,9 @@ class KafkaRuntime:
         further: Sequence[str] = (),
         progress: Callable[[Fetching], None] | None = None,
     ) -> Self:
-        """Finds Java and fetches the jars; MachineError when either fails.
+        """Find Java and download the jars. Raises MachineError if either fails.
 
-        ``further``: coordinates as ``maven.resolve`` takes them.
+        ``further``: coordinates for ``maven.resolve``.
         """
         java = find_java()
         jars = kafka_jars(version, progress=progress, java=java)
@@ -125,8 +125,8 @@ class KafkaRuntime:
     ) -> list[str]:
         """The command line that runs ``main_class``.
 
-        ``log_level``: of what the program logs to stderr. ``record_archive``: write a class
-        archive there when the program ends.
+        ``log_level``: the level of the program's log on stderr. ``record_archive``: where to write
+        a class archive when the program ends.
         """
         shared = []
         if record_archive is not None:
@@ -137,7 +137,7 @@ class KafkaRuntime:
             str(self.java.java),
             f"-Xmx{heap}",
             *flags,
-            "-Xshare:auto",  # an archive that does not fit is passed over
+            "-Xshare:auto",  # an archive that does not match is ignored
             *QUIET_ARCHIVES,
             *shared,
             "-Djava.awt.headless=true",
@@ -152,11 +152,12 @@ class KafkaRuntime:
         ]
 
     def archive_to_record(self) -> Path | None:
-        """Where a broker should write the archive at its end; None when it need not.
+        """Where a broker shall write the archive at its end; None if it need not.
 
-        Only one broker at a time is asked: writing takes seconds of the machine.
+        Only one broker at a time records, because writing takes seconds of processor time. Raises
+        MachineError if the cache cannot be written.
         """
-        # An archive fits every class path that begins with its own, and no shorter one.
+        # An archive matches every class path that begins with its own, and no shorter one.
         if self.archive.is_file() or self.further:
             return None
         try:
@@ -169,8 +170,8 @@ class KafkaRuntime:
             ) from error
 
     def keep_archive(self, recorded: Path, *, complete: bool) -> None:
-        """Puts a recorded archive into its place, or removes it when it is not ``complete``."""
-        # An empty file is our own mark: this Java cannot write archives.
+        """Move a recorded archive to its place, or remove it if it is not ``complete``."""
+        # If the file is empty, it is only our mark: this Java cannot write archives.
         if complete and recorded.is_file() and recorded.stat().st_size > 0:
             recorded.replace(self.archive)
         else:

@@ -1,8 +1,8 @@
-"""Fetches jars from Maven's central repository through the Ivy that PySpark carries.
+"""Downloads jars from Maven's central repository with the Ivy jar that PySpark contains.
 
-Nothing has to be installed and no repository address is written here: Ivy knows its own. What
-was resolved once is listed in the cache, so a second call starts no JVM and needs no network.
-Whatever comes is held against `pins` before it is given out.
+Nothing has to be installed, and no repository address is needed because Ivy has one. The cache
+lists what was resolved, so a second call starts no JVM and needs no network. All jars are verified
+against `pins` before they are returned.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _NO_NETWORK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """How far a download is.
+    """The progress of a download.
 
-    ``phase``: ``resolve`` while dependencies are found (``done`` of them, ``total`` is 0), then
-    ``download`` for ``done`` of ``total`` jars. ``name``: the module or file at hand.
-    ``bytes``: downloaded so far.
+    ``phase``: ``resolve`` while dependencies are resolved (``done`` so far, ``total`` is 0), then
+    ``download`` with ``done`` of ``total`` jars. ``name``: the current module or file. ``bytes``:
+    downloaded so far.
     """
 
     phase: Literal["resolve", "download"]
@@ -59,24 +59,24 @@ def resolve(
     progress: Callable[[Fetching], None] | None = None,
     java: JavaHome | None = None,
 ) -> tuple[Path, ...]:
-    """Jars of ``coordinates`` and all they depend on, as paths in the cache.
+    """Jars of ``coordinates`` and of all their dependencies, as paths in the cache.
 
-    A coordinate is ``group:artifact:version``, or ``group:artifact:version@jar`` for that jar
-    alone. ``exclude`` holds artifact names that are left out with what only they need.
-    Raises MachineError when there is no network, a coordinate does not exist, Java is missing,
-    the cache cannot be written or a jar is another one than `pins` says.
+    A coordinate is ``group:artifact:version``, or ``group:artifact:version@jar`` for only that jar.
+    ``exclude``: artifact names to leave out, with dependencies that only they need. Raises
+    MachineError if there is no network, a coordinate does not exist, Java is missing, the cache
+    cannot be written, or a jar's hash differs from `pins`.
     """
     wanted = [_parse(coordinate) for coordinate in coordinates]
     cache = cache_directory() / "maven"
     text = "\n".join([_LAYOUT, *sorted(coordinates), "exclude", *sorted(exclude)])
     key = hashlib.sha256(text.encode()).hexdigest()[:20]
     listing = cache / "resolved" / f"{key}.txt"
-    # Beside the listing, which earlier versions read, too: what it was verified with.
+    # Earlier versions also read the listing, so a separate file says which pins it passed.
     verified = listing.with_suffix(f".{pins_digest()[:20]}")
     if verified.exists() and (jars := _listed(listing)):
         return jars
     with locked(cache / ".lock", timeout_s=_RESOLVE_TIMEOUT_S):
-        # Another process may have fetched the same jars while this one waited.
+        # Another process may have downloaded the same jars while this one waited.
         jars = _listed(listing)
         if jars and verified.exists():
             return jars
@@ -112,15 +112,15 @@ def _parse(coordinate: str) -> _Coordinate:
     found = re.fullmatch(r"([\w.-]+):([\w.-]+):([\w.-]+)(@jar)?", coordinate)
     if not found:
         raise MachineError(
-            "This is no Maven coordinate.",
+            "This is not a Maven coordinate.",
             where=coordinate,
-            do="Write group:artifact:version, or group:artifact:version@jar for one jar alone.",
+            do="Write group:artifact:version, or group:artifact:version@jar for a single jar.",
         )
     return _Coordinate(found[1], found[2], found[3], transitive=found[4] is None)
 
 
 def _listed(listing: Path) -> tuple[Path, ...]:
-    """The jars of an earlier call, or none when the list or one of its files is missing."""
+    """The jars of an earlier call; none if the list or one of its files is missing."""
     try:
         names = listing.read_text("utf-8").splitlines()
     except FileNotFoundError:
@@ -149,7 +149,7 @@ def _fetch(
     paths = work / f"{key}.classpath"
     command = [
         str(java.java),
-        "-XX:TieredStopAtLevel=1",  # Ivy lives for seconds: compiling it well is lost time
+        "-XX:TieredStopAtLevel=1",  # Ivy runs for seconds, so full optimization would not pay off
         *_proxy_options(os.environ),
         "-jar",
         str(_ivy_jar()),
@@ -165,7 +165,7 @@ def _fetch(
     return tuple(Path(name) for name in names)
 
 
-# The look-ups of sources and documentation jars would double the number of requests.
+# Lookups of source and documentation jars would double the number of requests.
 _SETTINGS = """<ivysettings>
   <property name="ivy.maven.lookup.sources" value="false"/>
   <property name="ivy.maven.lookup.javadoc" value="false"/>
@@ -214,7 +214,7 @@ def _ivy_jar() -> Path:
 
 
 def _proxy_options(environment: Mapping[str, str]) -> list[str]:
-    """JVM options for the proxy variables that other command-line tools read."""
+    """JVM options for the usual proxy variables of command-line tools."""
     options = []
     for scheme in ("http", "https"):
         name = f"{scheme}_proxy"
@@ -229,7 +229,7 @@ def _proxy_options(environment: Mapping[str, str]) -> list[str]:
 
 
 class _Reader:
-    """Follows Ivy's log, line by line, and tells the caller how far it is."""
+    """Reads Ivy's log line by line, and reports progress to the caller."""
 
     def __init__(self, progress: Callable[[Fetching], None] | None) -> None:
         self._progress = progress
@@ -261,7 +261,7 @@ class _Reader:
 
 
 def _run(command: list[str], reader: _Reader) -> list[str] | None:
-    """Runs Ivy; returns None when it succeeded, else the last lines of its log."""
+    """Run Ivy; returns None if it succeeded, else the last lines of its log."""
     tail: deque[str] = deque(maxlen=200)
     with subprocess.Popen(  # noqa: S603  (an argument list, no shell)
         command,
@@ -271,7 +271,7 @@ def _run(command: list[str], reader: _Reader) -> list[str] | None:
         text=True,
         errors="replace",
     ) as process:
-        # Ivy has no limit on the whole; without this a stalled transfer would wait for ever.
+        # Ivy has no overall time limit; without this, a stalled transfer would never end.
         timer = threading.Timer(_RESOLVE_TIMEOUT_S, process.kill)
         timer.daemon = True
         timer.start()
@@ -289,13 +289,13 @@ def _run(command: list[str], reader: _Reader) -> list[str] | None:
 
 
 def _explained(wanted: Sequence[_Coordinate], output: list[str]) -> MachineError:
-    """The error for a failed Ivy run, from what its log says."""
+    """The error for a failed Ivy run, from its log."""
     names = ", ".join(f"{one.group}:{one.artifact}:{one.version}" for one in wanted)
     trouble = next((line.strip() for line in output if _NO_NETWORK.search(line)), "")
     if "PKIX" in trouble:
         return MachineError(
             f"The jars of {names} cannot be downloaded: this Java does not trust the repository's"
-            " certificate, as happens behind a proxy that looks into TLS.",
+            " certificate, for example because a proxy intercepts TLS.",
             where="Maven repository",
             do="Give it your system's certificates, on Debian for example"
             " JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=/etc/ssl/certs/java/cacerts, or use"
@@ -305,8 +305,8 @@ def _explained(wanted: Sequence[_Coordinate], output: list[str]) -> MachineError
         return MachineError(
             f"The jars of {names} cannot be downloaded: {trouble}",
             where="Maven repository",
-            do="Check the network; behind a proxy set HTTPS_PROXY, with a repository of your own"
-            f" name an Ivy settings file in {_SETTINGS_VARIABLE}.",
+            do="Check the network. Behind a proxy, set HTTPS_PROXY; for your own repository, set"
+            f" {_SETTINGS_VARIABLE} to an Ivy settings file.",
         )
     missing = [line.strip(": \t") for line in output if "not found" in line]
     return MachineError(

@@ -33,15 +33,15 @@ STOP_TIMEOUT_S = 20.0
 
 
 class PortTaken(MachineError):
-    """A port was free when it was chosen and taken when the broker wanted it."""
+    """A port was free when it was chosen, but in use when the broker started."""
 
 
 @dataclass
 class Node:
-    """One broker: where it lives and, while it runs, its process.
+    """One broker: its directory and ports and, while it runs, its process.
 
-    ``controller_port`` is 0 for brokers that keep their metadata in ZooKeeper.
-    ``recording``: the class archive that this process writes at its end, if any.
+    ``controller_port``: 0 for brokers that keep their metadata in ZooKeeper. ``recording``: the
+    class archive that this process writes at its end, if any.
     """
 
     id: int
@@ -53,7 +53,7 @@ class Node:
 
     @property
     def log(self) -> Path:
-        """What the broker logs, from its first start on."""
+        """The broker's log since its first start."""
         return self.directory / "server.log"
 
     @property
@@ -63,40 +63,40 @@ class Node:
 
     @property
     def data(self) -> Path:
-        """Where the broker keeps its logs of topics."""
+        """The directory of the broker's partition logs."""
         return self.directory / "data"
 
     @property
     def formatted(self) -> bool:
-        """Whether the data directory belongs to a KRaft cluster already."""
+        """Whether the data directory was already formatted for a KRaft cluster."""
         return (self.data / "meta.properties").exists()
 
     @property
     def runs(self) -> bool:
-        """Whether the process is alive."""
+        """Whether the process is running."""
         return self.process is not None and self.process.poll() is None
 
     def write_properties(self, properties: Mapping[str, str]) -> None:
-        """Writes ``server.properties``."""
+        """Write ``server.properties``."""
         self.directory.mkdir(parents=True, exist_ok=True)
         text = "".join(f"{key}={value}\n" for key, value in properties.items())
         self.properties.write_text(text, "utf-8")
 
     def format(self, runtime: KafkaRuntime, cluster_id: str) -> subprocess.Popen[bytes]:
-        """Starts to format the data directory; the caller waits for the process."""
+        """Start to format the data directory; the caller waits for the process."""
         arguments = ("format", "-t", cluster_id, "-c", str(self.properties))
         command = runtime.command("kafka.tools.StorageTool", *arguments, heap="128m")
         with self.log.open("ab") as log:
             return spawn(command, output=log)
 
     def launch(self, runtime: KafkaRuntime, *, heap: str, flags: Sequence[str]) -> None:
-        """Starts the broker; see ``ready``."""
+        """Start the broker; see ``ready``."""
         self.recording = runtime.archive_to_record() if self.id == 1 else None
         command = runtime.command(
             "kafka.Kafka",
             str(self.properties),
             heap=heap,
-            # Libraries that Kafka unpacks stay behind when a broker is killed.
+            # A broker that is killed leaves unpacked libraries here.
             flags=(*flags, f"-Djava.io.tmpdir={self._temporary_directory()}"),
             log_level="info",
             record_archive=self.recording,
@@ -110,21 +110,21 @@ class Node:
         return directory
 
     def ready(self, others: frozenset[int]) -> bool:
-        """Whether the broker answers and knows all of ``others`` to be alive."""
+        """Whether the broker responds and knows that all of ``others`` are alive."""
         try:
             return broker_ids(HOST, self.port) >= others
         except (OSError, EOFError, ValueError):
             return False
 
     def terminate(self) -> None:
-        """Asks the process to end (controlled shutdown); ``end`` waits for it."""
+        """Send SIGTERM (controlled shutdown); ``end`` waits for the process."""
         if self.runs:
             if self.process is None:
                 raise Defect("the node has no process")
             self.process.send_signal(signal.SIGTERM)
 
     def end(self, runtime: KafkaRuntime, deadline: float) -> None:
-        """Waits for the process until ``deadline`` (monotonic seconds), then kills it."""
+        """Wait for the process until ``deadline`` (monotonic seconds), then kill it."""
         if self.process is None:
             return
         in_peace = end(self.process, deadline)
@@ -152,7 +152,7 @@ class Node:
 
 
 def end(process: subprocess.Popen[bytes], deadline: float) -> bool:
-    """Waits until ``deadline`` (monotonic seconds), then kills; True if it ended by itself."""
+    """Wait until ``deadline`` (monotonic seconds), then kill; True if it ended by itself."""
     try:
         process.wait(max(deadline - time.monotonic(), 0.0))
         in_peace = process.returncode in (0, 128 + signal.SIGTERM)
@@ -165,7 +165,7 @@ def end(process: subprocess.Popen[bytes], deadline: float) -> bool:
 
 
 def tail(path: Path, lines: int) -> str:
-    """The last ``lines`` lines of a text file, nothing when it does not exist."""
+    """The last ``lines`` lines of a text file; empty if it does not exist."""
     try:
         return "\n".join(path.read_text("utf-8", errors="replace").splitlines()[-lines:])
     except FileNotFoundError:
@@ -173,7 +173,7 @@ def tail(path: Path, lines: int) -> str:
 
 
 def kraft_properties(node: Node, nodes: Sequence[Node]) -> dict[str, str]:
-    """Properties of one combined broker and controller: small, and quick to be ready."""
+    """Properties of one combined broker and controller, for small size and a quick start."""
     voters = ",".join(f"{one.id}@{HOST}:{one.controller_port}" for one in nodes)
     return {
         "process.roles": "broker,controller",
@@ -186,20 +186,20 @@ def kraft_properties(node: Node, nodes: Sequence[Node]) -> dict[str, str]:
         "share.coordinator.state.topic.num.partitions": "1",
         "share.coordinator.state.topic.replication.factor": str(len(nodes)),
         "share.coordinator.state.topic.min.isr": str(min(len(nodes), 2)),
-        # A broker that was killed may come back only when its old session has ended.
+        # A killed broker can restart only after its old session has expired.
         "broker.heartbeat.interval.ms": "300",
         "broker.session.timeout.ms": "3000",
-        # An idle broker costs half as much without a record for nothing every half second.
+        # Without a no-op record every half second, an idle broker needs half the processor time.
         "metadata.max.idle.interval.ms": "0",
         **common_properties(node, len(nodes)),
     }
 
 
 def common_properties(node: Node, nodes: int) -> dict[str, str]:
-    """What brokers of every version get; ``nodes`` is their number."""
+    """Properties of brokers of every version; ``nodes`` is their number."""
     return {
         "log.dirs": str(node.data),
-        # A metadata request of a mirror must never bring a deleted topic back.
+        # A mirror's metadata request must never recreate a deleted topic.
         "auto.create.topics.enable": "false",
         "offsets.topic.num.partitions": "4",
         "offsets.topic.replication.factor": str(nodes),
@@ -207,7 +207,7 @@ def common_properties(node: Node, nodes: int) -> dict[str, str]:
         "transaction.state.log.replication.factor": str(nodes),
         "transaction.state.log.min.isr": str(min(nodes, 2)),
         "group.initial.rebalance.delay.ms": "0",
-        "replica.fetch.wait.max.ms": "1000",  # what followers ask for when there is nothing
+        "replica.fetch.wait.max.ms": "1000",  # fewer requests of idle followers
         "log.retention.check.interval.ms": "86400000",
         # The default buffer would take a quarter of the heap.
         "log.cleaner.dedupe.buffer.size": "8388608",

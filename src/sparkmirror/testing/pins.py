@@ -1,7 +1,7 @@
-"""SHA-256 hashes of the jars that the project names, and the check of what was downloaded.
+"""Verifies downloaded jars against the SHA-256 hashes of the project's dependencies.
 
-``jars.sha256`` lists a hash and a file's name a line, as ``sha256sum`` writes it. Where the jar
-that was asked for is listed, all that comes with it must be: a repository cannot add one.
+``jars.sha256`` has lines of hash and file name, as ``sha256sum`` writes them. If a requested jar is
+listed, all its dependencies must be listed, too, so that a repository cannot add one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ _FILE = "jars.sha256"
 
 
 def verify_jars(wanted: Iterable[str], jars: Sequence[Path]) -> None:
-    """Hold ``jars`` against the list; ``wanted``: names of the jars that were asked for.
+    """Verify ``jars`` against the list; ``wanted``: names of the jars that were requested.
 
-    A jar of a listed name with another hash is deleted, so that the next call fetches it anew.
-    Versions that the project does not name are used as they come, with a line that says so. Raises
-    MachineError.
+    A listed jar with another hash is deleted, so that the next call downloads it again. Versions
+    that are not listed are used with a warning. Raises MachineError.
     """
     pins = _pins()
     unlisted = [name for name in wanted if name not in pins]
@@ -43,28 +42,27 @@ def verify_jars(wanted: Iterable[str], jars: Sequence[Path]) -> None:
                 f"{jar.name} is not the file that sparkmirror was tested with: its SHA-256 is "
                 f"{found}, and it should be {' or '.join(sorted(known))}. It was deleted.",
                 where=str(jar),
-                do="Try again. If it happens again, the repository or a proxy in between gives "
-                "out another file: do not use it, and find out who changed it.",
+                do="Try again. If it happens again, the repository or a proxy serves another file: "
+                "do not use it, and find out who changed it.",
             )
     if not strangers:
         return
     named = ", ".join(sorted(strangers)[:5]) + (" …" if len(strangers) > 5 else "")
     if not unlisted:
         raise MachineError(
-            f"{len(strangers)} jars came with the download that do not belong to it: {named}.",
+            f"the download contains {len(strangers)} jars that do not belong to it: {named}.",
             where="Maven repository",
-            do="Use another repository: this one gives out other dependencies than the "
-            "project's own for the same version.",
+            do="Use another repository: this one has other dependencies for the same version.",
         )
     log.warning(
-        "no hash is known of %s: %d jars are used as the repository gives them (%s)",
+        "no hash is known of %s: %d jars are used without verification (%s)",
         *(", ".join(unlisted), len(strangers), named),
     )
 
 
 @cache
 def pins_digest() -> str:
-    """Changes with the list."""
+    """A digest of the list."""
     return hashlib.sha256(_text().encode()).hexdigest()
 
 

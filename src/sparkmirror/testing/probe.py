@@ -1,7 +1,7 @@
-"""Asks a broker who it is, with the two oldest requests of the protocol and nothing else.
+"""Asks a broker which brokers it knows, with one request; and finds free ports.
 
-The brokers here may be of any version and may be half started, so this speaks the wire by hand:
-Metadata version 1, which every Kafka from 0.10 on answers.
+Brokers may have any version and may still be starting. So this module encodes the request itself:
+Metadata version 1, which every Kafka from 0.10 on supports.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _PORT_MIN, _PORT_COUNT_MAX = 20_000, 64
 def broker_ids(host: str, port: int, *, timeout_s: float = 2.0) -> frozenset[int]:
     """Ids of the brokers that the one at ``host:port`` knows to be alive.
 
-    Raises OSError when it does not answer in time, EOFError or struct.error when it hangs up
-    or answers something else.
+    Raises OSError if it does not respond in time, EOFError or struct.error if it closes the
+    connection or its response is malformed.
     """
-    # api key, version, correlation id, client id "probe", no topics asked for
+    # api key, version, correlation id, client id "probe", no topics
     request = struct.pack(">hhih5si", _METADATA, _VERSION, 1, 5, b"probe", 0)
     with socket.create_connection((host, port), timeout=timeout_s) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)
@@ -55,7 +55,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a server could listen on ``host:port`` at this moment."""
+    """Whether a server could listen on ``host:port`` now."""
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -66,15 +66,15 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """``count`` different free ports, below those that the system gives to clients.
+    """``count`` different free ports, below the system's range of ephemeral ports.
 
-    A client's own end of a connection may sit on any port of the system's range; a broker that
-    is restarted could then not get its port back.
+    A client connection may use any ephemeral port. A broker with such a port could then not be
+    restarted on it.
     """
     if count > _PORT_COUNT_MAX:
         raise Defect(f"{count} ports are more than are kept free")
-    # The system's choice for a listening socket is unguessable, so its last digits are a fair
-    # start for the search, and two processes that search at once start at different places.
+    # The system chooses a random port for a listening socket. The search starts at its last digits,
+    # so two processes that search at the same time start at different ports.
     held: list[socket.socket] = []
     try:
         with socket.socket() as seed:

@@ -1,7 +1,7 @@
-"""ZooKeeper mode, for brokers too old to do without, and for those of 3.x that can do without.
+"""ZooKeeper mode: required by old brokers, optional for 3.x.
 
-The oldest are the only ones that write old batches: a broker of 2.8 still stores message formats 0
-and 1 (``log.message.format.version``), which a mirror has to convert.
+Only the oldest brokers write old batches: a broker of 2.8 still stores message formats 0 and 1
+(``log.message.format.version``), which a mirror has to convert.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _SESSION_MS = 20_000
 
 
 def needs_zookeeper(version: str) -> bool:
-    """Whether brokers of ``version`` (``2.8.2``) are older than a production-ready KRaft."""
+    """Whether brokers of ``version`` (such as ``2.8.2``) have no production-ready KRaft."""
     major, minor, *_ = (int(part) for part in version.split("."))
     return (major, minor) < (3, 3)
 
 
 class ZooKeeper:
-    """One ZooKeeper server from the jars of the broker that needs it."""
+    """One ZooKeeper server, from the jars of the broker that needs it."""
 
     def __init__(self, runtime: KafkaRuntime, directory: Path, port: int) -> None:
         self.connect = f"{HOST}:{port}"
@@ -49,7 +49,7 @@ class ZooKeeper:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts the server and waits until it answers; MachineError when it does not."""
+        """Start the server and wait until it responds. Raises MachineError if it does not."""
         self._directory.mkdir(parents=True, exist_ok=True)
         settings = self._directory / "zookeeper.properties"
         settings.write_text(
@@ -79,16 +79,16 @@ class ZooKeeper:
             time.sleep(_POLL_S)
 
     def stop(self) -> None:
-        """Ends the server."""
+        """Stop the server."""
         if self._process is not None:
             self._process.terminate()
             end(self._process, time.monotonic() + STOP_TIMEOUT_S)
             self._process = None
 
     def wait_until_forgotten(self, broker: int, chroot: str) -> None:
-        """Waits until ``broker`` is not registered; MachineError when it stays so.
+        """Wait until ``broker`` is not registered. Raises MachineError if it stays registered.
 
-        One that was killed may come back only when its old session has ended.
+        A killed broker can restart only after its old session has expired.
         """
         client = KazooClient(hosts=self.connect, read_only=True)
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -120,8 +120,8 @@ def zookeeper_properties(node: Node, nodes: int, connect: str) -> dict[str, str]
     return {
         "broker.id": str(node.id),
         "zookeeper.connect": connect,
-        # Long: on a busy machine a broker may get no processor for seconds, and one whose session
-        # ends meanwhile fails whatever it was asked, or ends itself.
+        # Long, because on a busy machine a broker may not run for seconds. If its session expired
+        # meanwhile, its requests would fail, or it would end.
         "zookeeper.session.timeout.ms": str(_SESSION_MS),
         "listeners": f"PLAINTEXT://{HOST}:{node.port}",
         "advertised.listeners": f"PLAINTEXT://{HOST}:{node.port}",

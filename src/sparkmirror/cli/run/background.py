@@ -1,4 +1,4 @@
-"""One call in a thread of its own, whose error is not lost."""
+"""One call in its own thread; its error is kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Background:
-    """One call in a thread of its own; its error waits here to be raised or shown."""
+    """One call in its own thread; ``error`` keeps its error until it is raised or shown."""
 
     def __init__(self, call: Callable[[], object], name: str) -> None:
         self.error: BaseException | None = None
@@ -18,7 +18,7 @@ class Background:
     def _run(self) -> None:
         try:
             self._call()
-        except BaseException as error:  # it is raised or shown by the run loop
+        except BaseException as error:  # the run loop raises or shows it
             self.error = error
 
     @property
@@ -27,10 +27,10 @@ class Background:
         return not self._thread.is_alive()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it is done after so long at most."""
+        """Wait up to ``timeout_s``; returns whether the call is done."""
         self._thread.join(timeout_s)
         return self.done
 
     def failed(self) -> bool:
-        """Whether it has failed, with ``error``."""
+        """Whether the call has failed; then ``error`` is set."""
         return self.done and self.error is not None

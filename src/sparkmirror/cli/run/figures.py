@@ -1,6 +1,6 @@
-"""The figures of one run: fed by the run loop, read by the display and by scrapes.
+"""The figures of one run: written by the run loop, read by the display and by scrapes.
 
-The run loop's thread feeds them, the threads of the metrics server read them: one lock for both.
+The run loop's thread writes them and the metrics server's threads read them, so a lock guards them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparkmirror.model import FlowSettings, MirrorSettings
 from sparkmirror.observe.figures.meter import FlowMeter, FlowView, wall_ms
 from sparkmirror.observe.metrics.health import FlowHealth, Health, judge
 
-if TYPE_CHECKING:  # prometheus_client is loaded only when somebody may scrape
+if TYPE_CHECKING:  # prometheus_client is loaded only when metrics are served
     from sparkmirror.observe.metrics.exposition import FlowFacts
 
 PHASE_STARTING, PHASE_RUNNING, PHASE_DRAINING = "starting", "running", "draining"
@@ -27,14 +27,14 @@ REPORT_AGE_MS_MAX = 30_000
 
 
 class Figures:
-    """Meters of all enabled flows, and the state that the run is in."""
+    """Meters of all enabled flows, and the state of the run."""
 
     def __init__(
         self, settings: MirrorSettings, *, ticks_s: Callable[[], float] = time.monotonic
     ) -> None:
         self.phase = PHASE_STARTING
         self.drained = False
-        """Whether every flow was told to finish, from here or elsewhere."""
+        """Whether every flow was ordered to drain, by this process or another."""
         self._ticks_s = ticks_s
         self._began_s = self._beat_s = ticks_s()
         self._lock = threading.Lock()
@@ -46,11 +46,11 @@ class Figures:
         self._control: ControlPart | None = None
 
     def beat(self) -> None:
-        """The run loop is alive."""
+        """Record that the run loop is alive."""
         self._beat_s = self._ticks_s()
 
     def take(self, control: ControlPart, *, with_ends: bool) -> None:
-        """The newest reports, and now and then what goes with them."""
+        """Read the newest reports; ``with_ends``: also end offsets, halts and time to go."""
         with self._lock:
             self._control = control
             for progress in control.progress():
@@ -76,7 +76,7 @@ class Figures:
         self.drained = bool(draining) and all(draining.values())
 
     def views(self) -> list[FlowView]:
-        """All flows as they stand now."""
+        """The present state of all flows."""
         with self._lock:
             views = {name: meter.view() for name, meter in self._meters.items()}
             return [
@@ -90,7 +90,7 @@ class Figures:
             ]
 
     def facts(self) -> list[FlowFacts]:
-        """All that a scrape tells."""
+        """Everything that a scrape exposes."""
         from sparkmirror.observe.metrics.exposition import FlowFacts  # noqa: PLC0415
 
         with self._lock:
@@ -130,7 +130,7 @@ class Figures:
         return self.phase
 
     def _told(self, name: str, view: FlowView) -> str:
-        """What the flow does, for people; what keeps it from mirroring comes first."""
+        """The flow's state as users read it; whatever keeps it from mirroring has priority."""
         state = self._state(name)
         if state == STANDING_BY:
             return self._standing_by[name]
@@ -139,7 +139,7 @@ class Figures:
         away = self._away.get(name, "")
         silent_ms = wall_ms() - self._meters[name].reported_ms
         if not away and view.partitions_reported and silent_ms > REPORT_AGE_MS_MAX:
-            # Reports come by way of the target, every ten seconds at least.
+            # Reports come through the target, at least every ten seconds.
             away = f"target {self._flows[name].target.alias}"
         if away:
             return f"waiting for the {away}"
@@ -160,7 +160,7 @@ class Figures:
         return FlowHealth(
             flow=flow.name,
             state=self._state(name),
-            # What others may mirror does not make this process unready.
+            # A flow that was handed over does not make this process unready.
             partitions=0 if self._state(name) == _DRAINED else meter.assigned,
             halted=meter.halted,
             report_age_s=(wall_ms() - reported_ms) / 1_000 if reported_ms else None,

@@ -1,7 +1,7 @@
 """The loop of one run: start, mirror, drain, stop.
 
-Everything that may block (reaching clusters, starting Spark, draining, stopping) runs in a thread
-of its own, so that this loop always sees signals and keys and keeps the view alive.
+Everything that may block (connecting to clusters, starting Spark, draining, stopping) runs in its
+own thread, so this loop always handles signals and keys and refreshes the view.
 """
 
 from __future__ import annotations
@@ -32,32 +32,34 @@ from sparkmirror.observe.notice import Notice, named_places
 _log = logging.getLogger(__name__)
 
 REFRESH_S = 0.25
-# While something starts, its end is seen this soon.
+# How often the loop checks whether a background task has finished.
 AWAIT_STEP_S = 0.1
 ENDS_INTERVAL_S = 1.0
 DRAIN_ELSEWHERE_S = 30.0
 FLOW_STOP_S = 2.0
 CONTROL_STOP_S = 1.0
-# Once its processes have gone, a start of Spark that was stopped removes what it had made.
+# A start of Spark that was interrupted removes its files after its processes are killed.
 OPENING_STOP_S = 1.0
-# Of a drain's time, for what comes last: the control plane, and processes that were left.
+# Part of a drain's time that is reserved for the last steps: stopping the control plane and killing
+# remaining processes.
 LAST_S = 2.5
-# A signal that repeats this soon is an echo: a terminal and a parent process both sent it.
+# A stop signal that repeats within this time is ignored: a terminal and a parent process may both
+# send it.
 ECHO_S = 0.3
-# The slots' last reports come through Kafka, a moment after the queries have ended.
+# The slots' last reports come through Kafka, so they arrive shortly after the queries have ended.
 SETTLE_ONCE_S = 3.0
 FINISH_ONCE_S = 30.0
 FINISH_DRAIN_S = 3.0
 SETTLE_DRAIN_S = 0.8
 SETTLE_QUIET_S = 0.4
 
-TERMINAL_GONE = "\x04"  # what a terminal itself sends for the end of input
+TERMINAL_GONE = "\x04"  # the character that a terminal sends for end of input
 
-DRAINING = "draining: everything read is being written … (Ctrl+C again stops at once)"
+DRAINING = "draining: writing all records that were read … (Ctrl+C again stops at once)"
 
 
 class _StoppedError(Exception):
-    """The user stopped the run before it had begun, or for the second time."""
+    """The user stopped the run while it was starting, or sent a second stop signal."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__(exit_code)
@@ -111,7 +113,7 @@ class RunLoop:
             return self._mirror()
         except _StoppedError as stopped:
             return stopped.exit_code
-        except Exception as error:  # a failure while mirroring, or a defect: both end the run
+        except Exception as error:  # a failure while mirroring, or a defect
             return self._failed([error], 1)
         finally:
             self._stop_parts(at_once=True)
@@ -132,9 +134,9 @@ class RunLoop:
         if self._flow is None:
             raise Defect("the run has no pipeline yet")
         if self._look is None:
-            raise Defect("the run has no quick look yet")
-        self._display.phase("reaching the clusters, creating topics")
-        # Spark takes the longest and needs nothing of the clusters.
+            raise Defect("the run has no quick check yet")
+        self._display.phase("connecting to the clusters, creating topics")
+        # Spark takes longest to start and does not need the clusters.
         self._opening = Background(self._flow.open, "sparkmirror-open")
         self._look.begin()
         self._await(Background(self._control.prepare, "sparkmirror-prepare"))
@@ -152,7 +154,7 @@ class RunLoop:
             self._readying = Background(stand_by, "sparkmirror-stand-by")
 
     def _await(self, task: Background) -> None:
-        """Keep the loop going until ``task`` is done; raises its error."""
+        """Run the loop until ``task`` is done; raises its error."""
         while not task.done:
             self._step(AWAIT_STEP_S)
         if task.error is not None:
@@ -172,10 +174,10 @@ class RunLoop:
             if self._drain is None and errors:
                 for error in errors:
                     self._because(str(error))  # a flow's last event may be written before the end
-                self._begin_drain("a flow failed: what the others have read is being written …")
+                self._begin_drain("a flow failed: writing what the other flows have read …")
             if self._drain is None and self._figures.drained:
                 self._drained_elsewhere = True
-                self._begin_drain("asked to drain: everything read is being written …")
+                self._begin_drain("drain was ordered: writing all records that were read …")
             if self._drain is not None:
                 return self._drained(errors)
             self._hand_over()
@@ -185,11 +187,11 @@ class RunLoop:
             return "emitting heartbeats: no flow is enabled for this node"
         if not self._begun:
             ready = self._readying is None
-            return "standing by" if ready else "standing by, the query is getting ready"
+            return "standing by" if ready else "standing by, preparing the query"
         return "copying up to now" if self._options.once else "mirroring"
 
     def _take_turns(self) -> None:
-        """Start the queries of flows that this process stood by for and now has."""
+        """Start the queries of flows that this standby has taken over."""
         if self._flow is None or self._control is None:
             raise Defect("the run has no parts yet")
         if self._taking is not None and not self._taking.done:
@@ -208,7 +210,7 @@ class RunLoop:
             self._taking = Background(start, "sparkmirror-take-over")
 
     def _hand_over(self) -> None:
-        """Leave flows that were told to finish, while others of this process go on, to others."""
+        """End and hand over flows that are drained alone, while other flows keep running."""
         if self._flow is None or self._control is None:
             raise Defect("the run has no parts yet")
         flow, control = self._flow, self._control
@@ -222,20 +224,20 @@ class RunLoop:
             Background(partial(give, name), "sparkmirror-hand-over")
 
     def _waits(self) -> bool:
-        """Whether a flow may still begin: this process stands by for it, or has just got it."""
+        """Whether a flow may still start: this process stands by for it or is taking it over."""
         starting = self._taking is not None and not self._taking.done
         waiting = any(view.flow not in self._begun for view in self.views())
         return self._drain is None and (starting or waiting)
 
     def _flow_state(self) -> tuple[list[MirrorError], bool]:
-        """The errors of failed queries, and whether any still runs."""
+        """The errors of failed queries, and whether any query still runs or may start."""
         if self._flow is None:
             raise Defect("the run has no pipeline yet")
         if self._control is None:
             raise Defect("the run has no control plane yet")
         try:
             lost = list(self._control.failures())
-            # A claim ends the flow's query and the flow itself: that is one failure.
+            # Another process's claim ends both the flow and its query; report one failure.
             known = {one.where for one in lost}
             errors = [*(one for one in self._flow.errors() if one.where not in known), *lost]
             return errors, self._flow.active() or self._waits()
@@ -243,13 +245,13 @@ class RunLoop:
             raise
         except Exception as error:  # whatever py4j raises when the JVM is gone
             raise MirrorError(
-                f"Spark does not answer any more ({type(error).__name__}).",
-                do="Look into spark.log in the work directory for the reason, and at the memory of"
-                " this machine. The next run goes on from the committed positions.",
+                f"Spark no longer responds ({type(error).__name__}).",
+                do="See spark.log in the work directory for the reason, and check this machine's"
+                " memory. The next run continues from the committed positions.",
             ) from error
 
     def _step(self, timeout_s: float) -> None:
-        """Wait a little; then signals, keys, figures."""
+        """Wait up to ``timeout_s``, then handle signals and keys and collect figures."""
         received, pressed = self._signals.wait(timeout_s, self._keys.fileno)
         for number in received:
             self._on_signal(number)
@@ -259,7 +261,7 @@ class RunLoop:
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
-            # The kernel sends it when the terminal closes, and users send it to a running mirror.
+            # The kernel sends SIGHUP when the terminal closes; users send it to request a refresh.
             if standard_terminals() != self._terminals:
                 self._on_terminal_gone()
             else:
@@ -270,7 +272,7 @@ class RunLoop:
             if now_s - self._stop_signal_s < ECHO_S:
                 return
             _log.warning("second stop signal: stopping at once")
-            self._display.phase("stopping at once: what was not acknowledged is read again later")
+            self._display.phase("stopping at once: the next run reads unacknowledged records again")
             raise _StoppedError(EXIT_INTERRUPTED)
         self._stop_signal = number
         self._stop_signal_s = now_s
@@ -293,13 +295,13 @@ class RunLoop:
                 self._on_terminal_gone()
 
     def _on_terminal_gone(self) -> None:
-        """Nobody watches any more, and nobody could press Ctrl+C: end in order.
+        """Drain, because the terminal has closed and nobody can press Ctrl+C any more.
 
-        It is told in several ways at once (SIGHUP, sometimes twice, and the end of the keys), so
-        only the first one counts, and none of them is a second stop signal.
+        A closing terminal causes several events: SIGHUP, sometimes twice, and end of input. Only
+        the first one counts, and none of them is a second stop signal.
         """
         if self._stop_signal is None:
-            _log.info("the terminal is gone: ending in order")
+            _log.info("the terminal was closed: draining")
             self._on_signal(signal.SIGTERM)
 
     def _begin_drain(self, text: str) -> None:
@@ -344,11 +346,11 @@ class RunLoop:
         self._display.update(self.views())
 
     def views(self) -> list[FlowView]:
-        """All flows as they stand now."""
+        """The present state of all flows."""
         return self._figures.views()
 
     def _settle(self, timeout_s: float) -> None:
-        """Wait for the slots' last reports: until nothing is behind or nothing comes any more."""
+        """Wait for the slots' last reports, until no flow lags or no more reports arrive."""
         deadline_s = time.monotonic() + timeout_s
         changed_s = time.monotonic()
         before = -1
@@ -365,13 +367,13 @@ class RunLoop:
                 return
 
     def _ended(self, errors: Sequence[MirrorError]) -> int:
-        """All queries have ended by themselves: ``--once`` is done, or they failed."""
+        """Handle the end of all queries without a drain: ``--once`` is done, or they failed."""
         if errors:
             return self._failed(errors, 1)
         if not self._options.once:
             error = MirrorError(
-                "The queries ended although nothing asked them to.",
-                do="Look into spark.log in the work directory for the reason.",
+                "The queries ended unexpectedly.",
+                do="See spark.log in the work directory for the reason.",
             )
             return self._failed([error], 1)
         self._settle(SETTLE_ONCE_S)
@@ -381,8 +383,9 @@ class RunLoop:
         if not halted:
             return 0
         error = MirrorError(
-            "Not everything was copied, these partitions stood still: " + "; ".join(halted) + ".",
-            do="Remove the causes and run the command again: it goes on where each one stopped.",
+            "Not everything was copied. These partitions are halted: " + "; ".join(halted) + ".",
+            do="Remove the causes and run the command again: each partition continues where it"
+            " stopped.",
         )
         return self._failed([error], 1)
 
@@ -396,7 +399,7 @@ class RunLoop:
             self._step(AWAIT_STEP_S)
         flow, grace_s = self._flow, max(0.0, self._drain_left_s())
         if self._drain.failed():
-            grace_s = 0.0  # nothing has told the queries to end: waiting would not help
+            grace_s = 0.0  # the queries were not told to end, so waiting would not help
         stop = Background(lambda: flow.stop(grace_s=grace_s), "sparkmirror-stop")
         while not (stop.done or flow.at_rest) and self._end_left_s() > 0:
             self._step(AWAIT_STEP_S)
@@ -410,15 +413,15 @@ class RunLoop:
             ]
         if self._drain.error is not None or not flow.at_rest:
             failures.append(self._drain_failure())
-        if not failures:  # while Spark stops
+        if not failures:  # Spark is stopping meanwhile
             self._settle(min(SETTLE_DRAIN_S, self._end_left_s() / 2))
             self._finish_groups(min(FINISH_DRAIN_S, self._end_left_s()))
-        # Nothing of what is left in Spark counts any more.
+        # Whatever still runs in Spark no longer matters.
         deadline_s = time.monotonic() + min(FLOW_STOP_S, self._end_left_s())
         while not stop.done and time.monotonic() < deadline_s:
             self._step(AWAIT_STEP_S)
         self._flow = None
-        self._finish("ended" if failures else "drained: all that was read is written")
+        self._finish("ended" if failures else "drained: all records that were read are written")
         asked = self._stop_signal is not None or self._drained_elsewhere
         code = self._stop_exit_code() if asked else 1
         return self._failed(failures, code or 1) if failures else code
@@ -427,11 +430,11 @@ class RunLoop:
         return self._stop_signal_s + self._drain_s() - time.monotonic()
 
     def _end_left_s(self) -> float:
-        """What is left of the time for a drain and the end of Spark."""
+        """Seconds left for the drain and for stopping Spark."""
         return max(0.0, self._drain_left_s() + END_S - LAST_S)
 
     def _drain_s(self) -> float:
-        """How long a drain may take: nobody holds Ctrl+C who has asked from elsewhere."""
+        """Seconds that a drain may take; longer if it was ordered by ``sparkmirror drain``."""
         from_elsewhere = self._drained_elsewhere and self._stop_signal is None
         return max(self._options.drain_s, DRAIN_ELSEWHERE_S if from_elsewhere else 0.0)
 
@@ -441,21 +444,20 @@ class RunLoop:
             f"The drain failed: {cause}"
             if cause is not None
             else f"The drain took longer than {self._drain_s():g} s and was cut short.",
-            do="Nothing is lost: what the target had not acknowledged is read again by the next"
-            " run.",
+            do="Nothing is lost: the next run reads again what the target had not acknowledged.",
         )
 
     def _finish_groups(self, timeout_s: float) -> None:
-        """Where consumer groups stand, now that all is written."""
+        """Write the last checkpoints and group offsets, now that all records are written."""
         if self._control is None:
             raise Defect("the run has no control plane yet")
         finish = partial(self._control.finish, timeout_s=timeout_s)
         finishing = Background(finish, "sparkmirror-finish")
         while not finishing.done:
             self._step(AWAIT_STEP_S)
-        self._collect()  # what was said in the last moment
+        self._collect()  # the last notices
         if finishing.error is not None:
-            _log.warning("the last checkpoints: %s", finishing.error)
+            _log.warning("the last checkpoints failed: %s", finishing.error)
 
     def _finish(self, phase: str) -> list[FlowView]:
         """Stop everything and show the summary."""
@@ -488,7 +490,7 @@ class RunLoop:
         return code
 
     def _stop_parts(self, *, at_once: bool = False) -> None:
-        """Stop Spark, the control plane and whatever process they left; bounded, idempotent."""
+        """Stop Spark and the control plane, and kill remaining processes; bounded, idempotent."""
         self._collecting = self._running = False
         flow, self._flow = self._flow, None
         control, self._control = self._control, None
@@ -510,4 +512,4 @@ class RunLoop:
         opening, self._opening = self._opening, None
         deadline_s = time.monotonic() + OPENING_STOP_S
         while opening and not opening.wait(AWAIT_STEP_S) and time.monotonic() < deadline_s:
-            end_processes(self._children_before)  # it may have been about to start one
+            end_processes(self._children_before)  # the start may just have launched another one

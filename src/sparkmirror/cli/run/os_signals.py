@@ -1,4 +1,4 @@
-"""Signals and keys as values that the run loop reads, instead of exceptions in odd places."""
+"""Signals as values that the run loop reads, instead of exceptions at arbitrary points."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def standard_terminals() -> tuple[int, ...]:
-    """Those of the standard streams that are an open terminal at this moment."""
+    """File numbers of the standard streams that are an open terminal now."""
     return tuple(number for number in _STANDARD_STREAMS if os.isatty(number))
 
 
 class Signals:
-    """Collects SIGINT, SIGTERM and SIGHUP while the block runs; ``wait`` gives them out in order.
+    """Collects SIGINT, SIGTERM and SIGHUP while the block runs; ``wait`` returns them in order.
 
-    The handler only writes the number to a pipe, which is safe at any moment and wakes ``wait`` at
+    The handler only writes the number to a pipe, which is safe at any time and wakes ``wait`` at
     once. Outside the main thread, where Python installs no handlers, nothing is collected.
     """
 
@@ -42,10 +42,10 @@ class Signals:
         try:
             os.write(self._writer, bytes([number]))
         except BlockingIOError:
-            return  # thousands of signals wait already: one more adds nothing
+            return  # the pipe is full: thousands of signals wait already
 
     def wait(self, timeout_s: float, also: int | None = None) -> tuple[list[int], bool]:
-        """Sleep until a signal comes, ``also`` (a file number) is readable or the time is over.
+        """Sleep until a signal arrives, ``also`` (a file number) is readable or time has run out.
 
         Returns the signals received and whether ``also`` is readable.
         """
@@ -61,7 +61,7 @@ class Signals:
         trace: TracebackType | None,
     ) -> None:
         for number, handler in self._former.items():
-            # A handler that was not installed from Python cannot be given back: the default then.
+            # A handler that was not installed from Python cannot be restored; use the default.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         os.close(self._reader)
         os.close(self._writer)

@@ -1,4 +1,4 @@
-"""What a run is made of: its options, and the shape of the two parts it composes."""
+"""The parts of a run: its options, and the protocols of pipeline and control plane."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.model import Halt, SlotProgress, TopicPartition
 from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
 
-# A drain has ten seconds in all: `END_S` is for the end of Spark and of the control plane.
+# A drain takes ten seconds at most; `END_S` of it is for stopping Spark and the control plane.
 DRAIN_S = 6.5
 END_S = 3.5
 
@@ -30,14 +30,14 @@ _HADOOP = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to run a mirror, apart from what it mirrors.
+    """How to run a mirror; what it mirrors is in `MirrorSettings`.
 
-    ``live``: draw the live view; ``None`` = when stdout is a terminal and the format is text.
-    ``sigterm_exit_code``: what a drain asked for by SIGTERM ends with.
-    ``start_failure_exit_code``: what a failed start ends with.
-    ``drain_s``: how long the queries may take to write what they have read.
-    ``metrics``: ``HOST:PORT`` for metrics, instead of the file's.
-    ``take_over``: take the flows from the processes that mirror them.
+    ``live``: draw the live view; ``None``: only when stdout is a terminal and the format is text.
+    ``sigterm_exit_code``: the exit code of a drain that SIGTERM started.
+    ``start_failure_exit_code``: the exit code of a failed start.
+    ``drain_s``: seconds that the queries may take to write what they have read.
+    ``metrics``: ``HOST:PORT`` of the metrics server; overrides the file.
+    ``take_over``: take over the flows from the processes that mirror them.
     """
 
     master: str = "local[*]"
@@ -62,38 +62,38 @@ class RunOptions:
 
 
 def check_master(master: str, environment: Mapping[str, str] | None = None) -> None:
-    """Raise `ConfigError` for what is no Spark master, or one that Spark cannot find from here."""
+    """Raise `ConfigError` for an invalid Spark master, or for YARN without its configuration."""
     master = master.strip()
     if master == "yarn":
         named = os.environ if environment is None else environment
         places = {name: named[name] for name in _HADOOP if named.get(name)}
         if any(Path(place).is_dir() for place in places.values()):
             return
-        said = ", ".join(f"{name}={place} is no directory" for name, place in places.items())
+        said = ", ".join(f"{name}={place} is not a directory" for name, place in places.items())
         raise ConfigError(
-            f"Spark finds no YARN from here: {said or ' and '.join(_HADOOP) + ' are not set'}.",
+            f"Spark cannot find YARN: {said or ' and '.join(_HADOOP) + ' are not set'}.",
             where="--master yarn",
             do="Set HADOOP_CONF_DIR to the directory with yarn-site.xml and core-site.xml.",
         )
     if not _MASTERS.fullmatch(master):
         raise ConfigError(
-            f"{master!r} is no Spark master.",
+            f"{master!r} is not a Spark master.",
             where="--master",
             do="Write local[N], local[*], spark://host:port, yarn or k8s://https://host:port.",
         )
 
 
 class FlowPart(Protocol):
-    """The pipeline, as ``data.query.FlowRunner`` offers it."""
+    """The pipeline; ``data.query.FlowRunner`` implements it."""
 
     def open(self) -> object:
         """Start Spark."""
 
     def start(self, flows: Iterable[str]) -> None:
-        """Start the queries of ``flows`` that do not run, and Spark if it has not been."""
+        """Start the queries of ``flows`` that are not running, and Spark if it is not running."""
 
     def stand_by(self, flows: Iterable[str]) -> None:
-        """Get the queries of ``flows``, which others mirror, ready; never raises."""
+        """Prepare the queries of ``flows``, which other processes mirror; never raises."""
 
     def active(self) -> bool:
         """Whether any query of a flow that was started still runs."""
@@ -102,22 +102,22 @@ class FlowPart(Protocol):
         """Why queries failed."""
 
     def end(self, flow: str, *, grace_s: float) -> bool:
-        """After its drain: let the query of ``flow`` rest, and end it; False when all end."""
+        """After its drain: wait for the query of ``flow``, then end it; False when all end."""
 
     def stop(self, *, grace_s: float) -> None:
-        """After a drain: let the queries come to rest, then stop Spark and its processes."""
+        """After a drain: wait up to ``grace_s`` for the queries, then stop Spark."""
 
     @property
     def key(self) -> str:
-        """The secret that the run shares with its Spark processes, and with nobody else."""
+        """The secret that only the run and its Spark processes share."""
 
     @property
     def at_rest(self) -> bool:
-        """Whether they came to rest in time; known before Spark has stopped."""
+        """Whether the queries finished in time; known before Spark has stopped."""
 
 
 class NoFlows:
-    """The pipeline of a run that has heartbeats alone: none, and no Spark."""
+    """The pipeline of a run that only emits heartbeats: no queries, and no Spark."""
 
     key = ""
     at_rest = False
@@ -129,10 +129,10 @@ class NoFlows:
         """Nothing to start."""
 
     def stand_by(self, flows: Iterable[str]) -> None:
-        """Nothing to get ready."""
+        """Nothing to prepare."""
 
     def active(self) -> bool:
-        """It goes on until it is stopped."""
+        """True until `stop`."""
         return not self.at_rest
 
     def errors(self) -> tuple[MirrorError, ...]:
@@ -140,16 +140,16 @@ class NoFlows:
         return ()
 
     def end(self, flow: str, *, grace_s: float) -> bool:
-        """There is none."""
+        """False: there is no query to end."""
         return False
 
     def stop(self, *, grace_s: float) -> None:
-        """At rest at once."""
+        """Finished at once."""
         self.at_rest = True
 
 
 class AssignmentPart(Protocol):
-    """What a flow mirrors, as ``control.topics.sync.Assignment`` tells it."""
+    """What a flow mirrors; ``control.topics.sync.Assignment`` implements it."""
 
     @property
     def halted(self) -> Mapping[TopicPartition, Halt]:
@@ -161,19 +161,19 @@ class AssignmentPart(Protocol):
 
 
 class ControlPart(Protocol):
-    """The control plane, as ``control.loop.ControlLoop`` offers it."""
+    """The control plane; ``control.loop.ControlLoop`` implements it."""
 
     def prepare(self) -> None:
-        """All work before the first record."""
+        """Do all work that must precede the first record."""
 
     def start(self) -> None:
         """Start the background threads."""
 
     def drain(self) -> None:
-        """Tell all slots to finish."""
+        """Order all slots to drain."""
 
     def because(self, reason: str) -> None:
-        """Why the run is about to end, for the history."""
+        """Note for the history why the run is about to end."""
 
     def refresh(self) -> None:
         """Look for new topics and partitions now."""
@@ -185,54 +185,54 @@ class ControlPart(Protocol):
         """The newest known source end offsets."""
 
     def oldest_ms(self, flow: str) -> Mapping[TopicPartition, int]:
-        """Timestamp of the oldest record that is not at the target, of partitions behind."""
+        """Epoch milliseconds of the oldest record not yet at the target, per lagging partition."""
 
     def assignment(self, flow: str) -> AssignmentPart:
-        """What the flow mirrors at present, and what is halted."""
+        """What the flow mirrors now, and what is halted."""
 
     def to_go(self, flow: str, seconds: float | None) -> None:
-        """Report that the flow needs so long to catch up; None: not known."""
+        """Publish the estimated seconds until the flow has caught up; None: unknown."""
 
     @property
     def owned(self) -> frozenset[str]:
-        """The flows that this process mirrors; of the others it stands by."""
+        """The flows that this process mirrors; it is a standby for the others."""
 
     def standing_by(self, flow: str) -> str:
-        """Who mirrors the flow while this process stands by; empty when it is its own."""
+        """Which process mirrors the flow while this one is a standby; empty if it owns the flow."""
 
     def paused(self, flow: str) -> bool:
-        """Whether somebody paused the flow."""
+        """Whether the flow was paused by an order."""
 
     def draining(self, flow: str) -> bool:
-        """Whether the flow's slots were told to finish."""
+        """Whether the flow's slots were ordered to drain."""
 
     def checkpoint_times(self, flow: str) -> CheckpointTimes:
-        """How long the flow's checkpoints take."""
+        """Checkpoint latencies of the flow."""
 
     def group_rows(self, flow: str) -> tuple[GroupRow, ...]:
-        """How far the consumer groups of the flow's source are behind."""
+        """Lag of the consumer groups at the flow's source."""
 
     def away(self, flow: str) -> str:
-        """The cluster of the flow that cannot be reached at present, as ``target B``; or empty."""
+        """The flow's cluster that is unavailable now, as ``target B``; empty if both respond."""
 
     def events(self) -> Sequence[str]:
         """Notices since the last call."""
 
     def failures(self) -> tuple[MirrorError, ...]:
-        """Why flows can never go on."""
+        """The errors of flows that cannot continue."""
 
     @property
     def leaving(self) -> frozenset[str]:
-        """The flows of this process that were told to finish and are still its own."""
+        """The flows of this process that are draining alone and not yet handed over."""
 
     def hand_over(self, name: str) -> None:
-        """The slots of flow ``name``, one of `leaving`, have ended: others may mirror it."""
+        """Give up flow ``name``, one of `leaving`, whose slots have ended; others may mirror it."""
 
     def drained(self, flow: str) -> bool:
         """Whether the flow has been handed over."""
 
     def finish(self, *, timeout_s: float) -> None:
-        """When the queries have ended in order: the last checkpoints and group offsets."""
+        """After the queries have ended normally: write the last checkpoints and group offsets."""
 
     def stop(self) -> None:
         """End the threads and connections."""
@@ -240,7 +240,7 @@ class ControlPart(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a run is made of; called with the settings and the keywords of the real classes."""
+    """Factories of a run's parts; called with the settings and the real classes' keywords."""
 
     control: Callable[..., ControlPart]
     flow: Callable[..., FlowPart]
@@ -248,7 +248,7 @@ class Parts:
 
     @classmethod
     def real(cls) -> Parts:
-        """Kafka and Spark; imported only here, since it takes a second."""
+        """The parts for Kafka and Spark; imported here because the import takes a second."""
         from sparkmirror.control.loop import ControlLoop  # noqa: PLC0415
         from sparkmirror.data.query import FlowRunner  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The processes that a run has started: found before and after, so that none is left behind."""
+"""Finds the processes that a run has started, and kills those that remain at its end."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ KILL_WAIT_S = 1.0
 
 
 def child_processes() -> frozenset[tuple[int, float]]:
-    """All descendants of this process, as (process id, start time): ids are used again."""
+    """All descendants of this process as (process id, start time), because ids are reused."""
     found = set()
     for child in psutil.Process().children(recursive=True):
         try:
             found.add((child.pid, child.create_time()))
         except psutil.NoSuchProcess:
-            continue  # it ended while we looked
+            continue  # it ended meanwhile
     return frozenset(found)
 
 
 def end_processes(spare: AbstractSet[tuple[int, float]]) -> int:
-    """Kill all descendants but those in ``spare``, which were here before; returns how many.
+    """Kill all descendants except those in ``spare``; returns how many.
 
-    Waits up to one second for them to be gone.
+    Waits up to one second until they have ended.
     """
-    # The whole list first: when a parent dies, its children are no descendants of ours any more.
+    # List all of them first: when a parent dies, its children are no longer our descendants.
     doomed = []
     for child in psutil.Process().children(recursive=True):
         try:

@@ -1,4 +1,4 @@
-"""The doctor's quick look beside a run's start: loaded, made and told, and nobody waits for it."""
+"""The doctor's quick check while a run starts, in a thread that the start never waits for."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _log = logging.getLogger(__name__)
 
 
 class LookPart(Protocol):
-    """The quick look beside the start, as `QuickLook` offers it."""
+    """The quick check while a run starts; `QuickLook` implements it."""
 
     def begin(self) -> None:
-        """Start to look; blocks nobody."""
+        """Start the check; returns at once."""
 
     def topics_made(self) -> None:
-        """The clusters answer and the topics are there."""
+        """Note that the clusters respond and the topics exist."""
 
     def lines(self) -> list[str]:
-        """What was found since the last call."""
+        """The findings since the last call."""
 
     def end(self) -> None:
-        """Look no further."""
+        """Cancel the check."""
 
 
 class QuickLook:
-    """A `Glance` on a thread, which ends with `end` or by itself; all methods return at once."""
+    """A `Glance` in a thread, which ends by itself or with `end`; all methods return at once."""
 
     def __init__(self, settings: MirrorSettings) -> None:
         self._settings = settings
@@ -38,30 +38,30 @@ class QuickLook:
         self._lines: deque[str] = deque()
 
     def begin(self) -> None:
-        """Start to look."""
+        """Start the check."""
         threading.Thread(target=self._run, name="sparkmirror-look", daemon=True).start()
 
     def topics_made(self) -> None:
-        """The clusters answer and the topics are there."""
+        """Note that the clusters respond and the topics exist."""
         self._decided.set()
 
     def end(self) -> None:
-        """Nobody wants to know any more."""
+        """Cancel the check."""
         self._ended = True
         self._decided.set()
 
     def lines(self) -> list[str]:
-        """What was found since the last call, one line for each finding."""
+        """The findings since the last call, one line each."""
         return [self._lines.popleft() for _ in range(len(self._lines))]
 
     def _run(self) -> None:
         try:
-            # Here, since it takes a tenth of a second that Spark's start would wait for.
+            # Imported here: it takes a tenth of a second, which would delay Spark's start.
             from sparkmirror.doctor.glance import Glance  # noqa: PLC0415
 
             Glance(self._settings, self._lines.append, self._begun).look()
-        except Exception:  # a defect here must not harm the run
-            _log.exception("the quick look before the run")
+        except Exception:  # a defect here must not end the run
+            _log.exception("the quick check failed")
 
     def _begun(self) -> bool:
         self._decided.wait()

@@ -1,8 +1,8 @@
 """``run_mirror``: one run of the mirror, from checked settings to an exit code.
 
-Exit codes: 0 ended as asked; 1 a query failed, a partition stood still at the end of ``--once``,
-or a drain did not come to its end; 2 the configuration is wrong; 3 the start failed; 130 stopped
-at once by a second signal (or by Ctrl+C while starting). An interrupted ``--once`` has not copied
+Exit codes: 0 ended as requested; 1 a query failed, a partition was halted at the end of ``--once``,
+or a drain failed or timed out; 2 the configuration is wrong; 3 the start failed; 130 stopped at
+once by a second signal (or by Ctrl+C while starting). An interrupted ``--once`` has not copied
 everything, so it ends with 130 or 143.
 """
 
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 def tool_version() -> str:
-    """The installed release, ``0.0.0`` when run from a tree that was not installed."""
+    """The installed version; ``0.0.0`` if the package is not installed."""
     try:
         return version("sparkmirror")
     except PackageNotFoundError:
@@ -67,7 +67,7 @@ def _open_display(options: RunOptions, live: bool, work_dir: Path, keys: Keys) -
 def _metrics(
     settings: MirrorSettings, options: RunOptions, figures: Figures, display: Display
 ) -> Iterator[None]:
-    """Serve metrics while the block runs, if that is asked for. Raises `MirrorError`."""
+    """Serve metrics while the block runs, if they are configured. Raises `MirrorError`."""
     if not (options.metrics or settings.metrics.listen):
         yield
         return
@@ -87,17 +87,17 @@ def _metrics(
 def run_mirror(
     settings: MirrorSettings, options: RunOptions | None = None, *, parts: Parts | None = None
 ) -> int:
-    """Mirror as ``settings`` say until told to stop; returns the exit code (see the module).
+    """Mirror as ``settings`` say until stopped; returns the exit code (listed above).
 
-    Errors are shown on stderr, not raised. Call it from the main thread, where signals arrive.
+    Errors are printed to stderr, not raised. Call it from the main thread, which receives signals.
     """
     options = options or RunOptions()
-    # At its end the interpreter would look through all modules for garbage, half a second long.
+    # Otherwise the interpreter would collect garbage for half a second at its end.
     atexit.register(gc.freeze)
     try:
         return _run_shown(settings, options, parts)
     except Exception as error:
-        # Logs and display could not be opened; whatever fails later is shown by the loop.
+        # Logs or display could not be opened. The loop shows all later failures.
         shown = show_error(error, debug=options.debug, json_lines=options.json_lines)
         expected = isinstance(error, MirrorError) and not isinstance(error, ConfigError)
         return options.start_failure_exit_code if expected else shown.exit_code

@@ -1,4 +1,4 @@
-"""Opens the metrics server of a run: what it serves comes from the run's figures."""
+"""Opens the metrics server of a run, which serves the run's figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkmirror.observe.metrics.server import Surface, open_surface
 def serve_metrics(
     settings: MetricsSettings, figures: Figures, *, listen: str, release: str
 ) -> Surface:
-    """Listen as the file says, or on ``listen`` if that is given. Raises `MirrorError`."""
+    """Listen on ``listen``, or as the file says if that is empty. Raises `MirrorError`."""
     if listen:
         settings = replace(settings, listen=listen, where="--metrics")
     registry = CollectorRegistry(auto_describe=False)

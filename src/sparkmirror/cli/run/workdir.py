@@ -1,4 +1,4 @@
-"""Where a run keeps its logs and Spark's disposable files."""
+"""The directory of a run's logs and of Spark's temporary files."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ RUNS_KEPT = 10
 
 
 def new_run_id() -> str:
-    """A name for one run: local time and process id, ``20260131-120000-4711``."""
+    """A name for one run, from local time and process id: ``20260131-120000-4711``."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
 
 def open_work_dir(given: Path | None, run_id: str) -> Path:
-    """Make and return the run's directory.
+    """Create and return the run's directory.
 
-    ``given`` is used as it is. Otherwise it is ``sparkmirror/runs/<run id>`` below
-    ``$XDG_STATE_HOME`` (``~/.local/state``), or below the temporary directory when that cannot be
-    written; there the ten newest runs are kept and older ones of ended processes removed. Raises
-    ``MachineError`` when no directory can be made that is this user's alone.
+    ``given`` is used as it is. Otherwise the directory is ``sparkmirror/runs/<run id>`` below
+    ``$XDG_STATE_HOME`` or ``~/.local/state``, or ``sparkmirror-<user id>/runs/<run id>`` below the
+    temporary directory if those cannot be written. There the ten newest runs are kept; older ones
+    are removed if their process has ended. Raises ``MachineError`` when no directory can be created
+    that belongs to this user alone.
     """
     if given is not None:
-        # A link is the user's own word here; what it leads to has to be theirs alone.
+        # The user may name a link; its destination must belong to this user alone.
         path = given.expanduser().absolute().resolve()
         return _made(path.parent, (path.name,), "--work-dir")
     last: MachineError | None = None
@@ -49,12 +50,12 @@ def open_work_dir(given: Path | None, run_id: str) -> Path:
 
 
 def _bases() -> list[tuple[Path, tuple[str, ...]]]:
-    """Where to try, first to last: a directory, and the names of ours below it."""
+    """Candidates in order: a directory, and our directory names below it."""
     state = os.environ.get("XDG_STATE_HOME")
     bases: list[tuple[Path, tuple[str, ...]]] = []
     if state:
         bases.append((Path(state), ("sparkmirror",)))
-    with contextlib.suppress(RuntimeError):  # a user without a home: the temporary directory serves
+    with contextlib.suppress(RuntimeError):  # without a home, use the temporary directory
         bases.append((Path.home() / ".local" / "state", ("sparkmirror",)))
     bases.append((Path(tempfile.gettempdir()), (f"sparkmirror-{os.getuid()}",)))
     return bases
@@ -69,7 +70,7 @@ def _made(base: Path, names: tuple[str, ...], where: str) -> Path:
         probe.unlink()
     except OSError as error:
         raise MachineError(
-            f"The work directory {path} cannot be made or written: {error.strerror}.",
+            f"The work directory {path} cannot be created or written: {error.strerror}.",
             where=where,
             do="Give a directory that this user may write with --work-dir.",
         ) from error
@@ -77,7 +78,7 @@ def _made(base: Path, names: tuple[str, ...], where: str) -> Path:
 
 
 def _remove_old_runs(base: Path) -> None:
-    """Remove all but the newest runs below ``base`` whose process has ended."""
+    """Remove runs below ``base`` whose process has ended, except the newest ones."""
     runs = sorted((path for path in base.iterdir() if path.is_dir()), key=lambda path: path.name)
     for path in runs[:-RUNS_KEPT]:
         process = path.name.rpartition("-")[2]

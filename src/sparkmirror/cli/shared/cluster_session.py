@@ -1,4 +1,4 @@
-"""What commands share that ask the clusters of a file: flows, connections, failures."""
+"""What commands that query a file's clusters share: flows, connections, failures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Asking(Connections):
         return super().__enter__()
 
     def look(self, flow: FlowSettings) -> Look:
-        """Both clusters of ``flow``, each topic read as a run reads it."""
+        """Both clusters of ``flow``; internal topics are read with the clients that a run uses."""
         from sparkmirror.control.topics.observation import Look  # noqa: PLC0415
 
         checkpoints = self.cluster(flow.checkpoints.client or flow.target)
@@ -58,7 +58,7 @@ def open_flows(
     clusters: Sequence[str] | None = None,
     flows: Sequence[str] | None = None,
 ) -> Asking:
-    """Read a MirrorMaker 2 file, or MirrorMaker 1's; nothing is connected yet.
+    """Read a MirrorMaker 2 file, or MirrorMaker 1's; this connects to no cluster yet.
 
     The options are those of `load_settings`. Raises `MirrorError`.
     """
@@ -79,7 +79,7 @@ def ask_targets(
     flows: Sequence[str] | None,
     ask: Callable[[Cluster, FlowSettings], R],
 ) -> tuple[list[R], list[MirrorError]]:
-    """`ask_each` of the flows of ``files``, each with a connection to its target cluster."""
+    """`ask_each` for the flows of ``files``, each with a connection to its target cluster."""
     settings = load_settings(files, clusters or (), listed=False, flows=flows or ())
     with Connections() as connections:
         connections.expect(flow.target_admin for flow in settings.flows)
@@ -89,18 +89,18 @@ def ask_targets(
 
 
 def refuse_mm1(verb: str, files: Files) -> None:
-    """ConfigError where MirrorMaker 1's files are given: they have nothing that ``verb`` shows."""
+    """Raise ConfigError if MirrorMaker 1's files are given, which have nothing for ``verb``."""
     if files.consumer_config or files.producer_config is not None:
         raise ConfigError(
-            "MirrorMaker 1 carries no consumer groups over: there are no checkpoints to look at.",
+            "MirrorMaker 1 does not mirror consumer groups, so it has no checkpoints.",
             where=f"sparkmirror {verb} --consumer.config",
             do="'sparkmirror lag CONSUMER-FILE' shows the mirror's own group. For other groups' "
-            "offsets make a MirrorMaker 2 file: sparkmirror migrate-config.",
+            "offsets, create a MirrorMaker 2 file: sparkmirror migrate-config.",
         )
 
 
 def ask_each(items: Iterable[T], ask: Callable[[T], R]) -> tuple[list[R], list[MirrorError]]:
-    """``ask`` of each item; the failure of one does not keep the others from an answer."""
+    """Call ``ask`` for each item; returns the results, and the errors of items that failed."""
     answers: list[R] = []
     failures: list[MirrorError] = []
     for item in items:
@@ -112,13 +112,13 @@ def ask_each(items: Iterable[T], ask: Callable[[T], R]) -> tuple[list[R], list[M
 
 
 def show_failures(failures: Iterable[MirrorError], output: Format) -> None:
-    """Show each of ``failures`` once: several flows may have the same."""
+    """Show each distinct failure once; several flows may have the same one."""
     for failure in {str(one): one for one in failures}.values():
         show_error(failure, json_lines=output is Format.JSON)
 
 
 def finish(report: Report, output: Format, failures: Sequence[MirrorError] = ()) -> None:
-    """Print ``report`` and then ``failures``; if there are any, end the command with 3."""
+    """Print ``report``, then ``failures``; exits with code 3 if there are any."""
     report.show(output)
     show_failures(failures, output)
     if failures:

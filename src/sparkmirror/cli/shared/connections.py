@@ -1,7 +1,7 @@
-"""Connections of the commands that look at clusters: a cluster that is away is reported soon.
+"""Connections of the commands that read clusters; an unavailable cluster is reported soon.
 
-Clients wait for their whole request timeout, again and again, and cannot say what is wrong. So each
-cluster is probed first, all of them at once.
+A Kafka client waits for its whole request timeout, repeatedly, and does not say what is wrong. So
+each cluster is probed first, all of them at the same time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from sparkmirror.model import ClusterClient
     from sparkmirror.wire.admin.cluster import Cluster
 
-# With the start of the command itself, the user has the reason within ten seconds.
+# Together with the start of the command, the user sees the reason within ten seconds.
 _PROBE_MS = 8_000
 _SILENT_S = 0.5
 
 
 class _Probe:
-    """`wire.probe.reach.reach` in a thread of its own; its error waits here."""
+    """`wire.probe.reach.reach` in its own thread; ``error`` keeps its error."""
 
     def __init__(self, client: ClusterClient) -> None:
         self.client = client
@@ -38,12 +38,12 @@ class _Probe:
     def _run(self) -> None:
         try:
             self._reach(self.client, timeout_ms=min(self.client.request_timeout_ms, _PROBE_MS))
-        except BaseException as error:  # raised by `Connections.cluster`
+        except BaseException as error:  # `Connections.cluster` raises it
             self.error = error
 
 
 class Connections:
-    """One connection per cluster and way to reach it; they close with the context."""
+    """One connection per cluster and set of client settings; the context closes them."""
 
     def __init__(self) -> None:
         self._clusters: list[Cluster] = []
@@ -62,15 +62,15 @@ class Connections:
             cluster.close()
 
     def expect(self, clients: Iterable[ClusterClient]) -> None:
-        """Begin to probe what will be asked for: several silent clusters take the time of one."""
+        """Start to probe clusters that will be used; several silent ones take the time of one."""
         for client in clients:
             self._probe(client)
 
     def cluster(self, client: ClusterClient) -> Cluster:
-        """A connection for ``client``; clients that differ only in their name share one.
+        """A connection for ``client``; clients that differ only in ``client_id`` share one.
 
-        Raises `MirrorError` that names each bootstrap server and what is wrong with it, after ten
-        seconds at most.
+        Raises a `MirrorError` that names each bootstrap server and what is wrong with it, within
+        ten seconds.
         """
         from sparkmirror.wire.admin.cluster import Cluster  # noqa: PLC0415
 
@@ -86,10 +86,7 @@ class Connections:
         return cluster
 
     def again(self) -> None:
-        """Probe all clusters anew when they are asked for next: one may be away, or back, by then.
-
-        Begins at once, since they will be.
-        """
+        """Probe all clusters again, from now on: their availability may have changed."""
         before, self._probes = self._probes, []
         self.expect(probe.client for probe in before)
 
@@ -101,7 +98,7 @@ class Connections:
         return self._probes[-1]
 
     def _await(self, probe: _Probe) -> None:
-        """Wait for the end of ``probe``; on a terminal a line says so, and is gone afterwards."""
+        """Wait for the end of ``probe``; on a terminal a temporary line says so."""
         began_s = time.monotonic()
         told = ""
         while probe.thread.is_alive():
@@ -124,9 +121,10 @@ class Connections:
 
 
 def _loaded(client: ClusterClient) -> Callable[..., object]:
-    """`wire.probe.reach.reach`, and with it all that it imports on its way.
+    """`wire.probe.reach.reach`, with all modules that it imports later.
 
-    On this thread: two that import modules which import each other end with a deadlock.
+    They are imported in this thread: two threads that import modules which import each other
+    deadlock.
     """
     import sparkmirror.wire.admin.cluster  # noqa: PLC0415
     from sparkmirror.wire.probe.reach import reach  # noqa: PLC0415

@@ -1,5 +1,6 @@
-"""How an error reaches the user: one paragraph on stderr and an exit code, never a stack trace
-unless ``--debug`` asks for it.
+"""Shows errors to the user: one paragraph on stderr and an exit code.
+
+A stack trace is shown only with ``--debug``.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from sparkmirror.text import printable, printable_json
 _log = logging.getLogger(__name__)
 
 EXIT_START_FAILED = 3
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 
 def as_mirror_error(error: BaseException) -> MirrorError:
-    """``error`` itself, or a ``MirrorError`` in place of one that nobody expected."""
+    """``error`` itself if it is a ``MirrorError``, else one that reports it as a defect."""
     if isinstance(error, MirrorError):
         return error
     trace = traceback.extract_tb(error.__traceback__)
@@ -45,7 +46,7 @@ def as_mirror_error(error: BaseException) -> MirrorError:
 
 
 def error_text(error: MirrorError) -> str:
-    """``where: what do`` as one paragraph, secrets masked."""
+    """``where: what do`` as one paragraph, with secrets masked."""
     return printable(mask_secrets(str(error)))
 
 
@@ -73,7 +74,10 @@ def show_error(
     json_lines: bool = False,
     stream: TextIO | None = None,
 ) -> MirrorError:
-    """Write ``error`` to ``stream`` (stderr), red if that is a terminal; returns it translated."""
+    """Write ``error`` to ``stream`` (default: stderr), in red on a terminal.
+
+    Returns it as a `MirrorError`.
+    """
     shown = as_mirror_error(error)
     out = sys.stderr if stream is None else stream
     try:
@@ -91,6 +95,6 @@ def show_error(
             out.write(f"error: {error_text(shown)}\n")
         out.flush()
     except OSError as failure:
-        # stderr itself is gone (a closed terminal): the log file is all that is left.
+        # stderr is closed, like the terminal behind it; only the log file is left.
         _log.warning("the error could not be shown: %s", failure)
     return shown

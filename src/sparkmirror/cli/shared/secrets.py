@@ -1,4 +1,4 @@
-"""Secrets of a configuration, hidden from all that is printed."""
+"""Masks the secrets of a configuration in everything that is printed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def hide_secrets(settings: MirrorSettings) -> None:
                 if is_secret(key):
                     register_secret(value)
                 if key == "sasl.jaas.config":
-                    # The entry is quoted in parts too: each secret in it counts alone.
+                    # Messages may quote parts of the entry, so each secret in it is masked alone.
                     options = parse_property(value, where=client.alias).options
                     for name, secret in options.items():
                         if is_secret(name) and name != "tokenauth":

@@ -1,8 +1,8 @@
-"""The files that a verb is given, and what of them it looks at: the options that verbs share.
+"""The options that commands share: which files to read, and which part of them to use.
 
-Verbs take MirrorMaker 2's file, or MirrorMaker 1's files by the Java tool's options or with the
-consumer file as the argument (`with_files`, `Files`, `TopicFiles`: `load_settings`); `Mm2File`
-where MirrorMaker 1 has nothing of the kind. Flows are named by ``--flow`` (`Flows`).
+Most commands take a MirrorMaker 2 file, or MirrorMaker 1's files by the Java tool's options or with
+the consumer file as the argument (`with_files`, `Files`, `TopicFiles`, `load_settings`). Commands
+that make no sense for MirrorMaker 1 take `Mm2File`. ``--flow`` names flows (`Flows`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ KeepPartitions = Annotated[
     bool,
     typer.Option(
         "--keep.partitions",
-        help="MirrorMaker 1: keep partition numbers and carry whole batches, instead of by key.",
+        help="MirrorMaker 1: keep partition numbers and copy whole batches, instead of"
+        " partitioning by key.",
     ),
 ]
 Flows = Annotated[
@@ -91,9 +92,9 @@ Flows = Annotated[
 ]
 SameFlow = Annotated[
     str | None,
-    typer.Option("--flow", metavar="A->B", help="The same.", show_default=False),
+    typer.Option("--flow", metavar="A->B", help="The same as FLOW.", show_default=False),
 ]
-"""For verbs whose argument is a flow."""
+"""For commands whose argument is a flow."""
 Clusters = Annotated[
     list[str] | None,
     typer.Option(metavar="A,B", help="Only flows into these clusters.", show_default=False),
@@ -103,8 +104,8 @@ Since = Annotated[
     str,
     typer.Option(
         metavar="TIME",
-        help="Only what happened since then: a duration before now (90s, 15m, 2h, 7d), or a"
-        " date with or without time in ISO 8601 (of this machine's zone where it names none).",
+        help="Only events since this time: a duration before now (90s, 15m, 2h, 7d), or an ISO"
+        " 8601 date with or without time (in this machine's time zone unless it names one).",
         show_default=False,
     ),
 ]
@@ -114,7 +115,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What a verb is to read: a MirrorMaker 2 file, or both of MirrorMaker 1's."""
+    """The files that a command reads: a MirrorMaker 2 file, or both of MirrorMaker 1's."""
 
     file: Annotated[
         Path | None,
@@ -131,14 +132,14 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class TopicFiles(Files):
-    """`Files`, and which topics those of MirrorMaker 1 are about."""
+    """`Files`, and the topic options of MirrorMaker 1."""
 
     include: Include = None
     blacklist: Blacklist = None
 
 
 def with_files(verb: Callable[..., None]) -> Callable[..., None]:
-    """``verb`` with the options that its first parameter, `Files` or `TopicFiles`, stands for."""
+    """``verb`` with the fields of its first parameter, `Files` or `TopicFiles`, as options."""
     first, *own = inspect.signature(verb, eval_str=True).parameters.values()
     kind = first.annotation
     hints = get_type_hints(kind, include_extras=True)
@@ -163,7 +164,7 @@ def with_files(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def settled(files: Files) -> TopicFiles:
-    """``files``, with MirrorMaker 1's consumer file where it belongs if it came as the argument.
+    """``files``; a MirrorMaker 1 consumer file given as the argument is moved to its own field.
 
     Raises ConfigError for a file that cannot be read.
     """
@@ -185,7 +186,7 @@ def settled(files: Files) -> TopicFiles:
 
 
 def one_flow(argument: str | None, option: str | None) -> str:
-    """The flow that a verb is about, by its argument or ``--flow``. Raises ConfigError."""
+    """The flow that a command's argument or ``--flow`` names. Raises ConfigError."""
     if argument is not None and option is not None and argument != option:
         raise ConfigError(
             f"two flows are named, {argument} and {option}.", where="--flow", do="Name one."
@@ -199,12 +200,12 @@ def one_flow(argument: str | None, option: str | None) -> str:
 
 
 def choose_flows(settings: MirrorSettings, wanted: Sequence[str]) -> tuple[FlowSettings, ...]:
-    """The flows named like ``A->B``, all when none is named. Raises ConfigError."""
+    """The flows that ``wanted`` names (``A->B``); all if it is empty. Raises ConfigError."""
     known = {flow.name: flow for flow in settings.flows}
     for name in wanted:
         if name not in known:
             raise ConfigError(
-                f"{name!r} is no enabled flow of this file.",
+                f"{name!r} is not an enabled flow of this file.",
                 where="FLOW",
                 do=f"Choose from: {', '.join(known)} (in quotes, because of the >).",
             )
@@ -221,10 +222,10 @@ def load_settings(
     exactly_once: bool = False,
     flows: Sequence[str] = (),
 ) -> MirrorSettings:
-    """A MirrorMaker 2 file, or MirrorMaker 1's files and options, read and checked.
+    """Read and check a MirrorMaker 2 file, or MirrorMaker 1's files and options.
 
-    ``flows``: only these (``A->B``). ``listed`` False: the verb looks at no topics, so
-    MirrorMaker 1 needs no list of them. Secrets are masked from here on. Raises `MirrorError`.
+    ``flows``: only these (``A->B``). ``listed=False``: the command reads no topics, so
+    MirrorMaker 1 needs no topic list. Secrets are masked from here on. Raises `MirrorError`.
     """
     from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
 
@@ -248,9 +249,9 @@ def load_settings(
         for option, is_given in (("--clusters", clusters), ("--exactly-once", exactly_once)):
             if is_given:
                 raise ConfigError(
-                    "this option goes with a MirrorMaker 2 file.",
+                    "this option needs a MirrorMaker 2 file.",
                     where=option,
-                    do="Leave it out, or make such a file: sparkmirror migrate-config.",
+                    do="Leave it out, or create such a file: sparkmirror migrate-config.",
                 )
         settings = _load_mm1(
             chosen, num_streams=num_streams, keep_partitions=keep_partitions, listed=listed
@@ -260,11 +261,11 @@ def load_settings(
 
 
 def _check_files(file: Path | None, given: Sequence[str]) -> None:
-    """ConfigError unless it is one MirrorMaker 2 file, or both of MirrorMaker 1's."""
+    """Raise ConfigError unless one MirrorMaker 2 file or both of MirrorMaker 1's are named."""
     needed = ("--consumer.config", "--producer.config")
     if file is not None and given:
         raise ConfigError(
-            "a MirrorMaker 2 file says everything itself; this option goes with MirrorMaker 1's.",
+            "this option is for MirrorMaker 1's files; a MirrorMaker 2 file needs none.",
             where=given[0],
             do=f"Leave out {given[0]}, or leave out {file} and name both files of MirrorMaker 1.",
         )
@@ -301,21 +302,21 @@ def _load_mm1(
 
 
 def look_up_brokers(connect: str, protocol: str) -> tuple[str, ...]:
-    """`wire.legacy.zookeeper.find_brokers`.
+    """Call `wire.legacy.zookeeper.find_brokers`.
 
-    Most files name their brokers and need no ZooKeeper client.
+    It is imported here because most files name their brokers and need no ZooKeeper client.
     """
     from sparkmirror.wire.legacy.zookeeper import find_brokers  # noqa: PLC0415
 
     try:
         return find_brokers(connect, protocol)
     except ClusterError as error:
-        error.exit_code = EXIT_START_FAILED  # as for brokers that do not answer
+        error.exit_code = EXIT_START_FAILED  # as for brokers that do not respond
         raise
 
 
 def since_ms(text: str, now_s: float | None = None) -> int:
-    """Epoch milliseconds that `Since` means; 0 when it is empty. Raises `ConfigError`."""
+    """The epoch milliseconds of a `Since` value; 0 when it is empty. Raises `ConfigError`."""
     if not text:
         return 0
     match = _DURATION.fullmatch(text.strip())
@@ -333,7 +334,7 @@ def since_ms(text: str, now_s: float | None = None) -> int:
 
 
 def split_clusters(values: Sequence[str]) -> tuple[str, ...]:
-    """``A,B`` and repeated options as one list, in order and without repeats."""
+    """Repeated options and comma-separated values as one list, in order, without duplicates."""
     names = [name.strip() for value in values for name in value.split(",")]
     if any(not name for name in names):
         raise ConfigError(
@@ -345,13 +346,13 @@ def split_clusters(values: Sequence[str]) -> tuple[str, ...]:
 
 
 def spark_conf(values: Sequence[str]) -> dict[str, str]:
-    """``k=v`` pairs; the last one of a key counts, as in spark-submit."""
+    """``k=v`` pairs as a dict; the last value of a key wins, as in spark-submit."""
     conf: dict[str, str] = {}
     for value in values:
         key, equals, text = value.partition("=")
         if not equals or not key.strip():
             raise ConfigError(
-                f"{value!r} is no key=value pair.",
+                f"{value!r} is not a key=value pair.",
                 where="--conf",
                 do="Write it like this: --conf spark.driver.memory=2g.",
             )

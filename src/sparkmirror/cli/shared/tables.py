@@ -1,7 +1,7 @@
-"""The printer of all commands: what a command found, as tables for people or as JSON for programs.
+"""Prints the result of every command, as tables for people or as JSON for programs.
 
-A command describes what it found once, as a `Report`: a JSON document, and the lines and `Table` s
-that people read in its place.
+A command describes its result once, as a `Report`: a JSON document, and the lines and tables
+(`Table`) that people read instead.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ Output = Annotated[
 class Table:
     """``rows`` below the headings of ``columns``, left-aligned, ``gap`` blanks apart.
 
-    A column is as wide as its longest cell, but not wider than ``most``: a longer cell pushes only
-    its own line. ``least``: widths that the columns have in any case. A column without a heading
-    has no ``-`` in its empty cells.
+    A column is as wide as its longest cell, up to ``most``; a longer cell shifts only its own line.
+    ``least``: minimum widths of the columns. A column without a heading leaves empty cells empty;
+    others show ``-``.
     """
 
     columns: Columns
@@ -73,10 +73,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a command found: the JSON ``document``, and what people read, in order.
+    """The result of a command: the JSON ``document``, and the ``body`` that people read, in order.
 
-    ``one_line``: the document stands on one line, in ASCII, and its names are never masked, because
-    programs join them with others.
+    ``one_line``: print the document on one line, in ASCII, and never mask names in it, because
+    programs match them with other data.
     """
 
     document: object
@@ -101,7 +101,7 @@ class Report:
 
 
 def cell(value: object) -> str:
-    """The text of a table's cell: ``-`` for None and for nothing, commas between a list's items."""
+    """The text of a table cell: ``-`` for None and empty values, commas between list items."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -112,5 +112,5 @@ def cell(value: object) -> str:
 
 
 def utc(time_ms: int) -> str:
-    """Epoch milliseconds in ISO 8601, to the second."""
+    """Epoch milliseconds as ISO 8601 in UTC, to the second."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

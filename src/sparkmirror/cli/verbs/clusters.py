@@ -1,4 +1,4 @@
-"""``sparkmirror clusters``: the clusters of a file, their brokers, and what is upstream of each."""
+"""``sparkmirror clusters``: the clusters of a file, their brokers and upstream clusters."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """One cluster. ``versions``: release per broker that tells. ``hops``: per upstream cluster,
-    how many flows its heartbeats came through. ``silent``: sources of flows into this cluster whose
-    heartbeats do not arrive.
+    """One cluster.
+
+    ``versions``: Kafka release by broker, where known. ``hops``: by upstream cluster, how many
+    flows its heartbeats passed. ``silent``: sources of flows into this cluster whose heartbeats do
+    not arrive.
     """
 
     alias: str
@@ -36,10 +38,10 @@ def clusters(
 ) -> None:
     """Show the clusters of the enabled flows: id, brokers, Kafka release, upstream clusters.
 
-    Upstream clusters and hops are those that heartbeats name: a cluster is upstream once its
-    heartbeats arrive, directly (1 hop) or through others.
+    Upstream clusters come from heartbeats: a cluster is upstream if its heartbeats arrive, directly
+    (1 hop) or through other clusters.
 
-    Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster could not be asked.
+    Exit codes: 0 shown, 2 wrong usage or file, 3 a cluster is unavailable.
     """
     with open_flows(files, listed=False) as asking:
         found, failures = ask_each(
@@ -49,7 +51,7 @@ def clusters(
 
 
 def _roles(flows: Sequence[FlowSettings]) -> list[tuple[ClusterClient, FlowSettings]]:
-    """One client per cluster, and a flow whose names it knows: one into it where there is one."""
+    """One client per cluster, with a flow for topic names: a flow into the cluster if possible."""
     roles = {flow.target.alias: (flow.target_admin, flow) for flow in reversed(flows)}
     for flow in flows:
         roles.setdefault(flow.source.alias, (flow.source_admin, flow))
@@ -65,7 +67,7 @@ def _survey(asking: Asking, client: ClusterClient, flow: FlowSettings) -> Survey
     view = cluster.describe()
     mirror = MirrorClient.of(cluster, make_policy(flow.policy, flow.source.alias))
     hops = mirror.hops()
-    # MirrorMaker 1 sends no heartbeats, so none are missed.
+    # MirrorMaker 1 emits no heartbeats, so none are missing.
     sources = (
         one.source.alias
         for one in asking.flows

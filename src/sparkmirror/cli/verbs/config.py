@@ -1,4 +1,4 @@
-"""``sparkmirror config``: what each flow of a file is set to, and where each value comes from."""
+"""``sparkmirror config``: each flow's effective settings, and where each value comes from."""
 
 from __future__ import annotations
 
@@ -23,31 +23,30 @@ def config(
     flows: Flows = None,
     clusters: Clusters = None,
     given: Annotated[
-        bool, typer.Option("--given", help="Leave out what nobody set: the defaults.")
+        bool, typer.Option("--given", help="Show only settings that are set, without defaults.")
     ] = False,
     output: Output = Format.TABLE,
     docs: Annotated[
-        bool, typer.Option("--docs", help="Print the page of all settings there are; no FILE.")
+        bool, typer.Option("--docs", help="Print the page of all settings; takes no FILE.")
     ] = False,
 ) -> None:
     """Show the effective settings of each flow, and the line of the file that each comes from.
 
-    Of a MirrorMaker 2 file, or of MirrorMaker 1's: --consumer.config and --producer.config.
+    Give a MirrorMaker 2 file, or MirrorMaker 1's: --consumer.config and --producer.config.
 
-    The file is read and checked as a run does it: what a run refuses is refused here with the same
-    words, truststores that are not there and metrics that everybody could read included, and its
-    warnings are shown. No cluster is asked. Secrets, and what config providers
-    return, are never shown.
+    The file is read and checked as a run does it, with the same errors and warnings. This includes
+    missing truststores, and metrics that anybody could read. No cluster is contacted. Secrets and
+    values from config providers are never shown.
 
-    Exit codes: 0 the file can be run, 2 wrong usage or file, 3 the brokers are to be found in a
-    ZooKeeper that does not know them.
+    Exit codes: 0 the file can be run, 2 wrong usage or file, 3 the brokers could not be found in
+    ZooKeeper.
     """
     if docs:
         from sparkmirror.config.docs import settings_page  # noqa: PLC0415
 
         if files.file is not None or files.consumer_config or files.producer_config is not None:
             raise ConfigError(
-                "the page is about all settings, not about a file.",
+                "the page lists all settings, so it takes no file.",
                 where="--docs",
                 do="Leave out FILE or --docs.",
             )
@@ -76,7 +75,7 @@ def _setup(files: Files, clusters: Sequence[str], flows: Sequence[str]) -> Setup
         setup = explain(files.file, clusters=split_clusters(clusters), flows=flows)
         hide_secrets(setup.settings)
         return setup
-    # Says what is wrong with the options, and masks what is secret.
+    # Checks the options, and masks secrets.
     settings = load_settings(files, clusters, listed=False)
     from sparkmirror.config.explain_mm1 import explain_mm1  # noqa: PLC0415
 
@@ -88,7 +87,7 @@ def _setup(files: Files, clusters: Sequence[str], flows: Sequence[str]) -> Setup
 
 
 def _check_files(settings: MirrorSettings) -> None:
-    """What a run does with the files that the settings name, before it asks a cluster.
+    """Check the files that the settings name, as a run does before it connects to a cluster.
 
     Raises `MirrorError`.
     """
@@ -129,7 +128,7 @@ _COLUMNS: Columns = {
 
 
 def _report(setup: Setup, *, given: bool) -> Report:
-    """Per flow, the settings of all its parts; then the warnings."""
+    """The settings of each flow's parts, then the warnings."""
     warnings = setup.settings.warnings
     chosen = {
         flow.flow: [one for one in flow.settings if one.place is not None or not given]

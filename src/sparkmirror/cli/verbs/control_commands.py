@@ -1,8 +1,7 @@
-"""``sparkmirror pause``, ``resume``, ``drain``: an order per flow, and its effect awaited.
+"""``sparkmirror pause``, ``resume``, ``drain``: write an order per flow and wait for its effect.
 
-Orders have a topic of their own (`control.coordination.orders_topic`). A mirror of an older version
-does not hear it: then they go where that one looks, into the control topic, which takes more
-rights.
+Orders have their own topic (`control.coordination.orders_topic`). A mirror of an older version does
+not read it. Then the order is written into the control topic, which needs more permissions.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Named = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[FLOW]...",
-        help='Flows such as "A->B"; all of the file when none is named.',
+        help='Flows such as "A->B". Default: all flows of the file.',
         show_default=False,
     ),
 ]
@@ -48,7 +47,7 @@ Wait = Annotated[
         "--wait",
         metavar="SECONDS",
         min=0,
-        help="Wait until it is done, at most so long; 0 does not wait.",
+        help="Wait at most this long until it is done; 0 does not wait.",
     ),
 ]
 
@@ -62,13 +61,13 @@ class _Order:
 def _give_orders(
     kind: CommandKind, files: Files, named: Named, option: Flows, wait_s: float
 ) -> None:
-    """Write the command for each flow and say what came of it; ends with `typer.Exit`.
+    """Write the order for each flow and print its result; ends with `typer.Exit`.
 
     Flows are named by arguments (``named``) and by ``--flow`` (``option``).
     """
     flows = [*(named or ()), *(option or ())]
     if files.consumer_config and files.file is not None and "->" in files.file.name:
-        # Where options name the files, the first argument is a flow.
+        # If options name the files, the first argument is a flow.
         flows.insert(0, str(files.file))
         files = replace(files, file=None)
     settings = load_settings(files, listed=False)
@@ -89,25 +88,25 @@ def _give_orders(
 
 
 def _give(kind: CommandKind, order: _Order, wait_s: float) -> tuple[str, bool]:
-    """(what to say, whether all is well). Raises `MirrorError`."""
+    """Give one order; returns (result to print, whether it succeeded). Raises `MirrorError`."""
     flow, target = order.flow, order.target
     topic = control_topic(flow)
     present = target.topics([topic, orders_topic(flow)])
     if topic not in present:
         raise TopicError(
-            f"there is no {topic}: this flow never ran here.",
+            f"topic {topic} does not exist: this flow never ran here.",
             where=f"cluster {target.alias}",
             do="Check the file, or start the mirror first.",
         )
     status = observe_status(target, flow, _now_ms())
     if kind is CommandKind.DRAIN and not status.state.alive:
-        return "nothing to drain: it is not running", False
+        return "nothing to drain: the flow is not running", False
     _write(kind, order, status, has_topic=orders_topic(flow) in present)
     return _await(kind, order, wait_s, status)
 
 
 def _write(kind: CommandKind, order: _Order, status: FlowStatus, *, has_topic: bool) -> None:
-    """Where the flow's mirrors hear it. Raises `MirrorError`."""
+    """Write the order into a topic that the flow's mirrors read. Raises `MirrorError`."""
     flow, target = order.flow, order.target
     denied: Denied | None = None
     if has_topic:
@@ -117,7 +116,7 @@ def _write(kind: CommandKind, order: _Order, status: FlowStatus, *, has_topic: b
         except Denied as error:
             denied = error
     if not has_topic or denied is not None or not status.orders:
-        # A right on the control topic is more than this takes, and goes on to be enough.
+        # Write permission on the control topic is more than an order needs; it still works.
         try:
             _write_as_before(kind, order, status)
         except Denied as error:
@@ -125,10 +124,10 @@ def _write(kind: CommandKind, order: _Order, status: FlowStatus, *, has_topic: b
 
 
 def _write_as_before(kind: CommandKind, order: _Order, status: FlowStatus) -> None:
-    """Into the control topic, which every version of a mirror hears. Raises `MirrorError`."""
+    """Write it into the control topic, which every version reads. Raises `MirrorError`."""
     flow = order.flow
     commands = (
-        # A pause is for every process of a MirrorMaker 1 group and outlives runs.
+        # Pause and resume are for every process of a MirrorMaker 1 group and outlive runs.
         [Command(flow.name, kind, status.run_id, _now_ms())]
         if kind.pauses
         else [Command(channel(flow, run), kind, run, _now_ms()) for run in sorted(status.runs)]
@@ -140,14 +139,14 @@ def _denied(order: _Order, status: FlowStatus, error: Denied) -> Denied:
     topic = orders_topic(order.flow)
     if status.orders:
         return Denied(
-            f"this principal sees no topic {topic} (a start of the mirror makes it), and "
+            f"this principal sees no topic {topic} (the mirror creates it when it starts), and "
             f"{error.what}",
             where=error.where,
             do=grant(order.target.client, Right("Write", "Topic", topic)),
         )
     version = f" (version {status.version})" if status.version else ""
     return Denied(
-        f"the mirror{version} does not hear {topic}, and {error.what}",
+        f"the mirror{version} does not read {topic}, and {error.what}",
         where=error.where,
         do=f"Start it with this version, and with Create and Read on that topic. {error.do}",
     )
@@ -160,13 +159,14 @@ def _await(kind: CommandKind, order: _Order, wait_s: float, before: FlowStatus) 
     while True:
         status = observe_status(order.target, order.flow, _now_ms())
         if heard and status.state.alive and not status.orders:
-            _write_as_before(kind, order, status)  # it was starting, and has reported since
+            # It was starting when the order was given; its first report says its version.
+            _write_as_before(kind, order, status)
             heard = False
         done = _done(kind, status, runs)
         if done:
             return done, True
         if time.monotonic() >= deadline_s:
-            return f"asked to {kind.value}, now {status.state.value}", wait_s == 0
+            return f"{kind.value} was ordered, state is {status.state.value}", wait_s == 0
         time.sleep(_LOOK_S)
 
 
@@ -175,18 +175,18 @@ def _done(kind: CommandKind, status: FlowStatus, runs: frozenset[str]) -> str:
         return "" if runs & set(status.runs) else f"drained{_and_then(status)}"
     state = status.state
     if not state.alive:
-        return f"{kind.value}d for the next run; nothing runs at present"
+        return f"{kind.value}d for the next run; no mirror runs now"
     if kind is CommandKind.PAUSE:
         return "paused" if state is FlowState.PAUSED else ""
     return "resumed" if state is not FlowState.PAUSED else ""
 
 
 def _and_then(status: FlowStatus) -> str:
-    """Who goes on with a flow that was drained."""
+    """Which process continues a flow that was drained."""
     if status.state.alive:
         return f"; {f'host {status.host}' if status.host else 'another process'} mirrors it now"
     hosts = ", ".join(one.host for one in status.standbys)
-    return f"; host {hosts} stands by and takes it over" if hosts else ""
+    return f"; standby on host {hosts} takes it over" if hosts else ""
 
 
 def _now_ms() -> int:
@@ -195,34 +195,34 @@ def _now_ms() -> int:
 
 @with_files
 def pause(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait = 15.0) -> None:
-    """Stop mirroring the flows of FILE for a while: nothing is fetched, positions stay.
+    """Pause the flows of FILE: nothing is fetched, positions stay.
 
-    What was fetched already is still written. A pause outlives the run: a mirror that is started
-    later stands still as well, until `sparkmirror resume`. It works from any machine that reaches
-    the target clusters.
+    Records that were fetched before are still written. A pause outlives the run: a mirror that is
+    started later stays paused until `sparkmirror resume`. The command works on any machine that
+    can connect to the target clusters.
 
-    Exit codes: 0 done, 1 not done in time, 2 wrong usage or file, 3 a cluster does not answer.
+    Exit codes: 0 done, 1 not done in time, 2 wrong usage or file, 3 a cluster does not respond.
     """
     _give_orders(CommandKind.PAUSE, files, named, flows, wait_s)
 
 
 @with_files
 def resume(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait = 15.0) -> None:
-    """Go on with paused flows of FILE, from where they stand.
+    """Resume paused flows of FILE at their positions.
 
-    Exit codes: 0 done, 1 not done in time, 2 wrong usage or file, 3 a cluster does not answer.
+    Exit codes: 0 done, 1 not done in time, 2 wrong usage or file, 3 a cluster does not respond.
     """
     _give_orders(CommandKind.RESUME, files, named, flows, wait_s)
 
 
 @with_files
 def drain(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait = 30.0) -> None:
-    """End the flows of FILE in order: what was read is written, positions are committed.
+    """Drain the flows of FILE: write all records that were read, commit positions, end.
 
-    A mirror whose flows have all been drained ends with exit code 0; others go on with the rest.
-    A drained flow is mirrored again by the next run, or by a process of the file that stands by.
+    A mirror ends with exit code 0 when all its flows are drained; otherwise it continues with the
+    rest. The next run, or a standby of the file, mirrors a drained flow again.
 
     Exit codes: 0 done, 1 not done in time or nothing ran, 2 wrong usage or file, 3 a cluster does
-    not answer.
+    not respond.
     """
     _give_orders(CommandKind.DRAIN, files, named, flows, wait_s)

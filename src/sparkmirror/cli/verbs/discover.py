@@ -1,4 +1,4 @@
-"""``sparkmirror discover ambari``: where a cluster is, as lines for MirrorMaker's files."""
+"""``sparkmirror discover ambari``: a cluster's addresses as lines for MirrorMaker's files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 class Source(StrEnum):
-    """Who is asked."""
+    """The service that knows the addresses."""
 
     AMBARI = "ambari"
 
@@ -38,7 +38,7 @@ class Format(StrEnum):
 
 def discover(
     source: Annotated[
-        Source, typer.Argument(metavar="ambari", help="Who is asked.", show_default=False)
+        Source, typer.Argument(metavar="ambari", help="Service to query.", show_default=False)
     ],
     url: Annotated[
         str,
@@ -51,7 +51,7 @@ def discover(
         typer.Option(
             metavar="REFERENCE",
             help="Where the password is: env:NAME or file:PATH, never the password itself."
-            " Default: it is asked for.",
+            " Default: prompt for it.",
             show_default=False,
         ),
     ] = None,
@@ -77,7 +77,7 @@ def discover(
             metavar="PORT",
             min=1,
             max=65_535,
-            help="Default: that of the first listener that Ambari tells, else 9092.",
+            help="Default: the port of the first listener that Ambari reports, else 9092.",
             show_default=False,
         ),
     ] = None,
@@ -87,14 +87,14 @@ def discover(
             metavar="PORT",
             min=1,
             max=65_535,
-            help="Default: that of the brokers' zookeeper.connect, else 2181.",
+            help="Default: the port in the brokers' zookeeper.connect, else 2181.",
             show_default=False,
         ),
     ] = None,
     ip: Annotated[
         bool,
         typer.Option(
-            "--ip", help="IP addresses in place of names, where those do not resolve here."
+            "--ip", help="Print IP addresses instead of names, if names do not resolve here."
         ),
     ] = False,
     output_format: Annotated[
@@ -102,11 +102,11 @@ def discover(
     ] = Format.PROPERTIES,
 ) -> None:
     """Print bootstrap.servers and zookeeper.connect of a cluster that Ambari manages, by name and
-    by IP address, and what its brokers are told to advertise.
+    by IP address, and the brokers' configured listeners.
 
-    Only reads of Ambari's REST API, with basic authentication.
+    Only reads Ambari's REST API, with basic authentication.
 
-    Exit codes: 0 printed, 1 Ambari did not answer or refused, 2 wrong usage.
+    Exit codes: 0 printed, 1 Ambari did not respond or refused, 2 wrong usage.
     """
     from sparkmirror.wire.legacy.ambari import AmbariLogin, find_cluster  # noqa: PLC0415
 
@@ -116,8 +116,8 @@ def discover(
     secret = password_from(password, f"Password of {user} at {parts.hostname}: ")
     register_secret(secret)
     if parts.scheme == "http" and parts.hostname not in _LOCAL:
-        told = "is asked without encryption; the password travels as it is"
-        say(f"warning: {parts.hostname} {told}.", error=True)
+        told = "without encryption; the password is sent in clear text"
+        say(f"warning: {parts.hostname} is queried {told}.", error=True)
     found = find_cluster(
         AmbariLogin(url, user, secret, ca_file),
         cluster,
@@ -128,7 +128,7 @@ def discover(
         say(f"warning: the broker on {host} is not started.", error=True)
     if ip and not found.broker_ips:
         raise ClusterError(
-            "Ambari does not tell the IP address of every broker.",
+            "Ambari does not report the IP address of every broker.",
             where=f"Ambari {url}, cluster {cluster}",
             do="Leave --ip out, or let this user see the cluster's hosts.",
         )
@@ -137,9 +137,9 @@ def discover(
 
 
 def password_from(reference: str | None, prompt: str) -> str:
-    """The password that ``env:NAME`` or ``file:PATH`` refers to; None asks at the terminal.
+    """The password that ``env:NAME`` or ``file:PATH`` refers to; None: prompt on the terminal.
 
-    Raises ConfigError, which never repeats what was given: it may be a password.
+    Raises ConfigError, which never contains ``reference``: it may be the password itself.
     """
     if reference is None:
         if not sys.stdin.isatty():
@@ -162,14 +162,14 @@ def password_from(reference: str | None, prompt: str) -> str:
                 do="Name a text file that this user may read.",
             ) from None
     raise ConfigError(
-        "the environment has no such variable." if kind == "env" else "this is no reference.",
+        "the environment has no such variable." if kind == "env" else "this is not a reference.",
         where="--password",
-        do="Write env:NAME or file:PATH. A password on a command line can be seen by others.",
+        do="Write env:NAME or file:PATH. Others can see a password on a command line.",
     )
 
 
 def lines(found: Found, alias: str | None, *, ip: bool = False) -> list[str]:
-    """Lines for a properties file; what is told besides is a comment. ``ip``: addresses count."""
+    """Lines for a properties file; other facts are comments. ``ip``: use IP addresses."""
     prefix = f"{alias}." if alias else ""
     told = [f"# listeners={printable(found.listeners)}"] if found.listeners else []
     if found.advertised:
@@ -181,7 +181,7 @@ def lines(found: Found, alias: str | None, *, ip: bool = False) -> list[str]:
         told.append(f"# {'by name' if ip else 'by IP address'}: {names if ip else addresses}")
     keepers, by_address = found.zookeeper_connect, found.zookeeper_connect_ips
     if keepers:
-        # MirrorMaker 2 has no such key; MirrorMaker 1's old files do.
+        # MirrorMaker 2 has no such key; old MirrorMaker 1 files do.
         counts = by_address if ip and by_address else keepers
         told.append(f"{'# ' if alias else ''}zookeeper.connect={counts}")
         if by_address:
@@ -192,7 +192,7 @@ def lines(found: Found, alias: str | None, *, ip: bool = False) -> list[str]:
 
 
 def document(found: Found, *, ip: bool = False) -> dict[str, object]:
-    """What ``--format json`` prints."""
+    """The document that ``--format json`` prints."""
     return {
         "bootstrap.servers": ",".join(found.broker_ips if ip else found.brokers),
         "zookeeper.connect": (ip and found.zookeeper_connect_ips) or found.zookeeper_connect,

@@ -1,4 +1,4 @@
-"""Permissions in words: ``kafka-acls.sh`` command lines, and a report."""
+"""Permissions as ``kafka-acls.sh`` command lines, and as a report."""
 
 from __future__ import annotations
 
@@ -24,13 +24,11 @@ _COLUMNS: Columns = {
     "OPERATION": "binding.operation",
     "WHY": "why",
 }
-_OLD_BROKERS = "Brokers before 2.8 also want --operation IdempotentWrite --cluster for who writes."
-
-# --- what is printed ----------------------------------------------------------------------------
+_OLD_BROKERS = "Brokers before 2.8 also need --operation IdempotentWrite --cluster for the writer."
 
 
 def needed_text(permissions: Sequence[Permission], command_config: str) -> Iterable[str]:
-    """The commands that grant ``permissions``, with the reason of each, cluster by cluster."""
+    """The commands that grant ``permissions``, by cluster, with the reason for each."""
     clients = {one.client.alias: one.client for one in reversed(permissions)}
     for alias in dict.fromkeys(one.client.alias for one in permissions):
         mine = [one for one in permissions if one.client.alias == alias]
@@ -47,7 +45,7 @@ def needed_text(permissions: Sequence[Permission], command_config: str) -> Itera
 
 
 def _by_reason(permissions: Sequence[Permission]) -> Iterable[tuple[str, list[AclBinding]]]:
-    """Bindings grouped by resource and principal, with all their reasons."""
+    """(reasons, bindings) for each resource and principal."""
     groups: dict[tuple[str, ...], list[Permission]] = {}
     for one in permissions:
         groups.setdefault(_resource(one.binding), []).append(one)
@@ -73,14 +71,14 @@ def kafka_acls_commands(
 
 
 def lock_text(plan: LockPlan, flow: FlowSettings, command_config: str) -> Iterable[str]:
-    """The commands of a lock, or those that have to come before it."""
+    """The commands of a lock, or the commands that must precede it."""
 
     def commands(bindings: Iterable[AclBinding], verb: str = "--add") -> list[str]:
         return kafka_acls_commands(bindings, flow.target_admin, command_config, verb)
 
     if plan.blocking:
-        yield "# These let everybody write to remote topics, and cover other topics too. Remove"
-        yield "# them first, after giving those who need it permissions of their own:"
+        yield "# These ACLs let everybody write to remote topics, and cover other topics too. First"
+        yield "# give those who need it their own permissions, then remove these:"
         yield from commands(plan.blocking, "--remove")
         return
     if not (plan.create or plan.remove):
@@ -88,15 +86,15 @@ def lock_text(plan: LockPlan, flow: FlowSettings, command_config: str) -> Iterab
     allowed = [one for one in plan.create if one.permission == "ALLOW"]
     denied = [one for one in plan.create if one.permission == "DENY"]
     for title, lines in (
-        ("what the mirror needs, and who may read", commands(allowed)),
-        ("nobody else writes", commands(denied)),
-        ("permissions to write for everybody", commands(plan.remove, "--remove")),
+        ("permissions of the mirror and of readers", commands(allowed)),
+        ("nobody else may write", commands(denied)),
+        ("remove permissions that let everybody write", commands(plan.remove, "--remove")),
     ):
         if lines:
             yield f"# {title}"
             yield from lines
     if not plan.readable:
-        yield "# Only the mirror and super users may read these topics then: see --reader."
+        yield "# Then only the mirror and super users may read these topics: see --reader."
 
 
 def report(permissions: Sequence[Permission]) -> Report:

@@ -1,4 +1,4 @@
-"""What ``sparkmirror lag`` looks at: the flows of a file, or one group of a cluster."""
+"""What ``sparkmirror lag`` reads: the flows of a file, or one group of a cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ZOOKEEPER = "localhost:2181"
 
 @dataclass(frozen=True, slots=True)
 class GroupLook:
-    """A look at any group: its name and where to look, by options; None: as a file says."""
+    """The options that name a consumer group and its cluster; None: as a file says."""
 
     name: str | None
     zookeeper: str | None
@@ -35,11 +35,11 @@ class GroupLook:
 
     @property
     def given(self) -> bool:
-        """Whether any of it is said."""
+        """Whether any of these options is given."""
         return bool(self.options() or self.command_config or self.topics)
 
     def options(self) -> dict[str, tuple[str, str]]:
-        """What the options say as properties, each with its option."""
+        """The options as client properties: key to (value, option)."""
         given = (
             ("group.id", self.name, "--group"),
             ("bootstrap.servers", self.bootstrap, "--bootstrap-server"),
@@ -51,10 +51,10 @@ class GroupLook:
 
 
 def named(file: Path | None) -> Path:
-    """``file``; ConfigError when there is none."""
+    """``file``; raises ConfigError if it is None."""
     if file is None:
         raise ConfigError(
-            "nothing says which positions to look at.",
+            "no file and no group is named.",
             where="FILE",
             do="Name a MirrorMaker 2 file or MirrorMaker 1's consumer file, or --group G with "
             "--bootstrap-server or --zkconnect.",
@@ -69,7 +69,7 @@ def flow_looks(
     include: str | None,
     connections: Connections,
 ) -> list[Look]:
-    """One function per flow that asks the clusters, by ``connections``."""
+    """One function per flow that reads its lag, through ``connections``. Raises ConfigError."""
     from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
     from sparkmirror.cli.shared.settings_options import (  # noqa: PLC0415
         choose_flows,
@@ -84,9 +84,10 @@ def flow_looks(
     if "clusters" in load_properties(path):
         if include is not None:
             raise ConfigError(
-                "a MirrorMaker 2 file says itself which topics are mirrored.",
+                "this option is for MirrorMaker 1's consumer files; a MirrorMaker 2 file names its"
+                " topics itself.",
                 where="--include",
-                do="Leave it out; it is for MirrorMaker 1's consumer files.",
+                do="Leave it out.",
             )
         settings = load_mm2(path, clusters=split_clusters(clusters))
     else:
@@ -125,7 +126,7 @@ def group_looks(
     clusters: Sequence[str],
     connections: Connections,
 ) -> list[Look]:
-    """The look at one group, by ``connections``."""
+    """The function that reads one group's lag, through ``connections``. Raises ConfigError."""
     from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
     from sparkmirror.cli.shared.settings_options import look_up_brokers  # noqa: PLC0415
     from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
@@ -137,27 +138,27 @@ def group_looks(
     ):
         if given:
             raise ConfigError(
-                "this option is about a mirror, not about a group.",
+                "this option is for a mirror, not for a group.",
                 where=option,
-                do="Leave it out; --topic chooses among the group's topics.",
+                do="Leave it out; --topic selects topics of the group.",
             )
     if path is not None and wanted.command_config is not None:
         raise ConfigError(
-            "two files say how to reach the group's cluster.",
+            "two files say how to connect to the group's cluster.",
             where=f"{path}, --command-config",
             do="Name one of them.",
         )
     file = path or wanted.command_config
     if file is not None and "clusters" in load_properties(file):
         raise ConfigError(
-            "a MirrorMaker 2 file names several clusters, and a group is of one.",
+            "a MirrorMaker 2 file names several clusters, but a group belongs to one.",
             where=str(file),
-            do="Name the group's: --group G --bootstrap-server HOST:PORT. For the mirror's own "
-            "positions leave out all but the file.",
+            do="Name its cluster: --group G --bootstrap-server HOST:PORT. For the mirror's own "
+            "positions, give only the file.",
         )
     if file is None and wanted.bootstrap is None and wanted.zookeeper is None:
         print(
-            f"warning: nothing says where the group is; asking ZooKeeper at {_ZOOKEEPER}, "
+            f"warning: the group's cluster is not named; using ZooKeeper at {_ZOOKEEPER}, "
             "ConsumerOffsetChecker's default. Name the cluster with --bootstrap-server HOST:PORT, "
             "or --zkconnect HOST:PORT for an old one.",
             file=sys.stderr,
@@ -166,7 +167,7 @@ def group_looks(
     settings = load_mm1_consumer(file, find_brokers=look_up_brokers, options=wanted.options())
     hide_secrets(settings)
     (flow,) = settings.flows
-    if wanted.zookeeper is not None:  # where brokers are named too, it is asked for offsets alone
+    if wanted.zookeeper is not None:  # if brokers are named too, it only provides offsets
         flow = replace(flow, zookeeper=wanted.zookeeper)
     connections.expect([flow.source])
     return [partial(_check, connections, flow, wanted.topics)]

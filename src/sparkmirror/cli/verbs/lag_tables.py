@@ -1,4 +1,4 @@
-"""The lag of flows and groups in tables, also as Kafka's own tools print it, old and new."""
+"""Tables of the lag of flows and groups, including those of Kafka's own tools, old and new."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkmirror.cli.shared.tables import UNLIMITED, Columns, Table
 if TYPE_CHECKING:
     from sparkmirror.control.positions.lag import LagView, PartitionLag
 
-# In all of them a row is the name of the group with one of its partitions.
+# A row of all these tables: the group's name, and one of its partitions.
 _Row = tuple[str, "PartitionLag"]
 
 _FLOW: Columns = {
@@ -50,7 +50,7 @@ _GROUPS_WIDTHS = (15, 15, 10, 15, 15, 15, 15, 15, 0)
 
 
 def flow_tables(views: Sequence[LagView]) -> list[str | Table]:
-    """Our own: ``kafka-consumer-groups``'s columns, then age and bytes; a table per view."""
+    """Our own tables, one per view: ``kafka-consumer-groups``'s columns, then age and bytes."""
     body: list[str | Table] = []
     for view in views:
         flow = f"{view.flow}: " if view.flow else ""
@@ -63,20 +63,20 @@ def flow_tables(views: Sequence[LagView]) -> list[str | Table]:
 
 
 def classic_table(views: Sequence[LagView]) -> list[str | Table]:
-    """ConsumerOffsetChecker's table, whose widths are fixed.
+    """ConsumerOffsetChecker's table, which has fixed widths.
 
-    ``-1``: no offset; ``none``: no owner; ``unknown``: anything else that is not known.
+    ``-1``: no offset; ``none``: no owner; ``unknown``: another value is unknown.
     """
     return [Table(_CLASSIC, _rows(views), gap=1, least=_CLASSIC_WIDTHS, most=0)]
 
 
 def groups_table(views: Sequence[LagView]) -> list[str | Table]:
-    """kafka-consumer-groups's table: ``-`` for what is not known."""
+    """kafka-consumer-groups's table; ``-`` means unknown."""
     return [Table(_GROUPS, _rows(views), gap=1, least=_GROUPS_WIDTHS, most=UNLIMITED)]
 
 
 def broker_lines(views: Sequence[LagView]) -> list[str]:
-    """What ``--broker-info`` adds: the brokers of the groups' clusters."""
+    """The lines that ``--broker-info`` adds: the brokers of the groups' clusters."""
     brokers = {broker.node: broker for view in views for broker in view.brokers}
     return ["BROKER INFO", *(f"{node} -> {one.host}:{one.port}" for node, one in brokers.items())]
 
@@ -86,5 +86,5 @@ def _rows(views: Sequence[LagView]) -> list[_Row]:
 
 
 def _lag(row: PartitionLag) -> int | None:
-    """As Kafka's tools count: negative where the log was made anew."""
+    """The lag as Kafka's tools compute it: negative if the topic was recreated."""
     return None if row.position is None or row.end is None else row.end - row.position

@@ -1,4 +1,4 @@
-"""``sparkmirror status``: what runs, where it stands, what stands still; from any machine."""
+"""``sparkmirror status``: state, slots, lag and halted partitions of each flow."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class _Row:
 
     @property
     def slots(self) -> tuple[SlotProgress, ...]:
-        """Those that run now."""
+        """The slots that run now."""
         return self.flow.slots if self.flow.state.alive else ()
 
     def age_s(self, time_ms: int) -> float:
-        """How long before the look that was."""
+        """Age of ``time_ms`` when the status was read."""
         return max(0.0, (self.looked_ms - time_ms) / 1_000)
 
 
-# Columns of the flows, then of (row, standby) and of (row, slot).
+# Columns of flows (a row), of standbys (row, standby) and of slots (row, slot).
 _FLOW: Columns = {
     "FLOW": "flow.flow",
     "STATE": "flow.told",
@@ -86,13 +86,13 @@ def status(
     clusters: Clusters = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show the flows of FILE: state, slots, lag, partitions that stand still, last report.
+    """Show the flows of FILE: state, slots, lag, halted partitions, last report.
 
-    It reads the control topic on the target clusters and, for the lag, the source's end offsets;
-    nothing is changed. The mirror may run on any machine.
+    It reads the control topic on the target clusters and, for the lag, the source's end offsets.
+    Nothing is changed. The mirror may run on any machine.
 
-    Exit codes: 0 every flow is served and nothing stands still, 1 otherwise, 2 wrong usage or file,
-    3 a cluster does not answer.
+    Exit codes: 0 every flow runs and no partition is halted, 1 otherwise, 2 wrong usage or file,
+    3 a cluster does not respond.
     """
     settings = load_settings(files, clusters or (), listed=False, flows=flows or ())
     with Connections() as connections:
@@ -108,7 +108,7 @@ def status(
 
 
 def _look(connections: Connections, flow: FlowSettings) -> _Row:
-    """What the target says; the lag only if the source answers, too. Raises `MirrorError`."""
+    """The flow's status from the target; lag only if the source responds. Raises `MirrorError`."""
     from sparkmirror.control.coordination.status import observe_status  # noqa: PLC0415
     from sparkmirror.control.positions.lag import observe_flow, observe_group  # noqa: PLC0415
 
@@ -202,8 +202,8 @@ def _report(rows: Sequence[_Row]) -> Report:
             body += ["", Table(columns, found)]
     for row in rows:
         for tp, halt in row.flow.halts.items():
-            again = " (tried again)" if halt.retriable else ""
-            body += ["", f"{row.flow.flow} {tp} stands still: {halt.code}: {halt.reason}{again}"]
+            again = " (retrying)" if halt.retriable else ""
+            body += ["", f"{row.flow.flow} {tp} is halted: {halt.code}: {halt.reason}{again}"]
     return Report({"flows": [_document(row) for row in rows]}, body)
 
 

@@ -1,1 +1,1 @@
-"""Settings of one client: where it connects, how it logs in, what it fetches and produces."""
+"""Settings of one client: addresses, login, fetching and producing."""

@@ -1,4 +1,4 @@
-"""The signed assertion that OAUTHBEARER's JWT bearer grant shows for a token (RFC 7523)."""
+"""The signed assertion that OAUTHBEARER's JWT bearer grant exchanges for a token (RFC 7523)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["PREFIX", "RETRIEVER", "Assertion", "assertion_of"]
 
 PREFIX = "sasl.oauthbearer.assertion."
 RETRIEVER = "JwtBearerJwtRetriever"
-"""Java's class that asks for tokens with an assertion, without its package."""
+"""Java's class that requests tokens with an assertion, without its package."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
     """Where the assertion comes from.
 
-    ``file``: one that is ready. Else it is made of the JSON in ``template`` (objects ``header`` and
-    ``payload``), of ``claims`` and of the time, and signed with the PEM key in ``key_file``.
-    ``expires_s``: its life, ``before_s``: how long before now it begins to count; ``numbered``:
-    with an id of its own.
+    ``file``: a file with a finished assertion. Otherwise it is built from the JSON in ``template``
+    (objects ``header`` and ``payload``), from ``claims`` and the current time, and signed with the
+    PEM key in ``key_file``. ``expires_s``: seconds until it expires; ``before_s``: seconds before
+    now from which it is valid; ``numbered``: with a ``jti`` claim.
     """
 
     file: str = ""
@@ -36,7 +36,7 @@ class Assertion:
 
 
 def assertion_of(properties: Mapping[str, str], *, where: str) -> Assertion:
-    """What ``sasl.oauthbearer.assertion.*`` say. Raises ConfigError when that is not enough."""
+    """The settings ``sasl.oauthbearer.assertion.*``. Raises ConfigError if they are incomplete."""
 
     def text(name: str) -> str:
         return properties.get(PREFIX + name, "").strip()
@@ -55,9 +55,10 @@ def assertion_of(properties: Mapping[str, str], *, where: str) -> Assertion:
     )  # fmt: skip
     if not (found.file or found.key_file):
         raise ConfigError(
-            f"{RETRIEVER} has no assertion to show and no key to sign one with.",
+            f"{RETRIEVER} has neither an assertion nor a key to sign one.",
             where=where,
             do=f"Set {PREFIX}private.key.file to a PEM key, with {PREFIX}claim.iss, claim.sub and "
-            f"claim.aud as the identity provider wants them, or {PREFIX}file to a ready assertion.",
+            f"claim.aud as the identity provider requires them, or {PREFIX}file to a finished "
+            "assertion.",
         )
     return found

@@ -1,8 +1,8 @@
 """JAAS login entries: the value of ``sasl.jaas.config``, and JAAS files.
 
-Two parsers read nearly the same syntax in Java: Kafka's own ``JaasConfig`` (one property, one
-module) and the JVM's ``ConfigFile`` (a file of named entries). Both are followed here, down to the
-tokenizer under them. Errors name neither values nor text of the entry: it holds passwords.
+Java has two parsers for nearly the same syntax: Kafka's ``JaasConfig`` (one property, one module)
+and the JVM's ``ConfigFile`` (a file of named entries). This module behaves as both do, including
+their tokenizer. Errors contain no values and no text of the entry, because it contains passwords.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FLAGS = frozenset({"required", "requisite", "sufficient", "optional"})
 _PROPERTY_LETTERS = "-_$"
 _FILE_LETTERS = "-_$*"
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
-# Options that Java's login modules know, in lower case. Only these are shown in errors.
+# Options that Java's login modules know, in lower case. Errors show only these names.
 _KNOWN = frozenset(
     {"username", "password", "tokenauth", "servicename", "clientid", "clientsecret", "scope",
      "usekeytab", "keytab", "principal", "useticketcache", "ticketcache", "storekey",
@@ -52,7 +52,7 @@ _EXAMPLE = 'MODULE required KEY="VALUE" ... ;'
 
 @dataclass(frozen=True, slots=True)
 class LoginModule:
-    """One login module: its class, its control flag in lower case, its options (may be secret)."""
+    """One login module: its class, control flag in lower case, and options (may be secret)."""
 
     name: str
     flag: str
@@ -65,7 +65,7 @@ class LoginModule:
 
 
 class _Reader:
-    """A list of tokens, read one by one; its errors carry ``where`` and the line."""
+    """Reads a list of tokens one by one; its errors contain ``where`` and the line."""
 
     def __init__(self, found: Sequence[Token], where: str, last_line: int) -> None:
         self._found = found
@@ -89,8 +89,8 @@ class _Reader:
     def text(self, what: str, *, kinds: str) -> str:
         token = self.take()
         if token.kind != "word" and (not token.kind or token.kind not in kinds):
-            found = {"": "the text ends", "number": "a bare number stands"}.get(
-                token.kind, f"'{token.kind}' stands"
+            found = {"": "the text ends", "number": "there is a bare number"}.get(
+                token.kind, f"there is '{token.kind}'"
             )
             raise self.error(f"{found} where {what} is expected", token)
         return token.text
@@ -121,7 +121,7 @@ def parse_property(text: str, *, where: str) -> LoginModule:
         modules.append(_property_module(reader))
     if len(modules) != 1:
         raise ConfigError(
-            f"sasl.jaas.config holds {len(modules)} login modules, it must hold exactly one.",
+            f"sasl.jaas.config contains {len(modules)} login modules; it must contain exactly one.",
             where=where,
             do=f"Write it as {_EXAMPLE}",
         )
@@ -141,7 +141,7 @@ def _property_module(reader: _Reader) -> LoginModule:
 
 
 def _named(key: str) -> str:
-    """``key`` if Java knows it: a forgotten quote may have made a piece of a secret an option."""
+    """``key`` if Java knows it, else ``here``: a missing quote may turn a secret into an option."""
     if key.lower() in _KNOWN:
         return key
     beginning = _KNOWN_BEGINNING.match(key)
@@ -149,20 +149,20 @@ def _named(key: str) -> str:
 
 
 def named_options(keys: Collection[str]) -> str:
-    """``keys`` for an error: those that Java knows by name, the number of the others."""
+    """``keys`` for an error: the names that Java knows, and the number of the others."""
     named = list(dict.fromkeys(name for name in map(_named, sorted(keys)) if name != "here"))
     hidden = sum(_named(key) == "here" for key in keys)
     if not hidden:
         return f"{', '.join(named)}."
     count = f"{hidden} that {'is' if hidden == 1 else 'are'} not named here"
     told = f"{', '.join(named)} and {count}" if named else count
-    return f"{told}, since it may be a part of a password."
+    return f"{told}, because it may be part of a password."
 
 
 def _flag(reader: _Reader, flag: str) -> str:
     if flag.lower() not in _FLAGS:
         raise reader.error(
-            "the word after the login module is no control flag "
+            "the word after the login module is not a control flag "
             "(required, requisite, sufficient, optional)"
         )
     return flag.lower()
@@ -186,7 +186,7 @@ def parse_file(
         reader.take()
         reader.expect(";", "the closing brace")
         if name in entries:
-            raise reader.error(f"the entry {_entry_name(name)} stands there twice")
+            raise reader.error(f"the entry {_entry_name(name)} is defined twice")
         entries[name] = tuple(modules)
     return entries
 
@@ -237,7 +237,10 @@ def _quote(text: str) -> str:
 
 
 def java_system_properties(environment: Mapping[str, str]) -> dict[str, str]:
-    """What ``-Dname=value`` in KAFKA_OPTS sets (which Kafka's scripts hand to Java)."""
+    """Properties set by ``-Dname=value`` in KAFKA_OPTS, which Kafka's scripts pass to Java.
+
+    Raises ConfigError if KAFKA_OPTS has an open quote.
+    """
     home = environment.get("HOME", "")
     found = {"user.home": home} if home else {}
     try:
@@ -258,8 +261,8 @@ def java_system_properties(environment: Mapping[str, str]) -> dict[str, str]:
 def read_file_entry(system: Mapping[str, str], *, where: str) -> LoginModule | None:
     """The entry for clients in the JAAS file that ``java.security.auth.login.config`` names.
 
-    ``None`` when the property is not set. Raises ConfigError when the file cannot be read or has
-    no usable entry ``KafkaClient``; ``where`` is what wants to log in.
+    ``None`` if the property is not set. Raises ConfigError if the file cannot be read or has no
+    usable entry ``KafkaClient``; ``where`` is the place that errors name.
     """
     location = system.get("java.security.auth.login.config", "").removeprefix("=")
     if not location:
@@ -280,7 +283,7 @@ def read_file_entry(system: Mapping[str, str], *, where: str) -> LoginModule | N
         listed = ", ".join(entries) or "none"
         what = f"{len(modules)} login modules" if modules else f"no entry (entries: {listed})"
         raise ConfigError(
-            f"the JAAS file {path} has {what} for {CLIENT_ENTRY}, it must have exactly one.",
+            f"the JAAS file {path} has {what} for {CLIENT_ENTRY}; it must have exactly one.",
             where=where,
             do=f"Write {CLIENT_ENTRY} {{ {_EXAMPLE} }};",
         )

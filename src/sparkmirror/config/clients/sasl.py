@@ -1,4 +1,4 @@
-"""SASL settings of one client: what the ``sasl.*`` properties and the JAAS entry say together."""
+"""SASL settings of one client, from the ``sasl.*`` properties and the JAAS entry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 MECHANISMS = ("GSSAPI", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM")
-# Callback handlers whose work is done here; any other is code that cannot run.
+# Callback handlers that are built in; others are Java code, which cannot run here.
 _LOGIN_HANDLERS = {
     "OAuthBearerLoginCallbackHandler": ("OAUTHBEARER",),
     "OAuthBearerUnsecuredLoginCallbackHandler": ("OAUTHBEARER",),
@@ -35,10 +35,10 @@ _CREDENTIALS = "sasl.oauthbearer.client.credentials."
 
 @dataclass(frozen=True, slots=True)
 class KerberosLogin:
-    """Who logs in to Kerberos and with what.
+    """A Kerberos login.
 
-    ``keytab`` and ``ticket_cache`` are paths; without a keytab the ticket cache is used, the
-    user's own when ``ticket_cache`` is empty.
+    ``keytab`` and ``ticket_cache`` are paths. Without a keytab the ticket cache is used; if that is
+    empty, the user's own.
     """
 
     service: str
@@ -51,10 +51,10 @@ class KerberosLogin:
 class OAuthLogin:
     """Where OAUTHBEARER tokens come from.
 
-    ``url`` empty: unsecured tokens made of ``claims`` (JSON values) that live ``lifetime_s``.
-    ``url`` with ``file:``: a file that holds the token. ``assertion``: what is shown for a token
-    instead of a client's credentials. ``tls``: ``ssl.*`` options of the JAAS
-    entry, for the token endpoint alone.
+    ``url`` empty: unsecured tokens with ``claims`` (JSON values) and a lifetime of ``lifetime_s``.
+    ``url`` with ``file:``: a file that contains the token. ``assertion``: sent to the token
+    endpoint instead of client credentials. ``tls``: ``ssl.*`` options of the JAAS entry, for the
+    token endpoint only.
     """
 
     url: str = ""
@@ -79,7 +79,7 @@ class OAuthLogin:
 
 @dataclass(frozen=True, slots=True)
 class SaslSettings:
-    """How a client logs in; which fields count depends on ``mechanism``."""
+    """How a client logs in; ``mechanism`` determines which fields are used."""
 
     mechanism: str
     username: str = ""
@@ -95,21 +95,21 @@ def sasl_settings(
 ) -> SaslSettings:
     """``sasl.*`` in ``properties`` as settings; absent keys have Java's defaults.
 
-    ``where`` and ``jaas_where`` say in errors which cluster or line is meant. Raises ConfigError.
+    ``where`` and ``jaas_where``: the cluster or line that errors name. Raises ConfigError.
     """
     mechanism = properties.get("sasl.mechanism", "GSSAPI").strip()
     if mechanism not in MECHANISMS:
         raise ConfigError(
             f"sasl.mechanism={mechanism} is not supported.",
             where=where,
-            do=f"Choose from: {', '.join(MECHANISMS)} (spelled exactly so).",
+            do=f"Choose from: {', '.join(MECHANISMS)} (with exactly this spelling).",
         )
     _check_handlers(properties, mechanism, where)
     text = properties.get("sasl.jaas.config", "").strip()
     if not text:
         raise ConfigError(
-            f"security.protocol={properties.get('security.protocol', 'SASL')} takes a login "
-            f"(sasl.mechanism={mechanism}), and none is given.",
+            f"security.protocol={properties.get('security.protocol', 'SASL')} needs a login "
+            f"(sasl.mechanism={mechanism}), but none is given.",
             where=where,
             do="Set sasl.jaas.config, or name a JAAS file with an entry KafkaClient: "
             "KAFKA_OPTS=-Djava.security.auth.login.config=FILE.",
@@ -118,8 +118,8 @@ def sasl_settings(
     wanted, build = _BUILDERS[mechanism]
     if module.short_name != wanted:
         raise ConfigError(
-            f"sasl.mechanism={mechanism} goes with the login module {wanted}, "
-            f"the JAAS entry names {module.short_name}.",
+            f"sasl.mechanism={mechanism} needs the login module {wanted}, "
+            f"but the JAAS entry names {module.short_name}.",
             where=jaas_where or where,
             do=f"Set sasl.mechanism to what the cluster uses, or write {wanted} in the JAAS entry.",
         )
@@ -154,7 +154,7 @@ def _option(module: LoginModule, name: str, where: str) -> str:
 
 
 def _only(module: LoginModule, known: frozenset[str], where: str) -> None:
-    """Refuse options that nobody here knows: in Java they may select other code."""
+    """Raise ConfigError for unknown options: in Java they may select other code."""
     unknown = set(module.options) - known
     if unknown:
         raise ConfigError(
@@ -169,7 +169,7 @@ def _password_login(
     mechanism: str, module: LoginModule, _: Mapping[str, str], where: str
 ) -> SaslSettings:
     scram = mechanism != "PLAIN"
-    # A broker's own file may name its users (user_NAME) in the entry that its clients read too.
+    # A broker's file may list its users (user_NAME) in the entry that clients also read.
     users = {name for name in module.options if name.startswith("user_")}
     known = {"username", "password", "serviceName", *users} | ({"tokenauth"} if scram else set())
     _only(module, frozenset(known), where)
@@ -186,8 +186,8 @@ def _password_login(
 _KRB5_OPTIONS = frozenset(
     {"useKeyTab", "keyTab", "principal", "serviceName", "useTicketCache", "ticketCache"}
 )
-# What Java's module takes besides, and what cannot matter here: there is no prompt, no Subject to
-# store keys in, and libkrb5 logs by KRB5_TRACE.
+# Other options of Java's module, which have no effect here: there is no prompt and no Subject to
+# store keys in, and libkrb5 logs through KRB5_TRACE.
 _KRB5_WITHOUT_EFFECT = frozenset(
     {"storeKey", "doNotPrompt", "debug", "refreshKrb5Config", "isInitiator", "renewTGT",
      "clearPass", "storePass", "tryFirstPass", "useFirstPass"}
@@ -220,7 +220,7 @@ def _kerberos(
     if not use_keytab and not use_cache:
         raise ConfigError(
             "the JAAS entry of Krb5LoginModule has neither useKeyTab=true nor "
-            "useTicketCache=true, and nobody can be asked for a password.",
+            "useTicketCache=true, and there is no prompt for a password.",
             where=where,
             do='Add useKeyTab=true keyTab="FILE" principal="NAME@REALM".',
         )
@@ -276,7 +276,7 @@ def _token_endpoint(module: LoginModule, properties: Mapping[str, str], where: s
     url = properties.get("sasl.oauthbearer.token.endpoint.url", "").strip()
     if not re.match(r"(https?://|file:)", url):
         raise ConfigError(
-            "sasl.oauthbearer.token.endpoint.url is missing or no http(s): or file: URL.",
+            "sasl.oauthbearer.token.endpoint.url is missing or not an http(s): or file: URL.",
             where=where,
             do="Set it to the token endpoint of the identity provider.",
         )
@@ -289,7 +289,8 @@ def _token_endpoint(module: LoginModule, properties: Mapping[str, str], where: s
     assertion = assertion_of(properties, where=where) if retriever == RETRIEVER else None
     if assertion is not None and not url.startswith("http"):
         raise ConfigError(
-            f"{RETRIEVER} needs a token endpoint, and sasl.oauthbearer.token.endpoint.url is none.",
+            f"{RETRIEVER} needs a token endpoint, but sasl.oauthbearer.token.endpoint.url is not "
+            "one.",
             where=where,
             do="Set it to the http(s) address of the identity provider's token endpoint.",
         )
@@ -348,7 +349,7 @@ def _unsecured(module: LoginModule, where: str) -> OAuthLogin:
         lifetime_s = int(options.get(f"{prefix}LifetimeSeconds", "3600"))
     except ValueError as error:
         raise ConfigError(
-            f"an option {prefix}NumberClaim_... or {prefix}LifetimeSeconds is no number.",
+            f"an option {prefix}NumberClaim_... or {prefix}LifetimeSeconds is not a number.",
             where=where,
             do="Write digits.",
         ) from error
@@ -402,7 +403,7 @@ _NAMED_LOGINS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 def principal_of(client: ClusterClient) -> str | None:
-    """``User:NAME``; None where the broker decides: certificates, tickets and tokens.
+    """``User:NAME``; None for certificates, tickets and tokens, where the broker decides.
 
     Raises ConfigError for a login that cannot work.
     """

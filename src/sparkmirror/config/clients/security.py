@@ -1,4 +1,4 @@
-"""Security of one client: which properties count, and which of a file's keys have no effect."""
+"""Security of one client: the properties that apply, and keys of a file that have no effect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 KRB5_CONF = "java.security.krb5.conf"
 """Property with the path of the Kerberos configuration, named as Java's system property."""
-# Java's switch, a JVM property; its others (enableCRLDP, OCSP) say only where answers come from.
+# Java's JVM property that enables the check; others (enableCRLDP, OCSP) only choose its sources.
 _CHECK_REVOCATION = "com.sun.net.ssl.checkRevocation"
 _HOST_CHECK = "ssl.endpoint.identification.algorithm"
 _OLD_SPELLINGS = {"PLAINTEXTSASL": "SASL_PLAINTEXT"}
@@ -45,7 +45,7 @@ _MECHANISM_KEYS = (
 
 
 def protocol_of(text: str) -> str:
-    """``security.protocol`` in capitals; the spelling of old distributions becomes today's."""
+    """``security.protocol`` in upper case; the spelling of old distributions is replaced."""
     return _OLD_SPELLINGS.get(text.strip().upper(), text.strip().upper())
 
 
@@ -68,10 +68,10 @@ def secured(
     conf: Mapping[str, Entry],
     environment: Mapping[str, str] | None = None,
 ) -> ClientProperties:
-    """``properties`` as the client gets them: checked, with the JAAS file's entry filled in.
+    """``properties`` for the client: checked, and with the JAAS file's entry added.
 
-    What ``protocol`` has no use for is left out. ``conf``: where in the file ``path`` each of them
-    stands. Raises ConfigError for settings that cannot work.
+    Keys without effect under ``protocol`` are left out. ``conf``: the keys' entries in the file
+    ``path``, for errors. Raises ConfigError for settings that cannot work.
     """
     kept = {key: value for key, value in properties.items() if _counts(key, protocol)}
     try:
@@ -91,19 +91,19 @@ def secured(
 
 
 def _check_revocation(tls: TlsSettings, alias: str, system: Mapping[str, str]) -> None:
-    """ConfigError when Java was told to refuse revoked certificates and nothing here would."""
+    """Raise ConfigError if Java's revocation check is enabled but no revocation list is set."""
     if system.get(_CHECK_REVOCATION, "").lower() == "true" and not tls.crl:
         raise ConfigError(
-            f"{_CHECK_REVOCATION}=true asks for checks whether certificates are revoked; here they "
-            "need the lists in a file.",
+            f"{_CHECK_REVOCATION}=true requires revocation checks of certificates; here they need "
+            "a file with revocation lists.",
             where="KAFKA_OPTS",
             do=f"Set {alias}.ssl.crl.location (in MirrorMaker 1's files: ssl.crl.location) to a "
-            "file with the authority's revocation lists, or take the property out of KAFKA_OPTS.",
+            "file with the authority's revocation lists, or remove the property from KAFKA_OPTS.",
         )
 
 
 def _fill_login(kept: dict[str, str], system: Mapping[str, str], where: str) -> None:
-    """Add what Java would find by itself: the JAAS file's entry, the Kerberos configuration."""
+    """Add what Java finds without properties: the JAAS file's entry, the Kerberos configuration."""
     if not kept.get("sasl.jaas.config", "").strip():
         module = read_file_entry(system, where=where)
         if module is not None:
@@ -118,7 +118,7 @@ def _place(conf: Mapping[str, Entry], key: str, path: str) -> str:
 
 
 def _placed(error: ConfigError, alias: str, conf: Mapping[str, Entry], path: str) -> ConfigError:
-    """``error`` with the cluster, and the line of the first key that it names."""
+    """``error`` with the cluster, and with the line of the first key that it names."""
     where = error.where
     if where == path:
         named = [key for key in _KEY.findall(error.what) if key in conf]
@@ -133,7 +133,7 @@ def _counts(key: str, protocol: str) -> bool:
 
 
 def unsafe(flows: Iterable[FlowSettings], path: str) -> list[str]:
-    """One line for each setting that works but leaves a connection open to others."""
+    """One line for each setting that works but makes a connection insecure."""
     told: dict[str, None] = {}
     for flow in flows:
         for client in (flow.source, flow.source_admin, flow.target, flow.target_admin):
@@ -146,8 +146,8 @@ def _unsafe(client: ClusterClient) -> Iterator[str]:
     properties = client.properties
     if uses_tls(client.security_protocol) and not _checks_host(properties):
         yield (
-            f"{_HOST_CHECK} is empty, so whoever has a certificate of a trusted authority can "
-            f"pass for its brokers; give these certificates with their names and write "
+            f"{_HOST_CHECK} is empty, so anybody with a certificate of a trusted authority can "
+            f"impersonate its brokers; give the brokers certificates with their host names and set "
             f"{_HOST_CHECK}=https."
         )
     if not uses_sasl(client.security_protocol):
@@ -159,13 +159,13 @@ def _unsafe(client: ClusterClient) -> Iterator[str]:
         return
     if oauth.url.startswith("http:") and not _is_local(urlsplit(oauth.url).hostname or ""):
         yield (
-            "sasl.oauthbearer.token.endpoint.url has no TLS, so the client secret and the tokens "
-            "can be read on the way; write an https: address."
+            "sasl.oauthbearer.token.endpoint.url does not use TLS, so others on the network can "
+            "read the client secret and the tokens; use an https: address."
         )
     if oauth.url.startswith("https:") and not _checks_host(oauth.tls):
         yield (
-            f"{_HOST_CHECK} is empty in the JAAS entry, so whoever has a certificate of a trusted "
-            "authority can pass for the token endpoint and gets the client secret; take it out."
+            f"{_HOST_CHECK} is empty in the JAAS entry, so anybody with a certificate of a trusted "
+            "authority can impersonate the token endpoint and get the client secret; remove it."
         )
 
 

@@ -1,7 +1,7 @@
-"""Words, numbers and punctuation as ``java.io.StreamTokenizer`` cuts them.
+"""Splits text into words, numbers and punctuation as ``java.io.StreamTokenizer`` does.
 
-Java reads JAAS entries with it, and its habits show: a ``/`` outside quotes starts a comment to the
-end of the line, a word of digits is a number and not text, an open quote ends with its line.
+Java reads JAAS entries with it, so its rules apply: a ``/`` outside quotes starts a comment until
+the end of the line, a word of digits is a number and not text, an open quote ends with its line.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ _QUOTES = "\"'"
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """``kind``: ``word``, ``number``, a quote character for quoted text, else the character.
+    """One token.
 
-    ``text`` is empty for numbers and punctuation: Java has no text for them either.
+    ``kind``: ``word``, ``number``, the quote character of quoted text, or another character itself.
+    ``text`` is empty for numbers and punctuation, as in Java.
     """
 
     kind: str
@@ -27,7 +28,7 @@ class Token:
 
 
 def tokens(source: str, word_characters: str) -> Iterator[Token]:
-    """All tokens of ``source``. ``word_characters``: what counts as a letter besides letters."""
+    """All tokens of ``source``. ``word_characters``: characters that are letters, too."""
     at, line = 0, 1
     while at < len(source):
         character = source[at]
@@ -71,7 +72,7 @@ def _comment_end(source: str, at: int) -> int:
 
 
 def _number_end(source: str, at: int) -> int:
-    """Where a number that starts at ``at`` ends; ``at`` when there is none."""
+    """The end of a number that starts at ``at``; ``at`` if no number starts there."""
     if source[at] not in _DIGITS:
         return at
     begin = at
@@ -88,7 +89,7 @@ def _number_end(source: str, at: int) -> int:
 
 
 def _quoted(source: str, at: int) -> tuple[str, int]:
-    """The text between quotes and where the rest begins; a line's end closes it too."""
+    """The quoted text, and the index after it; the end of the line also ends a quote."""
     quote = source[at]
     at += 1
     out: list[str] = []
@@ -107,7 +108,7 @@ def _escape(source: str, at: int) -> tuple[str, int]:
     character = source[at]
     if not "0" <= character <= "7":
         return _ESCAPES.get(character, character), at + 1
-    # Up to three octal digits, and only two when the first is above 3.
+    # Up to three octal digits, but only two if the first one is above 3.
     limit = at + (3 if character <= "3" else 2)
     end = at
     while end < min(limit, len(source)) and "0" <= source[end] <= "7":

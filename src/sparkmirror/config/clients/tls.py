@@ -1,4 +1,4 @@
-"""TLS settings of one client: what the ``ssl.*`` properties say, checked as Java checks them."""
+"""TLS settings of one client, from its ``ssl.*`` properties; checked as in Java."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CIPHERS = {
 class Store:
     """A truststore or keystore: a file, or PEM text in the property itself.
 
-    ``location`` is empty for text. ``certificates`` and ``key`` are PEM text.
+    ``location`` is empty for PEM text. ``certificates`` and ``key`` are PEM text.
     """
 
     kind: str
@@ -53,13 +53,13 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """How a TLS connection is made.
+    """Settings of a TLS connection.
 
     ``truststore`` None: the machine's certificates. ``keystore`` None: no client certificate.
-    ``versions``: of TLSv1.2 and TLSv1.3, at least one. ``ciphers``: for OpenSSL, TLS 1.2 only,
-    empty = OpenSSL's own. ``suites``: every name that may be negotiated, empty = any.
-    ``crl``: path of the file with revocation lists, empty = none are consulted. ``level``:
-    OpenSSL's security level, 1 or 2.
+    ``versions``: TLSv1.2, TLSv1.3 or both. ``ciphers``: OpenSSL's cipher list, for TLS 1.2 only;
+    empty: OpenSSL's default. ``suites``: all names that may be negotiated; empty: any. ``crl``:
+    path of the file with revocation lists; empty: no check. ``level``: OpenSSL's security level, 1
+    or 2.
     """
 
     truststore: Store | None = None
@@ -75,7 +75,7 @@ class TlsSettings:
 def tls_settings(properties: Mapping[str, str], *, where: str) -> TlsSettings:
     """``ssl.*`` in ``properties`` as settings; absent keys have Java's defaults.
 
-    Raises ConfigError, with ``where``, for what contradicts itself or cannot be done here.
+    Raises ConfigError, with ``where``, for settings that contradict each other or are unsupported.
     """
     reader = _Reader(properties, where)
     algorithm = reader.text("ssl.endpoint.identification.algorithm", "https")
@@ -111,7 +111,7 @@ class _Reader:
         return self._properties.get(key, default).strip()
 
     def secret(self, key: str) -> str | None:
-        """Trimmed, as Java does with values of type PASSWORD; ``None`` when it is not set."""
+        """The trimmed value, as Java trims values of type PASSWORD; ``None`` if it is not set."""
         value = self._properties.get(key)
         return None if value is None else value.strip()
 
@@ -142,7 +142,7 @@ def _versions(reader: _Reader) -> tuple[str, ...]:
     unknown = [name for name in enabled if name not in VERSIONS and name not in _OLD_VERSIONS]
     if unknown:
         raise reader.error(
-            f"ssl.enabled.protocols names {', '.join(unknown)}, which is no TLS version.",
+            f"ssl.enabled.protocols names {', '.join(unknown)}, which is not a TLS version.",
             f"Choose from: {', '.join(VERSIONS)}.",
         )
     protocol = reader.text("ssl.protocol") or "TLSv1.3"
@@ -150,14 +150,14 @@ def _versions(reader: _Reader) -> tuple[str, ...]:
         raise reader.error(
             f"ssl.protocol={protocol} is not supported.", f"Choose from: {', '.join(_PROTOCOLS)}."
         )
-    # As Kafka's documentation has it: with TLSv1.2 here, clients never use TLSv1.3.
+    # Kafka's documentation: with ssl.protocol=TLSv1.2, clients never use TLSv1.3.
     lost = {"TLSv1.3"} if protocol == "TLSv1.2" else set()
     versions = tuple(
         name for name in VERSIONS if name in (enabled or VERSIONS) and name not in lost
     )
     if not versions:
         raise reader.error(
-            "ssl.enabled.protocols leaves no TLS version that is still safe.",
+            "ssl.enabled.protocols names no TLS version that is still safe.",
             f"Name at least one of {', '.join(VERSIONS)}.",
         )
     return versions
@@ -166,7 +166,7 @@ def _versions(reader: _Reader) -> tuple[str, ...]:
 def _ciphers(
     reader: _Reader, versions: tuple[str, ...]
 ) -> tuple[tuple[str, ...], str, frozenset[str]]:
-    """(TLS versions left, OpenSSL's cipher string, names that may be negotiated)."""
+    """(remaining TLS versions, OpenSSL's cipher list, names that may be negotiated)."""
     named = split_list(reader.text("ssl.cipher.suites"))
     if not named:
         return versions, "", frozenset()
@@ -174,18 +174,18 @@ def _ciphers(
     unknown = [name for name, ours in translated.items() if not ours]
     if len(unknown) == len(named):
         raise reader.error(
-            f"ssl.cipher.suites names only suites that are not known here: {', '.join(unknown)}.",
+            f"ssl.cipher.suites names only unknown suites: {', '.join(unknown)}.",
             "Name suites as Java does, such as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384.",
         )
     ours = [name for name in translated.values() if name]
     old = [name for name in ours if name not in _TLS13_SUITES]
-    # A list without suites of a version rules that version out.
+    # A list without suites of a version excludes that version.
     possible = {"TLSv1.2": bool(old), "TLSv1.3": len(old) < len(ours)}
     left = tuple(version for version in versions if possible[version])
     if not left:
         raise reader.error(
             "ssl.cipher.suites has no suite for the TLS versions in ssl.enabled.protocols.",
-            "Name suites of TLSv1.2 or TLSv1.3 that go with them.",
+            "Name suites of these versions.",
         )
     return left, ":".join(old), frozenset(ours)
 
@@ -254,7 +254,9 @@ def _check_password(
 
 
 def _only_pem(reader: _Reader, key: str, type_key: str, kind: str) -> ConfigError:
-    return reader.error(f"{key} holds PEM text, but {type_key} is {kind}.", f"Set {type_key}=PEM.")
+    return reader.error(
+        f"{key} contains PEM text, but {type_key} is {kind}.", f"Set {type_key}=PEM."
+    )
 
 
 def _both(reader: _Reader, one: str, other: str) -> ConfigError:
@@ -262,7 +264,7 @@ def _both(reader: _Reader, one: str, other: str) -> ConfigError:
 
 
 def openssl_name(suite: str) -> str:
-    """OpenSSL's name for a suite that Java names, by rule; ``""`` when it is not known."""
+    """OpenSSL's name for Java's name of a cipher suite; ``""`` if it is unknown."""
     if suite in _TLS13_SUITES:
         return suite
     match = _SUITE.fullmatch(suite)

@@ -1,4 +1,4 @@
-"""Typed settings of one flow out of derived client configurations; shared by MM2 and MM1 files."""
+"""Typed settings of one flow from derived client configurations, for MM2 and MM1 files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _POSITION_INTERVAL_MS_MIN = 100
 
 
 def bootstrap_servers(entry: Entry) -> tuple[str, ...]:
-    """``host:port`` texts. ConfigError for an empty list or a malformed address."""
+    """``host:port`` texts. Raises ConfigError for an empty list or a malformed address."""
     servers = []
     for address in Reader({"bootstrap.servers": entry}, Scope.CONSUMER).elements(
         "bootstrap.servers"
@@ -51,7 +51,7 @@ def bootstrap_servers(entry: Entry) -> tuple[str, ...]:
         match = _HOST_PORT.fullmatch(address)
         if match is None or not 0 < int(match.group(2)) <= 65_535:
             raise ConfigError(
-                f"{entry.key} holds '{shown(entry, address)}', which is not host:port.",
+                f"{entry.key} contains '{shown(entry, address)}', which is not host:port.",
                 where=entry.where,
                 do="Write host:port[,host:port…], for example kafka1.example.com:9092.",
             )
@@ -66,16 +66,16 @@ def bootstrap_servers(entry: Entry) -> tuple[str, ...]:
 def client(
     alias: str, conf: Mapping[str, Entry], scope: Scope, client_id: str, *, path: str, key: str
 ) -> ClusterClient:
-    """One cluster in one role.
+    """The client of one cluster in one role.
 
-    ``conf``: the role's Java client properties. ``path`` and ``key``: the file, and the name that
-    bootstrap.servers should have there. Raises ConfigError for missing or malformed servers and
-    for security settings that cannot work.
+    ``conf``: the role's Java client properties. ``path`` and ``key``: the file, and the full key of
+    bootstrap.servers in it. Raises ConfigError for missing or malformed servers and for security
+    settings that cannot work.
     """
     servers = conf.get("bootstrap.servers")
     if servers is None:
         raise ConfigError(
-            f"{key} is missing: nothing says where cluster '{alias}' is.",
+            f"{key} is missing: cluster '{alias}' has no address.",
             where=path,
             do=f"Add {key}=host:port[,host:port…].",
         )
@@ -105,7 +105,7 @@ def client(
 
 
 def _remaining(conf: Mapping[str, Entry], scope: Scope) -> dict[str, str]:
-    """What the file gives that has no field of its own and is not ignored anyway."""
+    """Supported keys that the file sets and that have no typed field."""
     rows = ((key, entry, find(key, scope)) for key, entry in sorted(conf.items()))
     return {
         key: entry.value
@@ -122,7 +122,10 @@ def _is_default(entry: Entry) -> bool:
 
 
 def fetch_settings(conf: Mapping[str, Entry], *, offset_reset: str = "earliest") -> FetchSettings:
-    """How the source is read. ``offset_reset`` is the default of ``auto.offset.reset``."""
+    """Settings for reading the source. ``offset_reset``: the default of ``auto.offset.reset``.
+
+    Raises ConfigError for an invalid ``auto.offset.reset``.
+    """
     reader = Reader(conf, Scope.CONSUMER)
     reset = reader.text("auto.offset.reset").lower() if _given(conf, "auto.offset.reset") else ""
     if reset and reset not in _OFFSET_RESETS and duration_ms(reset) is None:
@@ -152,7 +155,10 @@ def _given(conf: Mapping[str, Entry], key: str) -> bool:
 
 
 def produce_settings(conf: Mapping[str, Entry], *, join_bytes: int) -> ProduceSettings:
-    """How the target is written. ConfigError where idempotence contradicts other settings."""
+    """Settings for writing to the target.
+
+    Raises ConfigError for ``acks=0``, and if other settings contradict idempotence.
+    """
     reader = Reader(conf, Scope.PRODUCER)
     acks = {"all": -1, "-1": -1, "0": 0, "1": 1}[reader.text("acks")]
     if acks == 0:
@@ -203,10 +209,10 @@ def _idempotence(conf: Mapping[str, Entry], reader: Reader, acks: int, in_flight
 
 
 def fault_settings(own: Reader, *, by_record: bool = False) -> FaultSettings:
-    """What becomes of partitions in trouble; ``own`` reads sparkmirror's own keys.
+    """Settings for lost and refused records; ``own`` reads sparkmirror's own keys.
 
-    ConfigError where a flow is to leave out records that cannot: ``by_record`` (records are dealt
-    anew to partitions), because there a refused record's offset is not known.
+    ``by_record``: records are partitioned by key, so the offset of a refused record is unknown.
+    Raises ConfigError if such a flow shall skip refused records or write them elsewhere.
     """
     loss, refusal = "sparkmirror.on.source.loss", "sparkmirror.on.bad.record"
     target = "sparkmirror.on.target.loss"
@@ -214,9 +220,8 @@ def fault_settings(own: Reader, *, by_record: bool = False) -> FaultSettings:
         entry = own.conf.get(key)
         if by_record and entry is not None and entry.value.strip() not in ("", "pause"):
             raise ConfigError(
-                f"{entry.key}={shown(entry, entry.value.strip())} contradicts dealing "
-                "records to partitions by key: there a record that the target refuses always stops "
-                "its partition.",
+                f"{entry.key}={shown(entry, entry.value.strip())} contradicts partitioning by "
+                "key: there, a record that the target refuses always halts its partition.",
                 where=entry.where,
                 do="Remove the key.",
             )
@@ -236,14 +241,17 @@ def fault_settings(own: Reader, *, by_record: bool = False) -> FaultSettings:
 
 
 def position_interval_ms(wanted_ms: int, flush_interval_ms: int) -> int:
-    """How often positions are committed: what is wanted, at least as often as Java would."""
+    """Milliseconds between commits of positions: as wanted, but at least as often as in Java."""
     return max(_POSITION_INTERVAL_MS_MIN, min(wanted_ms, flush_interval_ms))
 
 
 def group_settings(
     conf: Mapping[str, Entry], *, listener: str = "", listener_args: str | None = None
 ) -> GroupSettings:
-    """How the mirror takes part in the group. ConfigError where the keys contradict each other."""
+    """Settings of the mirror's consumer group membership.
+
+    Raises ConfigError if the keys contradict each other.
+    """
     reader = Reader(conf, Scope.CONSUMER)
     session_ms = reader.integer("session.timeout.ms")
     heartbeat_ms = reader.integer("heartbeat.interval.ms")
@@ -290,7 +298,7 @@ def record_settings(
     handler_args: str | None = None,
     drop_failed: bool = False,
 ) -> RecordSettings:
-    """What MirrorMaker 1 does to each record. ``conf``: the producer file."""
+    """Settings of MirrorMaker 1's record path. ``conf``: the producer file."""
     reader = Reader(conf, Scope.PRODUCER)
     chosen = reader.text("partitioner.class")
     partitioner = PARTITIONERS[chosen] if chosen else Partitioner.KEY

@@ -1,1 +1,1 @@
-"""Property files as Java reads them, and typed values out of their text."""
+"""Reads properties files as Java does, and parses typed values."""

@@ -1,7 +1,7 @@
-"""JSON and YAML documents of strangers, each part with the file and line where it stands.
+"""Reads untrusted JSON and YAML documents, and keeps the file and line of each part.
 
-Only what such files hold: tables, lists and texts; numbers and booleans are texts, spelled as Java
-spells them. No YAML tag makes an object, and aliases cannot grow a file beyond its bounds.
+A document consists of tables, lists and texts; numbers and booleans are texts, booleans spelled as
+in Java. YAML tags create no objects, and YAML aliases cannot expand a file beyond a limit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from yaml import Node as YamlNode
 from sparkmirror.config.files.properties import read_file
 from sparkmirror.errors import ConfigError, Defect
 
-# Far beyond any file of connectors; a few lines of YAML aliases could stand for billions.
+# More than any file of connectors has; a few lines of YAML aliases could expand to billions.
 _PARTS_MAX = 100_000
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _PLAIN = re.compile(r"[^ \t\r\n,\]}]+")
@@ -38,10 +38,10 @@ _TRUE = ("true", "yes", "on", "y")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A part of a document: a table, a list, a text, or None for nothing.
+    """A part of a document: a table, a list, a text, or None for null.
 
-    ``where``: file and line. ``path``: the keys that lead to it. The value stays out of ``repr``,
-    it may be a secret.
+    ``where``: file and line. ``path``: the keys that lead to it. ``repr`` omits the value, which
+    may be a secret.
     """
 
     value: dict[str, Node] | list[Node] | str | None = field(repr=False)
@@ -49,34 +49,34 @@ class Node:
     path: str = ""
 
     def table(self) -> dict[str, Node]:
-        """Its entries; an empty table where nothing stands. ConfigError for anything else."""
+        """The entries; an empty table for null. Raises ConfigError if it is not a table."""
         if self.value is None:
             return {}
         if not isinstance(self.value, dict):
-            self.wrong("is no table of keys and values")
+            self.wrong("is not a table of keys and values")
         return self.value
 
     def items(self) -> list[Node]:
-        """Its elements. ConfigError unless it is a list."""
+        """The elements; an empty list for null. Raises ConfigError if it is not a list."""
         if self.value is None:
             return []
         if not isinstance(self.value, list):
-            self.wrong("is no list")
+            self.wrong("is not a list")
         return self.value
 
     def text(self) -> str:
-        """Its text. ConfigError unless it is one."""
+        """The text. Raises ConfigError if it is not a text."""
         if not isinstance(self.value, str):
-            self.wrong("is no text, number or boolean")
+            self.wrong("is not a text, number or boolean")
         return self.value
 
     def get(self, key: str) -> Node | None:
-        """The entry ``key`` of a table; None where it is missing or holds nothing."""
+        """The entry ``key`` of a table; None if it is missing or null."""
         found = self.table().get(key)
         return None if found is None or found.value is None else found
 
     def need(self, key: str) -> Node:
-        """The entry ``key`` of a table. ConfigError where it is missing."""
+        """The entry ``key`` of a table. Raises ConfigError if it is missing or null."""
         found = self.get(key)
         if found is None:
             raise ConfigError(
@@ -87,32 +87,32 @@ class Node:
         return found
 
     def wrong(self, what: str) -> NoReturn:
-        """Raise a ConfigError that this part ``what``."""
+        """Raise a ConfigError with this part as subject and ``what`` as predicate."""
         raise ConfigError(
             f"{self.path or 'the document'} {what}.",
             where=self.where,
-            do="Correct it, or export the file once more.",
+            do="Correct it, or export the file again.",
         )
 
 
 def load_json(path: Path) -> Node:
-    """A JSON file. Raises ConfigError with the line of what is wrong."""
+    """Read a JSON file. Raises ConfigError with the line of the fault."""
     text = _text(path)
     try:
         json.loads(text)
         return _JsonReader(text, path).document()
     except json.JSONDecodeError as error:
         raise ConfigError(
-            f"this is no JSON: {error.msg[:1].lower()}{error.msg[1:]} (column {error.colno}).",
+            f"this is not JSON: {error.msg[:1].lower()}{error.msg[1:]} (column {error.colno}).",
             where=f"{path}:{error.lineno}",
-            do="Name the connector's file as Kafka Connect takes it.",
+            do="Name a connector's file in the form that Kafka Connect accepts.",
         ) from None
     except RecursionError:
         raise _too_large(path) from None
 
 
 def load_yaml(path: Path) -> list[Node]:
-    """The documents of a YAML file. Raises ConfigError with the line of what is wrong."""
+    """Read the documents of a YAML file. Raises ConfigError with the line of the fault."""
     text = _text(path)
     try:
         composed = list(compose_all(text, Loader=SafeLoader))
@@ -122,13 +122,13 @@ def load_yaml(path: Path) -> list[Node]:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark is not None else ""
         raise ConfigError(
-            f"this is no YAML: {error.problem or 'it cannot be read'}.",
+            f"this is not YAML: {error.problem or 'it cannot be read'}.",
             where=f"{path}{line}",
             do="Name the file of the custom resource (kubectl get kafkamirrormaker2 NAME -o yaml).",
         ) from None
     except YAMLError:
         raise ConfigError(
-            "this is no YAML: it holds characters that YAML does not allow.",
+            "this is not YAML: it contains characters that YAML does not allow.",
             where=str(path),
             do="Save it as UTF-8 text.",
         ) from None
@@ -141,7 +141,7 @@ def _text(path: Path) -> str:
         return read_file(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"this is no UTF-8 text (byte {error.start}).",
+            f"this is not UTF-8 text (byte {error.start}).",
             where=str(path),
             do="Save it as UTF-8.",
         ) from None
@@ -149,7 +149,7 @@ def _text(path: Path) -> str:
 
 def _too_large(path: Path) -> ConfigError:
     return ConfigError(
-        f"the document has more than {_PARTS_MAX:,} parts, or they are too deep.",
+        f"the document has more than {_PARTS_MAX:,} parts, or is nested too deeply.",
         where=str(path),
         do="Name the file of a connector or of a KafkaMirrorMaker2 resource.",
     )
@@ -161,12 +161,12 @@ def _below(path: str, key: str) -> str:
 
 def _twice(key: str, path: str, where: str) -> ConfigError:
     return ConfigError(
-        f"{_below(path, key)} is there twice.", where=where, do="Leave one of them out."
+        f"{_below(path, key)} is defined twice.", where=where, do="Remove one of them."
     )
 
 
 class _JsonReader:
-    """Walks a text that `json.loads` has taken, for the lines that it does not tell."""
+    """Parses a text that `json.loads` has accepted again, to find the line of each part."""
 
     def __init__(self, text: str, path: Path) -> None:
         self._text = text
@@ -189,7 +189,7 @@ class _JsonReader:
         return f"{self._path}:{self._line + 1}"
 
     def _value(self, at: int, path: str) -> tuple[Node, int]:
-        """What begins at ``at``, and where it ends."""
+        """The part that begins at ``at``, and the index after it."""
         self._parts += 1
         if self._parts > _PARTS_MAX:
             raise _too_large(self._path)
@@ -225,7 +225,7 @@ class _JsonReader:
         return Node(found, where, path), at + 1
 
     def _after(self, at: int) -> int:
-        """Where the next element begins, or the end of a list or table stands."""
+        """The index of the next element, or of the bracket that ends the list or table."""
         at = self._blanks(at)
         return self._blanks(at + 1) if self._text[at] == "," else at
 
@@ -260,11 +260,11 @@ class _YamlReader:
         for key, value in node.value:
             if not isinstance(key, ScalarNode):
                 raise ConfigError(
-                    "a key is no text.", where=self._where(key), do="Write key: value."
+                    "a key is not a text.", where=self._where(key), do="Write key: value."
                 )
             if key.value in seen:
                 raise _twice(key.value, path, self._where(key))
             seen.add(key.value)
-            # The line of the key: a value may begin on the next one.
+            # Use the line of the key, because a value may begin on the next line.
             found = self.node(value, _below(path, key.value))
             yield key.value, Node(found.value, self._where(key), found.path)

@@ -1,4 +1,4 @@
-"""A properties file written for people: comments, settings, and which of them are secret."""
+"""Writes a properties file with comments and settings, and notes which settings are secret."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _COMMENT_WIDTH = 98
 class Migrated:
     """The new file's text, and the keys in it whose values are secrets.
 
-    ``origins``: by line of the text, where that line's setting comes from. ``notes``: what has no
-    counterpart, a line each.
+    ``origins``: the source of each setting, by line number of the text. ``notes``: one line per
+    setting without a counterpart.
     """
 
     text: str
@@ -27,14 +27,14 @@ class Migrated:
 
 @dataclass
 class Page:
-    """Lines of a properties file, one after the other."""
+    """A properties file in progress, line by line."""
 
     lines: list[str] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
     origins: dict[int, str] = field(default_factory=dict)
 
     def comment(self, text: str) -> None:
-        """A paragraph, wrapped."""
+        """Add a wrapped paragraph as comment."""
         line = "#"
         for word in text.split():
             if len(line) + 1 + len(word) > _COMMENT_WIDTH and line != "#":
@@ -44,7 +44,7 @@ class Page:
         self.lines.append(line)
 
     def put(self, key: str, value: str, origin: str = "", *, reference: bool = False) -> None:
-        """A setting. ``reference``: the value says where a secret is, and is none itself."""
+        """Add a setting. ``reference``: the value refers to a secret and is not one itself."""
         self.lines.append(f"{_escape(key, key=True)} = {_escape(value)}")
         if origin:
             self.origins[len(self.lines)] = origin
@@ -52,18 +52,18 @@ class Page:
             self.secrets.append(key)
 
     def gap(self) -> None:
-        """An empty line."""
+        """Add an empty line."""
         self.lines.append("")
 
     def migrated(self, notes: tuple[str, ...] = ()) -> Migrated:
-        """The file as it is now."""
+        """The file with all lines so far."""
         return Migrated(
             "\n".join(self.lines) + "\n", tuple(self.secrets), dict(self.origins), notes
         )
 
 
 def _escape(text: str, *, key: bool = False, comment: bool = False) -> str:
-    """``text`` as a properties file spells it (Java's Properties.store)."""
+    """``text`` escaped for a properties file, as Java's Properties.store does it."""
     out: list[str] = []
     for index, char in enumerate(text):
         if not comment and (

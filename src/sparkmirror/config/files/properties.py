@@ -1,9 +1,10 @@
-r"""Java ``.properties`` files, read the way Java reads them, with the line of every key.
+r"""Reads Java ``.properties`` files as Java does, and keeps the line of every key.
 
-Two things differ on purpose from ``java.util.Properties``. A line without any separator is
-refused: Java makes it a key with an empty value, and it is nearly always a mistake. Bytes that
-are not ASCII are refused outside comments: Java takes each as one ISO-8859-1 character, so a
-UTF-8 file silently means something else; ``\uXXXX`` means the same everywhere.
+Files that are not properties files (other encodings, JSON, XML, YAML, binary) are refused; Java
+would read keys from them. Two kinds of lines are read as Java reads them, with a remark. A line
+without a separator is a key with an empty value, which is nearly always a mistake. A byte that is
+not ASCII is one ISO-8859-1 character, so a UTF-8 file silently means something else; ``\uXXXX``
+means the same everywhere.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ _BLANKS = " \t\f"
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _HEX4 = re.compile(r"[0-9A-Fa-f]{4}")
-# Room for any sane configuration, and a guard against being handed a data file.
+# Enough for any configuration; a larger file is most likely a data file.
 _FILE_BYTES_MAX = 16 * 1024 * 1024
 _SAMPLE_BYTES = 64 * 1024
 # gzip, zip and jar, JKS, DER (PKCS#12), zstd.
 _BINARY = (b"\x1f\x8b", b"PK\x03\x04", b"\xfe\xed\xfe\xed", b"\x30\x82", b"\x28\xb5\x2f\xfd")
 _YAML_HEAD = re.compile(r"---\s*$|%YAML|(apiVersion|kind)\s*:")
-# A key without a value, and below it an indented one or a list.
+# A key without a value, followed by an indented key or a list.
 _YAML_NESTED = re.compile(r"^[\w.-]+:[ \t]*\r?\n[ \t]+(- )?[\w.-]+:( |\r?$)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One setting as it stands in a file; ``value`` stays out of ``repr`` (it may be a secret).
+    """One setting as written in a file; ``repr`` omits ``value``, which may be a secret.
 
-    ``where``: ``file:line``, or what supplied the value if no file did. ``key``: as written,
-    with its scope. ``secret``: the value came from a config provider, so it is never shown.
+    ``where``: ``file:line``, or another source of the value. ``key``: as written, with its scope.
+    ``secret``: the value came from a config provider, so it is never shown.
     """
 
     key: str
@@ -46,16 +47,16 @@ class Entry:
 
     @property
     def line(self) -> int:
-        """Line number, 0 when no file supplied the value."""
+        """Line number; 0 if the value is not from a file."""
         number = self.where.rpartition(":")[2]
         return int(number) if number.isdigit() else 0
 
 
 class Properties(Mapping[str, Entry]):
-    """The settings of one file by key, in file order; of repeated keys the last one counts.
+    """The settings of one file by key, in file order; the last one of repeated keys applies.
 
-    ``repeated``: (key, line that a later one overrides), in file order. ``told``: remarks on lines
-    that say something else to Java, and here, than they seem to.
+    ``repeated``: (key, overridden line), in file order. ``told``: remarks on lines that do not mean
+    what they seem to mean.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Properties(Mapping[str, Entry]):
         return f"Properties({str(self.path)!r}, {len(self)} keys)"
 
     def where(self, key: str) -> str:
-        """``file:line`` of ``key``, or the file alone when it has no such key."""
+        """``file:line`` of ``key``; only the file if it has no such key."""
         entry = self._entries.get(key)
         return entry.where if entry else str(self.path)
 
@@ -91,14 +92,17 @@ class Properties(Mapping[str, Entry]):
 def load_properties(path: Path) -> Properties:
     """Read a properties file.
 
-    Raises ConfigError for a file that is missing, unreadable or no text, and for a line that is
-    no property.
+    Raises ConfigError for a file that is missing, unreadable or not a properties file, and for a
+    line without a key or with a malformed escape.
     """
     return parse_properties(read_file(path), path)
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of a configuration file. ConfigError if it is missing, unreadable or huge."""
+    """The bytes of a configuration file.
+
+    Raises ConfigError if it is missing, unreadable or too large.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(_FILE_BYTES_MAX + 1)
@@ -132,9 +136,9 @@ def read_file(path: Path) -> bytes:
 
 
 def parse_properties(data: bytes, path: Path) -> Properties:
-    """Parse the bytes of a properties file; ``path`` is used in messages only.
+    """Parse the bytes of a properties file; ``path`` is only used in messages.
 
-    Raises ConfigError as ``load_properties`` does.
+    Raises ConfigError like ``load_properties``.
     """
     _refuse_other_encodings(data, path)
     _refuse_other_formats(data, path)
@@ -145,7 +149,7 @@ def parse_properties(data: bytes, path: Path) -> Properties:
     for number, line in _logical_lines(data.decode("iso-8859-1")):
         where = f"{path}:{number}"
         key, value, separated = _split_property(line, where)
-        before = entries.pop(key, None)  # a repeated key counts where it stands last
+        before = entries.pop(key, None)  # a repeated key takes its last position in the order
         if before is not None:
             repeated.append((key, before.line))
         entries[key] = Entry(key, value, where)
@@ -159,9 +163,9 @@ def parse_properties(data: bytes, path: Path) -> Properties:
 
 
 def _refuse_other_encodings(data: bytes, path: Path) -> None:
-    do = "Save it as plain ASCII text without a mark."
+    do = "Save it as plain ASCII text without a byte order mark."
     zeros = data[:_SAMPLE_BYTES].count(b"\0")
-    # Every other byte of ASCII text is a zero in UTF-16; editors may leave the mark out.
+    # In UTF-16, every other byte of ASCII text is zero; editors may omit the byte order mark.
     halves = 0.3 * len(data[:_SAMPLE_BYTES]) < zeros and _is_text(data[:_SAMPLE_BYTES])
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) or halves:
         what = "The file is UTF-16 text, and Java reads properties files byte by byte."
@@ -173,19 +177,19 @@ def _refuse_other_encodings(data: bytes, path: Path) -> None:
         do = "Name the properties file."
     elif b"\0" in data:
         line = data[: data.index(b"\0")].count(b"\n") + 1
-        what = f"The file is not text: line {line} holds a zero byte."
+        what = f"The file is not text: line {line} contains a zero byte."
     else:
         return
     raise ConfigError(what, where=str(path), do=do)
 
 
 def _is_text(sample: bytes) -> bool:
-    """Whether there are no control characters but blanks, line ends and zero bytes."""
+    """Whether the only control characters are blanks, line ends, 0x1A and zero bytes."""
     return not set(sample) & (set(range(32)) - set(b"\0\t\n\f\r\x1a"))
 
 
 def _refuse_other_formats(data: bytes, path: Path) -> None:
-    """Java would make keys of them all the same, and nobody would see why none is known."""
+    """Raise ConfigError for JSON, XML and YAML: Java would read keys from them, all unknown."""
     text = data[:_SAMPLE_BYTES].decode("iso-8859-1")
     first = next(
         (
@@ -206,18 +210,18 @@ def _refuse_other_formats(data: bytes, path: Path) -> None:
     raise ConfigError(
         f"The file looks like {kind}, not like a properties file.",
         where=str(path),
-        do="Write one key = value in each line, as connect-mirror-maker.properties has them.",
+        do="Write one key = value in each line, as in connect-mirror-maker.properties.",
     )
 
 
 def _not_ascii(line: str, where: str) -> list[str]:
-    """A remark on the first character that an editor most likely shows as another one."""
+    """A remark on the first byte that is not ASCII, which editors may show as another character."""
     byte = next((ord(char) for char in line if ord(char) > 0x7F), None)
     if byte is None:
         return []
     return [
-        f"{where}: the line holds the byte 0x{byte:02X}, which is not ASCII. It is read as Java "
-        "reads it, as one character of ISO-8859-1; write \\uXXXX for any other."
+        f"{where}: the line contains the byte 0x{byte:02X}, which is not ASCII. It is read as in "
+        "Java, as one character of ISO-8859-1; write \\uXXXX for any other character."
     ]
 
 
@@ -226,7 +230,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     start, joined = 0, ""
     for number, line in enumerate(_LINE_END.split(text), 1):
         bare = line.lstrip(_BLANKS)
-        # A line that so far is a lone backslash has not begun yet: a comment may still follow.
+        # After a line that is only a backslash, nothing is joined yet; a comment may follow.
         if not joined:
             if not bare or bare[0] in "#!":
                 continue
@@ -244,7 +248,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _split_property(line: str, where: str) -> tuple[str, str, bool]:
-    """Key, value, and whether anything separates them."""
+    """(key, value, whether a separator follows the key)."""
     end = 0
     while end < len(line) and line[end] not in "=:" + _BLANKS:
         end += 2 if line[end] == "\\" else 1
@@ -255,7 +259,7 @@ def _split_property(line: str, where: str) -> tuple[str, str, bool]:
         return key, "", False
     if not key:
         raise ConfigError(
-            f"This line is no property: nothing stands before the {rest[0]!r}.",
+            f"This line has no key before the {rest[0]!r}.",
             where=where,
             do="Write key=value.",
         )
@@ -275,7 +279,7 @@ def _unescape(text: str, where: str) -> str:
         if char != "\\":
             out.append(char)
             continue
-        if at == len(text):  # Java drops a lone backslash at the very end
+        if at == len(text):  # Java drops a single backslash at the end
             break
         char = text[at]
         at += 1
@@ -283,7 +287,8 @@ def _unescape(text: str, where: str) -> str:
             digits = _HEX4.match(text, at)
             if digits is None:
                 raise ConfigError(
-                    "The line holds a malformed \\uXXXX escape: four hex digits must follow \\u.",
+                    "The line contains a malformed \\uXXXX escape: four hex digits must follow "
+                    "\\u.",
                     where=where,
                     do="Complete the escape, or double the backslash if it is meant literally.",
                 )
@@ -291,5 +296,5 @@ def _unescape(text: str, where: str) -> str:
             at += 4
         else:
             out.append(_ESCAPES.get(char, char))
-    # Java strings are UTF-16: a pair of \u escapes may make up one character.
+    # Java strings are UTF-16: two \u escapes may form one character.
     return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

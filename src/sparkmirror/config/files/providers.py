@@ -1,7 +1,7 @@
 """Config providers: ``${name:key}`` and ``${name:path:key}`` in values, as Kafka resolves them.
 
-The three stock providers are built in (EnvVar, File, Directory); other Java classes are refused.
-What a provider returns is never shown in any message.
+The three stock providers (EnvVar, File, Directory) are built in; other Java classes are refused.
+No message shows what a provider returns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SECRET_FILE_BYTES_MAX = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Provider:
-    """One declared provider; ``fetch(path, key)`` gives a value or raises ConfigError."""
+    """One declared provider; ``fetch(path, key)`` returns a value or raises ConfigError."""
 
     name: str
     fetch: Callable[[str, str], str]
@@ -40,9 +40,9 @@ def resolve(
 ) -> tuple[dict[str, Entry], list[str]]:
     """The file with every placeholder replaced, and remarks.
 
-    ``environment`` is ``os.environ`` by default. A placeholder of an undeclared provider stays as
-    it is, as in Java, and is remarked. Raises ConfigError for a provider that is no stock class
-    and for a placeholder that its provider cannot resolve.
+    ``environment`` is ``os.environ`` by default. A placeholder of an undeclared provider is kept,
+    as in Java, with a remark. Raises ConfigError for a provider that is not a stock class and for a
+    placeholder that its provider cannot resolve.
     """
     providers = _declared(raw, os.environ if environment is None else environment)
     resolved: dict[str, Entry] = {}
@@ -64,8 +64,8 @@ def resolve(
         changed = value != entry.value
         resolved[key] = replace(entry, value=value, secret=True) if changed else entry
         remarks += [
-            f"{entry.where}: {entry.key} holds a placeholder of '{name}', which config.providers "
-            "does not name; it is taken literally."
+            f"{entry.where}: {entry.key} contains a placeholder of '{name}', which "
+            "config.providers does not name; it is used literally."
             for name in undeclared
         ]
     return resolved, remarks
@@ -118,7 +118,7 @@ def _check_keys(raw: Mapping[str, Entry], providers: Mapping[str, _Provider]) ->
             what = f"{key}: config.providers does not name '{name}'."
             do = f"Add '{name}' to config.providers, or remove the key."
         elif rest != "class" and rest.removeprefix("param.") not in _parameters(raw, name):
-            what = f"{key} is no parameter of this provider."
+            what = f"{key} is not a parameter of this provider."
             do = "Known: " + ", ".join(
                 f"config.providers.{name}.param.{parameter}" for parameter in _parameters(raw, name)
             )

@@ -1,7 +1,7 @@
-"""Typed values out of the text of a file, with errors that name the line and the key.
+"""Parses typed values from the text of a file; errors name the line and the key.
 
 The rules are Java's: numbers and booleans are trimmed, a boolean is ``true`` or ``false`` in any
-case, a list is split on commas with blanks around them and has no empty elements.
+case, a list is split at commas with optional blanks around them and has no empty elements.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _BITS = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}
 
 
 def split_list(text: str) -> list[str]:
-    """Split as Java does a LIST value; blank text is the empty list, empty elements stay."""
+    """Split as Java splits a LIST value; blank text is an empty list, empty elements are kept."""
     text = text.strip()
     return _COMMA.split(text) if text else []
 
 
 def parse_list(entry: Entry) -> tuple[str, ...]:
-    """The elements without duplicates. ConfigError for an empty element."""
+    """The elements without duplicates. Raises ConfigError for an empty element."""
     elements = split_list(entry.value)
     if "" in elements:
         raise ConfigError(
@@ -39,7 +39,7 @@ def parse_list(entry: Entry) -> tuple[str, ...]:
 
 
 def parse_boolean(entry: Entry) -> bool:
-    """``true`` or ``false`` in any case. ConfigError for anything else."""
+    """``true`` or ``false`` in any case. Raises ConfigError for anything else."""
     text = entry.value.strip().lower()
     if text not in ("true", "false"):
         raise _bad(entry, "is neither true nor false", "Write true or false.")
@@ -75,7 +75,7 @@ def _parse_number(entry: Entry, setting: Setting) -> int | float:
 
 
 def _choose(entry: Entry, setting: Setting, value: str) -> str:
-    """The choice that ``value`` means, spelled as in the table."""
+    """The choice that ``value`` names, as spelled in the table."""
     wanted = value
     if setting.type is Type.CLASS and value.startswith("org.apache.kafka."):
         wanted = value.rpartition(".")[2]
@@ -98,12 +98,12 @@ def _bad(entry: Entry, problem: str, do: str) -> ConfigError:
 
 
 def shown(entry: Entry, value: str) -> str:
-    """``value``, which is part of ``entry``, as it may stand in a message."""
+    """``value``, which is part of ``entry``, for a message: hidden if it is a secret."""
     return HIDDEN if entry.secret else redact(entry.key, value)
 
 
 def check_regexes(entry: Entry) -> None:
-    """ConfigError unless the elements of a list are Java regexes."""
+    """Raise ConfigError unless all elements of a list are Java regexes."""
     where = f"{entry.where}: {entry.key}"
     try:
         compile_list(parse_list(entry), where=where)
@@ -114,7 +114,7 @@ def check_regexes(entry: Entry) -> None:
 
 
 def check(entry: Entry, setting: Setting) -> None:
-    """Raise ConfigError unless the value is one that ``setting`` can have."""
+    """Raise ConfigError unless the value is valid for ``setting``."""
     if setting.type is Type.BOOLEAN:
         parse_boolean(entry)
     elif setting.type in _BITS or setting.type is Type.DOUBLE:
@@ -132,9 +132,9 @@ def check(entry: Entry, setting: Setting) -> None:
 
 
 class Reader:
-    """Typed reads from one derived configuration, with the table's types and defaults.
+    """Reads typed values from one derived configuration, with the table's types and defaults.
 
-    ``conf``: key (without its scope) -> entry; ``scopes`` say which rows of the table apply.
+    ``conf``: key (without its scope) -> entry; ``scopes``: the scopes whose rows apply.
     """
 
     def __init__(self, conf: Mapping[str, Entry], *scopes: Scope) -> None:
@@ -148,7 +148,7 @@ class Reader:
         return row
 
     def entry(self, name: str) -> Entry | None:
-        """The entry of ``name``; the table's default if the file has none; ``None`` if neither."""
+        """The entry of ``name``, or the table's default, or ``None``."""
         found = self.conf.get(name)
         if found is not None:
             return found
@@ -160,7 +160,7 @@ class Reader:
         return name in self.conf
 
     def text(self, name: str) -> str:
-        """A string, trimmed; one of the choices if the table lists any; ``""`` if unset."""
+        """A trimmed string; one of the choices if the table lists any; ``""`` if unset."""
         entry = self.entry(name)
         if entry is None:
             return ""
@@ -189,7 +189,7 @@ class Reader:
 
 
 def merge_errors(errors: Sequence[ConfigError], path: str) -> ConfigError:
-    """One error that tells ``errors`` (at least one), twenty at most, each with its own place."""
+    """One error that lists ``errors`` (at least one, shows at most twenty), each with its place."""
     if not errors:
         raise Defect("no errors to merge")
     told = list(dict.fromkeys(str(error) for error in errors))

@@ -1,7 +1,7 @@
-"""Consumer and producer files of Kafka 0.7 to 0.11, turned into what they mean today.
+"""Translates consumer and producer files of Kafka 0.7 to 0.11 to current keys.
 
-Pure: a file in, a file with today's keys out, and a line for each key that was renamed, dropped or
-moved. Brokers that only a ZooKeeper knows are looked up by a function that the caller gives.
+Pure: takes a file, returns a file with current keys, and a line for each key that was renamed,
+dropped or moved. If a file names only ZooKeeper, a function of the caller finds the brokers.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _BOOTSTRAP = "bootstrap.servers"
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """One file in today's terms.
+    """One file, translated to current keys.
 
-    ``file`` has today's keys only, each with the line of the old one. ``told``: a line per old
-    key. ``errors``: what cannot be done. ``zookeeper``: the ensemble that an old consumer kept
-    its group's offsets in, empty if none. ``include``, ``exclude`` and ``streams``: what 0.7's
-    mirroring inside the broker had in its files and is an option today.
+    ``file`` has only current keys, each with the line of the old one. ``told``: a line per old key.
+    ``errors``: keys that cannot be translated. ``zookeeper``: the ensemble where an old consumer
+    kept its group's offsets, empty if none. ``include``, ``exclude`` and ``streams``: keys of 0.7's
+    mirroring inside the broker that are options today.
     """
 
     file: Properties
@@ -44,7 +44,7 @@ class Translation:
 
 @dataclass
 class _Work:
-    """A translation while it is made."""
+    """A translation in progress."""
 
     entries: dict[str, Entry]
     told: list[str] = field(default_factory=list)
@@ -55,10 +55,10 @@ class _Work:
 
 
 def translate(file: Properties, scope: Scope, find_brokers: BrokerLookup | None) -> Translation:
-    """``file`` in today's terms; ``scope`` says whether a consumer or a producer reads it.
+    """``file`` with current keys; ``scope`` says whether a consumer or a producer reads it.
 
-    Keys that are not old stay as they are. ``find_brokers`` is called only when nothing but a
-    ZooKeeper says where the brokers are; its `MirrorError` passes through.
+    Current keys are not changed. ``find_brokers`` is called only if the file names ZooKeeper but no
+    brokers; its `MirrorError` is raised.
     """
     table = _TABLES[scope]
     work = _Work({key: entry for key, entry in file.items() if key not in table})
@@ -86,8 +86,8 @@ def translate(file: Properties, scope: Scope, find_brokers: BrokerLookup | None)
 
 
 def _offset_keeper(file: Properties, zookeeper: Entry | None) -> str:
-    """The ZooKeeper that may hold offsets of the group: old consumers' default."""
-    if zookeeper is None or _BOOTSTRAP in file:  # with brokers named, it was a new consumer
+    """The ZooKeeper that may hold the group's offsets, which was old consumers' default."""
+    if zookeeper is None or _BOOTSTRAP in file:  # only new consumers name brokers
         return ""
     storage, dual = file.get("offsets.storage"), file.get("dual.commit.enabled")
     in_kafka = storage is not None and storage.value.strip().lower() == "kafka"
@@ -98,7 +98,7 @@ def _offset_keeper(file: Properties, zookeeper: Entry | None) -> str:
 def _apply(work: _Work, entry: Entry, row: OldKey) -> None:
     value = entry.value.strip()
     if entry.key == row.now and row.convert is not None and row.convert(value) == value:
-        work.entries[entry.key] = entry  # an old key that still exists, with a value of today's
+        work.entries[entry.key] = entry  # the key still exists, and its value is a current one
         return
     work.eras.add(row.era)
     if row.fate is Fate.REFUSED:
@@ -109,8 +109,8 @@ def _apply(work: _Work, entry: Entry, row: OldKey) -> None:
             work.errors.append(
                 _wrong(
                     entry,
-                    "has a value that it never could have",
-                    f"Remove the key: it has no effect any more (it took {', '.join(allowed)}).",
+                    "has a value that was never valid",
+                    f"Remove the key: it no longer has an effect (it took {', '.join(allowed)}).",
                 )
             )
         else:
@@ -118,7 +118,7 @@ def _apply(work: _Work, entry: Entry, row: OldKey) -> None:
     elif row.fate is Fate.RENAMED:
         _rename(work, entry, row, value)
     elif row.fate is Fate.ZOOKEEPER:
-        # 0.8's spelling wins over 0.7's, as the later one.
+        # 0.8's spelling overrides 0.7's.
         if work.zookeeper is None or entry.key == "zookeeper.connect":
             work.zookeeper = entry
     else:
@@ -130,7 +130,7 @@ def _rename(work: _Work, entry: Entry, row: OldKey, value: str) -> None:
         now = row.convert(value) if row.convert is not None else value
     except ValueError as error:
         work.errors.append(
-            _wrong(entry, f"{error} ({entry.key} is {row.now} today)", "Correct or remove it.")
+            _wrong(entry, f"{error} ({entry.key} is now {row.now})", "Correct or remove it.")
         )
         return
     if not now:
@@ -138,12 +138,12 @@ def _rename(work: _Work, entry: Entry, row: OldKey, value: str) -> None:
         return
     present = work.entries.get(row.now)
     if present is not None:
-        _tell(work, entry, f"is ignored, since {present.key} says the same (line {present.line})")
+        _tell(work, entry, f"is ignored because {present.key} is also set (line {present.line})")
         return
     work.entries[row.now] = Entry(row.now, now, entry.where, entry.secret)
     shown = redact(row.now, now) if not entry.secret else "[hidden]"
     remark = f" ({row.why})" if row.why else ""
-    _tell(work, entry, f"is {row.now}={shown} today{remark}")
+    _tell(work, entry, f"is now {row.now}={shown}{remark}")
 
 
 def _option(work: _Work, entry: Entry, row: OldKey, value: str) -> None:
@@ -157,11 +157,11 @@ def _option(work: _Work, entry: Entry, row: OldKey, value: str) -> None:
             work.errors.append(_wrong(entry, str(error), f"Remove it and give {option}."))
             return
     work.options[row.fate] = entry
-    _tell(work, entry, f"is the option {option} today, which counts if both are given")
+    _tell(work, entry, f"is now the option {option}, which applies if both are given")
 
 
 def _old_defaults(work: _Work) -> None:
-    """0.7 began at the smallest offset where nothing was committed; later consumers at the end."""
+    """Set 0.7's default: it began at the smallest offset, later consumers begin at the end."""
     if "0.7" in work.eras and "auto.offset.reset" not in work.entries:
         where = "Kafka 0.7's default"
         work.entries["auto.offset.reset"] = Entry("auto.offset.reset", "earliest", where)
@@ -174,13 +174,14 @@ def _old_defaults(work: _Work) -> None:
 def _find_brokers(work: _Work, entry: Entry, find_brokers: BrokerLookup | None) -> None:
     present = work.entries.get(_BOOTSTRAP)
     if present is not None:
-        _tell(work, entry, f"names no brokers here, since {_BOOTSTRAP} does (line {present.line})")
+        what = f"names no brokers here, because {_BOOTSTRAP} is set (line {present.line})"
+        _tell(work, entry, what)
         return
     if find_brokers is None:
         work.errors.append(
             _wrong(
                 entry,
-                "names a ZooKeeper, and brokers are needed",
+                "names a ZooKeeper, but brokers are needed",
                 f"Write {_BOOTSTRAP}=host:port[,host:port…].",
             )
         )
@@ -189,7 +190,7 @@ def _find_brokers(work: _Work, entry: Entry, find_brokers: BrokerLookup | None) 
     name = protocol.value.strip() if protocol is not None else "PLAINTEXT"
     servers = ",".join(find_brokers(entry.value.strip(), name or "PLAINTEXT"))
     work.entries[_BOOTSTRAP] = Entry(_BOOTSTRAP, servers, entry.where)
-    _tell(work, entry, f"is {_BOOTSTRAP}={servers} today (found in ZooKeeper)")
+    _tell(work, entry, f"is now {_BOOTSTRAP}={servers} (found in ZooKeeper)")
 
 
 def _tell(work: _Work, entry: Entry, what: str) -> None:

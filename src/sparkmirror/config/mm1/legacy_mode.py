@@ -1,7 +1,7 @@
-"""MirrorMaker 2's keys inside MirrorMaker 1's files: the legacy mode of its proposal (KIP-382).
+"""MirrorMaker 2's keys inside MirrorMaker 1's files: the legacy mode of KIP-382.
 
-Such files are started with MirrorMaker 1's command. What the keys say of topics counts; what only
-MirrorMaker 2's records on the clusters could do (checkpoints, heartbeats) is named.
+Such files are run with MirrorMaker 1's command. Keys about topics apply. Keys that need MirrorMaker
+2's internal topics (checkpoints, heartbeats) are reported as ignored.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from sparkmirror.names.replication_policy import policy_kind
 
 __all__ = ["LegacyMode", "legacy_mode"]
 
-_MIGRATE = "sparkmirror migrate-config makes a MirrorMaker 2 file of these"
-_NOT_HERE = f"MirrorMaker 1's files do without it ({_MIGRATE})"
-_ALREADY = "it is so with MirrorMaker 1's files"
+_MIGRATE = "sparkmirror migrate-config converts these to a MirrorMaker 2 file"
+_NOT_HERE = f"not supported with MirrorMaker 1's files ({_MIGRATE})"
+_ALREADY = "always so with MirrorMaker 1's files"
 _COUNTS = frozenset(
     {
         "config.properties.exclude",
@@ -41,29 +41,29 @@ _COUNTS = frozenset(
 class LegacyMode:
     """The keys of MirrorMaker 2 in one of MirrorMaker 1's files, or in both.
 
-    ``uses``: each of them, for the remarks.
+    ``uses``: their meanings, for the remarks.
     """
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
     uses: tuple[KeyUse, ...] = ()
 
     def over(self, other: LegacyMode) -> LegacyMode:
-        """Both; where both have a key, this one's counts."""
+        """The keys of both; this one's override ``other``'s."""
         return LegacyMode({**other.entries, **self.entries}, (*self.uses, *other.uses))
 
     @property
     def include(self) -> Entry | None:
-        """The list of topics; all, where the files have other keys of MirrorMaker 2."""
+        """The topic list; all topics if the files have other keys of MirrorMaker 2."""
         default = Entry("topics", ".*", "MirrorMaker 2's default") if self.entries else None
         return self.entries.get("topics", default)
 
     @property
     def tasks_max(self) -> int | None:
-        """``tasks.max``, None where nothing says it."""
+        """``tasks.max``; None if it is not set."""
         return self._reader.integer("tasks.max") if "tasks.max" in self.entries else None
 
     def topics(self, settings: TopicSettings) -> TopicSettings:
-        """``settings`` with what the keys say instead."""
+        """``settings``, overridden by these keys."""
         given, reader = self.entries.keys(), self._reader
         if "topics.exclude" in given:
             exclude = (*settings.exclude, *reader.elements("topics.exclude"))
@@ -92,7 +92,7 @@ class LegacyMode:
 
 
 def legacy_mode(file: Properties) -> tuple[Properties, LegacyMode, list[ConfigError]]:
-    """``file`` without MirrorMaker 2's keys, these keys, and what is wrong with them. Pure."""
+    """(``file`` without MirrorMaker 2's keys, these keys, their errors). Pure."""
     rest: dict[str, Entry] = {}
     entries: dict[str, Entry] = {}
     uses: list[KeyUse] = []
@@ -111,8 +111,8 @@ def legacy_mode(file: Properties) -> tuple[Properties, LegacyMode, list[ConfigEr
                 )
             if name == "replication.policy.class" and policy_kind(entry.value) != "identity":
                 raise ConfigError(
-                    f"{entry.key}={entry.value.strip()} renames topics, which MirrorMaker 1's "
-                    "files cannot.",
+                    f"{entry.key}={entry.value.strip()} renames topics, which is not supported "
+                    "with MirrorMaker 1's files.",
                     where=entry.where,
                     do=f"Remove the key, or run a MirrorMaker 2 file: {_MIGRATE}.",
                 )

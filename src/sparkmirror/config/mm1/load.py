@@ -1,4 +1,4 @@
-"""Read MirrorMaker 1's consumer and producer files (0.7 to 3.9), and normalise its lists."""
+"""Reads MirrorMaker 1's consumer and producer files (0.7 to 3.9), and normalises topic lists."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from sparkmirror.names.java_regex import compile_regex
 
 __all__ = ["Extras", "load_mm1", "load_mm1_consumer", "normalise_include"]
 
-# What Kafka itself marks as internal, and MirrorMaker 1 leaves out by default.
+# Topics that Kafka itself marks as internal; MirrorMaker 1 excludes them by default.
 _KAFKA_INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
-# What other mirrors of this kind keep on the source: no program reads a copy, and a mirror of the
-# target would take it for its own.
+# Topics that other mirrors of this kind keep on the source. No program reads a copy, and a mirror
+# that uses the target would take a copy for its own topic.
 _MIRRORS_OWN = (r"mm2-sparkmirror.*\.internal",)
 _DELIVERY_TIMEOUT_MS_DEFAULT = ProduceSettings().delivery_timeout_ms
 _QUOTES = "\"'"
-# Java's consumer passes over keys that it does not know, so the file still serves both.
+# Java's consumer ignores unknown keys, so MirrorMaker 1 can still use the same file.
 _OWN_KEYS = frozenset(row.name for row in MM1_FAULT_ROWS)
 _NUMBER = RecordSettings()
 _UNUSED = {
@@ -61,8 +61,8 @@ _UNUSED = {
 class Extras:
     """Options of MirrorMaker 1 that concern records and rebalances.
 
-    ``keep_partitions``: records keep their partition number instead of going by key. ``handler``,
-    ``listener``: ``module:name``, empty for none.
+    ``keep_partitions``: records keep their partition number instead of being partitioned by key.
+    ``handler``, ``listener``: ``module:name``, empty for none.
     """
 
     keep_partitions: bool = False
@@ -74,9 +74,10 @@ class Extras:
 
 
 def normalise_include(raw: str) -> str:
-    """The Java regex that MirrorMaker 1 makes of an include list.
+    """The Java regex that MirrorMaker 1 builds from an include list.
 
-    In its order: trim, commas to ``|``, no blanks anywhere, no quotes at either end.
+    The steps are in its order: trim, replace commas by ``|``, remove all blanks, strip quotes at
+    both ends.
     """
     return raw.strip().replace(",", "|").replace(" ", "").strip(_QUOTES)
 
@@ -94,12 +95,13 @@ def load_mm1(
 ) -> MirrorSettings:
     """Read, check and join MirrorMaker 1's files into one flow per consumer file.
 
-    The flow is ``source->target``; of several consumer files ``source-1->target`` and so on.
-    ``include``: the raw ``--include`` or ``--whitelist`` text; ``exclude``: ``--blacklist``'s;
-    ``extras``: what else the options say.
-    ``num_streams`` None: 1, or what a file of 0.7 says. ``find_brokers`` looks brokers up in a
-    ZooKeeper where a file names nothing else. Raises ConfigError with the file, line and key of
-    everything that is wrong, and what ``find_brokers`` raises.
+    The flow is ``source->target``; with several consumer files ``source-1->target`` and so on.
+    ``include``: the raw text of ``--include`` or ``--whitelist``; ``exclude``: of ``--blacklist``;
+    ``extras``: other options. ``num_streams=None``: as the consumer file says (0.7's streams or
+    ``tasks.max``), else 1. ``find_brokers`` finds brokers in ZooKeeper if a file names only that.
+
+    Raises ConfigError with the file, line and key of everything that is wrong, and the errors of
+    ``find_brokers``.
     """
     paths = [consumer_configs] if isinstance(consumer_configs, Path) else list(consumer_configs)
     _check_numbers(num_streams, offset_commit_interval_ms)
@@ -168,11 +170,11 @@ def load_mm1_consumer(
     find_brokers: BrokerLookup | None = None,
     options: Mapping[str, tuple[str, str]] | None = None,
 ) -> MirrorSettings:
-    """A consumer file alone, for a look at its group: the target is the source itself.
+    """Read a consumer file without a producer file, to show its group; target is the source.
 
-    ``include`` None: no topic list, as nothing is to be mirrored. ``options``: properties that
-    the command line gives instead of the file's, each with the option's name; they will do without
-    any file. Raises ConfigError.
+    ``include=None``: no topic list is needed, because nothing is mirrored. ``options``: properties
+    from the command line as (value, option name); they override the file and suffice without one.
+    Raises ConfigError.
     """
     topics = _Topics(include or "", None)
     topics.check()
@@ -183,7 +185,7 @@ def load_mm1_consumer(
         else Properties(Path("the command line"), {})
     )
     brokers = {"bootstrap.servers", "zookeeper.connect", "zk.connect"}
-    # Whoever says where the brokers are says it instead of the file.
+    # Brokers named on the command line replace all addresses in the file.
     replaced = brokers if brokers & given.keys() else frozenset[str]()
     kept = {key: entry for key, entry in file.items() if key not in replaced}
     file = Properties(file.path, kept | given)
@@ -199,7 +201,7 @@ def load_mm1_consumer(
 def _read(
     given: Properties, scope: Scope, find_brokers: BrokerLookup | None
 ) -> tuple[Translation, LegacyMode]:
-    """A file in today's terms, and MirrorMaker 2's keys in it."""
+    """A file with current keys only, and the MirrorMaker 2 keys that were in it."""
     file, mode, errors = legacy_mode(given)
     translation = translate(file, scope, find_brokers)
     return replace(
@@ -228,7 +230,7 @@ def _streams(option: int | None, consumer: Translation, mode: LegacyMode) -> int
 
 @dataclass(frozen=True, slots=True)
 class _Topics:
-    """The two lists as the user gave them; one of them, or none yet."""
+    """The raw topic lists; at most one of them is set."""
 
     include: str | None
     exclude: str | None
@@ -236,7 +238,7 @@ class _Topics:
     exclude_where: str = "--blacklist"
 
     def check(self) -> None:
-        """ConfigError for both lists at once, and for what is no regex."""
+        """Raise ConfigError if both lists are set, or for an invalid regex."""
         if self.include is not None and self.exclude is not None:
             raise ConfigError(
                 "Exactly one of whitelist or blacklist is required.",
@@ -250,7 +252,10 @@ class _Topics:
                 compile_regex(normalise_include(text), where=where)
 
     def of(self, consumer: Translation, mode: LegacyMode) -> _Topics:
-        """These, or what a file of 0.7 or MirrorMaker 2's keys say. ConfigError if nothing does."""
+        """These lists, or those of a 0.7 file or MirrorMaker 2's keys.
+
+        Raises ConfigError if there is none.
+        """
         if self.include is not None or self.exclude is not None:
             return self
         include, exclude = consumer.include, consumer.exclude
@@ -274,7 +279,7 @@ class _Topics:
 
     @property
     def regexes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What to include and what to exclude."""
+        """Regexes to include, and regexes to exclude."""
         if self.exclude is not None:
             regex = normalise_include(self.exclude)
             return (".*",), ((regex,) if regex else ())
@@ -282,7 +287,7 @@ class _Topics:
         return ((regex,) if regex else ()), ()
 
     def remarks(self) -> list[str]:
-        """Lines on lists that mean something else than they seem to."""
+        """Warnings about lists that do not mean what they seem to mean."""
         excluded = self.exclude is not None
         raw = (self.exclude if excluded else self.include) or ""
         where = self.exclude_where if excluded else self.include_where
@@ -303,13 +308,13 @@ class _Topics:
 
 
 def _refuse_shared_groups(flows: Sequence[FlowSettings], paths: Sequence[Path]) -> None:
-    """Two flows that read one cluster in one group would both copy everything."""
+    """Raise ConfigError if two flows read one cluster in one group: both would copy everything."""
     for index, flow in enumerate(flows):
         for other, path in zip(flows[:index], paths, strict=False):
             same = set(flow.source.bootstrap_servers) & set(other.source.bootstrap_servers)
             if same and flow.group_id == other.group_id:
                 raise ConfigError(
-                    f"the group {flow.group_id} on {sorted(same)[0]} is that of {path} already: "
+                    f"the group {flow.group_id} on {sorted(same)[0]} is already used by {path}: "
                     "each record would be mirrored twice.",
                     where=str(paths[index]),
                     do="Give one consumer file per source cluster; --num.streams adds streams.",
@@ -374,7 +379,7 @@ def _flow(
         raise ConfigError(
             "group.id is missing: the group's offsets on the source are the mirror's positions.",
             where=consumer.where("group.id"),
-            do="Add group.id=NAME; take the old MirrorMaker's to go on where it stopped.",
+            do="Add group.id=NAME; use the old MirrorMaker's group to continue where it stopped.",
         )
     group_id = named.value.strip()
     settings = Reader(consumer, Scope.CONSUMER)
@@ -389,7 +394,7 @@ def _flow(
         target=client(
             "target", producer, Scope.PRODUCER, client_id, path=producer_path, key=key
         ),
-        # The files describe no admin clients: they connect as the consumer and producer do.
+        # The files have no admin clients; these use the connections of consumer and producer.
         source_admin=client(
             alias, _shared(consumer), Scope.ADMIN, f"{group_id}-source-admin",
             path=consumer_path, key=key,
@@ -424,7 +429,7 @@ def _flow(
 
 
 def _shared(file: Properties) -> Mapping[str, Entry]:
-    """Those properties of a client file that admin clients know too."""
+    """The properties of a client file that admin clients have, too."""
     known = names(Scope.ADMIN) - {"client.id"}
     return {key: entry for key, entry in file.items() if key in known}
 
@@ -435,7 +440,7 @@ def _remarks(file: Properties, uses: Sequence[KeyUse]) -> list[str]:
 
 
 def _weakened(file: Properties) -> list[str]:
-    """One line per key that gives up safety which MirrorMaker 1 has by default."""
+    """One line per key that is less safe than MirrorMaker 1's default."""
     unsafe: dict[str, Callable[[str], bool]] = {
         "acks": lambda value: value not in ("all", "-1"),
         "enable.idempotence": lambda value: value.lower() == "false",

@@ -1,1 +1,1 @@
-"""MirrorMaker 2's file: its keys, which flow each reaches, and what it says."""
+"""MirrorMaker 2's file: its keys, the flows that each key applies to, and its settings."""

@@ -1,4 +1,4 @@
-"""Exactly-once in a MirrorMaker 2 file: whether a flow asks for it, and what contradicts it."""
+"""Exactly-once in a MirrorMaker 2 file: whether a flow uses it, and settings that contradict it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkmirror.errors import ConfigError, Defect
 from sparkmirror.model import EXACT_SLOTS_MAX, ProduceSettings
 
 SECRET_CHARS_MIN = 32
-"""Of ``sparkmirror.control.secret``: 16 bytes in hexadecimal digits."""
+"""Minimum length of ``sparkmirror.control.secret``: 16 bytes as hexadecimal digits."""
 _SECRET = "sparkmirror.control.secret"  # noqa: S105 (a name)
 
 _SWITCH = "exactly.once.source.support"
@@ -30,8 +30,8 @@ def wants_exactly_once(
 ) -> bool:
     """Whether the flow between ``clusters`` (source, target) is exactly-once.
 
-    ``forced``: the command line says so. `preparing` changes nothing here: no running worker has
-    to be prepared. Raises ConfigError where other settings contradict it.
+    ``forced``: the command line enables it. The value ``preparing`` does not enable it: it is for
+    workers that already run. Raises ConfigError if other settings contradict exactly-once.
     """
     source, target = clusters
     switched_on = forced or Reader(worker, Scope.WORKER).text(_SWITCH) == "enabled"
@@ -39,7 +39,7 @@ def wants_exactly_once(
     if required is not None and required.value.strip().lower() == "required" and not switched_on:
         raise ConfigError(
             f"{required.key}={shown(required, required.value.strip())}, but exactly-once is not "
-            "switched on for the target.",
+            "enabled for the target.",
             where=required.where,
             do=f"Add {target}.{_SWITCH}=enabled, or remove the key.",
         )
@@ -48,8 +48,8 @@ def wants_exactly_once(
     isolation = consumer.get("isolation.level")
     if isolation is not None and isolation.value.strip().lower() == "read_uncommitted":
         raise ConfigError(
-            f"{isolation.key}=read_uncommitted contradicts exactly-once: records of aborted "
-            "transactions would arrive, and those of a transaction that is still open for good.",
+            f"{isolation.key}=read_uncommitted contradicts exactly-once: it would mirror records "
+            "of aborted transactions, and of open ones before their outcome is known.",
             where=isolation.where,
             do=f"Set {source}.consumer.isolation.level=read_committed, or remove the key.",
         )
@@ -59,14 +59,14 @@ def wants_exactly_once(
 
 
 def exact_slots(flow: Reader, *, exact: bool) -> int:
-    """``tasks.max`` of ``flow``. Raises ConfigError where an exactly-once flow has too many."""
+    """``tasks.max`` of ``flow``. Raises ConfigError if an exactly-once flow has too many."""
     slots = flow.integer("tasks.max")
     if exact and slots > EXACT_SLOTS_MAX:
         given = flow.entry("tasks.max")
         if given is None:
             raise Defect("the default of tasks.max is too much")
         raise ConfigError(
-            f"{given.key}={slots} is too much for exactly-once: every start fences the "
+            f"{given.key}={slots} is too many for exactly-once: every start fences the "
             f"transactional ids of all slots, at most {EXACT_SLOTS_MAX}.",
             where=given.where,
             do=f"Set tasks.max to {EXACT_SLOTS_MAX} or less, or leave exactly-once out.",
@@ -75,15 +75,15 @@ def exact_slots(flow: Reader, *, exact: bool) -> int:
 
 
 def control_secret(own: Reader) -> str:
-    """What claims are signed with, empty without. Raises ConfigError where it is too short."""
+    """The secret that signs claims, empty for none. Raises ConfigError if it is too short."""
     secret = own.text(_SECRET).strip()
     given = own.entry(_SECRET)
     if secret and given is not None and len(secret) < SECRET_CHARS_MIN:
         raise ConfigError(
-            f"{given.key} has {len(secret)} characters, so that readers of the control topic could "
-            f"guess it: it takes {SECRET_CHARS_MIN} at least.",
+            f"{given.key} has {len(secret)} characters, so readers of the control topic could "
+            f"guess it; it needs at least {SECRET_CHARS_MIN}.",
             where=given.where,
-            do="Make one with openssl rand -hex 32, the same for all mirrors of this file.",
+            do="Create one with openssl rand -hex 32, the same for all mirrors of this file.",
         )
     return secret
 
@@ -91,10 +91,10 @@ def control_secret(own: Reader) -> str:
 def transaction_times_ms(
     own: Reader, producer: Reader, target: str, *, exact: bool
 ) -> tuple[int, int]:
-    """How long a transaction lasts, and after how long the target aborts one.
+    """(milliseconds that a transaction lasts, milliseconds until the target aborts it).
 
-    ``own`` reads sparkmirror's own keys. Raises ConfigError where an exactly-once flow's
-    transactions would all be aborted.
+    ``own`` reads sparkmirror's own keys. Raises ConfigError if an exactly-once flow's transactions
+    would all be aborted.
     """
     interval_key, timeout_key = "sparkmirror.transaction.interval.ms", "transaction.timeout.ms"
     interval_ms, timeout_ms = own.integer(interval_key), producer.integer(timeout_key)

@@ -23,16 +23,16 @@ Conf = Mapping[str, Entry]
 
 
 def offset_sync_settings(conf: Conf, source: str, target: str, path: str) -> OffsetSyncSettings:
-    """Offset syncs of one flow, ``conf`` its connector configuration.
+    """Offset-sync settings of one flow; ``conf`` is its connector configuration.
 
-    Raises ConfigError when they are switched off and configured all the same, as Java does.
+    Raises ConfigError, as Java does, if offset syncs are disabled but configured.
     """
     flow = Reader(conf, Scope.CONNECTOR)
     enabled = flow.boolean("emit.offset-syncs.enabled")
     given = next((entry for key, entry in conf.items() if key.startswith("offset-syncs")), None)
     if not enabled and given is not None:
         raise ConfigError(
-            f"{given.key} cannot go with emit.offset-syncs.enabled=false.",
+            f"{given.key} cannot be combined with emit.offset-syncs.enabled=false.",
             where=given.where,
             do="Remove one of the two.",
         )
@@ -57,7 +57,7 @@ def offset_sync_settings(conf: Conf, source: str, target: str, path: str) -> Off
 
 
 def checkpoint_settings(conf: Conf, target: str, path: str) -> CheckpointSettings:
-    """Checkpoints and group offsets of one flow; without offset syncs there are none."""
+    """Settings of one flow's checkpoints and group offsets, which need offset syncs."""
     flow = Reader(conf, Scope.CONNECTOR)
     interval_s = flow.integer("emit.checkpoints.interval.seconds")
     sync_interval_s = flow.integer("sync.group.offsets.interval.seconds")
@@ -91,10 +91,10 @@ def checkpoint_settings(conf: Conf, target: str, path: str) -> CheckpointSetting
 def heartbeat_settings(
     raw: Conf, pairs: Iterable[tuple[str, str]], enabled: Sequence[tuple[str, str]], path: str
 ) -> tuple[tuple[HeartbeatSettings, ...], list[str]]:
-    """Heartbeats of ``pairs`` that want them; and remarks on those that cannot have any.
+    """Heartbeat settings of the ``pairs`` that emit them, and remarks on pairs that cannot.
 
-    A pair that is no enabled flow is not worth stopping for: its cluster may be named in the file
-    for other nodes only.
+    Raises ConfigError for an enabled flow only. Other pairs may include a cluster that the file
+    names only for other nodes.
     """
     found: list[HeartbeatSettings] = []
     remarks: list[str] = []
@@ -111,7 +111,7 @@ def heartbeat_settings(
                 raise
             remarks.append(
                 f"{path}: no heartbeats for {source}->{target}: {error.what} "
-                f"{source}->{target}.emit.heartbeats.enabled=false leaves out this remark."
+                f"{source}->{target}.emit.heartbeats.enabled=false removes this warning."
             )
     return tuple(found), remarks
 
@@ -134,9 +134,9 @@ def _heartbeats(raw: Conf, conf: Conf, source: str, target: str, path: str) -> H
 
 
 def group_remarks(confs: Iterable[Conf]) -> list[str]:
-    """What a file asks for and does not get because it switches off what that is made from.
+    """Remarks on features that are enabled but have no effect, because they need a disabled one.
 
-    ``confs``: connector configurations of the flows. MirrorMaker says so in its log.
+    ``confs``: connector configurations of the flows. MirrorMaker logs the same.
     """
     lines: dict[str, None] = {}
     for conf in confs:
@@ -149,6 +149,6 @@ def group_remarks(confs: Iterable[Conf]) -> list[str]:
             if entry is not None and flow.boolean(wanted) and not flow.boolean(needed):
                 lines[
                     f"{entry.where}: with {entry.key}=false, {wanted}=true has no effect, as in "
-                    f"MirrorMaker; set {wanted}=false to leave out this remark."
+                    f"MirrorMaker; set {wanted}=false to remove this warning."
                 ] = None
     return list(lines)

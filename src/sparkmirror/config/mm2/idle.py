@@ -1,4 +1,4 @@
-"""Which keys of a MirrorMaker 2 file are right and yet have no effect in any of its flows."""
+"""Finds valid keys of a MirrorMaker 2 file that have no effect in any of its flows."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def idle(
     flows: Sequence[FlowSettings],
     heartbeats: Iterable[HeartbeatSettings],
 ) -> list[KeyUse]:
-    """``uses``, with those marked ignored that no flow has a use for.
+    """``uses``, with keys that no flow uses marked as ignored.
 
-    ``enabled``: all pairs (source, target) that the file enables; ``flows``, ``heartbeats``: what
-    this run has of them. Pure.
+    ``enabled``: all pairs (source, target) that the file enables; ``flows``, ``heartbeats``: those
+    of this run. Pure.
     """
     reasons = (
         _syncs(flows),
@@ -50,7 +50,7 @@ def _marked(use: KeyUse, reasons: Iterable[Reason]) -> KeyUse:
 
 
 def _syncs(flows: Iterable[FlowSettings]) -> Reason:
-    """Keys of the producer of offset syncs, on the side where none are written."""
+    """Reason for keys of the offset-syncs producer of a side where no offset syncs are written."""
     written = {
         (flow.name, f"{flow.offset_syncs.location}.producer.")
         for flow in flows
@@ -65,7 +65,7 @@ def _syncs(flows: Iterable[FlowSettings]) -> Reason:
 
 
 def _syncs_side(use: KeyUse) -> str:
-    """The prefix of a flow's key that only the offset-syncs producer reads, ``""`` for others."""
+    """The key's prefix if only the offset-syncs producer reads it; ``""`` for other keys."""
     name = use.entry.key.removeprefix(use.flow + ".") if use.flow else ""
     return next((p for p in ("source.producer.", "target.producer.") if name.startswith(p)), "")
 
@@ -75,10 +75,10 @@ def _role(
     flows: Iterable[FlowSettings],
     heartbeats: Iterable[HeartbeatSettings],
 ) -> Reason:
-    """Keys of a role that the cluster has in no flow."""
+    """Reason for keys of a role that the cluster has in no flow."""
     sources = {source for source, _ in enabled}
     targets = {target for _, target in enabled}
-    # Checkpoints are read back by the control plane, which has its own way to fetch.
+    # The control plane reads checkpoints with its own fetch settings.
     consumers = sources | {flow.target.alias for flow in flows if flow.checkpoints.enabled}
     producers = targets | {beat.target.alias for beat in heartbeats}
     producers |= {
@@ -106,7 +106,7 @@ def _role(
 
 
 def _transactions(flows: Iterable[FlowSettings]) -> Reason:
-    """Keys about transactions, where none are written."""
+    """Reason for transaction keys where no transactions are written."""
     exact = [flow for flow in flows if flow.exactly_once]
 
     def reason(use: KeyUse) -> str:

@@ -1,7 +1,7 @@
-"""What each key of a MirrorMaker 2 file means: its scope, its row in the table, or why it has none.
+"""The meaning of each key of a MirrorMaker 2 file: its scope and row in the table, or its fault.
 
-Four outcomes: a key is *used*; it is known but *lost* where it stands (Java drops it silently, we
-say which spelling works); it is *refused*; or it is *unknown*.
+There are four outcomes: a key is *used*; it is known but *lost* at this place (Java drops it
+silently, we report the spelling that works); it is *refused*; or it is *unknown*.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ROLES = {"consumer": Scope.CONSUMER, "producer": Scope.PRODUCER, "admin": Scope
 _TOP = (Scope.DRIVER, Scope.CONNECTOR, Scope.SPARKMIRROR)
 _TOLD_MAX = 10
 _WORKER_TOP_PREFIXES = ("offset.storage", "config.storage", "status.storage", "worker", "task.")
-# Families of keys whose last parts are the user's own names: prefix -> (row, scopes).
+# Families of keys that contain names chosen by the user: prefix -> name of the row.
 _FAMILIES = {
     "transforms.": "transforms",
     "predicates.": "predicates",
@@ -46,9 +46,9 @@ _FAMILIES = {
 _SYNCS_AS_THEY_ARE = (
     "offset syncs are written one by one, as they are, to the one partition of their topic"
 )
-_OWN_WAY_TO_READ = "checkpoints are read back by the control plane, which has its own way to fetch"
-# What only MirrorMaker 1 asks of its clients, and why MirrorMaker 2 does not.
-_NO_GROUP = "partitions are dealt to slots by the mirror, not by a consumer group"
+_OWN_WAY_TO_READ = "the control plane reads checkpoints with its own fetch settings"
+# Client keys that only MirrorMaker 1 uses, and why MirrorMaker 2 does not.
+_NO_GROUP = "the mirror assigns partitions to slots, not a consumer group"
 MM1_ONLY = {row.name: _NO_GROUP for row in GROUP_ROWS if row.status is Status.SUPPORTED} | {
     "partitioner.class": "records keep their partition number",
     "partitioner.ignore.keys": "records keep their partition number",
@@ -71,10 +71,10 @@ _UNUSED_BY_SYNCS = frozenset(row.name for row in RECORD_ROWS) | {
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """A key that means something where it stands.
+    """A key that has a meaning at its place.
 
-    ``alias``: the cluster it is written for, ``flow``: the flow; both empty at the top level.
-    ``ignored``: why it is ignored at this place though its row is supported.
+    ``alias``: the cluster that it is for; ``flow``: the flow; both are empty at the top level.
+    ``ignored``: why it is ignored at this place although its row is supported.
     """
 
     entry: Entry
@@ -88,7 +88,7 @@ class KeyUse:
 class Lost:
     """A known key at a place where Java drops it; ``instead`` is the spelling that works.
 
-    ``effect``: what it does there all the same.
+    ``effect``: what the key does at this place, as the warning says it.
     """
 
     entry: Entry
@@ -100,29 +100,29 @@ Outcome = KeyUse | Lost | ConfigError | None
 
 
 def modern(raw: Mapping[str, Entry]) -> tuple[dict[str, Entry], list[str]]:
-    """``raw`` with today's names for keys of 2.4 to 3.x, and a remark on each of these. Pure."""
+    """``raw`` with current names for keys of 2.4 to 3.x, and a remark for each of them. Pure."""
     found: dict[str, Entry] = {}
     told: list[str] = []
     for key, entry in raw.items():
         flow, _, rest = key.rpartition("->")
         name = rest.partition(".")[2] if flow else rest
         while name and name not in RENAMED_KEYS and name not in DROPPED_KEYS and flow:
-            name = name.partition(".")[2]  # the target's alias may hold dots
+            name = name.partition(".")[2]  # the target's alias may contain dots
         prefix = key[: len(key) - len(name)]
         if name in DROPPED_KEYS:
             told.append(f"{entry.where}: {key} has no effect: {DROPPED_KEYS[name]}.")
         elif name not in RENAMED_KEYS:
             found[key] = entry
         elif (now := prefix + RENAMED_KEYS[name]) in raw:
-            told.append(f"{entry.where}: {key} is ignored, since {now} says the same.")
+            told.append(f"{entry.where}: {key} is ignored because {now} is also set.")
         else:
             found[now] = replace(entry, key=now)
-            told.append(f"{entry.where}: {key} is {now} today.")
+            told.append(f"{entry.where}: {key} is now called {now}.")
     return found, told
 
 
 def classify(entry: Entry, clusters: Sequence[str]) -> Outcome:
-    """The meaning of one key; a ConfigError if it is refused, ``None`` if it is unknown.
+    """The meaning of one key; returns a ConfigError if it is refused, ``None`` if it is unknown.
 
     ``clusters``: all aliases of the file.
     """
@@ -131,7 +131,7 @@ def classify(entry: Entry, clusters: Sequence[str]) -> Outcome:
     top = _top_key(entry)
     if top is not None:
         return top
-    # The longest alias first: one alias may be the beginning of another.
+    # Longest alias first, because one alias may be a prefix of another.
     for alias in sorted(clusters, key=len, reverse=True):
         if entry.key.startswith(alias + "."):
             return _cluster_key(entry, alias, entry.key[len(alias) + 1 :])
@@ -144,9 +144,9 @@ def _removed(entry: Entry, name: str) -> ConfigError | None:
     instead = REMOVED_KEYS[name]
     prefix = entry.key[: len(entry.key) - len(name)]
     return ConfigError(
-        f"{entry.key} is no key of MirrorMaker 4.3.",
+        f"{entry.key} is not a key of MirrorMaker 4.3.",
         where=entry.where,
-        do=f"Write {prefix}{instead}." if instead else "Remove it; nothing has taken its place.",
+        do=f"Write {prefix}{instead}." if instead else "Remove it; it has no replacement.",
     )
 
 
@@ -192,14 +192,14 @@ def _bare_client_key(entry: Entry, name: str, *spellings: str) -> Lost | None:
 
 
 def _family(entry: Entry, name: str, flow: str = "") -> KeyUse | None:
-    """Keys with the user's own names in them."""
+    """The meaning of a key that contains names chosen by the user; None for other keys."""
     if name.startswith("config.providers."):
         row = find("config.providers", Scope.DRIVER)
         return KeyUse(entry, row, flow=flow) if row else None
     for prefix, row_name in _FAMILIES.items():
         if name.startswith(prefix):
             row = find(row_name, Scope.CONNECTOR)
-            reason = "records are carried as raw batches and never decoded"
+            reason = "records are copied as raw batches and never decoded"
             ignored = (row.reason or reason) if row else reason
             return KeyUse(entry, row, flow=flow, ignored=ignored) if row else None
     return None
@@ -230,12 +230,12 @@ def _cluster_key(entry: Entry, alias: str, name: str) -> Outcome:
 
 
 def mm1_only(role: str, name: str) -> str:
-    """Why a client key that MirrorMaker 1 needs has no effect here; ``""`` for all others."""
+    """Why a client key that only MirrorMaker 1 uses has no effect; ``""`` for other keys."""
     return MM1_ONLY.get(name, "") if role in ("consumer", "producer") else ""
 
 
 def _unused(prefix: str, name: str) -> str:
-    """Why a client key of a flow has no effect behind ``prefix``; ``""`` where it has."""
+    """Why a client key of a flow has no effect after ``prefix``; ``""`` if it has."""
     if prefix in ("source.producer.", "target.producer.") and name in _UNUSED_BY_SYNCS:
         return _SYNCS_AS_THEY_ARE
     if prefix == "target.consumer." and name in _FETCH:
@@ -272,16 +272,16 @@ def _flow_key(entry: Entry, clusters: Sequence[str]) -> Outcome:
 
 
 def _no_flow(entry: Entry, source: str, rest: str, clusters: Sequence[str]) -> Lost:
-    """A key with more than one ``->``: no alias holds one, so it speaks of no flow at all."""
+    """A key with more than one ``->``: no alias contains ``->``, so the key names no flow."""
     near = [alias for alias in clusters if rest.startswith(alias) and alias != source]
     flow = f"{source}->{max(near, key=len)}" if source in clusters and near else "A->B"
     name = rest.rpartition("->")[2].partition(".")[2]
-    return Lost(entry, f"{flow}.{name or 'enabled'}", "names no flow and is passed over")
+    return Lost(entry, f"{flow}.{name or 'enabled'}", "names no flow and is ignored")
 
 
 def _unknown_cluster(entry: Entry, alias: str, clusters: Sequence[str]) -> ConfigError:
     if not alias or alias != alias.strip():
-        what = f"{entry.key} is no flow: an alias must stand on each side of '->'."
+        what = f"{entry.key} is not a flow: it needs an alias on each side of '->'."
     else:
         what = f"{entry.key} names the cluster '{alias}', which is not in clusters="
         what += ",".join(clusters) + "."
@@ -320,19 +320,19 @@ def _flow_setting(entry: Entry, flow: str, target: str, name: str) -> Outcome:
         if row is None:
             continue
         if bare == "bootstrap.servers" and prefix in ("consumer.", "admin."):
-            return Lost(entry, f"{flow}.source.{name}", "loses against the cluster's own address")
+            return Lost(entry, f"{flow}.source.{name}", "is overridden by the cluster's address")
         return KeyUse(entry, row, flow=flow, ignored=_unused(prefix, bare))
     if name.startswith("producer.") and find(name[len("producer.") :], Scope.PRODUCER):
         instead = f"{flow}.producer.override.{name[len('producer.') :]}"
-        return Lost(entry, instead, "reaches only the producer of offset syncs")
+        return Lost(entry, instead, "applies only to the producer of offset syncs")
     source = flow.partition("->")[0]
     for side, alias in (("source.cluster.", source), ("target.cluster.", target)):
         if name.startswith(side) and name[len(side) :] in CLIENT_SET:
-            # Java's data producer is the worker's, which knows only the cluster's own settings.
+            # Java's data producer belongs to the worker, which reads only the cluster's settings.
             return Lost(
                 entry,
                 f"{alias}.{name[len(side) :]}",
-                "does not reach all clients of the cluster, and none that has a setting of its own",
+                "does not apply to all clients of the cluster, and to none with its own setting",
             )
     if name in CLIENT_SET:
         return Lost(entry, f"{source}.{name} and {target}.{name}")
@@ -350,14 +350,14 @@ def _flow_setting(entry: Entry, flow: str, target: str, name: str) -> Outcome:
 
 
 def nearest(key: str, clusters: Sequence[str]) -> str:
-    """The known key that ``key`` is most likely meant to be, ``""`` if none is near."""
+    """The known key that is most similar to ``key``; ``""`` if none is similar."""
     prefix, candidates, name = _neighbourhood(key, clusters)
     close = difflib.get_close_matches(name, sorted(candidates), 1, 0.7)
     return prefix + close[0] if close else ""
 
 
 def _neighbourhood(key: str, clusters: Sequence[str]) -> tuple[str, frozenset[str], str]:
-    """(prefix that is right, keys that may follow it, what follows it now)."""
+    """(valid prefix of ``key``, known keys that may follow it, what follows it in ``key``)."""
     clients = frozenset(f"{role}.{name}" for role, scope in _ROLES.items() for name in names(scope))
     if "->" in key:
         source, _, rest = key.partition("->")
@@ -380,9 +380,9 @@ def unknown_keys_error(
     *,
     suggest: Callable[[str, Sequence[str]], str] = nearest,
 ) -> ConfigError:
-    """One error that names unknown keys, each with its line and its nearest known name.
+    """One error that names unknown keys, each with its line and the most similar known key.
 
-    Ten of them and a number: most of a file that is unknown is another kind of file.
+    It names ten of them and counts the rest: many unknown keys mean another kind of file.
     """
     told = "; ".join(_tell_unknown(entry, clusters, suggest) for entry in unknown[:_TOLD_MAX])
     number = len(unknown)
@@ -393,7 +393,7 @@ def unknown_keys_error(
         where=unknown[0].where if number == 1 else path,
         do="Correct or remove "
         + ("it: " if number == 1 else "them: ")
-        + "a key that nothing reads is most likely a slip.",
+        + "a key that nothing reads is most likely a mistake.",
     )
 
 
@@ -407,7 +407,7 @@ def _tell_unknown(
     if entry.key in OLD_CLIENT_KEYS:
         instead = OLD_CLIENT_KEYS[entry.key]
         return f"{told} (a key of clients before Kafka 0.9; " + (
-            f"now {instead})" if instead else "nothing has taken its place)"
+            f"now {instead})" if instead else "it has no replacement)"
         )
     head, _, rest = entry.key.partition(".")
     known = rest and (find(rest, Scope.WORKER) or find(rest.partition(".")[2], *_ROLES.values()))

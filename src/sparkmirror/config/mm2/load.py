@@ -1,8 +1,8 @@
-"""Read a MirrorMaker 2 properties file.
+"""Reads a MirrorMaker 2 properties file.
 
-``load_mm2`` goes in this order: lines (``properties``), placeholders (``providers``), meaning of
-each key (``keys``), values (``values``), then one derived configuration per flow (``scoping``)
-that ``flow`` turns into typed settings. Everything wrong of one kind is told in one error.
+``load_mm2`` works in this order: lines (``properties``), placeholders (``providers``), the meaning
+of each key (``keys``), values (``values``), then per flow one derived configuration (``scoping``),
+which ``_flow`` turns into typed settings. One error reports all faults of one kind.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ _TOPIC_CHARS = re.compile(r"[A-Za-z0-9._-]*")
 class Mm2File:
     """A file that was read and checked.
 
-    ``raw``: its settings, placeholders resolved. ``uses``: what each key means, with those marked
-    ignored that nothing reads. ``settings``: what a run gets.
+    ``raw``: its settings with placeholders resolved. ``uses``: the meaning of each key; keys that
+    nothing reads are marked ignored. ``settings``: the settings of a run.
     """
 
     path: Path
@@ -98,10 +98,9 @@ def load_mm2(
 ) -> MirrorSettings:
     """Read, check and split a MirrorMaker 2 file into its enabled flows.
 
-    ``clusters``: only flows to these targets (empty = all). ``exactly_once``: in all flows,
-    whatever the file says. Raises ConfigError with the file, line and key of everything that is
-    wrong, and when no flow is left; with ``heartbeats_will_do`` only when no heartbeats are left
-    either.
+    ``clusters``: only flows to these targets (empty: all). ``exactly_once``: in all flows,
+    regardless of the file. Raises ConfigError with the file, line and key of everything that is
+    wrong, and if no flow remains; with ``heartbeats_will_do`` only if no heartbeats remain either.
     """
     file = read_mm2(
         path,
@@ -119,7 +118,7 @@ def read_mm2(
     exactly_once: bool = False,
     heartbeats_will_do: bool = False,
 ) -> Mm2File:
-    """`load_mm2`, with what the settings were made from."""
+    """Like `load_mm2`, but also returns what the settings were made from."""
     file = load_properties(path)
     raw, told = resolve(file)
     told += file.told
@@ -168,7 +167,7 @@ def read_mm2(
 
 
 def _line(remark: str) -> float:
-    """Line that a remark is about; those about the whole file come last."""
+    """The line number of a remark; infinity for a remark about the whole file."""
     match = re.search(r":(\d+): ", remark)
     return int(match.group(1)) if match else math.inf
 
@@ -181,22 +180,23 @@ def _aliases(raw: Mapping[str, Entry], path: Path) -> tuple[str, ...]:
     entry = raw.get("clusters")
     if entry is None:
         raise ConfigError(
-            "clusters is missing: this is no MirrorMaker 2 file.",
+            "clusters is missing: this is not a MirrorMaker 2 file.",
             where=str(path),
             do="Add clusters=A,B and A.bootstrap.servers, B.bootstrap.servers and A->B.enabled; "
-            "MirrorMaker 1's files go with --consumer.config and --producer.config.",
+            "for MirrorMaker 1's files use --consumer.config and --producer.config.",
         )
     aliases = parse_list(entry)
     if not aliases:
         raise ConfigError("clusters is empty.", where=entry.where, do="Write clusters=A,B.")
     for alias in aliases:
-        # Java takes blanks, too; where no key has them, a comma was forgotten.
+        # Java also accepts blanks. If no key starts with such an alias, a comma was forgotten.
         named = any(key.startswith(f"{alias}.") for key in raw)
         if "->" in alias or (re.search(r"\s", alias) and not named):
             raise ConfigError(
-                f"clusters holds '{shown(entry, alias)}', which is no alias.",
+                f"clusters contains '{shown(entry, alias)}', which is not an alias.",
                 where=entry.where,
-                do="Separate aliases by commas; an alias holds no '->', and better no blanks.",
+                do="Separate aliases by commas; an alias must not contain '->' and should not"
+                " contain blanks.",
             )
     return aliases
 
@@ -250,7 +250,7 @@ def _check_value(use: KeyUse) -> None:
         bootstrap_servers(entry)
     elif setting.name == "replication.policy.separator" and not _TOPIC_CHARS.fullmatch(value):
         raise ConfigError(
-            f"{entry.key} holds characters that no topic name may have.",
+            f"{entry.key} contains characters that are not allowed in topic names.",
             where=entry.where,
             do="Use letters, digits, '.', '_' and '-' only.",
         )
@@ -272,7 +272,7 @@ def _no_flows(
             f"{', '.join('->'.join(pair) for pair in enabled)}."
         )
     elif len(aliases) < 2:
-        do = "Name two clusters at least, and enable a flow between them: A->B.enabled=true."
+        do = "Name at least two clusters, and enable a flow between them: A->B.enabled=true."
     else:
         do = f"Enable one, for example {aliases[0]}->{aliases[1]}.enabled=true."
     return ConfigError("No source->target replication flows.", where=str(path), do=do)
@@ -384,7 +384,7 @@ def _lane(raw: Mapping[str, Entry], source: str, target: str, aliases: tuple[str
 def client_configs(
     raw: Mapping[str, Entry], source: str, target: str
 ) -> dict[str, dict[str, Entry]]:
-    """Java client properties of each client of one flow, by its role."""
+    """The Java client properties of each client of one flow, by role."""
     conf = connector_config(raw, source, target)
     syncs_on = Reader(conf, Scope.CONNECTOR).text("offset-syncs.topic.location")
     return {
@@ -398,7 +398,7 @@ def client_configs(
 
 
 def own_settings(raw: Mapping[str, Entry], flow: str) -> dict[str, Entry]:
-    """The file's ``sparkmirror.*`` settings for one flow, without the flow in front."""
+    """The file's ``sparkmirror.*`` settings for one flow, without the prefix ``A->B.``."""
     own: dict[str, Entry] = {}
     for name in names(Scope.SPARKMIRROR):
         entry = raw.get(f"{flow}.{name}", raw.get(name))
@@ -428,7 +428,7 @@ def _topics(flow: Reader, own: Reader) -> TopicSettings:
         include=flow.elements("topics"),
         exclude=flow.elements("topics.exclude"),
         config_properties_exclude=flow.elements("config.properties.exclude"),
-        # Java compares with "source" exactly, and takes anything else for the target's.
+        # Java compares with "source" exactly; anything else means the target's defaults.
         use_defaults_from="source" if flow.text("use.defaults.from") == "source" else "target",
         replication_factor=flow.integer("replication.factor"),
         refresh_enabled=flow.boolean("refresh.topics.enabled") and refresh_s >= 0,

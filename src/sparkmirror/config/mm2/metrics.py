@@ -1,4 +1,4 @@
-"""Where a run serves its metrics: read from the driver's keys of a MirrorMaker 2 file."""
+"""Settings of the metrics server, from the driver's keys of a MirrorMaker 2 file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _P = "sparkmirror.metrics."
 
 
 def metrics_settings(raw: Mapping[str, Entry], path: Path) -> MetricsSettings:
-    """The file's settings. Raises ConfigError where two of them do not go together."""
+    """The file's settings. Raises ConfigError if two of them contradict each other."""
     reader = Reader(raw, Scope.DRIVER)
     values = {
         name: reader.text(_P + name)

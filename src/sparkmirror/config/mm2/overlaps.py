@@ -1,6 +1,6 @@
-"""Flows that meet by topic names: rings without end, two topics under one name.
+"""Flows with conflicting topic names: endless loops, and two topics with one remote name.
 
-Both can be told from the lists of topics alone (see ``names.regex_overlap``), before anything runs.
+The topic lists alone show both (see ``names.regex_overlap``), before anything runs.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from sparkmirror.errors import ConfigError
 from sparkmirror.model import PolicySettings, TopicSettings
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 
-# A file with more rings than this has told its point long before.
+# Limit of the loops that are searched; a file with more has failed or warned before.
 _RINGS_MAX = 200
 _PAIRS_TOLD_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What of an enabled flow counts here; also of one that other nodes run."""
+    """The names of an enabled flow; also of one that only other nodes run."""
 
     source: str
     target: str
@@ -34,10 +34,10 @@ class Lane:
 
 
 def check_names(flows: Sequence[Lane], path: str) -> list[str]:
-    """Remarks on names that meet. Pure.
+    """Remarks on conflicting names. Pure.
 
-    Raises ConfigError for flows that keep names (IdentityReplicationPolicy) and lead in a circle,
-    when some topic is in the lists of all of them: each record would go round without end.
+    Raises ConfigError for flows that keep names (IdentityReplicationPolicy) and form a loop, if a
+    topic is in the lists of all of them: each record would be copied in an endless loop.
     """
     return [
         *_loops(flows, path),
@@ -46,36 +46,36 @@ def check_names(flows: Sequence[Lane], path: str) -> list[str]:
     ]
 
 
-# --- rings --------------------------------------------------------------------------------------
+# --- loops --------------------------------------------------------------------------------------
 
 
 def _loops(flows: Sequence[Lane], path: str) -> Iterator[str]:
     for ring in _rings([flow for flow in flows if flow.policy.kind == "identity"]):
         way = "->".join([*(flow.source for flow in ring), ring[0].source])
-        what = f"IdentityReplicationPolicy keeps topic names, and the flows {way} lead in a circle"
+        what = f"IdentityReplicationPolicy keeps topic names, and the flows {way} form a loop"
         topics = ", ".join(f"{flow.name}.topics" for flow in ring)
         try:
             name = common_name([_unrenamed(flow) for flow in ring])
         except Undecided:
             yield (
-                f"{path}: {what}: a topic that all of them mirror goes round without end. Their "
-                f"lists are too complex to compare; make sure that {topics} have nothing in common."
+                f"{path}: {what}: a topic that all of them mirror is copied endlessly. Their lists "
+                f"are too complex to compare; make sure that {topics} do not overlap."
             )
             continue
         if name is not None:
             raise ConfigError(
-                f"{what}: each record of topic {name}, for one, would go round without end.",
+                f"{what}: each record of topic {name}, for example, would be copied endlessly.",
                 where=path,
-                do=f"Give {topics} lists that have nothing in common (or exclude topics), or use "
+                do=f"Give {topics} lists that do not overlap (or exclude topics), or use "
                 "DefaultReplicationPolicy.",
             )
 
 
 def _rings(flows: Sequence[Lane]) -> Iterator[list[Lane]]:
-    """Every way along ``flows`` that leads back to its first cluster, each once."""
+    """Every loop of ``flows`` that returns to its first cluster, each once."""
     told = 0
     for first in sorted({flow.source for flow in flows}):
-        # Only by clusters after the first one: a ring is told where its first name begins.
+        # Visit only clusters that sort after the first one, so that each loop is found once.
         ways = [[flow] for flow in flows if flow.source == first]
         while ways and told < _RINGS_MAX:
             way = ways.pop()
@@ -93,14 +93,14 @@ def _rings(flows: Sequence[Lane]) -> Iterator[list[Lane]]:
 
 
 def _unrenamed(flow: Lane) -> Names:
-    """What a flow with the identity policy mirrors under its own name."""
+    """The topics that a flow with the identity policy mirrors without renaming."""
     mark = _mark(flow)
     never = (
         "__.*",
         "[.].*",
         f"mm2.*{mark}internal",
         f".*{mark}checkpoints{mark}internal",
-        ".*heartbeats",  # these are renamed by every policy
+        ".*heartbeats",  # every policy renames these
     )
     return Names(flow.topics.include, never + flow.topics.exclude)
 
@@ -128,13 +128,13 @@ def _collisions(flows: Sequence[Lane], path: str) -> Iterator[str]:
             yield (
                 f"{path}: topics of different clusters become one topic on {target}, where their "
                 f"records mix: for example {'; '.join(met[:_PAIRS_TOLD_MAX])}{more}. If that is "
-                "not meant, give the flows topics that do not overlap, or use "
-                "DefaultReplicationPolicy and aliases that are not the beginning of each other."
+                "not intended, give the flows topics that do not overlap, or use "
+                "DefaultReplicationPolicy and aliases of which none is a prefix of another."
             )
 
 
 def _remote(flow: Lane) -> Names:
-    """The names on the target of what a flow mirrors."""
+    """The target's names of the topics that a flow mirrors."""
     if flow.policy.kind == "identity":
         return _unrenamed(flow)
     mark = _mark(flow)
@@ -145,7 +145,7 @@ def _remote(flow: Lane) -> Names:
 
 
 def _topic(flow: Lane, remote: str) -> str:
-    """The source topic behind ``remote``, with its cluster."""
+    """The source topic of ``remote``, with its cluster."""
     prefix = "" if flow.policy.kind == "identity" else flow.source + flow.policy.separator
     return f"{remote.removeprefix(prefix)} of {flow.source}"
 
@@ -163,8 +163,8 @@ def _aliases_with_separators(flows: Iterable[Lane], path: str) -> Iterator[str]:
             told.add(alias)
             first = alias.partition(separator)[0]
             yield (
-                f"{path}: the alias '{alias}' holds the separator '{separator}'. This mirror knows "
-                f"its aliases and finds loops; Java's MirrorMaker and MirrorClient take topics of "
-                f"'{alias}' for topics of '{first}'. For them, use another alias or set "
+                f"{path}: the alias '{alias}' contains the separator '{separator}'. This mirror "
+                f"knows its aliases and finds loops; Java's MirrorMaker and MirrorClient take "
+                f"topics of '{alias}' for topics of '{first}'. For them, use another alias or set "
                 "replication.policy.separator."
             )

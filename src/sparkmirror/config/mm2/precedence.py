@@ -1,6 +1,6 @@
-"""In how many ways a file can give one setting of a flow, and which of them counts.
+"""All spellings of a flow's setting in a file, and their precedence.
 
-`spellings` lists them, strongest first; it says as a table what `scoping` does by merging.
+`spellings` lists them, highest precedence first; `scoping` gets the same result by merging.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sparkmirror.config.table.settings import CLIENT_SET, Scope
 
 
 class Part(Enum):
-    """What a setting of one flow speaks to; the value is its heading."""
+    """The part of a flow that a setting applies to; the value is its heading."""
 
     FLOW = "flow"
     CONSUMER = "source consumer"
@@ -28,7 +28,7 @@ class Part(Enum):
 
     @property
     def scope(self) -> Scope:
-        """Where the settings table keeps this part's keys."""
+        """The scope of this part's keys in the settings table."""
         return _SCOPES[self]
 
 
@@ -56,10 +56,10 @@ _CLIENTS = {
 def spellings(
     part: Part, key: str, source: str, target: str, syncs_on: str = "source"
 ) -> tuple[str, ...]:
-    """Every full key that can give ``key`` of ``part`` in flow ``source->target``.
+    """Every full key that can set ``key`` of ``part`` in flow ``source->target``.
 
-    Strongest first: of those that the file has, the first one counts. ``syncs_on``: the side of the
-    offset-syncs topic.
+    They are in order of precedence: the first one that the file contains applies. ``syncs_on``: the
+    side of the offset-syncs topic.
     """
     flow = f"{source}->{target}"
     shared = key in CLIENT_SET
@@ -77,7 +77,7 @@ def spellings(
     side, client = (syncs_on, "producer") if part is Part.SYNCS else _CLIENTS[part]
     alias = source if side == "source" else target
     own: tuple[str, ...] = (f"{flow}.{side}.{client}.{key}", f"{alias}.{client}.{key}")
-    # Weaker than the cluster's own settings, although it names the flow: so it is in Java.
+    # The cluster's own settings override this one although it names the flow, as in Java.
     weak: tuple[str, ...] = (f"{flow}.{client}.{key}",)
     if shared:
         own += (f"{alias}.{key}", key)
@@ -93,13 +93,13 @@ def given(
     target: str,
     syncs_on: str = "source",
 ) -> tuple[Entry, ...]:
-    """The entries of the file for one setting, the one that counts first."""
+    """The file's entries for one setting; the first one applies."""
     every = spellings(part, key, source, target, syncs_on)
     return tuple(raw[name] for name in every if name in raw)
 
 
 def scope_of(spelling: str, key: str) -> str:
-    """What stands in front of ``key`` in ``spelling``, in words."""
+    """The prefix before ``key`` in ``spelling``, in words."""
     prefix = spelling.removesuffix(key).rstrip(".")
     if not prefix:
         return "top level"
@@ -129,7 +129,7 @@ _FLOW_CLIENTS = (
 
 
 def _client_of(prefix: str) -> tuple[str, str]:
-    """``A->B`` and ``source.consumer`` of ``A->B.source.consumer``."""
+    """Split ``A->B.source.consumer`` into ``A->B`` and ``source.consumer``."""
     for client in _FLOW_CLIENTS:
         if prefix.endswith("." + client):
             return prefix.removesuffix("." + client), client

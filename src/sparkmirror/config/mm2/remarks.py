@@ -1,4 +1,4 @@
-"""One-line remarks on a file that is right but does not do all it seems to."""
+"""One-line remarks on a valid file that does not do everything it seems to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEYS_TOLD_MAX = 30
 
 
 def ignored_keys(uses: Iterable[KeyUse], path: str) -> list[str]:
-    """At most one line: every ignored key with its line, grouped by reason."""
+    """At most one line, with every ignored key and its line number, grouped by reason."""
     by_reason: dict[str, list[str]] = {}
     for use in uses:
         known = use.setting.status is Status.IGNORED
@@ -36,7 +36,7 @@ def _listed(keys: Sequence[str]) -> str:
 
 
 def lost_keys(lost: Iterable[Lost]) -> list[str]:
-    """One line per key that has no effect where it stands."""
+    """One line per key that has no effect at its place."""
     return [
         f"{each.entry.where}: {each.entry.key} {each.effect}, as in MirrorMaker; "
         f"write {each.instead}."
@@ -45,10 +45,10 @@ def lost_keys(lost: Iterable[Lost]) -> list[str]:
 
 
 def capped(uses: Iterable[KeyUse]) -> list[str]:
-    """One line per ``fetch.max.bytes`` that is larger than what is used."""
+    """One line per ``fetch.max.bytes`` above the maximum that is used."""
     return [
-        f"{use.entry.where}: {use.entry.key}={shown(use.entry, use.entry.value.strip())} is taken "
-        f"as {FETCH_BYTES_MAX}: larger answers bring nothing."
+        f"{use.entry.where}: {use.entry.key}={shown(use.entry, use.entry.value.strip())} is limited"
+        f" to {FETCH_BYTES_MAX}: larger responses bring no benefit."
         for use in uses
         if use.setting.name == "fetch.max.bytes"
         and not use.ignored
@@ -68,17 +68,17 @@ def repeated_elements(entries: Iterable[tuple[Entry, Sequence[str]]]) -> list[st
 
 
 def aliases_with_blanks(clusters: Entry, aliases: Iterable[str]) -> list[str]:
-    """One line per alias that no topic can be named after."""
+    """One line per alias with a blank, which is not allowed in topic names."""
     return [
-        f"{clusters.where}: the alias '{'[hidden]' if clusters.secret else alias}' holds a blank, "
-        "which no topic name may have: topics that are named after it cannot be created."
+        f"{clusters.where}: the alias '{'[hidden]' if clusters.secret else alias}' contains a "
+        "blank, which is not allowed in topic names: topics named after it cannot be created."
         for alias in aliases
         if any(char.isspace() for char in alias)
     ]
 
 
 def mark_idle(uses: Iterable[KeyUse], confs: Iterable[Mapping[str, Entry]]) -> list[KeyUse]:
-    """``uses``, with those security keys marked ignored that no client has a use for.
+    """``uses``, with security keys that no client uses marked as ignored.
 
     ``confs``: the configuration of every client of every flow.
     """

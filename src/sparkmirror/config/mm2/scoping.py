@@ -1,8 +1,8 @@
-"""Which setting reaches what: MirrorMaker 2's scoping and precedence, as pure functions.
+"""MirrorMaker 2's scoping and precedence of settings, as pure functions.
 
-Input is always the whole file (key -> entry); output is one derived configuration with the same
-keys that Java's MirrorMaker would hand to that worker, connector or client. Every value keeps the
-entry it came from, and with it the line to name in an error.
+Input is always the whole file (key -> entry). Output is one derived configuration with the same
+keys that Java's MirrorMaker would pass to that worker, connector or client. Every value keeps its
+entry, so an error can name the line.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Conf = Mapping[str, Entry]
 
 _PACKAGE = "org.apache.kafka.connect.mirror."
 _CONVERTER = "org.apache.kafka.connect.converters.ByteArrayConverter"
-# Java tests these prefixes without a dot, so that admin.timeout.ms counts as a client key too.
+# Java tests these prefixes without a dot, so admin.timeout.ms is a client key, too.
 _CLIENT_LEVEL = re.compile(r"(?:consumer|producer|admin)")
 _CLIENTS = ("producer", "consumer", "admin")
-# Keys that reach workers from the top level, where they beat those of a cluster.
+# Top-level keys with these prefixes apply to workers and override those of a cluster.
 WORKER_PREFIXES = (
     "offset.storage",
     "config.storage",
@@ -32,8 +32,8 @@ WORKER_PREFIXES = (
     "worker",
     "replication.policy",
 )
-# Connector keys that only the filters read, or only Connect's own source configuration knows: in
-# Java they are no part of a connector's definition, so at the top level they get lost.
+# Connector keys that only the filters or Connect's source configuration read. In Java they are not
+# part of a connector's definition, so they have no effect at the top level.
 FLOW_ONLY = frozenset(
     {
         "use.defaults.from",
@@ -59,7 +59,7 @@ def _put_absent(conf: dict[str, Entry], key: str, value: str) -> None:
 
 
 def cluster_config(raw: Conf, alias: str) -> dict[str, Entry]:
-    """What the file says of one cluster, with its security keys copied to each client."""
+    """The settings of one cluster, with its security keys copied to each client."""
     conf = _stripped(raw, alias + ".")
     for key in CLIENT_SET & conf.keys():
         for client in _CLIENTS:
@@ -71,7 +71,7 @@ def cluster_config(raw: Conf, alias: str) -> dict[str, Entry]:
 
 
 def cluster_pairs(raw: Conf, clusters: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The (source, target) pairs that Java runs workers for: enabled ones and heartbeat ones."""
+    """The (source, target) pairs that Java runs workers for: enabled or with heartbeats."""
     heartbeats = _is_true(raw.get("emit.heartbeats.enabled"), default=True)
     for source in clusters:
         for target in clusters:
@@ -155,14 +155,14 @@ def admin_config(conf: Conf, side: str, role: str) -> dict[str, Entry]:
 
 
 def producer_config(conf: Conf, side: str, role: str) -> dict[str, Entry]:
-    """Producer of the ``side`` cluster that Java uses for offset syncs only."""
+    """Producer of the ``side`` cluster, which Java uses only for offset syncs."""
     return _client_config(conf, side, "producer", role)
 
 
 def data_producer_config(worker: Conf, connector: Conf) -> dict[str, Entry]:
-    """Producer that carries the records: the worker's, then ``producer.override.*``.
+    """Producer of the records: the worker's settings, overridden by ``producer.override.*``.
 
-    Java's worker has no cluster aliases of its own, so the client id is Connect's.
+    Java's worker has no cluster aliases, so the client id has Connect's form.
     """
     result = _stripped(worker, "producer.")
     result |= _stripped(connector, "producer.override.")

@@ -1,4 +1,4 @@
-"""Remarks on lines that are right for Java and most likely not what their writer meant."""
+"""Remarks on lines that are valid in Java but most likely mistakes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from sparkmirror.config.files.properties import Entry, Properties
 from sparkmirror.config.files.values import shown, split_list
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 
-# A star behind a plain character: orders-*. In a regex it repeats that character.
+# A star after a plain character, as in orders-*. In a regex it repeats that character.
 _GLOB = re.compile(r"(?<![\\\w-])[\w-]*[\w-]\*")
 _KEYS_TOLD_MAX = 10
 _REGEX_LISTS = ("topics", "topics.exclude", "groups", "groups.exclude")
 
 
 def repeated_keys(file: Properties) -> list[str]:
-    """One line per key that stands in the file more than once; ten at most, and a number."""
+    """One line per key that the file contains more than once; ten at most, then a count."""
     told = [
-        f"{file.where(key)}: {key} stands here again; the value of line {line} has no effect."
+        f"{file.where(key)}: {key} is set again here; the value in line {line} has no effect."
         for key, line in file.repeated[:_KEYS_TOLD_MAX]
     ]
     more = len(file.repeated) - len(told)
@@ -39,8 +39,8 @@ def _flow_slips(conf: Mapping[str, Entry]) -> Iterator[str]:
     factor = conf.get("replication.factor")
     if factor is not None and factor.value.strip() in ("0", "+0", "-0"):
         yield (
-            f"{factor.where}: {factor.key}=0: brokers make no topic without a replica. "
-            "Write -1 for their default, or 1 and more."
+            f"{factor.where}: {factor.key}=0: brokers cannot create a topic without a replica. "
+            "Write -1 for their default, or at least 1."
         )
     for name in _REGEX_LISTS:
         if name in conf:
@@ -54,13 +54,13 @@ def _flow_slips(conf: Mapping[str, Entry]) -> Iterator[str]:
     exclude = conf.get("topics.exclude")
     if exclude is not None and _nothing(split_list(topics.value), split_list(exclude.value)):
         yield (
-            f"{topics.where}: {topics.key} names no topic that {exclude.key} (line {exclude.line}) "
-            "does not leave out, so no topic is mirrored."
+            f"{topics.where}: {exclude.key} (line {exclude.line}) excludes all topics of "
+            f"{topics.key}, so no topic is mirrored."
         )
 
 
 def shown_text(entry: Entry) -> str:
-    """The value, empty where it must not be shown."""
+    """The value; empty if it must not be shown."""
     return "" if entry.secret else entry.value
 
 
@@ -72,13 +72,13 @@ def _nothing(include: Sequence[str], exclude: Sequence[str]) -> bool:
 
 
 def globs(where: str, key: str, regexes: Iterable[str]) -> Iterator[str]:
-    """Remarks on patterns of shells among ``regexes``. Pure."""
+    """Remarks on ``regexes`` that look like shell patterns. Pure."""
     for regex in regexes:
         if _GLOB.search(regex):
             instead = re.sub(r"(?<=[\w-])\*", ".*", regex)
             yield (
-                f"{where}: {key} holds {regex}, a regex in which * repeats the character before "
-                f"it. For any text there write {instead}."
+                f"{where}: {key} contains {regex}, a regex in which * repeats the character before "
+                f"it. To match any text there, write {instead}."
             )
 
 

@@ -1,8 +1,8 @@
-"""What properties of Kafka 0.7 to 0.11 mean today: the table behind `config.mm1.legacy`.
+"""Current equivalents of properties of Kafka 0.7 to 0.11: the table behind `config.mm1.legacy`.
 
 Sources: the configuration pages of Kafka 0.7.2, 0.8.0, 0.8.2, 0.9.0, 0.10.2 and 0.11.0 (consumer
-and producer), and MirrorMaker's own page of 0.7. Keys that today's clients still have are not
-here: the settings table knows them.
+and producer), and MirrorMaker's page of 0.7. Keys that current clients still have are in the
+settings table instead.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from enum import Enum
 
 
 class Fate(Enum):
-    """What becomes of an old key.
+    """How an old key is handled.
 
-    ``RENAMED``: it has another name now, and perhaps another spelling of its values. ``DROPPED``:
-    what it tuned no longer exists; ``why`` says what happens instead. ``REFUSED``: it asks for
-    something that cannot be done. ``ZOOKEEPER``: brokers are looked up there. ``INCLUDE``,
-    ``EXCLUDE``, ``STREAMS``: it is a command line option now.
+    ``RENAMED``: it has another name now, and maybe other values. ``DROPPED``: what it tuned no
+    longer exists; ``why`` says what happens instead. ``REFUSED``: it requests something that is not
+    possible. ``ZOOKEEPER``: brokers are looked up there. ``INCLUDE``, ``EXCLUDE``, ``STREAMS``: it
+    is a command line option now.
     """
 
     RENAMED = "renamed"
@@ -32,10 +32,11 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OldKey:
-    """One row. ``now``: today's key (``RENAMED``). ``convert``: old value to today's spelling;
-    raises ValueError with what is wrong, and gives "" for a value without an effect. ``why``: the
-    reason, for all other fates; for a renamed key a remark, if there is one. ``era``: "0.7" for a
-    key that only 0.7 has.
+    """One row.
+
+    ``now``: the current key (``RENAMED``). ``convert``: converts an old value to its current form;
+    raises ValueError with the fault, returns "" for a value without effect. ``why``: the reason;
+    for a renamed key an optional remark. ``era``: "0.7" for a key that only 0.7 has.
     """
 
     fate: Fate
@@ -59,12 +60,12 @@ def _number(low: int) -> Callable[[str], str]:
 
 
 def _offset_reset(value: str) -> str:
-    # Both old consumers threw an exception for anything that is not one of the two.
+    # Both old consumers raised an exception for any other value.
     return {"smallest": "earliest", "largest": "latest"}.get(value.lower(), value)
 
 
 def _acks(value: str) -> str:
-    """0 (the old default) and 2 or more mean "all": what is written is never less safe."""
+    """Map 0 (the old default) and values from 2 to "all", which is never less safe."""
     try:
         number = int(value)
     except ValueError:
@@ -81,14 +82,14 @@ _CODECS = {
 
 
 def _codec(value: str) -> str:
-    """By name or number."""
+    """The current name of a codec given by name or number."""
     if value.lower() not in _CODECS:
-        raise ValueError("has a value that it never could have")
+        raise ValueError("has a value that was never valid")
     return _CODECS[value.lower()]
 
 
 def _brokers_07(value: str) -> str:
-    """``id:host:port`` (0.7) and ``host:port`` (0.8) alike."""
+    """Convert ``id:host:port`` (0.7) to ``host:port``, which 0.8 already has."""
     servers = []
     for part in value.split(","):
         pieces = part.strip().split(":")
@@ -108,19 +109,19 @@ def _dropped(why: str, era: str = "") -> OldKey:
     return OldKey(Fate.DROPPED, why=why, era=era)
 
 
-_NO_QUEUE = "there is no queue between consumer and producer; memory is bounded by fetch.max.bytes"
-_NO_BALANCE = "partitions are dealt to slots by the mirror, not by rebalancing in ZooKeeper"
+_NO_QUEUE = "there is no queue between consumer and producer; fetch.max.bytes limits memory"
+_NO_BALANCE = "the mirror assigns partitions to slots, without rebalancing in ZooKeeper"
 _ACKNOWLEDGED = "positions are committed after the target has acknowledged"
-_SHALLOW = "--keep.partitions lets batches pass as they are, compressed and never opened"
-_SOURCE_CODEC = "without the key, and by --keep.partitions, the source's compression is kept"
-_ALIKE = "all topics are compressed alike: as compression.type says, else as at the source"
-_BYTES = "records are carried as bytes"
-_TIME_BOUND = "time limits bound retrying, not counts (delivery.timeout.ms)"
+_SHALLOW = "--keep.partitions copies batches unchanged, without decompressing them"
+_SOURCE_CODEC = "without the key, and with --keep.partitions, the source's compression is kept"
+_ALIKE = "all topics use one compression: that of compression.type, else the source's"
+_BYTES = "records are copied as bytes"
+_TIME_BOUND = "retries are limited by time, not by count (delivery.timeout.ms)"
 _NO_ZK = "nothing is kept in ZooKeeper"
 _JAVA = "it names a Java class, which cannot be loaded"
 _POSITIVE, _ANY = _number(1), _number(0)
 
-# Of 0.9 to 0.11, whose clients shared classes of settings with the brokers.
+# Keys of 0.9 to 0.11, whose clients shared setting classes with the brokers.
 _BROKERS_KEYS: Mapping[str, OldKey] = {
     name: _dropped("it is a setting of brokers, which clients never read")
     for name in (
@@ -132,35 +133,35 @@ _BROKERS_KEYS: Mapping[str, OldKey] = {
 }
 
 CONSUMER_KEYS: Mapping[str, OldKey] = {
-    # Where the source is.
+    # Addresses of the source.
     "zk.connect": OldKey(Fate.ZOOKEEPER, era="0.7"),
     "zookeeper.connect": OldKey(Fate.ZOOKEEPER),
     "zk.sessiontimeout.ms": _dropped(_NO_ZK, "0.7"),
-    "zk.connectiontimeout.ms": _dropped("ZooKeeper is only asked for the brokers", "0.7"),
+    "zk.connectiontimeout.ms": _dropped("ZooKeeper is only used to find brokers", "0.7"),
     "zk.synctime.ms": _dropped(_NO_ZK, "0.7"),
     "zookeeper.session.timeout.ms": _dropped(_NO_ZK),
-    "zookeeper.connection.timeout.ms": _dropped("ZooKeeper is only asked for the brokers"),
+    "zookeeper.connection.timeout.ms": _dropped("ZooKeeper is only used to find brokers"),
     "zookeeper.sync.time.ms": _dropped(_NO_ZK),
     "broker.list": _renamed("bootstrap.servers", _brokers_07),
     "metadata.broker.list": _renamed("bootstrap.servers", _brokers_07),
     # Group and positions.
     "groupid": _renamed("group.id", era="0.7"),
-    "consumerid": _dropped("the client id is made from the group id", "0.7"),
-    "consumer.id": _dropped("the client id is made from the group id"),
+    "consumerid": _dropped("the client id is derived from the group id", "0.7"),
+    "consumer.id": _dropped("the client id is derived from the group id"),
     "autocommit.enable": _dropped(_ACKNOWLEDGED, "0.7"),
-    "autocommit.interval.ms": _dropped("--offset.commit.interval.ms says how often", "0.7"),
+    "autocommit.interval.ms": _dropped("--offset.commit.interval.ms sets the interval", "0.7"),
     "auto.commit.enable": _dropped(_ACKNOWLEDGED),
-    # No version had this one, but many guides do.
+    # No version had this key, but many guides use it.
     "auto.commit.enabled": _dropped(_ACKNOWLEDGED),
     "autooffset.reset": _renamed("auto.offset.reset", _offset_reset, era="0.7"),
     "auto.offset.reset": _renamed("auto.offset.reset", _offset_reset),
     "offsets.storage": _dropped(
         "positions are kept in Kafka; those in ZooKeeper are taken over at the first start"
     ),
-    "dual.commit.enabled": _dropped("positions are kept in Kafka alone"),
-    "offsets.channel.backoff.ms": _dropped("retry.backoff.ms holds for all requests"),
-    "offsets.channel.socket.timeout.ms": _dropped("request.timeout.ms holds for all requests"),
-    "offsets.commit.max.retries": _dropped("a commit is repeated until it succeeds"),
+    "dual.commit.enabled": _dropped("positions are only kept in Kafka"),
+    "offsets.channel.backoff.ms": _dropped("retry.backoff.ms applies to all requests"),
+    "offsets.channel.socket.timeout.ms": _dropped("request.timeout.ms applies to all requests"),
+    "offsets.commit.max.retries": _dropped("a commit is retried until it succeeds"),
     # Fetching.
     "fetch.size": _renamed("max.partition.fetch.bytes", _POSITIVE, era="0.7"),
     "fetch.message.max.bytes": _renamed("max.partition.fetch.bytes", _POSITIVE),
@@ -170,22 +171,22 @@ CONSUMER_KEYS: Mapping[str, OldKey] = {
     "socket.buffersize": _renamed("receive.buffer.bytes", _POSITIVE, era="0.7"),
     "socket.buffer.size": _renamed("receive.buffer.bytes", _POSITIVE, era="0.7"),
     "socket.receive.buffer.bytes": _renamed("receive.buffer.bytes", _POSITIVE),
-    "backoff.increment.ms": _dropped("the source holds a Fetch until there is data", "0.7"),
-    "fetcher.backoff.ms": _dropped("the source holds a Fetch until there is data", "0.7"),
+    "backoff.increment.ms": _dropped("the source delays a Fetch until there is data", "0.7"),
+    "fetcher.backoff.ms": _dropped("the source delays a Fetch until there is data", "0.7"),
     "refresh.leader.backoff.ms": _renamed("retry.backoff.ms", _ANY),
     "num.consumer.fetchers": _dropped("each slot has a connection to each broker it reads from"),
     "queuedchunks.max": _dropped(_NO_QUEUE, "0.7"),
     "queued.max.message.chunks": _dropped(_NO_QUEUE),
-    "consumer.timeout.ms": _dropped("the mirror waits for records as long as it takes"),
+    "consumer.timeout.ms": _dropped("the mirror waits for records without a time limit"),
     "shallow.iterator.enable": _dropped(_SHALLOW),
     "shallowiterator.enable": _dropped(_SHALLOW),
-    # What 0.8.2 had of the consumer that came with 0.9.
+    # Keys in 0.8.2 of the consumer that was released with 0.9.
     "fetch.buffer.bytes": _renamed("max.partition.fetch.bytes", _POSITIVE),
-    "heartbeat.frequency": _dropped("heartbeat.interval.ms says how often"),
-    "metadata.fetch.timeout.ms": _dropped("the flow waits as long as it takes"),
+    "heartbeat.frequency": _dropped("heartbeat.interval.ms sets the interval"),
+    "metadata.fetch.timeout.ms": _dropped("the flow waits without a time limit"),
     "total.memory.bytes": _dropped(_NO_QUEUE),
     # Rebalancing.
-    "internal.leave.group.on.close": _dropped("who ends in order leaves the group"),
+    "internal.leave.group.on.close": _dropped("a member that ends normally leaves the group"),
     "rebalance.retries.max": _dropped(_NO_BALANCE, "0.7"),
     "rebalance.max.retries": _dropped(_NO_BALANCE),
     "rebalance.backoff.ms": _dropped(_NO_BALANCE),
@@ -197,29 +198,29 @@ CONSUMER_KEYS: Mapping[str, OldKey] = {
 }
 
 PRODUCER_KEYS: Mapping[str, OldKey] = {
-    # Where the target is.
+    # Addresses of the target.
     "zk.connect": OldKey(Fate.ZOOKEEPER, era="0.7"),
     "zookeeper.connect": OldKey(Fate.ZOOKEEPER),
-    "zk.read.num.retries": _dropped("ZooKeeper is only asked for the brokers", "0.7"),
+    "zk.read.num.retries": _dropped("ZooKeeper is only used to find brokers", "0.7"),
     "zk.sessiontimeout.ms": _dropped(_NO_ZK, "0.7"),
-    "zk.connectiontimeout.ms": _dropped("ZooKeeper is only asked for the brokers", "0.7"),
+    "zk.connectiontimeout.ms": _dropped("ZooKeeper is only used to find brokers", "0.7"),
     "zk.synctime.ms": _dropped(_NO_ZK, "0.7"),
     "broker.list": _renamed("bootstrap.servers", _brokers_07),
     "metadata.broker.list": _renamed("bootstrap.servers", _brokers_07),
     # Acknowledgements and time limits.
     "request.required.acks": _renamed(
-        "acks", _acks, "positions follow acknowledgements, so 0 and 2 or more mean all"
+        "acks", _acks, "positions need acknowledgements, so 0, 2 and more mean all"
     ),
     "timeout.ms": _renamed("request.timeout.ms", _POSITIVE),
     "socket.timeout.ms": _renamed("request.timeout.ms", _POSITIVE, era="0.7"),
     "connect.timeout.ms": _renamed("socket.connection.setup.timeout.ms", _POSITIVE, era="0.7"),
     "message.send.max.retries": _dropped(_TIME_BOUND),
     "num.retries": _dropped(_TIME_BOUND),
-    "block.on.buffer.full": _dropped("the mirror always waits for room and drops nothing"),
-    "metadata.fetch.timeout.ms": _dropped("the flow waits as long as it takes"),
+    "block.on.buffer.full": _dropped("the mirror always waits for space and drops nothing"),
+    "metadata.fetch.timeout.ms": _dropped("the flow waits without a time limit"),
     "metadata.fetch.backoff.ms": _renamed("retry.backoff.ms", _ANY),
     "topic.metadata.refresh.interval.ms": _dropped(
-        "metadata is renewed when a leader moves, and each metadata.max.age.ms"
+        "metadata is refreshed when a leader moves, and every metadata.max.age.ms"
     ),
     # Sockets.
     "buffer.size": _renamed("send.buffer.bytes", _POSITIVE, era="0.7"),
@@ -233,7 +234,7 @@ PRODUCER_KEYS: Mapping[str, OldKey] = {
     "queue.buffering.max.ms": _dropped(_NO_QUEUE),
     "queue.buffering.max.messages": _dropped(_NO_QUEUE),
     "batch.num.messages": _dropped("raw batches keep the source's size"),
-    "max.message.size": _dropped("the target topic's max.message.bytes decides what it takes"),
+    "max.message.size": _dropped("the target topic's max.message.bytes is the limit"),
     "compression.codec": _renamed("compression.type", _codec, _SOURCE_CODEC),
     "compressed.topics": _dropped(_ALIKE),
     "compression.topics": _dropped(_ALIKE),
@@ -248,7 +249,7 @@ PRODUCER_KEYS: Mapping[str, OldKey] = {
     **_BROKERS_KEYS,
 }
 
-# What to write today for an old key ("" = nothing), for files that are not translated.
+# The current key for an old key ("" for none), for files that are not translated.
 OLD_CLIENT_KEYS: Mapping[str, str] = {
     name: "bootstrap.servers" if row.fate is Fate.ZOOKEEPER else row.now
     for table in (CONSUMER_KEYS, PRODUCER_KEYS)
@@ -256,7 +257,7 @@ OLD_CLIENT_KEYS: Mapping[str, str] = {
     if name != row.now
 }
 
-# Values that old versions allowed: checked before a key is dropped, so that a slip is seen.
+# Values that old versions accepted; checked before a key is dropped, so that a typo is reported.
 _BOOLEAN = ("true", "false")
 VALUES: Mapping[str, tuple[str, ...]] = {
     "auto.commit.enable": _BOOLEAN,

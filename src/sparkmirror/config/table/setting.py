@@ -1,4 +1,4 @@
-"""What one row of the settings table says: the nouns that the table is written in."""
+"""The types of the settings table: one row, and the values of its columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Scope(Enum):
-    """Who a key speaks to; it decides which spellings of the key work (see ``keys``)."""
+    """The part that reads a key; determines which spellings of the key work (see ``keys``)."""
 
     DRIVER = "driver"
     CONNECTOR = "connector"
@@ -19,10 +19,10 @@ class Scope(Enum):
 
 
 class Status(Enum):
-    """What becomes of a key that a file sets.
+    """The effect of a key that a file sets.
 
-    ``SUPPORTED``: it does what it says. ``IGNORED``: it is checked, and named with the reason in
-    one warning. ``REFUSED``: the mirror does not start with it.
+    ``SUPPORTED``: it works. ``IGNORED``: it is checked, and one warning names it with the reason.
+    ``REFUSED``: the mirror does not start with it.
     """
 
     SUPPORTED = "supported"
@@ -48,13 +48,13 @@ class Type(Enum):
 class Setting:
     """One row of the table.
 
-    ``default`` is sparkmirror's, spelled as in a file; ``None`` = none, the key is optional or
-    its default depends on other keys (``doc`` says so). ``java_default`` is given where Java's
-    differs. ``low``/``high`` bound numbers, both inclusive. ``choices`` are the values accepted
-    (class names: with or without package), compared without case if ``fold_case``.
-    ``empty_allowed``: whether a list may have no elements at
-    all. ``regexes``: a list of Java regexes. ``reason``: why it is ignored or refused.
-    ``mm1``: spellings in MirrorMaker 1 (options, or keys of its files when they differ).
+    ``default``: sparkmirror's default, spelled as in a file; ``None``: the key has no default, or
+    one that depends on other keys (then ``doc`` says so). ``java_default``: Java's default if it
+    differs. ``low``, ``high``: inclusive bounds of numbers. ``choices``: the accepted values (class
+    names with or without package), compared without case if ``fold_case``. ``empty_allowed``:
+    whether a list may be empty. ``regexes``: the value is a list of Java regexes. ``reason``: why
+    the key is ignored or refused. ``mm1``: spellings in MirrorMaker 1 (options, or other keys of
+    its files).
     """
 
     name: str

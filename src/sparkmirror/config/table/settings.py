@@ -1,8 +1,8 @@
-"""THE settings table: every key that sparkmirror knows, each once per scope.
+"""The settings table: every key that sparkmirror knows, each once per scope.
 
-Parsing, validation, the single warning about ignored keys, the refusal of unknown ones and the
-generated settings page all read this table; nothing else knows a key's type or default. The rows
-stand in ``settings_mirror``, ``settings_worker``, ``settings_clients`` and ``settings_security``.
+Parsing, validation, the warning about ignored keys, the error for unknown keys and the generated
+settings page all use this table; no other place has a key's type or default. The rows are in
+``settings_mirror``, ``settings_worker``, ``settings_clients``, ``settings_security`` and ``own``.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ SETTINGS: tuple[Setting, ...] = (
     + METRICS_ROWS
 )
 
-# What MirrorMaker 2 copies from a cluster to each of its clients.
+# Keys that MirrorMaker 2 copies from a cluster to each of its clients.
 CLIENT_SET: frozenset[str] = frozenset(row.name for row in SECURITY_ROWS)
 
 # Java's own marker for values of type PASSWORD.
 HIDDEN = "[hidden]"
 
-# Parts of a key's name that make its value a secret even where no table row says so.
+# Parts of a key's name that make its value a secret, even without a row in the table.
 _SECRET_PARTS = ("password", "secret", "passphrase", "jaas.config", "keystore.key", "token")
 
 
@@ -81,7 +81,7 @@ _SECRET_NAMES = frozenset(row.name for row in SETTINGS if row.type is Type.PASSW
 
 
 def find(name: str, *scopes: Scope) -> Setting | None:
-    """The row for ``name`` in the first of ``scopes`` that has one; in any scope if none given."""
+    """The row of ``name`` in the first of ``scopes`` that has one; without scopes, in any."""
     for scope in scopes or tuple(Scope):
         row = _BY_SCOPE.get((scope, name))
         if row is not None:
@@ -90,7 +90,7 @@ def find(name: str, *scopes: Scope) -> Setting | None:
 
 
 def names(*scopes: Scope) -> frozenset[str]:
-    """Every key known in any of ``scopes``; in all scopes if none is given."""
+    """Every key known in any of ``scopes``; without scopes, in all."""
     return frozenset(name for scope, name in _BY_SCOPE if not scopes or scope in scopes)
 
 
@@ -102,17 +102,17 @@ def is_secret(key: str) -> bool:
 
 
 def redact(key: str, value: str) -> str:
-    """``value``, or ``[hidden]`` if ``key`` (scoped or bare) is one whose value is a secret."""
+    """``value``, or ``[hidden]`` if the value of ``key`` (scoped or bare) is a secret."""
     return HIDDEN if is_secret(key) else value
 
 
 def redact_all(properties: Mapping[str, str]) -> dict[str, str]:
-    """A printable copy of ``properties``."""
+    """A copy of ``properties`` with secrets hidden."""
     return {key: redact(key, value) for key, value in properties.items()}
 
 
 class ClientProperties(dict[str, str]):
-    """Java client properties whose ``repr`` shows no secret; otherwise a plain dictionary."""
+    """A dictionary of Java client properties whose ``repr`` hides secrets."""
 
     def __repr__(self) -> str:
         return repr(redact_all(self))

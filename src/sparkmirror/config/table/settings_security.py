@@ -1,6 +1,6 @@
-"""Settings rows: how clusters are reached; the keys that MirrorMaker hands to every client.
+"""Settings rows: addresses and security; the keys that MirrorMaker passes to every client.
 
-In a MirrorMaker 2 file they may stand at the top level (for all clusters), as ``A.key``, and as
+In a MirrorMaker 2 file they can be at the top level (for all clusters), or be written ``A.key``,
 ``A.consumer.key``, ``A.producer.key`` or ``A.admin.key``.
 """
 
@@ -16,7 +16,7 @@ _ALL = (
     Scope.PRODUCER,
     Scope.ADMIN,
 )
-# Keys that only Java's own machinery reads, and who does that work here.
+# Keys that only Java's own code reads, and the reason why they have no effect here.
 _OPENSSL = "OpenSSL does this here"
 _LIBKRB5 = "libkrb5 gets and renews tickets here"
 _BROKERS = "tokens are checked by the brokers"
@@ -43,7 +43,7 @@ _IDLE = {
     "sasl.oauthbearer.sub.claim.name": _BROKERS,
 }
 
-# What names Java code.
+# Keys that name Java code.
 _JAVA = dict.fromkeys(
     ("ssl.engine.factory.class", "sasl.login.class"), "it names Java code, which cannot run here"
 )
@@ -61,7 +61,7 @@ _S, _N, _L, _P = Type.STRING, Type.INT, Type.LONG, Type.PASSWORD
 _OAUTH = "sasl.oauthbearer."
 _ASSERTION = "sasl.oauthbearer.assertion."
 
-# name, type, default, low, high, what it is
+# (name, type, default, low, high, doc)
 _SSL = (
     ("ssl.cipher.suites", Type.LIST, "", None, None, "Cipher suites to offer."),
     ("ssl.crl.location", _S, None, None, None,
@@ -69,7 +69,7 @@ _SSL = (
      "against; librdkafka's key, Java has none."),
     ("ssl.enabled.protocols", Type.LIST, "TLSv1.2,TLSv1.3", None, None, "TLS versions to offer."),
     ("ssl.endpoint.identification.algorithm", _S, "https", None, None,
-     "Check that the certificate names the broker's host; empty = do not."),
+     "Check that the certificate names the broker's host; empty = no check."),
     ("ssl.engine.factory.class", Type.CLASS, None, None, None, "Java class for TLS engines."),
     ("ssl.key.password", _P, None, None, None, "Password of the private key."),
     ("ssl.keymanager.algorithm", _S, "SunX509", None, None, "Java key manager."),
@@ -83,8 +83,8 @@ _SSL = (
     ("ssl.secure.random.implementation", _S, None, None, None, "Java random number source."),
     ("ssl.trustmanager.algorithm", _S, "PKIX", None, None, "Java trust manager."),
     ("ssl.security.level", _N, "2", 1, 2,
-     "OpenSSL's security level; 1 also takes RSA keys from 1,024 bits, SHA-1 signatures and suites "
-     "without forward secrecy, as Java may. Java has no such key."),
+     "OpenSSL's security level; 1 also accepts RSA keys from 1,024 bits, SHA-1 signatures and "
+     "suites without forward secrecy, as Java may. Java has no such key."),
     ("ssl.truststore.certificates", _P, None, None, None, "Trusted certificates, as PEM."),
     ("ssl.truststore.location", _S, None, None, None, "File with trusted certificates."),
     ("ssl.truststore.password", _P, None, None, None, "Password of that file."),
@@ -94,19 +94,21 @@ _SASL = (
     ("sasl.mechanism", _S, "GSSAPI", None, None, "SASL mechanism."),
     ("sasl.jaas.config", _P, None, None, None, "Login module and its credentials."),
     ("sasl.client.callback.handler.class", Type.CLASS, None, None, None,
-     "Java class that answers SASL callbacks; built in is IAMClientCallbackHandler."),
+     "Java class that handles SASL callbacks; built in is IAMClientCallbackHandler."),
     ("sasl.login.callback.handler.class", Type.CLASS, None, None, None,
-     "Java class that answers login callbacks; built in are OAuthBearerLoginCallbackHandler and "
+     "Java class that handles login callbacks; built in are OAuthBearerLoginCallbackHandler and "
      "OAuthBearerUnsecuredLoginCallbackHandler."),
     ("sasl.login.class", Type.CLASS, None, None, None, "Java class that logs in."),
-    ("sasl.login.connect.timeout.ms", _N, None, None, None, "Time to reach the token provider."),
-    ("sasl.login.read.timeout.ms", _N, None, None, None, "Time for the token provider to answer."),
+    ("sasl.login.connect.timeout.ms", _N, None, None, None,
+     "Time limit for connecting to the token endpoint."),
+    ("sasl.login.read.timeout.ms", _N, None, None, None,
+     "Time limit for a response of the token endpoint."),
     ("sasl.login.refresh.buffer.seconds", Type.SHORT, "300", 0, 3600,
      "Refresh a token this long before it expires."),
     ("sasl.login.refresh.min.period.seconds", Type.SHORT, "60", 0, 900,
      "Shortest time between refreshes."),
     ("sasl.login.refresh.window.factor", Type.DOUBLE, "0.8", 0.5, 1.0,
-     "Part of a token's life after which it is refreshed."),
+     "Fraction of a token's lifetime after which it is refreshed."),
     ("sasl.login.refresh.window.jitter", Type.DOUBLE, "0.05", 0.0, 0.25,
      "Random part added to that."),
     ("sasl.login.retry.backoff.ms", _L, "100", None, None, "First pause before a new login."),
@@ -114,21 +116,24 @@ _SASL = (
     ("sasl.kerberos.kinit.cmd", _S, "/usr/bin/kinit", None, None, "Path of kinit."),
     ("sasl.kerberos.min.time.before.relogin", _L, "60000", None, None,
      "Shortest time between Kerberos logins."),
-    ("sasl.kerberos.service.name", _S, None, None, None, "Kerberos principal of the brokers."),
+    ("sasl.kerberos.service.name", _S, None, None, None,
+     "First part of the brokers' Kerberos principal."),
     ("sasl.kerberos.ticket.renew.jitter", Type.DOUBLE, "0.05", None, None,
      "Random part of the renewal time."),
     ("sasl.kerberos.ticket.renew.window.factor", Type.DOUBLE, "0.8", None, None,
-     "Part of a ticket's life after which it is renewed."),
+     "Fraction of a ticket's lifetime after which it is renewed."),
 )  # fmt: skip
 _OAUTHBEARER = (
     (_ASSERTION + "algorithm", _S, "RS256", None, None, "Signature of assertions."),
     (_ASSERTION + "claim.aud", _S, None, None, None, "Audience of assertions."),
-    (_ASSERTION + "claim.exp.seconds", _N, "300", 0, 86400, "Life of assertions."),
+    (_ASSERTION + "claim.exp.seconds", _N, "300", 0, 86400, "Lifetime of assertions."),
     (_ASSERTION + "claim.iss", _S, None, None, None, "Issuer of assertions."),
-    (_ASSERTION + "claim.jti.include", Type.BOOLEAN, "false", None, None, "Number assertions."),
-    (_ASSERTION + "claim.nbf.seconds", _N, "60", 0, 3600, "Allowance before assertions count."),
+    (_ASSERTION + "claim.jti.include", Type.BOOLEAN, "false", None, None,
+     "Give each assertion an id."),
+    (_ASSERTION + "claim.nbf.seconds", _N, "60", 0, 3600,
+     "How long before now assertions become valid."),
     (_ASSERTION + "claim.sub", _S, None, None, None, "Subject of assertions."),
-    (_ASSERTION + "file", _S, None, None, None, "File with a ready assertion."),
+    (_ASSERTION + "file", _S, None, None, None, "File with a finished assertion."),
     (_ASSERTION + "private.key.file", _S, None, None, None, "Key that signs assertions."),
     (_ASSERTION + "private.key.passphrase", _P, None, None, None, "Passphrase of that key."),
     (_ASSERTION + "template.file", _S, None, None, None, "Template of assertions."),
@@ -147,10 +152,10 @@ _OAUTHBEARER = (
     (_OAUTH + "jwks.endpoint.retry.backoff.max.ms", _L, "10000", None, None, "Longest such pause."),
     (_OAUTH + "jwks.endpoint.url", _S, None, None, None, "Where keys are fetched."),
     (_OAUTH + "jwt.retriever.class", Type.CLASS, "DefaultJwtRetriever", None, None,
-     "How tokens are fetched: for a client's credentials, from a file, for a signed assertion."),
+     "How tokens are fetched: with client credentials, from a file, or with a signed assertion."),
     (_OAUTH + "jwt.validator.class", Type.CLASS, "DefaultJwtValidator", None, None,
      "Java class that checks tokens."),
-    (_OAUTH + "scope", _S, None, None, None, "Scope to ask for."),
+    (_OAUTH + "scope", _S, None, None, None, "Scope to request."),
     (_OAUTH + "scope.claim.name", _S, "scope", None, None, "Claim that holds the scope."),
     (_OAUTH + "sub.claim.name", _S, "sub", None, None, "Claim that holds the subject."),
     (_OAUTH + "token.endpoint.url", _S, None, None, None, "Where tokens are fetched."),

@@ -1,1 +1,1 @@
-"""What a run shows while it lasts: the live view, lines, the table at its end."""
+"""What a run shows: the live view, progress lines, the final summary."""

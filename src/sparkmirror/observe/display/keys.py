@@ -1,4 +1,4 @@
-"""Single key presses from the terminal, where there is one to read from."""
+"""Reads single key presses from the terminal, if there is one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["Keys"]
 class Keys:
     """Reads keys without Enter while the block runs; Ctrl+C keeps its meaning.
 
-    Inactive (``fileno`` is ``None``) when stdin is no terminal, or when this process is not in the
-    foreground: changing the terminal's mode from the background would stop it.
+    Inactive (``fileno`` is ``None``) if stdin is not a terminal or this process is not in the
+    foreground: changing the terminal's mode in the background would stop the process.
     """
 
     def __init__(self) -> None:
@@ -31,14 +31,14 @@ class Keys:
             self._former = termios.tcgetattr(number)
             tty.setcbreak(number, termios.TCSANOW)
         except (OSError, ValueError, AttributeError, termios.error):
-            # stdin is closed, replaced or no real terminal: the view works without keys.
+            # stdin is closed, replaced or not a real terminal; the view works without keys.
             self._former = None
             return self
         self.fileno = number
         return self
 
     def read(self) -> str:
-        """The keys that were pressed, ``""`` when the terminal is gone; call when readable."""
+        """The pressed keys; ``""`` if the terminal was closed. Call when ``fileno`` is readable."""
         if self.fileno is None:
             return ""
         try:
@@ -50,14 +50,14 @@ class Keys:
         return pressed.decode("utf-8", "replace")
 
     def close(self) -> None:
-        """Give the terminal its former mode back; safe to call twice."""
+        """Restore the terminal's former mode; idempotent."""
         if self._former is None:
             return
         former, self._former = self._former, None
         try:
             termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, former)
         except (OSError, ValueError, termios.error):
-            # The terminal was closed meanwhile: there is no mode to restore.
+            # The terminal was closed meanwhile, so there is no mode to restore.
             self.fileno = None
 
     def __exit__(

@@ -1,7 +1,7 @@
 """Progress without a terminal: one line per flow and interval, as text or as JSON.
 
-JSON lines (``--log-format json``) have these stable fields; a field whose value is not known yet
-is ``null``, times are ISO 8601 in UTC:
+JSON lines (``--log-format json``) have these stable fields. Unknown values are ``null``; times are
+ISO 8601 in UTC:
 
 ``type``
     ``phase``, ``warning``, ``event``, ``progress``, ``summary`` or ``error``
@@ -12,10 +12,10 @@ is ``null``, times are ISO 8601 in UTC:
 ``message``
     of ``phase``, ``warning`` and ``event``
 ``code``, ``flow``, ``cluster``
-    of ``phase``, ``warning``, ``event`` and ``error``: the error's stable name, and what it is
-    about; ``null`` where there is none
+    of ``phase``, ``warning``, ``event`` and ``error``: the error's stable name, and the flow and
+    cluster that it concerns; ``null`` if there is none
 ``state``, ``source``, ``target``
-    of ``progress`` and ``summary``: what the flow does, for people, and its clusters
+    of ``progress`` and ``summary``: the flow's state as users read it, and its clusters
 ``flow``, ``records``, ``bytes``, ``batches``, ``records_per_s``, ``bytes_per_s``, ``lag_records``,
 ``lag_bytes``, ``lag_s``, ``to_go_s``, ``latency_ms_p50``, ``latency_ms_p99``, ``partitions``,
 ``partitions_reported``, ``errors``, ``halted``
@@ -61,29 +61,29 @@ SUMMARY_WIDTH = 100
 
 
 class Display(Protocol):
-    """Where a run shows itself: the live view or lines. Used from one thread."""
+    """The output of a run: the live view or lines. Used from one thread."""
 
     def phase(self, text: str) -> None:
-        """What the run is doing now: starting, mirroring, draining."""
+        """Show what the run is doing now: starting, mirroring, draining."""
 
     def warning(self, text: str) -> None:
-        """Show a remark on the configuration."""
+        """Show a warning about the configuration."""
 
     def notice(self, text: str) -> None:
-        """Something happened: a topic was created, a partition halted."""
+        """Show an event: a topic was created, a partition was halted."""
 
     def update(self, views: Sequence[FlowView]) -> None:
         """Show the newest figures; called a few times a second."""
 
     def summary(self, views: Sequence[FlowView]) -> None:
-        """Show what the run has done, at its end."""
+        """Show the summary at the end of the run."""
 
     def close(self) -> None:
-        """Give the terminal back; safe to call twice."""
+        """Restore the terminal; idempotent."""
 
 
 def flow_line(view: FlowView) -> str:
-    """One flow as a line of text, without the time in front."""
+    """One flow as a line of text, without a leading time."""
     parts = [view.flow] if view.state == "mirroring" else [view.flow, view.state]
     parts += [
         f"{count_text(view.records_per_s)} records/s",
@@ -93,7 +93,7 @@ def flow_line(view: FlowView) -> str:
     if view.latency_ms_p50 is not None and not view.catching_up:
         low, high = latency_text(view.latency_ms_p50), latency_text(view.latency_ms_p99)
         parts.append(f"latency p50 {low} ms p99 {high} ms")
-    parts.append(f"{count_text(view.records)} records in all")
+    parts.append(f"{count_text(view.records)} records in total")
     if view.errors:
         counts = ", ".join(f"{code} {n:,}" for code, n in sorted(view.errors.items()))
         parts.append(f"retried errors: {counts}")
@@ -168,7 +168,7 @@ def _rounded(value: float | None) -> float | None:
 class LineDisplay:
     """Writes lines to ``stream``: progress every ``interval_s`` seconds, everything else at once.
 
-    A reader that goes away or a full disk ends the lines, not the mirror.
+    If the reader closes the stream or the disk is full, the lines end, but the mirror continues.
     """
 
     def __init__(
@@ -196,19 +196,19 @@ class LineDisplay:
             self._message("phase", text)
 
     def warning(self, text: str) -> None:
-        """Write a remark on the configuration."""
+        """Write a warning about the configuration."""
         self._message("warning", text)
 
     def notice(self, text: str) -> None:
-        """Write what happened."""
+        """Write an event."""
         self._message("event", text)
 
     def update(self, views: Sequence[FlowView]) -> None:
-        """Write one line per flow when the interval is over and there is something to tell."""
+        """Write one line per flow, once per interval, as soon as any slot has reported."""
         now_s = self._ticks_s()
         if now_s < self._next_s or not any(view.partitions_reported for view in views):
             return
-        # Whole intervals from the last line: slow writes do not let the rhythm drift.
+        # Add whole intervals, so that slow writes do not shift the schedule.
         missed = (now_s - self._next_s) // self._interval_s
         self._next_s += (missed + 1) * self._interval_s
         for view in views:
@@ -229,7 +229,7 @@ class LineDisplay:
         self._write(capture.get())
 
     def close(self) -> None:
-        """Nothing is held: every line was flushed."""
+        """Do nothing: every line was flushed."""
 
     def _message(self, kind: str, text: str) -> None:
         if self._json_lines:
@@ -258,6 +258,6 @@ class LineDisplay:
             self._stream.write(text)
             self._stream.flush()
         except OSError as error:
-            _log.warning("progress lines cannot be written (%s); the mirror goes on", error)
+            _log.warning("progress lines cannot be written (%s); the mirror continues", error)
             discard(self._stream)
             self._stream = None

@@ -1,4 +1,4 @@
-"""The live view in a terminal: drawn from a frame of plain values, so tests need no terminal."""
+"""The live view on a terminal; drawn from a frame of plain values, so tests need no terminal."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """All that one picture of the live view shows; equal frames look the same.
+    """Everything that the live view shows at one moment; equal frames look the same.
 
-    ``notices`` are (run time in seconds, text), oldest first. ``tick`` moves the spinner while
-    ``busy``.
+    ``notices``: (run time in seconds, text), oldest first. ``tick``: the step of the spinner, which
+    is shown while ``busy``.
     """
 
     version: str
@@ -64,10 +64,10 @@ class Frame:
 
 
 def draw(frame: Frame, width: int, height: int) -> list[Text]:
-    """The lines of ``frame`` on ``width`` columns; topics are cut to fit ``height`` lines.
+    """The lines of ``frame`` in ``width`` columns; topics are limited to fit ``height`` lines.
 
-    The lines are laid out here and not by Rich's tables, which take ten times as long: the view is
-    drawn several times a second beside a pipeline that wants the cores.
+    Rich's tables are not used here because they take ten times as long. The view is drawn several
+    times a second while the pipeline needs the processor.
     """
     lines = _header(frame, width)
     if any(view.partitions_reported or view.partitions for view in frame.views):
@@ -99,7 +99,7 @@ def _header(frame: Frame, width: int) -> list[Text]:
 
 
 def headline(frame: Frame) -> str:
-    """What the flows do where the run has begun; else what the run does."""
+    """The states of the flows once the run mirrors; before, the phase of the run."""
     if frame.phase not in PHASES_AT_WORK or not frame.views:
         return frame.phase
     doing = {"mirroring": frame.phase}
@@ -112,7 +112,7 @@ def headline(frame: Frame) -> str:
 
 
 def _sides(left: Text, right: Text, width: int) -> list[Text]:
-    """One line with ``left`` and ``right`` at its sides, or two when they do not fit."""
+    """One line with ``left`` and ``right`` at its ends, or two lines if they do not fit."""
     gap = width - left.cell_len - right.cell_len
     if gap < 2:
         return [left, right]
@@ -121,7 +121,7 @@ def _sides(left: Text, right: Text, width: int) -> list[Text]:
 
 def _footer(frame: Frame) -> Text:
     if not frame.keys:
-        return Text("Ctrl+C: write what was read and end", style="dim")
+        return Text("Ctrl+C: drain and end", style="dim")
     topics = "hide topics" if frame.show_topics else "topics"
     return Text.assemble(
         ("t", "bold"),
@@ -129,7 +129,7 @@ def _footer(frame: Frame) -> Text:
         ("q", "bold"),
         (" or ", "dim"),
         ("Ctrl+C", "bold"),
-        (" write what was read and end", "dim"),
+        (" drain and end", "dim"),
     )
 
 
@@ -137,7 +137,7 @@ _Cell = tuple[str, str]  # text, style
 
 
 def _grid(rows: Sequence[Sequence[_Cell]], width: int) -> list[Text]:
-    """Rows as lines: the first row is the heading, the first column takes the room left over."""
+    """Rows as lines: the first row is the heading, the first column gets the remaining width."""
     count = len(rows[0])
     sizes = [max(cell_len(row[i][0]) for row in rows) for i in range(count)]
     sizes[0] = max(8, width - sum(sizes[1:]) - GAP * (count - 1))
@@ -174,7 +174,7 @@ def _flows(views: Sequence[FlowView], width: int) -> list[Text]:
             (megabytes_text(view.bytes_per_s), ""),
             _lag(view.lag_records),
             _behind(view.lag_s),
-            # What passes while a flow catches up is old: no latency.
+            # While a flow catches up, records are old, so their age is not a latency.
             (latency_text(None if view.catching_up else view.latency_ms_p50), ""),
             (latency_text(None if view.catching_up else view.latency_ms_p99), ""),
             _errors(sum(view.errors.values()), len(view.halted)),
@@ -208,7 +208,7 @@ def _errors(retried: int, halted: int) -> _Cell:
 
 
 def _topics(views: Sequence[FlowView], width: int, rows_max: int) -> list[Text]:
-    """Topic rows, the ones furthest behind and busiest first."""
+    """Topic rows, sorted by lag, then by rate."""
     several = len(views) > 1
     wide = width >= WIDE_COLUMNS
     topics: list[tuple[str, TopicRow]] = [(view.flow, row) for view in views for row in view.topics]
@@ -241,9 +241,9 @@ def _topics(views: Sequence[FlowView], width: int, rows_max: int) -> list[Text]:
 
 
 class LiveDisplay:
-    """Keeps the picture on the terminal up to date; draws only when it would look different.
+    """Draws the live view on the terminal, only when it would look different.
 
-    A terminal that goes away ends the view, not the mirror: nothing here raises for it.
+    If the terminal is closed, the view ends, but the mirror continues: nothing here raises for it.
     """
 
     def __init__(
@@ -275,12 +275,12 @@ class LiveDisplay:
         self._gone = False
 
     def phase(self, text: str) -> None:
-        """Show ``text`` beside the name and redraw."""
+        """Show ``text`` next to the name and redraw."""
         self._phase = text
         self._draw()
 
     def warning(self, text: str) -> None:
-        """Print a remark above the picture, where it stays."""
+        """Print a warning permanently above the view."""
         self._print(Text.assemble(("warning: ", "bold yellow"), text))
 
     def notice(self, text: str) -> None:
@@ -303,13 +303,13 @@ class LiveDisplay:
         self._draw()
 
     def summary(self, views: Sequence[FlowView]) -> None:
-        """Leave the last picture where it is and print the summary below it."""
+        """Keep the last view and print the summary below it."""
         run_s = self._ticks_s() - self._started_s
         self.close()
         self._print(summary_table(views, run_s))
 
     def close(self) -> None:
-        """Leave the last picture on the terminal and show the cursor again."""
+        """Keep the last view on the terminal and show the cursor again."""
         self._closed = True
         if self._live is not None:
             live, self._live = self._live, None
@@ -320,13 +320,13 @@ class LiveDisplay:
         self._on_terminal(lambda: console.print(shown, highlight=False))
 
     def _on_terminal(self, write: Callable[[], object]) -> None:
-        """Call ``write``, which writes to the terminal, unless that is gone."""
+        """Call ``write``, which writes to the terminal, unless the terminal was closed."""
         if self._gone:
             return
         try:
             write()
         except OSError as error:
-            _log.warning("the terminal is gone (%s); the mirror goes on without the view", error)
+            _log.warning("the terminal was closed (%s); the mirror continues without it", error)
             self._gone = True
             discard(self._console.file)
 
@@ -356,7 +356,7 @@ class LiveDisplay:
         width, height = self._console.size
         lines = draw(frame, width, height)
         shown = [line.plain for line in lines]
-        if shown == self._shown:  # figures changed, but not what is seen of them
+        if shown == self._shown:  # figures changed, but the text is the same
             return
         self._shown = shown
         self._on_terminal(lambda: self._show(Group(*lines)))
@@ -383,7 +383,7 @@ def _short_path(path: Path) -> str:
 
 
 def frame_svg(frame: Frame, path: Path, *, width: int = 100, height: int = 40) -> None:
-    """Write the picture of ``frame`` as an SVG file, for documentation."""
+    """Write the view of ``frame`` as an SVG file, for documentation."""
     console = PrintableConsole(
         record=True, width=width, height=height, file=io.StringIO(), force_terminal=True
     )

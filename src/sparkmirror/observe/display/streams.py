@@ -1,4 +1,4 @@
-"""Output streams whose other end may go away: a terminal that closes, a reader that ends."""
+"""Handles output streams whose other end was closed: a terminal or a reader."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["discard", "flush_or_discard"]
 
 
 def discard(stream: IO[str]) -> None:
-    """Point the broken ``stream`` at nothing: what it still holds and all later writes vanish.
+    """Redirect the broken ``stream`` to /dev/null: buffered data and later writes are lost.
 
-    Otherwise Python's own flush at the end of the process fails and turns its exit code into 120.
-    A stream without a file number stays as it is.
+    Otherwise Python's flush at the end of the process would fail and set its exit code to 120. A
+    stream without a file number is not changed.
     """
     try:
         number = stream.fileno()
-    except (OSError, ValueError):  # replaced by an object of the caller's, or closed
+    except (OSError, ValueError):  # replaced by the caller's object, or closed
         return
     null = os.open(os.devnull, os.O_WRONLY)
     try:
@@ -27,7 +27,7 @@ def discard(stream: IO[str]) -> None:
 
 
 def flush_or_discard(streams: Iterable[IO[str] | None]) -> None:
-    """Flush each stream and discard those that are broken; ``None`` was closed from the start."""
+    """Flush each stream and discard broken ones; ``None`` was closed from the start."""
     for stream in streams:
         if stream is None:
             continue
@@ -35,5 +35,5 @@ def flush_or_discard(streams: Iterable[IO[str] | None]) -> None:
             stream.flush()
         except OSError:
             discard(stream)
-        except ValueError:  # closed: nothing is left to write
+        except ValueError:  # closed; nothing remains to be written
             continue

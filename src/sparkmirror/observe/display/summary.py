@@ -1,4 +1,4 @@
-"""The table at the end of a run: what was mirrored, per flow and topic."""
+"""The summary table at the end of a run, per flow and topic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HALT_LINES_MAX = 20
 
 
 def summary_table(views: Sequence[FlowView], run_s: float) -> Table:
-    """Per flow a line and below it its topics: records, bytes, rate over the whole run, halted."""
+    """One row per flow, followed by its topics: records, bytes, mean rate of the run, halted."""
     table = Table(
         box=box.SIMPLE_HEAD,
         title=f"mirrored in {clock_text(run_s)}",
@@ -58,7 +58,7 @@ def summary_table(views: Sequence[FlowView], run_s: float) -> Table:
 
 
 def halt_lines(view: FlowView, limit: int = HALT_LINES_MAX) -> list[str]:
-    """``topic-partition: CODE: reason`` for each halted partition, at most ``limit`` of them."""
+    """``topic-partition: CODE: reason`` for at most ``limit`` halted partitions, and a count."""
     lines = [f"{key}: {halt.code}: {halt.reason}" for key, halt in view.halted.items()]
     if len(lines) > limit:
         hidden = len(lines) - limit

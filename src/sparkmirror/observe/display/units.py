@@ -1,4 +1,4 @@
-"""Numbers as people read them: one place, so that views, lines and summaries agree."""
+"""Formats numbers for people, the same in views, lines and summaries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = [
     "size_text",
 ]
 
-# From which count on, divided by what, with which unit: three digits never round to "1000 k".
+# (lowest count, divisor, unit); with these limits three digits never round to "1000 k".
 _STEPS = (
     (999.5e9, 1e12, "T"),
     (999.5e6, 1e9, "G"),
@@ -76,7 +76,7 @@ def latency_text(ms: float | None) -> str:
 
 
 def clock_text(seconds: float) -> str:
-    """Run time as ``hh:mm:ss``, with days in front when there are any."""
+    """Run time as ``hh:mm:ss``, after a day or more with the days first."""
     whole = int(seconds)
     days, rest = divmod(whole, 86_400)
     text = f"{rest // 3_600:02d}:{rest % 3_600 // 60:02d}:{rest % 60:02d}"

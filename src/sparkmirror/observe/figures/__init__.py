@@ -1,1 +1,1 @@
-"""What is measured: reports of slots added up for each flow and partition."""
+"""Measurements: the slots' reports, added up per flow and partition."""

@@ -1,4 +1,4 @@
-"""How long a flow still needs for what it is behind, from how fast that gets less."""
+"""Estimates how long a flow needs to catch up, from how fast its lag shrinks."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections import deque
 __all__ = ["CATCHING_UP_S", "CatchUp"]
 
 CATCHING_UP_S = 10.0
-"""From this age of the oldest record on a flow catches up: what passes is old, not late."""
+"""Age of the oldest missing record from which a flow is catching up."""
 
 _WINDOW_MS = 30_000
-# Ends and positions are looked at once in two seconds: less would be guessing.
+# End offsets and positions are read every two seconds, so a shorter span would be too inaccurate.
 _SPAN_MS_MIN = 4_000
 
 
 class CatchUp:
-    """The lag of the last half minute. Times are those of one steady clock."""
+    """The lag of the last half minute. All times must be from one monotonic clock."""
 
     __slots__ = ("_points",)
 
@@ -23,13 +23,13 @@ class CatchUp:
         self._points: deque[tuple[int, int]] = deque()
 
     def note(self, now_ms: int, lag_records: int) -> None:
-        """``lag_records`` are behind now."""
+        """Record that the lag is ``lag_records`` now."""
         self._points.append((now_ms, lag_records))
         while len(self._points) > 2 and self._points[1][0] <= now_ms - _WINDOW_MS:
             self._points.popleft()
 
     def to_go_s(self) -> float | None:
-        """Seconds until nothing is behind if it goes on like this; None while it gets no less."""
+        """Seconds until the lag is zero at this rate; None if the lag does not shrink."""
         if not self._points:
             return None
         (then_ms, then), (now_ms, now) = self._points[0], self._points[-1]

@@ -1,4 +1,4 @@
-"""How long checkpoints take, per consumer group and partition; and how far a group is behind."""
+"""Latencies of checkpoints, and lag of consumer groups, per group and partition."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class CheckpointKey(NamedTuple):
 class CheckpointTimes:
     """Latencies of acknowledged checkpoints; thread-safe.
 
-    Each group and partition has samples of its own. (MirrorMaker 2 4.3 adds a group's latency to
-    those of all groups that it met before.)
+    Each group and partition has its own samples. (MirrorMaker 2 4.3 adds a group's latency to those
+    of all groups before it.)
     """
 
     def __init__(self, *, ticks_ms: Callable[[], int] = steady_ms) -> None:
@@ -34,13 +34,13 @@ class CheckpointTimes:
         self._samples: dict[CheckpointKey, Samples] = {}
 
     def record(self, key: CheckpointKey, latency_ms: float) -> None:
-        """A checkpoint was acknowledged ``latency_ms`` after its group was listed."""
+        """Record that a checkpoint was acknowledged ``latency_ms`` after its group was listed."""
         with self._lock:
             samples = self._samples.setdefault(key, Samples())
             samples.add(self._ticks_ms(), latency_ms, latency_ms)
 
     def spreads(self) -> dict[CheckpointKey, Spread]:
-        """What was seen, for each group and partition that had a checkpoint, in order."""
+        """The latencies of each group and partition that had a checkpoint, in sorted order."""
         with self._lock:
             now_ms = self._ticks_ms()
             found = {key: samples.spread(now_ms) for key, samples in self._samples.items()}
@@ -49,11 +49,11 @@ class CheckpointTimes:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """One group and source partition, as of the last look.
+    """One group and source partition, at the last round of checkpoints.
 
-    ``records``: source end offset minus committed offset, never less than 0. ``seconds``: age of
-    the first record that the group has not read, 0 when it has read all, None when that record
-    has no timestamp or was not looked at yet.
+    ``records``: source end offset minus committed offset, at least 0. ``seconds``: age of the first
+    record that the group has not read; 0 if it has read all; None if that record has no timestamp
+    or was not read yet.
     """
 
     group: str

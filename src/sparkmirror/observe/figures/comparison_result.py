@@ -1,7 +1,7 @@
-"""What it means that a partition and its copy are equal: the results of every comparison.
+"""Results of comparing partitions with their copies.
 
-A partition is equal when count and digest are; the digest covers timestamp, headers, key and value
-of every committed record, in order.
+A partition is equal to its copy if count and digest are equal. The digest covers timestamp,
+headers, key and value of every committed record, in order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["EMPTY", "Difference", "PartitionResult", "Reading", "compare"]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read of one partition: number of records, and their SHA-256 (hexadecimal)."""
+    """The records read from one partition: their number, and their SHA-256 in hexadecimal."""
 
     records: int
     digest: str
@@ -28,11 +28,11 @@ EMPTY = Reading(0, hashlib.sha256().hexdigest())
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a partition and its copy part.
+    """The first difference between a partition and its copy.
 
     ``kind``: ``differs``, ``missing`` (the copy lacks the record), ``behind`` (not mirrored yet),
-    ``extra`` (the copy has one more) or ``no partition``. Offsets are those of the first record
-    concerned, None where there is none on that side. ``what`` says it in words.
+    ``extra`` (the copy has an additional record) or ``no partition``. The offsets are those of the
+    first record concerned; None if that side has none. ``what``: the difference in words.
     """
 
     kind: str
@@ -43,10 +43,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class PartitionResult:
-    """One source partition beside its copy; ``target`` is None when there is no such partition.
+    """One source partition and its copy; ``target`` is None if the copy does not exist.
 
     ``by_key``: only the last value of each key was compared, as in compacted topics.
-    ``remark``: what was left out of the comparison, and why.
+    ``remark``: what was not compared, and why.
     """
 
     topic: str
@@ -59,7 +59,7 @@ class PartitionResult:
 
     @property
     def equal(self) -> bool:
-        """Whether the copy holds the same records in order; ``by_key``: the same state."""
+        """Whether the copy has the same records in the same order; ``by_key``: the same state."""
         if self.difference is not None or self.target is None:
             return False
         return self.by_key or self.source == self.target
@@ -70,9 +70,9 @@ def compare(
     target: Mapping[TopicPartition, Reading],
     remote_topic: Callable[[str], str],
 ) -> list[PartitionResult]:
-    """Source partitions beside the target's, in order; ``remote_topic`` names a topic's copy.
+    """Compare source partitions with the target's; ``remote_topic`` returns the name of a copy.
 
-    A target partition that the source does not have counts as a difference, too.
+    Results are sorted. A target partition that the source does not have is a difference, too.
     """
     copies = {TopicPartition(remote_topic(at.topic), at.partition): at for at in source}
     results = [

@@ -1,7 +1,7 @@
-"""Latency histogram with fixed bounds, light enough for the executor workers.
+"""A latency histogram with fixed bounds, cheap enough for the executor workers.
 
-Bucket ``i`` counts values ``v`` with ``BOUNDS_MS[i-1] < v <= BOUNDS_MS[i]``; the last bucket
-takes everything above 30 s. Only the standard library is imported, since workers load this module.
+Bucket ``i`` counts values ``v`` with ``BOUNDS_MS[i-1] < v <= BOUNDS_MS[i]``; the last bucket counts
+all values above 30 s. Only the standard library is imported, because workers load this module.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Histogram:
         self._counts = given or [0] * len(BOUNDS_MS)
 
     def add(self, ms: float, n: int = 1) -> None:
-        """Count ``n`` values of ``ms``; below zero (clocks that differ) counts as zero."""
+        """Count ``n`` values of ``ms``; negative values (clocks that differ) count as zero."""
         self._counts[bisect_left(BOUNDS_MS, ms)] += n
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The counts, as they travel in ``SlotProgress.latency_counts``."""
+        """The counts, as in ``SlotProgress.latency_counts``."""
         return tuple(self._counts)
 
     @property
@@ -52,9 +52,9 @@ class Histogram:
         self._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
 
     def minus(self, earlier: Histogram) -> Histogram:
-        """What was counted since ``earlier``, a former state of this same histogram.
+        """The values counted since ``earlier``, an earlier state of this histogram.
 
-        Raises ``ValueError`` when a bucket shrank: then ``earlier`` is no former state of it.
+        Raises ``ValueError`` if a bucket decreased: then ``earlier`` is not an earlier state.
         """
         counts = [a - b for a, b in zip(self._counts, earlier._counts, strict=True)]
         if min(counts) < 0:
@@ -62,9 +62,10 @@ class Histogram:
         return Histogram(counts)
 
     def quantile(self, q: float) -> float | None:
-        """The ``q`` quantile (0 to 1) in ms, linear inside its bucket; ``None`` when empty.
+        """The ``q`` quantile (0 to 1) in ms, linear within its bucket; ``None`` if empty.
 
-        Values of the open last bucket are given as its lower bound, 30,000 ms.
+        A value in the open last bucket is returned as its lower bound, 30,000 ms. Raises
+        ``ValueError`` for a ``q`` out of range.
         """
         if not 0.0 <= q <= 1.0:
             raise ValueError(f"a quantile lies between 0 and 1, not at {q}")

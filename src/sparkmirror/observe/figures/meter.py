@@ -1,9 +1,9 @@
-"""From the slots' reports to what an operator wants to know about one flow.
+"""Computes the figures of one flow from the slots' reports.
 
-Executor workers share nothing with the driver, so numbers arrive as ``SlotProgress`` reports whose
+Executor workers share nothing with the driver, so they send ``SlotProgress`` reports, whose
 counters start at zero with each worker. The meter adds up differences per *counter set* (slot and
-worker), so a replaced worker neither loses what the former one had counted nor makes a rate
-negative. Lag needs the other half, the source's end offsets, which the control plane knows.
+worker). So a replaced worker neither loses what the former one had counted nor makes a rate
+negative. Lag also needs the source's end offsets, which the control plane provides.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from sparkmirror.observe.figures.samples import steady_ms
 
 __all__ = ["FlowMeter", "FlowTotals", "FlowView", "TopicRow", "steady_ms", "wall_ms"]
 
-# Reports come about once a second: without one for this long, time goes on for the rates.
+# Reports arrive about once a second. After this long without one, rates start to fall.
 REPORT_GAP_MS = 2_500
-# A slot's rate is taken over at least this span, so that its first report makes no peak.
+# Rates are computed over at least this span, so that a first report causes no peak.
 RATE_SPAN_MS_MIN = 1_000
-# Counter sets kept per slot: one works, the others belong to workers that served the slot in an
-# earlier epoch and may come back to it.
+# Counter sets kept per slot: one is active, the others belong to workers that served the slot in an
+# earlier epoch and may serve it again.
 COUNTER_SETS_PER_SLOT = 32
 
 
 def wall_ms() -> int:
-    """The wall clock in epoch milliseconds: comparable with record timestamps."""
+    """The wall clock in epoch milliseconds, comparable with record timestamps."""
     return time.time_ns() // 1_000_000
 
 
@@ -61,16 +61,15 @@ class TopicRow:
 class FlowView:
     """One flow at one moment.
 
-    ``state``: what it does, for people. ``source``, ``target``: the aliases of its clusters.
-    ``records``, ``bytes`` and ``batches`` count what this run has mirrored; rates and latencies
-    cover the last few seconds. ``lag_records`` sums, over the partitions with a known position,
-    source end offset minus position; ``None`` when no position is known yet. ``lag_bytes`` is
-    about as many bytes, ``None`` before this run has mirrored anything. ``lag_s`` is 0 without lag,
-    else the age of the oldest record that is not at the target; ``None`` when unknown. ``to_go_s``:
-    while the flow catches up, after so long nothing is behind any more; else ``None``.
-    ``partitions`` counts those assigned, ``partitions_reported``
-    those with a position. ``errors`` counts retried failures by code, ``halted`` says which
-    partitions stand still and why.
+    ``state``: its state as users read it. ``source``, ``target``: the aliases of its clusters.
+    ``records``, ``bytes`` and ``batches``: what this run has mirrored; rates and latencies cover
+    the last few seconds. ``lag_records``: the sum of source end offset minus position over the
+    partitions with a known position; ``None`` if no position is known yet. ``lag_bytes``: an
+    estimate of it in bytes; ``None`` before this run has mirrored anything. ``lag_s``: 0 without
+    lag, else the age of the oldest record that is not at the target; ``None`` if unknown.
+    ``to_go_s``: while the flow catches up, estimated seconds until the lag is zero; else ``None``.
+    ``partitions``: the number assigned; ``partitions_reported``: the number with a known position.
+    ``errors``: retried failures by code; ``halted``: the halted partitions and why.
     """
 
     flow: str
@@ -96,16 +95,16 @@ class FlowView:
 
     @property
     def catching_up(self) -> bool:
-        """Whether what passes is old: its age then is no latency."""
+        """Whether the flow mirrors old records, so that their age is not a latency."""
         return self.lag_s is not None and self.lag_s >= CATCHING_UP_S
 
 
 @dataclass(frozen=True, slots=True)
 class FlowTotals:
-    """What only a scrape needs, besides the view: each partition, and all latencies of this run.
+    """Figures that only a scrape needs: each partition, and all latencies of this run.
 
-    ``reported_ms``: when the newest report was written, by the worker's wall clock; 0 = never.
-    ``joined``: batches that waited for the link.
+    ``reported_ms``: when the newest report was written, by the worker's wall clock; 0: never.
+    ``joined``: batches that were joined for the link.
     """
 
     partitions: tuple[PartitionRow, ...] = ()
@@ -125,10 +124,10 @@ class _Curve:
         self._points: deque[tuple[int, int, int]] = deque()
 
     def push(self, now_ms: int, records: int, n_bytes: int) -> None:
-        """Add the totals at ``now_ms``; both only grow."""
+        """Add the totals at ``now_ms``, which never decrease."""
         points = self._points
         if not points or now_ms - points[-1][0] > REPORT_GAP_MS:
-            # Idle slots send nothing: a report after a silence covers about the last second.
+            # Idle slots send no reports, so a report after a gap covers about the last second.
             _, *totals = points[-1] if points else (0, 0, 0)
             points.append((now_ms - RATE_SPAN_MS_MIN, totals[0], totals[1]))
         if points[-1][0] >= now_ms:
@@ -140,13 +139,13 @@ class _Curve:
             points.popleft()
 
     def per_second(self, now_ms: int) -> tuple[float, float]:
-        """Records and bytes per second up to now."""
+        """Records and bytes per second over the window that ends now."""
         points = self._points
         if not points:
             return 0.0, 0.0
         last_ms, records, n_bytes = points[-1]
-        # Between two reports the clock of the rates stands still: a window that ends at a report
-        # holds whole reports only, and the figure does not flicker.
+        # Between two reports the window does not move: it ends at a report, so it contains only
+        # whole reports and the rate does not fluctuate.
         head_ms = last_ms if now_ms - last_ms <= REPORT_GAP_MS else now_ms
         tail_ms = max(head_ms - self._window_ms, points[0][0])
         tail_records, tail_bytes = self._at(tail_ms)
@@ -154,7 +153,7 @@ class _Curve:
         return (records - tail_records) / span_s, (n_bytes - tail_bytes) / span_s
 
     def _at(self, time_ms: int) -> tuple[float, float]:
-        """The totals at ``time_ms``, on the line between the reports around it."""
+        """The totals at ``time_ms``, interpolated between the reports around it."""
         after = self._points[-1]
         if time_ms >= after[0]:
             return float(after[1]), float(after[2])
@@ -186,7 +185,7 @@ class _CounterSet:
 
 @dataclass(slots=True)
 class _TopicTotal:
-    """What one topic has seen in this run."""
+    """Totals of one topic in this run."""
 
     curve: _Curve
     records: int = 0
@@ -194,12 +193,12 @@ class _TopicTotal:
 
 
 def _grown(now: int, before: int) -> int:
-    """The growth of a counter; one that shrank was started again."""
+    """The growth of a counter; a counter that decreased was restarted at zero."""
     return now - before if now >= before else now
 
 
 def _continued(now: PartitionProgress, former: PartitionProgress | None) -> PartitionProgress:
-    """``now``, with what ``former`` knew where a task that has just begun knows nothing."""
+    """``now``, with values of ``former`` where a task that has just started has none yet."""
     if former is None or (now.position >= 0 and now.timestamp_ms >= 0):
         return now
     return replace(
@@ -212,16 +211,16 @@ def _continued(now: PartitionProgress, former: PartitionProgress | None) -> Part
 
 
 def _faded(spread: Spread | None) -> Spread | None:
-    """The last value alone: the samples of a former task are not of the last minute any more."""
+    """Only the last value: the samples of a former task are not from the last minute."""
     return None if spread is None else Spread(spread.last)
 
 
 class FlowMeter:
     """Adds up one flow's reports.
 
-    ``worker`` in a report names one set of counters that began at zero; within a slot and a worker
-    they only grow (when one shrinks, the set is taken as started again). Feed each new report once
-    or many times, in any order: a report that is not newer than the last of its set is skipped.
+    ``worker`` in a report names one set of counters that began at zero. Within a slot and a worker
+    they only grow; if one decreases, the set was restarted. Reports may be passed repeatedly and in
+    any order: a report that is not newer than the last one of its set is skipped.
     """
 
     def __init__(
@@ -254,7 +253,7 @@ class FlowMeter:
         self._unassigned: Mapping[TopicPartition, Halt] = {}
 
     def report(self, progress: SlotProgress) -> bool:
-        """Take one slot's report; ``False`` when it holds nothing new."""
+        """Add one slot's report; returns ``False`` if it contains nothing new."""
         if progress.flow != self.flow:
             return False
         counters = self._counter_set(progress)
@@ -292,8 +291,10 @@ class FlowMeter:
         end_offsets: Mapping[TopicPartition, int],
         oldest_ms: Mapping[TopicPartition, int],
     ) -> None:
-        """Take the newest known source end offsets of all assigned partitions, and of those that
-        are behind the timestamp of the oldest record that is not at the target.
+        """Set the newest source end offsets, and the oldest timestamps of lagging partitions.
+
+        ``end_offsets``: of all assigned partitions. ``oldest_ms``: timestamps of the oldest records
+        that are not at the target.
         """
         self._ends, self._oldest_ms = end_offsets, oldest_ms
         lags = [
@@ -305,7 +306,7 @@ class FlowMeter:
             self._catch_up.note(self._ticks_ms(), sum(lags))
 
     def halts(self, halted: Mapping[TopicPartition, Halt]) -> None:
-        """Take the partitions that are assigned to no slot, and why."""
+        """Set the partitions that are assigned to no slot, and why."""
         self._unassigned = halted
 
     @property
@@ -315,7 +316,7 @@ class FlowMeter:
 
     @property
     def reported_ms(self) -> int:
-        """When the newest report was written, by the worker's clock; 0 = never."""
+        """When the newest report was written, by the worker's clock; 0: never."""
         return self._reported_ms
 
     @property
@@ -325,11 +326,11 @@ class FlowMeter:
 
     @property
     def halted(self) -> int:
-        """How many partitions stand still."""
+        """How many partitions are halted."""
         return len(self._all_halts())
 
     def view(self) -> FlowView:
-        """The flow as it stands now."""
+        """The present figures of the flow."""
         ticks_ms = self._ticks_ms()
         records_per_s, bytes_per_s = self._curve.per_second(ticks_ms)
         latency = self._recent_latency(ticks_ms)
@@ -363,7 +364,7 @@ class FlowMeter:
         )
 
     def totals(self) -> FlowTotals:
-        """Each partition as it stands now, and the latencies of the whole run."""
+        """The present figures of each partition, and the latencies of the whole run."""
         now_ms, ticks_ms = self._now_ms(), self._ticks_ms()
         rows = tuple(
             self._totals[key].row(
@@ -381,11 +382,11 @@ class FlowMeter:
 
     @property
     def _mean_bytes(self) -> float | None:
-        """Bytes per record of what this run has mirrored."""
+        """Mean bytes per record that this run has mirrored."""
         return self._bytes / self._records if self._records else None
 
     def _lag_bytes(self) -> int | None:
-        """About how many bytes are behind; None when that of a partition is not known."""
+        """Estimated lag in bytes; None if that of any partition is unknown."""
         mean, total = self._mean_bytes, 0
         for key, (_, progress) in self._partitions.items():
             if key in self._ends and progress.position >= 0:
@@ -416,11 +417,11 @@ class FlowMeter:
 
     def _add_latency(self, ticks_ms: int, progress: SlotProgress, counters: _CounterSet) -> None:
         if len(progress.latency_counts) != len(BOUNDS_MS):
-            return  # a report without latencies, or of a release with other bounds
+            return  # a report without latencies, or from a release with other bounds
         latency = Histogram(progress.latency_counts)
         try:
             grown = latency.minus(counters.latency)
-        except ValueError:  # a bucket shrank: the histogram was started again
+        except ValueError:  # a bucket decreased: the histogram was restarted
             grown = latency
         counters.latency = latency
         self._latency.merge(grown)
@@ -442,7 +443,7 @@ class FlowMeter:
         for partition in progress.partitions:
             key = TopicPartition(partition.topic, partition.partition)
             known = self._partitions.get(key)
-            # A partition that was dealt to another slot may still be in an older report.
+            # An older report may still contain a partition that was assigned to another slot.
             if known is None or progress.time_ms >= known[0]:
                 former = None if known is None else known[1]
                 self._partitions[key] = (progress.time_ms, _continued(partition, former))

@@ -1,4 +1,4 @@
-"""One source partition in figures: what a meter adds up for it, and how far it is behind."""
+"""Figures of one source partition: its totals and its lag."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["PartitionRow", "PartitionTotal", "lag_of", "worst_s"]
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """One source partition at one moment; ``None`` is what is not known yet.
+    """One source partition at one moment; ``None`` means not known yet.
 
-    ``position`` is the next source offset to mirror, ``end`` the source's end offset. Records and
-    bytes count what this run has mirrored; rates cover the last 30 to 60 s. ``behind_s`` is the
-    lag in seconds, ``newest_age_s`` how old the newest mirrored record is.
+    ``position``: the next source offset to mirror; ``end``: the source's end offset. ``records``,
+    ``bytes``: what this run has mirrored; rates cover the last 30 to 60 s. ``behind_s``: the lag in
+    seconds; ``newest_age_s``: the age of the newest mirrored record.
     """
 
     topic: str
@@ -39,22 +39,23 @@ class PartitionRow:
 
 @dataclass(slots=True)
 class PartitionTotal:
-    """What one partition has seen in this run."""
+    """Totals of one partition in this run."""
 
     records: int = 0
     bytes: int = 0
     rate: Rate = field(default_factory=Rate)
 
     def add(self, ticks_ms: int, records: int, n_bytes: int) -> None:
-        """Count what a report says is new."""
+        """Add the growth that a report shows."""
         self.records += records
         self.bytes += n_bytes
         if records or n_bytes:
             self.rate.add(ticks_ms, records, n_bytes)
 
     def lag_bytes(self, lag_records: int | None, mean_bytes: float | None) -> int | None:
-        """``lag_records`` in bytes: by the mean size of what this run has mirrored of the
-        partition, else by ``mean_bytes``; None when nobody knows.
+        """``lag_records`` in bytes, estimated by the mean size of this run's mirrored records.
+
+        Without any from this partition by ``mean_bytes``; None if that is None, too.
         """
         if not lag_records:
             return lag_records
@@ -71,7 +72,7 @@ class PartitionTotal:
         now_ms: int,
         ticks_ms: int,
     ) -> PartitionRow:
-        """The partition as it stands now."""
+        """The present figures of the partition."""
         lag_records, behind_s = lag_of(progress, end, oldest_ms, now_ms)
         records_per_s, bytes_per_s = self.rate.per_second(ticks_ms)
         return PartitionRow(
@@ -96,7 +97,7 @@ class PartitionTotal:
 def lag_of(
     progress: PartitionProgress, end: int | None, oldest_ms: int | None, now_ms: int
 ) -> tuple[int | None, float | None]:
-    """Lag in records and in seconds; None for what is not known.
+    """(lag in records, lag in seconds); None for what is unknown.
 
     ``oldest_ms``: timestamp of the oldest record that is not at the target.
     """
@@ -109,10 +110,10 @@ def lag_of(
 
 
 def worst_s(lags: Iterable[tuple[int | None, float | None]]) -> float | None:
-    """The lag in seconds of partitions together, from (records, seconds) of each.
+    """The combined lag in seconds of several partitions, from (records, seconds) of each.
 
-    That of the worst one of those behind; 0 when none is behind, None when that is not known. A
-    partition without lag says nothing about one whose age is not known.
+    It is the highest known lag; 0 if no partition lags, None if some lag but none is known in
+    seconds.
     """
     behind = [seconds for records, seconds in lags if records != 0]
     ages = [seconds for seconds in behind if seconds is not None]

@@ -1,7 +1,7 @@
-"""Values of the last 30 to 60 seconds, sampled as Kafka's clients sample theirs.
+"""Values of the last 30 to 60 seconds, sampled as in Kafka's clients.
 
-Kafka keeps two windows of 30 s: when the newer one is full the older one is forgotten. Only the
-standard library is imported, since workers load this module.
+Kafka keeps two windows of 30 s and drops the older one when the newer one is full. Only the
+standard library is imported, because workers load this module.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ WINDOWS = 2
 
 
 def steady_ms() -> int:
-    """A clock in milliseconds that never goes back."""
+    """A monotonic clock in milliseconds."""
     return time.monotonic_ns() // 1_000_000
 
 
 class Samples:
-    """Lowest, mean and highest value, and the last one. Times are those of one steady clock."""
+    """Lowest, mean, highest and last value. All times must be from one monotonic clock."""
 
     __slots__ = ("_last", "_windows")
 
     def __init__(self) -> None:
         self._last: float | None = None
-        # Start, number of values, their sum, the lowest, the highest.
+        # (start, number of values, their sum, lowest, highest)
         self._windows: list[tuple[int, int, float, float, float]] = []
 
     def add(self, now_ms: int, low: float, high: float, count: int = 1) -> None:
-        """``count`` values between ``low`` and ``high``, spread evenly; the last one is ``low``."""
+        """Add ``count`` values, evenly between ``low`` and ``high``; the last one is ``low``."""
         self._last = low
         total = (low + high) / 2 * count
         if self._windows:
@@ -49,7 +49,7 @@ class Samples:
         self._windows = [*self._windows[1 - WINDOWS :], (now_ms, count, total, low, high)]
 
     def spread(self, now_ms: int) -> Spread | None:
-        """What was seen up to ``now_ms``; None when nothing ever was."""
+        """The values up to ``now_ms``; None if none was ever added."""
         if self._last is None:
             return None
         recent = [w for w in self._windows if now_ms - w[0] < WINDOWS * WINDOW_MS]
@@ -66,7 +66,7 @@ class Samples:
 class Rate:
     """Records and bytes per second, over the same windows and by Kafka's formula.
 
-    While less than a whole window has passed it counts as one, so that a start makes no peak.
+    Less than a whole window counts as a whole one, so that a start causes no peak.
     """
 
     __slots__ = ("_windows",)
@@ -75,7 +75,7 @@ class Rate:
         self._windows: list[tuple[int, int, int]] = []
 
     def add(self, now_ms: int, records: int, n_bytes: int) -> None:
-        """Count what has just come."""
+        """Count new records and bytes."""
         if self._windows:
             start_ms, before_records, before_bytes = self._windows[-1]
             if now_ms - start_ms < WINDOW_MS:

@@ -1,4 +1,4 @@
-"""Where to listen: ``HOST:PORT`` looked up, and whether others could reach it."""
+"""Resolves the ``HOST:PORT`` to listen on, and whether other machines could reach it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Address:
 
 
 def resolve(listen: str, where: str) -> Address:
-    """``HOST:PORT``, ``[IPv6]:PORT`` or ``PORT`` (on 127.0.0.1). Raises `ConfigError`.
+    """Resolve ``HOST:PORT``, ``[IPv6]:PORT`` or ``PORT`` (on 127.0.0.1). Raises `ConfigError`.
 
-    Of a name with several addresses the first one counts, and only that one is listened on.
+    If a name has several addresses, only the first one is used.
     """
     host, _, port = listen.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
     if not (port.isascii() and port.isdigit()) or int(port) > 65_535 or listen.startswith(":"):
         raise ConfigError(
-            f"{listen!r} is no address to listen on.",
+            f"{listen!r} is not an address to listen on.",
             where=where,
             do="Write HOST:PORT, for example 127.0.0.1:9404; port 0 takes any free port.",
         )

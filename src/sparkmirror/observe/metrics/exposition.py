@@ -1,4 +1,4 @@
-"""Facts about the flows as Prometheus's metrics, by the table in ``catalog``."""
+"""Exposes facts about the flows as Prometheus metrics, by the table in ``catalog``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sparkmirror.observe.metrics.catalog import CATALOG, MIRROR_CHECKPOINT, MIRR
 __all__ = ["LABELS", "FlowFacts", "MirrorCollector"]
 
 LABELS = {"partition": ("topic", "partition"), "topic": ("topic",), "flow": ()}
-"""Which labels of a partition are kept, by ``sparkmirror.metrics.labels``."""
+"""The partition labels that are kept, by ``sparkmirror.metrics.labels``."""
 THROTTLED = "THROTTLED"
 _REASON_CHARS_MAX = 300
 
@@ -36,7 +36,7 @@ _Gauges = dict[str, GaugeMetricFamily]
 
 @dataclass(frozen=True, slots=True)
 class FlowFacts:
-    """All that is known about one flow at one moment. ``remote``: remote topic by source topic."""
+    """All figures of one flow at one moment. ``remote``: remote topic by source topic."""
 
     source: str
     target: str
@@ -51,7 +51,7 @@ class FlowFacts:
 
 
 class MirrorCollector(Collector):
-    """Asks ``facts`` at each scrape. ``labels``: how fine the series are, a key of `LABELS`."""
+    """Calls ``facts`` at each scrape. ``labels``: the granularity, a key of `LABELS`."""
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class MirrorCollector(Collector):
         self._build = dict(build or {})
 
     def describe(self) -> Iterable[Family]:
-        """Nothing: registering must not scrape."""
+        """Return nothing, because registering must not scrape."""
         return ()
 
     def collect(self) -> Iterator[Family]:
-        """All families with what is known now."""
+        """All families with their present values."""
         facts = self._facts()
         gauges = {
             metric.name: GaugeMetricFamily(metric.name, metric.help, labels=self._labels(metric))
@@ -107,7 +107,7 @@ class MirrorCollector(Collector):
 def _grouped(
     rows: Sequence[PartitionRow], kept: Sequence[str]
 ) -> Iterator[tuple[list[str], list[PartitionRow]]]:
-    """Rows that become one series: (values of the kept labels, the rows)."""
+    """(values of the kept labels, rows with them), for each series."""
     groups: dict[tuple[str, ...], list[PartitionRow]] = {}
     for row in rows:
         groups.setdefault(tuple(str(getattr(row, name)) for name in kept), []).append(row)
@@ -162,7 +162,7 @@ def _add_latency(histogram: HistogramMetricFamily, one: FlowFacts) -> None:
 def _add_mirror_source(
     gauges: _Gauges, one: FlowFacts, keys: list[str], rows: list[PartitionRow]
 ) -> None:
-    """MirrorMaker 2's own, whose topics go by their remote names."""
+    """Add MirrorMaker 2's metrics, which have remote topic names."""
     named = [one.remote.get(keys[0], keys[0]), *keys[1:]] if keys else []
     labels = [one.source, one.target, *named]
     for name, value in (
@@ -179,7 +179,7 @@ def _add_mirror_source(
 
 
 def _add_spread(gauges: _Gauges, name: str, labels: list[str], spreads: Sequence[Spread]) -> None:
-    """0 while nothing was seen, NaN for what the last minute did not bring, as MirrorMaker 2."""
+    """Add a spread as MirrorMaker 2 does: 0 before any value, NaN if the last minute has none."""
     lows = [spread.low for spread in spreads if spread.low is not None]
     means = [spread.mean for spread in spreads if spread.mean is not None]
     highs = [spread.high for spread in spreads if spread.high is not None]
@@ -206,7 +206,7 @@ def _add_lag(gauges: _Gauges, one: FlowFacts, keys: list[str], rows: list[Partit
 
 
 def _add_partitions(gauges: _Gauges, one: FlowFacts) -> None:
-    """What makes no sense as a sum."""
+    """Add metrics that make no sense as a sum."""
     for row in one.totals.partitions:
         labels = [one.source, one.target, one.group, row.topic, str(row.partition)]
         if row.position is not None:

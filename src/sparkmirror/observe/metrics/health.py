@@ -1,4 +1,4 @@
-"""Whether a run is alive and ready: a pure judgement of what is known about it."""
+"""Decides whether a run is live and ready, as a pure function."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["REPORT_AGE_S_MAX", "FlowHealth", "Health", "judge"]
 
 SILENT_S_MAX = 60.0
 REPORT_AGE_S_MAX = 30.0
-"""Slots report every 10 s at least: after this long nobody mirrors any more."""
+"""Slots report at least every 10 s; after this long without a report, the flow is not mirrored."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowHealth:
-    """One flow. ``report_age_s``: how long ago a slot reported, None when none did yet."""
+    """One flow. ``report_age_s``: seconds since the newest slot report; None if there is none."""
 
     flow: str
     state: str
@@ -25,7 +25,7 @@ class FlowHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """``live``: the process works. ``ready``: its flows mirror. ``details``: why, for people."""
+    """``live``: the process works. ``ready``: its flows are mirrored. ``details``: the reasons."""
 
     live: bool
     ready: bool
@@ -33,9 +33,10 @@ class Health:
 
 
 def judge(flows: Sequence[FlowHealth], *, phase: str, silent_s: float, run_s: float) -> Health:
-    """Live while the run loop comes round; ready while every flow reports, or has nothing to do.
+    """The health of a run.
 
-    Halted partitions do not make a run unready: the others go on, and a restart mends nothing.
+    It is live while the run loop runs, and ready while every flow reports or has no partitions.
+    Halted partitions do not make it unready: the others continue, and a restart would not help.
     """
     ready = phase == "running" and all(map(_mirrors, flows))
     rows = [{**asdict(flow), "ready": _mirrors(flow)} for flow in flows]

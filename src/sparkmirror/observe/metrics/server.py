@@ -1,13 +1,14 @@
-"""The mirror's own surface: ``/metrics`` and ``/health`` over HTTP.
+"""The HTTP server of ``/metrics`` and ``/health``.
 
-It listens on this machine only, unless TLS and a bearer token guard it. Health probes that say
-one word (``/health/live``, ``/health/ready``) need no token: orchestrators have none to give.
+It listens only on this machine, unless TLS and a bearer token protect it. The health probes
+``/health/live`` and ``/health/ready`` return a few words and need no token, because orchestrators
+do not send one.
 
-Slow or many clients cost the mirror little and keep nobody else from an answer. Each connection
-has a few seconds for its handshake and the head of its request together. A new one takes the place
-of the one that has waited longest for its head: a client that asks at once gets its answer whoever
-else holds connections open. The pages that cost something have eight threads at most; the probes'
-one word has no such limit.
+Slow or many clients cost the mirror little and do not block other clients. Each connection has a
+few seconds for its handshake and the head of its request together. If there are too many
+connections, a new one replaces the one that has waited longest for its head. So a client that sends
+its request at once gets its response, even if others hold connections open. At most eight requests
+for the expensive pages are handled at a time; the probes have no such limit.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ __all__ = ["Surface", "check_surface", "open_surface"]
 
 log = logging.getLogger(__name__)
 
-# Connections, those of one address, and of them all those that a page is made for.
+# Limits of all connections, of those of one address, and of expensive pages at a time.
 _CONNECTIONS_MAX = 64
 _ADDRESS_CONNECTIONS_MAX = 32
 _PAGES_MAX = 8
@@ -64,7 +65,7 @@ _PLAIN = "text/plain; charset=utf-8"
 
 
 class Surface:
-    """A running server; ``close`` ends it. ``url`` says where it listens."""
+    """A running server; ``close`` stops it. ``url``: the address that it listens on."""
 
     def __init__(self, server: _Server, address: Address) -> None:
         self._server = server
@@ -77,13 +78,13 @@ class Surface:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening; requests under way end with their threads."""
+        """Stop listening; requests in progress end with their threads."""
         self._server.shutdown()
         self._server.server_close()
 
 
 def check_surface(settings: MetricsSettings) -> tuple[Address, _Token, _Certificate | None]:
-    """Whether it is safe to listen as ``settings`` say, and whether their files can be used.
+    """Check that listening as ``settings`` say is safe, and that their files can be used.
 
     Raises `ConfigError`, also for an address that others could reach without TLS and a token.
     """
@@ -91,7 +92,8 @@ def check_surface(settings: MetricsSettings) -> tuple[Address, _Token, _Certific
     guarded = bool(settings.tls_cert and (settings.token or settings.token_file))
     if not address.loopback and not guarded:
         raise ConfigError(
-            f"metrics on {settings.listen} could be read by everybody who reaches this machine.",
+            f"metrics on {settings.listen} could be read by anybody who can connect to this"
+            " machine.",
             where=settings.where,
             do="Listen on 127.0.0.1, or set sparkmirror.metrics.tls.cert and .key, and"
             " sparkmirror.metrics.token (or sparkmirror.metrics.token.file).",
@@ -106,7 +108,7 @@ def open_surface(
 ) -> Surface:
     """Listen as ``settings`` say.
 
-    Raises `ConfigError` as `check_surface` does; `MachineError` when the port cannot be had.
+    Raises `ConfigError` like `check_surface`, and `MachineError` if the port cannot be used.
     """
     address, token, context = check_surface(settings)
     try:
@@ -115,19 +117,19 @@ def open_surface(
         raise MachineError(
             f"cannot listen on {settings.listen} ({error.strerror}).",
             where=settings.where,
-            do="Choose a free port; port 0 takes any.",
+            do="Choose a free port; port 0 means any.",
         ) from error
     return Surface(server, address)
 
 
 class _Token:
-    """The bearer token; a token file is read anew for each request, so that it can be replaced."""
+    """The bearer token; a token file is read for each request, so that it can be replaced."""
 
     def __init__(self, settings: MetricsSettings) -> None:
         self._settings = settings
 
     def expected(self) -> bytes:
-        """The token, empty when none is asked for. Raises `ConfigError`."""
+        """The token; empty if none is required. Raises `ConfigError`."""
         settings = self._settings
         text = settings.token
         if settings.token_file:
@@ -136,24 +138,24 @@ class _Token:
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(
                     f"the token file {settings.token_file} cannot be read"
-                    f" ({getattr(error, 'strerror', None) or 'it is no text'}).",
+                    f" ({getattr(error, 'strerror', None) or 'it is not text'}).",
                     where=settings.where,
-                    do="Name a file that this user may read and that holds the token alone.",
+                    do="Name a file that this user may read and that contains only the token.",
                 ) from error
         if (settings.token_file or text) and len(text) < _TOKEN_CHARS_MIN:
             raise ConfigError(
                 f"the metrics token has fewer than {_TOKEN_CHARS_MIN} characters.",
                 where=settings.where,
-                do="Take a longer one, for example from: openssl rand -hex 32.",
+                do="Use a longer one, for example from: openssl rand -hex 32.",
             )
         return text.encode()
 
     def accepts(self, header: str) -> bool:
-        """Whether an Authorization header holds the token, or none is asked for."""
+        """Whether an Authorization header contains the token, or none is required."""
         try:
             expected = self.expected()
         except ConfigError as error:
-            log.warning("metrics are refused: %s", error)
+            log.warning("metrics requests are refused: %s", error)
             return False
         scheme, _, given = header.partition(" ")
         if not expected:
@@ -163,7 +165,7 @@ class _Token:
 
 
 class _Certificate:
-    """The TLS context; renewed certificate files are loaded when they change."""
+    """The TLS context; certificate files are reloaded when they change."""
 
     def __init__(self, settings: MetricsSettings) -> None:
         self._settings = settings
@@ -183,7 +185,7 @@ class _Certificate:
     def _load(self) -> None:
         stamps = (self._stamp(self._settings.tls_cert), self._stamp(self._settings.tls_key))
         if stamps != self._loaded:
-            # A password would be asked for on the terminal: an empty one fails instead.
+            # Without a password, OpenSSL would prompt on the terminal; an empty one fails instead.
             self._context.load_cert_chain(
                 self._settings.tls_cert, self._settings.tls_key, password=""
             )
@@ -199,15 +201,16 @@ class _Certificate:
             try:
                 self._load()
             except (OSError, ssl.SSLError) as error:
-                log.warning("metrics go on with the former certificate: %s", error)
+                log.warning("metrics continue with the previous certificate: %s", error)
         return self._context
 
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """One client. ``socket``: what it is reached by now, TLS or not; ``ends``: monotonic seconds.
+    """One client connection.
 
-    ``waits``: for the handshake or the head of the request.
+    ``socket``: the plain or the TLS socket. ``ends``: its deadline in monotonic seconds. ``waits``:
+    whether it still waits for the handshake or the head of the request.
     """
 
     socket: socket.socket
@@ -216,14 +219,14 @@ class _Connection:
     waits: bool = True
 
     def hang_up(self) -> None:
-        """Its thread finds the connection closed, and ends."""
+        """Shut the connection down, so that its thread ends."""
         with contextlib.suppress(OSError):
-            # Not SSLSocket's own method, which takes the TLS state from under the other thread.
+            # Not SSLSocket's method, which would remove the TLS state that the other thread uses.
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
 
 
 class _Connections:
-    """All connections, the oldest first. Safe to share between threads."""
+    """All connections, oldest first; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -231,7 +234,7 @@ class _Connections:
         self._leaving: dict[_Connection, None] = {}
 
     def admit(self, one: _Connection) -> bool:
-        """Take ``one`` in; where there are too many, in the place of one that waits."""
+        """Add ``one``; if there are too many, it replaces one that waits. False: refused."""
         with self._lock:
             same = [other for other in self._all if other.address == one.address]
             if len(same) >= _ADDRESS_CONNECTIONS_MAX:
@@ -250,7 +253,7 @@ class _Connections:
         return True
 
     def head_read(self, one: _Connection) -> None:
-        """From now on it may take as long as an answer may."""
+        """Set the deadline of the response, now that the head of the request was read."""
         with self._lock:
             one.waits = False
             one.ends = time.monotonic() + _CONNECTION_S_MAX
@@ -261,11 +264,11 @@ class _Connections:
             self._leaving.pop(one, None)
 
     def end_late_ones(self) -> None:
-        """Hang up on those whose time is over; a byte now and then stretches it for nobody."""
+        """Close connections whose deadline has passed; received bytes do not extend it."""
         now = time.monotonic()
         with self._lock:
             late = [one for one in self._all if one.ends < now]
-            late += self._leaving  # again: a socket that was being wrapped did not hear it
+            late += self._leaving  # again: TLS wrapping may have replaced the socket meanwhile
         for one in late:
             one.hang_up()
 
@@ -293,21 +296,21 @@ class _Server(ThreadingHTTPServer):
         super().__init__((address.host, address.port), _Handler)
 
     def server_bind(self) -> None:
-        """As the base class, without asking a name server who we are."""
+        """Bind like the base class, but without a DNS lookup of the host's name."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "", self.server_address[1]
 
     def service_actions(self) -> None:
-        """Comes round several times a second, and after each new connection."""
+        """Called several times a second, and after each new connection."""
         self.connections.end_late_ones()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of its own."""
+        """Handle a connection in its own thread."""
         one = _Connection(request, _network(client_address[0]), time.monotonic() + _HEAD_S_MAX)
         if not self.connections.admit(one):
-            log.debug("too many requests: %s is hung up on", client_address)
+            log.debug("too many connections: the one from %s is closed", client_address)
             self.shutdown_request(request)
             return
         thread = threading.Thread(
@@ -318,10 +321,10 @@ class _Server(ThreadingHTTPServer):
         except RuntimeError as error:  # no more threads
             self.connections.leave(one)
             self.shutdown_request(request)
-            log.warning("a request is not answered: %s", error)
+            log.warning("a request is dropped: %s", error)
 
     def _serve(self, one: _Connection, client_address: Any) -> None:
-        """Answer one connection, which ends after it."""
+        """Handle the request of one connection, then close it."""
         try:
             one.socket.settimeout(_CLIENT_TIMEOUT_S)
             if self.context is not None:
@@ -330,26 +333,26 @@ class _Server(ThreadingHTTPServer):
                 )
                 one.socket.do_handshake()
             _Handler(one, client_address, self)
-        except Exception:  # clients that hang up or speak something else
+        except Exception:  # clients that close the connection or use another protocol
             self.handle_error(one.socket, client_address)
         finally:
             self.connections.leave(one)
             self.shutdown_request(one.socket)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that hang up or speak something else are no concern of the mirror's."""
+        """Log at debug level: such clients closed the connection or use another protocol."""
         log.debug("request from %s failed", client_address, exc_info=True)
 
 
 class _Head:
-    """A connection's input, of which no more than a head's worth is read."""
+    """A connection's input, limited to the maximum size of a request's head."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
         self._room = _HEAD_BYTES_MAX
 
     def readline(self, limit: int = -1) -> bytes:
-        """As a file's. Raises LineTooLong when the head goes on beyond the limit."""
+        """Like a file's method. Raises LineTooLong if the head exceeds the limit."""
         most = self._room if limit < 0 else min(limit, self._room)
         line = self._source.readline(most)
         self._room -= len(line)
@@ -358,12 +361,12 @@ class _Head:
         return line
 
     def close(self) -> None:
-        """As a file's."""
+        """Like a file's method."""
         self._source.close()
 
     @property
     def closed(self) -> bool:
-        """As a file's."""
+        """Like a file's property."""
         return self._source.closed
 
 
@@ -385,19 +388,19 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(one.socket, client_address, server)
 
     def setup(self) -> None:
-        """As the base class, with a limit on the head."""
+        """Set up like the base class, with a limit on the head."""
         super().setup()
         self.rfile = _Head(self.rfile)  # type: ignore[assignment, arg-type]
 
     def handle_one_request(self) -> None:
-        """As the base class; a first line beyond all limits is no request."""
+        """Handle a request like the base class; close the connection if its head is too long."""
         try:
             super().handle_one_request()
         except http.client.LineTooLong:
             self.close_connection = True
 
     def do_GET(self) -> None:
-        """Answer one of the pages."""
+        """Respond with one of the pages."""
         self.server.connections.head_read(self._one)
         path = self.path.partition("?")[0].rstrip("/")
         page = self._PAGES.get(path)
@@ -454,16 +457,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def version_string(self) -> str:
-        """What we call ourselves: not which Python this is."""
+        """The name in the Server header; hides the Python version."""
         return "sparkmirror"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Into the log file, not onto the terminal."""
+        """Write to the log file, not to the terminal."""
         log.debug("%s " + format, self.client_address[0], *args)
 
 
 def _network(host: str) -> str:
-    """What counts as one address: of IPv6 the network, of which one client has all addresses."""
+    """The address for the per-address limit; for IPv6 the /64 network, which one client may own."""
     address = ip_address(host.partition("%")[0])
     if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
         return address.exploded[:19]
