@@ -5,6 +5,10 @@ The key is ``[connector name, source partition]``, the value ``{"offset": n}``; 
 the partition. Only the entries of ``MirrorSourceConnector`` carry positions: ``offset`` is the
 *last replicated* source offset, so a mirror resumes at ``offset + 1``.
 
+A topic that a map of topic names has named has an entry of our own: it names the topic at the target
+as well, and no "topic", so that neither Java nor an earlier release takes its position for that of
+the copy under the policy's name.
+
 In a Kafka Connect cluster a connector has the name that its owner gave it, and the topic holds
 entries of others, too. There the source partition tells: cluster, topic and partition.
 
@@ -17,7 +21,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from sparkmirror.model import TopicPartition
@@ -29,6 +33,7 @@ __all__ = [
     "ConnectOffsets",
     "decode_source_offset",
     "encode_key",
+    "encode_mapped_offset",
     "encode_source_offset",
     "encode_value",
     "murmur2",
@@ -40,6 +45,7 @@ __all__ = [
 SOURCE_CONNECTOR = "MirrorSourceConnector"
 CHECKPOINT_CONNECTOR = "MirrorCheckpointConnector"
 HEARTBEAT_CONNECTOR = "MirrorHeartbeatConnector"
+_MAPPED = "sparkmirror.topics.map"
 
 # The order in which Java's HashMap yields these keys, which is the order on the wire.
 _FIELD_ORDER = {
@@ -59,12 +65,14 @@ _MURMUR_M = 0x5BD1E995
 class ConnectOffsets:
     """What an offset storage topic says about one source cluster.
 
-    ``positions``: next source offset (stored offset + 1) per source partition.
+    ``positions``: next source offset (stored offset + 1) per source partition; ``mapped``: of topics
+    that a map has named, with their names at the target.
     ``skipped``: records that are no entry of a connector, or a broken one of MirrorMaker 2's.
     """
 
     positions: dict[TopicPartition, int]
     skipped: int = 0
+    mapped: dict[tuple[TopicPartition, str], int] = field(default_factory=dict)
 
 
 def offsets_topic(source_alias: str) -> str:
@@ -98,6 +106,36 @@ def encode_source_offset(
         {"cluster": source_alias, "partition": source.partition, "topic": source.topic},
     )
     return key, encode_value(position - 1 if position > 0 else None)
+
+
+def encode_mapped_offset(
+    source_alias: str, source: TopicPartition, remote: str, position: int
+) -> tuple[bytes, bytes | None]:
+    """`encode_source_offset` for a topic that a map has named ``remote``."""
+    partition = {
+        "cluster": source_alias,
+        "partition": source.partition,
+        "remote": remote,
+        "source": source.topic,
+    }
+    return _compact([_MAPPED, partition]), encode_value(position - 1 if position > 0 else None)
+
+
+def _decode_mapped(
+    key: tuple[str, dict[str, object]], value: bytes | None
+) -> tuple[str, tuple[TopicPartition, str], int | None] | None:
+    cluster, topic, remote, partition = (
+        key[1].get(name) for name in ("cluster", "source", "remote", "partition")
+    )
+    if not (isinstance(cluster, str) and isinstance(topic, str) and isinstance(remote, str)):
+        return None
+    if not _is_int(partition) or not 0 <= partition <= _PARTITION_MAX:
+        return None
+    document = {"offset": None} if value is None else _parse(value)
+    offset = document.get("offset", -1) if isinstance(document, dict) else -1
+    if offset is not None and not (_is_int(offset) and 0 <= offset <= _OFFSET_MAX):
+        return None
+    return cluster, (TopicPartition(topic, partition), remote), offset
 
 
 def decode_source_offset(
@@ -139,10 +177,20 @@ def read_source_positions(
     the name under which we write, else the one furthest behind: nothing is left out.
     """
     found: dict[TopicPartition, dict[str, int]] = {}
+    mapped: dict[tuple[TopicPartition, str], int] = {}
     skipped = 0
     for _, key, value in records:
-        entry = decode_source_offset(key, value)
         parsed = _parse_key(key)
+        if parsed is not None and parsed[0] == _MAPPED:
+            ours = _decode_mapped(parsed, value)
+            if ours is None:
+                skipped += 1
+            elif ours[0] == source_alias:
+                mapped.pop(ours[1], None)
+                if ours[2] is not None:
+                    mapped[ours[1]] = ours[2] + 1
+            continue
+        entry = decode_source_offset(key, value)
         if entry is None or parsed is None:
             # Other connectors may have partitions and offsets of any shape.
             skipped += parsed is None or parsed[0] == SOURCE_CONNECTOR
@@ -159,7 +207,7 @@ def read_source_positions(
         for source, named in found.items()
         if named
     }
-    return ConnectOffsets(positions, skipped)
+    return ConnectOffsets(positions, skipped, mapped)
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:

@@ -5,7 +5,8 @@ One compacted topic per source on the target beside the control topic,
 however often it is found again, so a restart writes no second record.
 
 ======  ==============================================================================
-key     JSON: ``[flow, topic, partition, kind, first offset]``
+key     JSON: ``[flow, topic, partition, kind, first offset]``; and the remote topic, where a map of
+        topic names has named it
 value   JSON: the fields of `Gap`; ``null`` stands for an offset or a number not known
 ======  ==============================================================================
 
@@ -157,10 +158,12 @@ def read_document(document: Mapping[str, Any]) -> Gap:
     )
 
 
-def encode_gap(gap: Gap) -> tuple[bytes, bytes]:
-    """Key and value of ``gap``."""
+def encode_gap(gap: Gap, *, mapped: bool = False) -> tuple[bytes, bytes]:
+    """Key and value of ``gap``. ``mapped``: a map of topic names has named the remote topic, so
+    that another copy of the topic may have the same gap.
+    """
     key = [gap.flow, gap.source.topic, gap.source.partition, gap.kind.value, gap.first]
-    return _json(key), _json(gap_document(gap))
+    return _json([*key, gap.remote_topic] if mapped else key), _json(gap_document(gap))
 
 
 def decode_gap(value: bytes | None) -> Gap | None:

@@ -12,6 +12,10 @@ key (JSON)                                       value (JSON)
 ``[topic, partition, source offset, topic id]``  ``[target offset, records]``; null forgets the row
 ===============================================  ==================================================
 
+A topic that a map of topic names has named has a fifth element, its name at the target: under
+another name it is another copy, with offsets of its own. The topic id is empty there where brokers
+have none.
+
 The topic id is the source topic's, and is left out where brokers have none: a topic that is deleted
 and made anew has the same offsets again, and they mean other records.
 
@@ -48,7 +52,8 @@ class RunRow:
     """One row; ``run`` None forgets what was written under its key.
 
     ``topic_id``: which topic of that name it is about; ``target_id``: which remote topic it is in.
-    Both are empty where that is not known.
+    Both are empty where that is not known. ``remote``: the name that a map gave the topic, empty
+    where the policy named it.
     """
 
     source: TopicPartition
@@ -57,6 +62,7 @@ class RunRow:
     merged: bool = False
     topic_id: str = ""
     target_id: str = ""
+    remote: str = ""
 
 
 def encode_run(
@@ -66,6 +72,7 @@ def encode_run(
     merged: bool = False,
     topic_id: str = "",
     target_id: str = "",
+    remote: str = "",
 ) -> tuple[bytes, bytes]:
     """Key and value of one run."""
     value: list[object] = [run.target, run.length]
@@ -73,39 +80,42 @@ def encode_run(
         value.append(1)
     elif target_id:
         value += [0, target_id]
-    return _key(source, run.source, topic_id), _pack(value)
+    return _key(source, run.source, topic_id, remote), _pack(value)
 
 
 def encode_forgotten_run(
-    source: TopicPartition, start: int, *, topic_id: str = ""
+    source: TopicPartition, start: int, *, topic_id: str = "", remote: str = ""
 ) -> tuple[bytes, None]:
     """Key and value that forget the run from source offset ``start``."""
-    return _key(source, start, topic_id), None
+    return _key(source, start, topic_id, remote), None
 
 
 def decode_run(key: bytes | None, value: bytes | None) -> RunRow | None:
     """The row in a record, None when it holds none."""
     try:
         topic, partition, start, *rest = json.loads(key or b"")
-        topic_id = "".join(rest[:1])
-        if len(rest) > 1:
+        topic_id, remote = "".join(rest[:1]), "".join(rest[1:2])
+        if len(rest) > 2:
             return None
         if not isinstance(topic, str) or not (_is_offset(partition) and _is_offset(start)):
             return None
         source = TopicPartition(topic, partition)
         if value is None:
-            return RunRow(source, start, None, topic_id=topic_id)
+            return RunRow(source, start, None, topic_id=topic_id, remote=remote)
         target, length, *rest = json.loads(value)
     except (ValueError, TypeError, RecursionError):
         return None
     if not (_is_offset(target) and _is_offset(length)) or not length:
         return None
     target_id = rest[1] if len(rest) > 1 and isinstance(rest[1], str) else ""
-    return RunRow(source, start, Run(start, target, length), rest[:1] == [1], topic_id, target_id)
+    run = Run(start, target, length)
+    return RunRow(source, start, run, rest[:1] == [1], topic_id, target_id, remote)
 
 
-def _key(source: TopicPartition, start: int, topic_id: str) -> bytes:
+def _key(source: TopicPartition, start: int, topic_id: str, remote: str) -> bytes:
     key: list[object] = [source.topic, source.partition, start]
+    if remote:
+        return _pack([*key, topic_id, remote])
     return _pack([*key, topic_id] if topic_id else key)
 
 

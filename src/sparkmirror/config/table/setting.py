@@ -53,7 +53,8 @@ class Setting:
     differs. ``low``/``high`` bound numbers, both inclusive. ``choices`` are the values accepted
     (class names: with or without package), compared without case if ``fold_case``.
     ``empty_allowed``: whether a list may have no elements at
-    all. ``regexes``: a list of Java regexes. ``reason``: why it is ignored or refused.
+    all. ``regexes``: a list of Java regexes. ``topics_map``: rules ``REGEX => NAME``. ``reason``:
+    why it is ignored or refused.
     ``mm1``: spellings in MirrorMaker 1 (options, or keys of its files when they differ).
     """
 
@@ -69,6 +70,7 @@ class Setting:
     fold_case: bool = False
     empty_allowed: bool = True
     regexes: bool = False
+    topics_map: bool = False
     required: bool = False
     status: Status = Status.SUPPORTED
     reason: str = ""
