@@ -5,9 +5,9 @@ The key is ``[connector name, source partition]``, the value ``{"offset": n}``; 
 the partition. Only the entries of ``MirrorSourceConnector`` carry positions: ``offset`` is the
 *last replicated* source offset, so a mirror resumes at ``offset + 1``.
 
-A topic that a map of topic names has named has an entry of our own: it names the topic at the target
-as well, and no "topic", so that neither Java nor an earlier release takes its position for that of
-the copy under the policy's name.
+A topic that a map of topic names has named has an entry of our own: with its name at the target,
+and without "topic", so that neither Java nor an earlier release takes its position for that of the
+copy under the policy's name.
 
 In a Kafka Connect cluster a connector has the name that its owner gave it, and the topic holds
 entries of others, too. There the source partition tells: cluster, topic and partition.
@@ -65,8 +65,8 @@ _MURMUR_M = 0x5BD1E995
 class ConnectOffsets:
     """What an offset storage topic says about one source cluster.
 
-    ``positions``: next source offset (stored offset + 1) per source partition; ``mapped``: of topics
-    that a map has named, with their names at the target.
+    ``positions``: next source offset (stored offset + 1) per source partition; ``mapped``: of
+    topics that a map has named, with their names at the target.
     ``skipped``: records that are no entry of a connector, or a broken one of MirrorMaker 2's.
     """
 

@@ -26,6 +26,7 @@ from sparkmirror.names.topics_map import Part, parse_name
 __all__ = [
     "Way",
     "common_target",
+    "copied_again",
     "loop_example",
     "one_target_twice",
     "policy_way",
@@ -243,6 +244,17 @@ def loop_example(ring: Sequence[Lane]) -> list[str] | None:
     if undecided or next(paths, None) is not None:
         raise Undecided(undecided or "too many rules")
     return None
+
+
+def copied_again(lane: Lane) -> list[str] | None:
+    """Where source and target are one cluster: a topic, its copy, and what becomes of the copy.
+
+    None if no copy is mirrored in its turn, and where that is too complex to tell.
+    """
+    try:
+        return loop_example([lane, lane])
+    except Undecided:
+        return None
 
 
 def common_target(one: Lane, other: Lane) -> tuple[str, str, str] | None:

@@ -19,7 +19,9 @@ _COLUMNS: Columns = {
     "PARTITIONS": lambda pair: _both(pair.partitions, pair.remote_partitions),
     "REPLICATION": lambda pair: _both(pair.replication, pair.remote_replication),
     "STATE": "state",
-    "DIFFERENCES": lambda pair: pair.trouble or "; ".join(map(str, pair.differences)),
+    "DIFFERENCES": lambda pair: (
+        pair.refused or pair.trouble or "; ".join(map(str, pair.differences))
+    ),
 }
 
 
@@ -33,8 +35,9 @@ def topics(
     """Show which topics each flow mirrors, under which names, and what differs on the other side.
 
     PARTITIONS and REPLICATION are those of source and target. STATE is missing, fewer partitions,
-    more partitions, configs differ or same. Configs are compared by the rules of the config sync,
-    though MirrorMaker 1's files ask for none.
+    more partitions, configs differ or same; or left out: the topic is not mirrored, since another
+    one has the name that a map of topic names gives it, or nothing can have that name. Configs are
+    compared by the rules of the config sync, though MirrorMaker 1's files ask for none.
 
     Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster could not be asked.
     """

@@ -103,9 +103,9 @@ def _own_collisions(flows: Sequence[Lane], maps: Maps) -> Iterator[str]:
         if met is not None:
             first, second, name = met
             yield (
-                f"{entry.where}: {entry.key}: two topics of {flow.source} may get one name: for "
-                f"example '{first}' and '{second}' would both be '{name}'. If both exist, one of them "
-                "is not mirrored, and a run names it."
+                f"{entry.where}: {entry.key}: two topics of {flow.source} may get one name: "
+                f"'{first}' and '{second}', for example, would both be '{name}'. If both exist, "
+                "one of them is not mirrored, and a run names it."
             )
 
 

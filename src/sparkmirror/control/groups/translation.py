@@ -2,7 +2,8 @@
 
 The exact runs (`internal_topics.runs`) come from sparkmirror's own slots; the offset syncs also
 from a Java MirrorMaker 2 that mirrored before. Where the runs know a place it is exact; elsewhere
-the syncs count as far as the runs allow (`run_map.OffsetMap.bounds`).
+the syncs count as far as the runs allow (`run_map.OffsetMap.bounds`). Syncs do not say under which
+name a copy is, so for a topic that a map has named only runs under that name count.
 
 `plan_pruning` keeps the topic of runs small: every epoch adds rows that only go on where others
 end.
@@ -10,7 +11,7 @@ end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from sparkmirror.control.topics.compacted import TopicFollower
 from sparkmirror.errors import TopicError
@@ -33,10 +34,12 @@ class PartitionRuns:
 
     ``topic_id``: of the source topic; a topic of that name that was made anew has others. ``cut``:
     the target offset from which on the target has lost what older rows say, -1 for nowhere.
+    ``remote``: the name that a map gave the topic, empty where the policy named it.
     """
 
-    def __init__(self, topic_id: str = "") -> None:
+    def __init__(self, topic_id: str = "", remote: str = "") -> None:
         self.topic_id = topic_id
+        self.remote = remote
         self.rows: dict[RowKey, Run] = {}
         self.map = OffsetMap()
         self.newest: RowKey = ("", -1)
@@ -63,13 +66,16 @@ class PartitionRuns:
 
     def forgotten(self, source: TopicPartition) -> list[Row]:
         """Rows that forget all there are: those of a topic that is gone."""
-        return _forget(source, self.rows)
+        return _forget(source, self.rows, self.remote)
 
 
 class _Logs:
-    """The runs of one source partition by topic id: of the topic there is, and of earlier ones."""
+    """The runs of one source partition, under one name at the target, by topic id: of the topic
+    there is, and of earlier ones.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, remote: str) -> None:
+        self._remote = remote
         self.by_id: dict[str, PartitionRuns] = {}
         self._newest = ""
 
@@ -80,7 +86,7 @@ class _Logs:
         if known is None:
             if row.run is None:
                 return
-            known = self.by_id.pop("", None) or PartitionRuns()
+            known = self.by_id.pop("", None) or PartitionRuns(remote=self._remote)
             known.topic_id = topic_id
             self.by_id[topic_id] = known
         known.take(row)
@@ -118,32 +124,44 @@ def plan_pruning(source: TopicPartition, known: PartitionRuns) -> list[Row]:
         if run.source < newest:
             kept[topic_id, run.source] = run.head(min(run.length, newest - run.source))
     writes: list[Row] = [
-        (0, *encode_run(source, run, merged=True, topic_id=topic_id))
+        (0, *encode_run(source, run, merged=True, topic_id=topic_id, remote=known.remote))
         for _, run in sorted(kept.items())
     ]
-    return writes + _forget(source, known.rows.keys() - kept.keys() - {known.newest})
+    forgotten = known.rows.keys() - kept.keys() - {known.newest}
+    return writes + _forget(source, forgotten, known.remote)
 
 
-def _forget(source: TopicPartition, keys: Iterable[RowKey]) -> list[Row]:
+def _forget(source: TopicPartition, keys: Iterable[RowKey], remote: str) -> list[Row]:
     return [
-        (0, *encode_forgotten_run(source, start, topic_id=topic_id))
+        (0, *encode_forgotten_run(source, start, topic_id=topic_id, remote=remote))
         for topic_id, start in sorted(keys)
     ]
+
+
+def _by_policy(_topic: str) -> str | None:
+    return None
 
 
 class Translation:
     """Source offsets to target offsets for all partitions of one flow; one owner thread.
 
-    ``must_read_to_end``: as in `OffsetSyncStore`.
+    ``must_read_to_end``: as in `OffsetSyncStore`. ``mapped``: the name that a map gives a topic
+    now, None where the policy names it.
     """
 
     def __init__(
-        self, syncs: TopicFollower, runs: TopicFollower, *, must_read_to_end: bool
+        self,
+        syncs: TopicFollower,
+        runs: TopicFollower,
+        *,
+        must_read_to_end: bool,
+        mapped: Callable[[str], str | None] = _by_policy,
     ) -> None:
         self._syncs = syncs
         self._runs = runs
         self._store = OffsetSyncStore(must_read_to_end=must_read_to_end)
-        self._known: dict[TopicPartition, _Logs] = {}
+        self._mapped = mapped
+        self._known: dict[tuple[TopicPartition, str], _Logs] = {}
         self.skipped = 0
         """Records of both topics that could not be read."""
         self.topic_ids: Mapping[str, str] = {}
@@ -174,9 +192,10 @@ class Translation:
         if row is None:
             self.skipped += 1
             return
-        known = self._known.get(row.source)
+        named = row.source, row.remote
+        known = self._known.get(named)
         if known is None:
-            known = self._known[row.source] = _Logs()
+            known = self._known[named] = _Logs(row.remote)
         known.take(row)
 
     def take_sync(self, key: bytes | None, value: bytes | None) -> None:
@@ -193,10 +212,11 @@ class Translation:
         Of a topic that was made anew nothing is known until some of it was mirrored: what is
         there is about records that are gone.
         """
-        logs = self._known.get(source)
-        known = None if logs is None else logs.current(self.topic_ids.get(source.topic, ""))
+        logs, known = self._present(source)
         if logs is not None and known is None:
             return None
+        if self._mapped(source.topic) is not None:
+            return None if known is None else known.map.translate(upstream)
         guess = self._store.translate(source, upstream)
         guess = None if guess is None or guess < 0 else guess
         return guess if known is None else known.map.translate(upstream, guess)
@@ -206,14 +226,19 @@ class Translation:
 
         Checkpoints beyond it are about records that are gone, or stand elsewhere now.
         """
-        logs = self._known.get(source)
-        known = None if logs is None else logs.current(self.topic_ids.get(source.topic, ""))
+        _, known = self._present(source)
         return -1 if known is None else known.cut
+
+    def _present(self, source: TopicPartition) -> tuple[_Logs | None, PartitionRuns | None]:
+        """The runs of a partition under its present name, and those of the topic that it is now."""
+        logs = self._known.get((source, self._mapped(source.topic) or ""))
+        known = None if logs is None else logs.current(self.topic_ids.get(source.topic, ""))
+        return logs, known
 
     def pruning(self) -> list[Row]:
         """Rows that keep the topic of runs small; see `plan_pruning`."""
         rows: list[Row] = []
-        for source, logs in self._known.items():
+        for (source, _), logs in self._known.items():
             for runs in logs.gone(self.topic_ids.get(source.topic, "")):
                 rows += runs.forgotten(source)
             for runs in logs.by_id.values():

@@ -14,6 +14,7 @@ from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.errors import ConfigError, Denied, TopicError
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.names.topic_ways import copied_again
 from sparkmirror.wire.admin.cluster import Cluster
 
 PAUSED = "PAUSED"
@@ -33,10 +34,21 @@ def refuse_mirroring_onto_itself(
         source, target = source_admin.describe(), asked.result()
     if not source.cluster_id or source.cluster_id != target.cluster_id:
         return
-    if settings.mode is MirrorMode.MM1 or wanted.remote("topic") == "topic":
+    same = f"source and target are the same cluster (id {source.cluster_id})"
+    if settings.topics.map:
+        again = copied_again(settings.lane)
+        if again is not None:
+            raise ConfigError(
+                f"{same}, and copies would be copied again: '{again[0]}', for one, becomes "
+                f"'{again[1]}', and that '{again[2]}'.",
+                where=f"flow {settings.name}",
+                do="Leave out of topics what sparkmirror.topics.map gives, or check the "
+                "bootstrap.servers of both clusters.",
+            )
+    elif settings.mode is MirrorMode.MM1 or wanted.remote("topic") == "topic":
         raise ConfigError(
-            f"source and target are the same cluster (id {source.cluster_id}) and topics keep "
-            "their names: every record would be copied onto itself for ever.",
+            f"{same} and topics keep their names: every record would be copied onto itself for "
+            "ever.",
             where=f"flow {settings.name}",
             do="Check the bootstrap.servers of both clusters.",
         )

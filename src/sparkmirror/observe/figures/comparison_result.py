@@ -31,8 +31,9 @@ class Difference:
     """Where a partition and its copy part.
 
     ``kind``: ``differs``, ``missing`` (the copy lacks the record), ``behind`` (not mirrored yet),
-    ``extra`` (the copy has one more) or ``no partition``. Offsets are those of the first record
-    concerned, None where there is none on that side. ``what`` says it in words.
+    ``extra`` (the copy has one more), ``no partition`` or ``left out`` (the topic is not mirrored:
+    it cannot have the name that a map of topic names gives it). Offsets are those of the first
+    record concerned, None where there is none on that side. ``what`` says it in words.
     """
 
     kind: str
