@@ -69,10 +69,10 @@ def decode_remote_name(key: bytes | None, value: bytes | None) -> RemoteName | N
     document = unpack(value)
     if document is None or document.get("v") != _VERSION:
         return None
-    told = [remote, mirror, document.get("cluster"), document.get("topic")]
-    if not all(isinstance(one, str) and one for one in told):
+    cluster, topic = document.get("cluster"), document.get("topic")
+    if not all(isinstance(one, str) and one for one in (remote, mirror, cluster, topic)):
         return None
-    return RemoteName(*told, past=document.get("past") is True)
+    return RemoteName(remote, mirror, str(cluster), str(topic), document.get("past") is True)
 
 
 def collect_remote_names(

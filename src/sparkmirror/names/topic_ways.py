@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sparkmirror.errors import ConfigError
@@ -37,10 +37,12 @@ __all__ = [
 
 # Of one search; more are told as undecided.
 _PATHS_MAX = 200
-_TRIES_MAX = 8
+_TRIES_MAX = 6
 _ANY = ".*"
 _GROUP = re.compile(r"\((?:\?<[A-Za-z][A-Za-z0-9]*>|(?!\?))")
 _IGNORES_CASE = re.compile(r"\(\?[a-z]*i")
+# What is left of a regex without its groups where each name comes from one topic alone.
+_PLAIN = re.compile(r"(?:[\w-]|\\[._-]|\[[.]\]|\\Q[\w.-]*\\E|\(\)|\^|\$)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,15 @@ class Way:
 
     ``domain``: the source topics, which are in all of these sets; ``image``: their names at the
     target. ``origin``: the source topics that become a name, None where that cannot be told.
+    ``prefixes``: the names are those of the source with the prefix of ``image``. ``one_to_one``:
+    no two topics get one name.
     """
 
     domain: tuple[Names, ...]
     image: Names
     origin: Callable[[str], Names | None]
+    prefixes: bool = False
+    one_to_one: bool = False
 
 
 def ways_of(lane: Lane) -> list[Way]:
@@ -70,11 +76,13 @@ def ways_of(lane: Lane) -> list[Way]:
         if shape is None:
             ways.append(Way(domain, Names((_ANY,)), lambda _: None))
         else:
-            ways.append(Way(domain, Names((shape.image(),)), shape.origin))
+            ways.append(
+                Way(domain, Names((shape.image(),)), shape.origin, one_to_one=shape.one_to_one)
+            )
         taken = (*taken, rule.regex)
     left = Names(names.include, (*names.exclude, *taken))
     image = Names(left.include, left.exclude, policy.image.prefix)
-    return [*ways, Way((left,), image, policy.origin)]
+    return [*ways, Way((left,), image, policy.origin, prefixes=True, one_to_one=True)]
 
 
 def policy_way(lane: Lane) -> Way:
@@ -95,6 +103,8 @@ def policy_way(lane: Lane) -> Way:
         (names,),
         Names(names.include, names.exclude, prefix),
         lambda name: Names((quoted(name.removeprefix(prefix)),)),
+        prefixes=True,
+        one_to_one=True,
     )
 
 
@@ -137,6 +147,17 @@ class _Shape:
             for one, other in itertools.combinations(groups, 2)
         )
         return shape if apart else None
+
+    @property
+    def one_to_one(self) -> bool:
+        """Whether all that differs from topic to topic stands in the name, too."""
+        rest = self.regex
+        for start, end in sorted(self._used(), reverse=True):
+            rest = rest[:start] + rest[end:]
+        return bool(_PLAIN.fullmatch(rest)) and not _IGNORES_CASE.search(self.regex)
+
+    def _used(self) -> set[tuple[int, int]]:
+        return {self.spans[part] for part in self.parts if isinstance(part, int)}
 
     def image(self, group: str = "(?:{content})") -> str:
         """A regex for the names that it gives. ``group``: how the content of one is put in."""
@@ -234,16 +255,52 @@ def loop_example(ring: Sequence[Lane]) -> list[str] | None:
     paths = itertools.product(*map(ways_of, ring))
     for path in itertools.islice(paths, _PATHS_MAX):
         try:
+            if not _may_be_taken(path):
+                continue
             for topic in _beginnings(path):
-                names = None if topic is None else named(topic)
+                names = named(topic)
                 if names is not None:
                     return names
-                undecided = "no example holds"
+            undecided = "no example holds"
         except Undecided as error:
             undecided = str(error)
     if undecided or next(paths, None) is not None:
         raise Undecided(undecided or "too many rules")
     return None
+
+
+def _may_be_taken(path: Sequence[Way]) -> bool:
+    """Whether topics may go along all of ``path``: where not, none does. Raises `Undecided`."""
+    names: list[Names] = []
+    for way in path:
+        names += way.domain
+        if common_name(names) is None:
+            return False
+        if way.prefixes:
+            prefix = way.image.prefix
+            names = [Names(one.include, one.exclude, prefix + one.prefix) for one in names]
+        else:
+            names = [way.image]
+    return True
+
+
+def _beginnings(path: Sequence[Way]) -> Iterator[str]:
+    """Some topics that may go along all of ``path``."""
+    yield from _some(path[0].domain)
+    *before, last = path
+    yield from _back(before, last.domain)
+
+
+def _back(path: Sequence[Way], sets: Sequence[Names]) -> Iterator[str]:
+    """Some topics that become, at the end of ``path``, a name that is in all ``sets``."""
+    if not path:
+        yield from _some(sets)
+        return
+    *before, last = path
+    for name in _some([last.image, *sets]):
+        origin = last.origin(name)
+        if origin is not None:
+            yield from _back(before, [*last.domain, origin])
 
 
 def copied_again(lane: Lane) -> list[str] | None:
@@ -260,70 +317,48 @@ def copied_again(lane: Lane) -> list[str] | None:
 def common_target(one: Lane, other: Lane) -> tuple[str, str, str] | None:
     """A topic of each of two flows that get one name at their target, and that name.
 
-    None if there are none. Raises `Undecided`.
+    None where none is found. Raises `Undecided`.
     """
-    return _met(one, other, itertools.product(ways_of(one), ways_of(other)))
+    return _met(one, other, itertools.product(_used(one), _used(other)))
 
 
 def one_target_twice(lane: Lane) -> tuple[str, str, str] | None:
     """Two topics of one flow that its map gives one name, and that name.
 
-    None if there are none. Raises `Undecided`.
+    None where none are found. Raises `Undecided`.
     """
-    *rules, policy = ways_of(lane)
-    pairs = [*itertools.combinations([*rules, policy], 2), *((way, way) for way in rules)]
-    return _met(lane, lane, pairs)
+    ways = _used(lane)
+    own = [(way, way) for way in ways if not way.one_to_one]
+    return _met(lane, lane, [*itertools.combinations(ways, 2), *own])
 
 
-def _met(
-    one: Lane, other: Lane, pairs: Iterator[tuple[Way, Way]] | Sequence[tuple[Way, Way]]
-) -> tuple[str, str, str] | None:
+def _used(lane: Lane) -> list[Way]:
+    """The ways that any topic may take. Raises `Undecided`."""
+    return [way for way in ways_of(lane) if common_name(way.domain) is not None]
+
+
+def _met(one: Lane, other: Lane, pairs: Iterable[tuple[Way, Way]]) -> tuple[str, str, str] | None:
     ours, theirs = FlowTopics(one), FlowTopics(other)
-    undecided = ""
-    for mine, its in pairs:
-        images = (mine.image,) if mine is its else (mine.image, its.image)
-        try:
-            for name in _some(images):
-                first = _back([mine], name)
-                second = _back([its], name, but=first if mine is its else None)
-                if first is None or second is None:
-                    # Of one way, most names come from a single topic.
-                    undecided = undecided if mine is its else "no example holds"
-                elif (
-                    all((ours.accepts(first), theirs.accepts(second), not ours.fault(first)))
-                    and ours.remote(first) == name == theirs.remote(second)
-                ):  # fmt: skip
-                    return first, second, name
-        except Undecided as error:
-            undecided = str(error)
-    if undecided:
-        raise Undecided(undecided)
+
+    def good(wanted: FlowTopics, topic: str, name: str) -> bool:
+        return wanted.accepts(topic) and not wanted.fault(topic) and wanted.remote(topic) == name
+
+    for mine, its in itertools.islice(pairs, _PATHS_MAX):
+        shared = [mine.image] if mine is its else [mine.image, its.image]
+        if common_name(shared) is None:
+            continue
+        examples = (
+            *map(ours.remote, _some(mine.domain)),
+            *map(theirs.remote, _some(its.domain)),
+            *_some(shared),
+        )
+        for name in dict.fromkeys(examples):
+            where = [Names((quoted(name),))]
+            first, *others = [*itertools.islice(_back([mine], where), 2), "", ""]
+            second = others[0] if mine is its else next(_back([its], where), "")
+            if first and second and good(ours, first, name) and good(theirs, second, name):
+                return first, second, name
     return None
-
-
-def _beginnings(path: Sequence[Way]) -> Iterator[str | None]:
-    """Topics that may go along all of ``path``, some of them; None for one that cannot be told.
-
-    Nothing at all comes where there are none.
-    """
-    *before, last = path
-    for name in _some((*(way.image for way in before[-1:]), *last.domain)):
-        yield _back(before, name)
-
-
-def _back(path: Sequence[Way], name: str, *, but: str | None = None) -> str | None:
-    """A topic, other than ``but``, that becomes ``name`` at the end of ``path``."""
-    others = () if but is None else (Names((_ANY,), (quoted(but),)),)
-    for index in reversed(range(len(path))):
-        origin = path[index].origin(name)
-        if origin is None:
-            return None
-        before = [way.image for way in path[index - 1 : index]]
-        found = common_name([*path[index].domain, origin, *before, *others])
-        if found is None:
-            return None
-        name = found
-    return name
 
 
 def _some(sets: Sequence[Names]) -> Iterator[str]:

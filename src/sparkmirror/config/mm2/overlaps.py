@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from sparkmirror.config.files.properties import Entry
-from sparkmirror.config.files.values import HIDDEN
+from sparkmirror.config.table.settings import HIDDEN
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import FlowSettings, Lane
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
