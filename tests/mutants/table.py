@@ -1366,8 +1366,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "loops of maps are not looked for",
         "A remote topic holds the records of one source topic",
         "config/mm2/overlaps.py",
-        "        if names is not None:\n            first, *others = names\n",
-        "        if names is not None and False:\n            first, *others = names\n",
+        "            names = loop_example(ring)\n",
+        "            names = loop_example(ring) and None\n",
         ("tests/unit/config/mm2/test_topics_map.py::test_a_loop_is_refused_with_an_example",),
     ),
     Mutant(

@@ -105,7 +105,7 @@ def encode_source_offset(
         SOURCE_CONNECTOR,
         {"cluster": source_alias, "partition": source.partition, "topic": source.topic},
     )
-    return key, encode_value(position - 1 if position > 0 else None)
+    return key, _below(position)
 
 
 def encode_mapped_offset(
@@ -118,7 +118,12 @@ def encode_mapped_offset(
         "remote": remote,
         "source": source.topic,
     }
-    return _compact([_MAPPED, partition]), encode_value(position - 1 if position > 0 else None)
+    return _compact([_MAPPED, partition]), _below(position)
+
+
+def _below(position: int) -> bytes | None:
+    """The value that says that everything below ``position`` is on the target."""
+    return encode_value(position - 1 if position > 0 else None)
 
 
 def _decode_mapped(

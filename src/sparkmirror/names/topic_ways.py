@@ -354,8 +354,9 @@ def _met(one: Lane, other: Lane, pairs: Iterable[tuple[Way, Way]]) -> tuple[str,
         )
         for name in dict.fromkeys(examples):
             where = [Names((quoted(name),))]
-            first, *others = [*itertools.islice(_back([mine], where), 2), "", ""]
-            second = others[0] if mine is its else next(_back([its], where), "")
+            back = _back([mine], where)
+            first = next(back, "")
+            second = next(back if mine is its else _back([its], where), "")
             if first and second and good(ours, first, name) and good(theirs, second, name):
                 return first, second, name
     return None

@@ -36,7 +36,7 @@ def refuse_mirroring_onto_itself(
         return
     same = f"source and target are the same cluster (id {source.cluster_id})"
     if settings.topics.map:
-        again = copied_again(settings.lane)
+        again = copied_again(settings.lane) or _copied_again(wanted, source_admin)
         if again is not None:
             raise ConfigError(
                 f"{same}, and copies would be copied again: '{again[0]}', for one, becomes "
@@ -52,6 +52,16 @@ def refuse_mirroring_onto_itself(
             where=f"flow {settings.name}",
             do="Check the bootstrap.servers of both clusters.",
         )
+
+
+def _copied_again(wanted: FlowTopics, cluster: Cluster) -> list[str] | None:
+    """A topic that there is, its copy and what becomes of that, if the copy is mirrored, too."""
+    for topic in sorted(cluster.topics()):
+        if wanted.accepts(topic) and not wanted.fault(topic):
+            copy = wanted.remote(topic)
+            if wanted.accepts(copy):
+                return [topic, copy, wanted.remote(copy)]
+    return None
 
 
 def warn_of_java(settings: FlowSettings, target: Cluster) -> list[str]:

@@ -78,8 +78,8 @@ class Discovery:
         return assignment
 
     def _refuse_merging(self, observed: ObservedTopics) -> None:
-        for name in sorted(self._names.merging):
-            error = observed.refused[name]
+        if self._names.merging:
+            error = observed.refused[min(self._names.merging)]
             raise ConfigError(error.what, where=error.where, do=error.do)
 
     def _tell_halts(self, assignment: Assignment) -> None:

@@ -153,9 +153,8 @@ class SlotSyncs:
         if not runs:
             return
         part = self._partitions.get(source)
-        told = topic_id, target_id, remote
-        if part is None or (part.topic_id, part.target_id, part.remote) != told:
-            part = _Partition(PartitionState(self._lag_max), *told)
+        if part is None or (part.topic_id, part.target_id) != (topic_id, target_id):
+            part = _Partition(PartitionState(self._lag_max), topic_id, target_id, remote)
             self._partitions[source] = part
         for run in runs:
             for due in part.state.advance(run.source, run.target, run.length):
