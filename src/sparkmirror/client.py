@@ -3,7 +3,8 @@
 For programs that fail over between clusters: which clusters are upstream and how many hops away,
 which topics are remote, and where a consumer group continues. All this comes from topic names and
 from the checkpoints topic. So it is the same whether Java's MirrorMaker 2 or sparkmirror wrote
-them. ::
+them. If a map gives remote topics their names, an internal topic of sparkmirror says which source
+topics they come from. ::
 
     with MirrorClient({"bootstrap.servers": "b1:9092"}) as client:
         for tp, at in client.remote_consumer_offsets("my-group", "A").items():
@@ -21,6 +22,12 @@ from typing import NamedTuple
 
 from sparkmirror.config.mirror_client import mirror_client_settings
 from sparkmirror.internal_topics.mm2_records import Checkpoint, decode_checkpoint
+from sparkmirror.internal_topics.remote_names import (
+    REMOTE_NAMES_TOPIC,
+    RemoteName,
+    collect_remote_names,
+    origins,
+)
 from sparkmirror.model import TopicPartition
 from sparkmirror.names.java_regex import compile_regex
 from sparkmirror.names.replication_policy import (
@@ -124,13 +131,33 @@ class MirrorClient:
 
     def remote_topics(self, source: str | None = None) -> set[str]:
         """The topics that were mirrored to this cluster: all, or those of cluster ``source``."""
+        present = self._topics(lambda _: True)
+        named = self._named()
+        found = ((topic, self._origin(topic, named)) for topic in present)
+        return {
+            topic
+            for topic, origin in found
+            if origin is not None and (source is None or origin[0] == source)
+        }
+
+    def topic_origin(self, topic: str) -> tuple[str, str] | None:
+        """Source cluster alias and source topic of ``topic``; None if it is not a remote topic."""
+        return self._origin(topic, self._named())
+
+    def _origin(self, topic: str, named: Mapping[str, RemoteName]) -> tuple[str, str] | None:
+        if topic in named:
+            return named[topic].cluster, named[topic].topic
         policy = self.replication_policy
-        return self._topics(
-            lambda topic: (
-                is_remote_topic(policy, topic)
-                and (source is None or policy.topic_source(topic) == source)
-            )
-        )
+        if not is_remote_topic(policy, topic):
+            return None
+        return policy.readings(topic)[0]
+
+    def _named(self) -> dict[str, RemoteName]:
+        """What topics are copies of that a map has named; nothing where there is no map."""
+        if REMOTE_NAMES_TOPIC not in self._admin.topics([REMOTE_NAMES_TOPIC]):
+            return {}
+        records = self._reader.read_compacted(REMOTE_NAMES_TOPIC, partitions=[0], passes=True)
+        return origins(collect_remote_names((key, value) for _, key, value in records))
 
     def _topics(self, wanted: Callable[[str], bool]) -> set[str]:
         return {

@@ -7,6 +7,7 @@ says the unit of a duration or a size.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -23,6 +24,7 @@ __all__ = [
     "Halt",
     "HeartbeatSettings",
     "JoinCounts",
+    "Lane",
     "Member",
     "MetricsSettings",
     "MirrorMode",
@@ -38,6 +40,7 @@ __all__ = [
     "Spread",
     "TargetRecord",
     "TopicPartition",
+    "TopicRule",
     "TopicSettings",
 ]
 
@@ -277,14 +280,25 @@ class PolicySettings:
     aliases: tuple[str, ...] = ()
 
 
+class TopicRule(NamedTuple):
+    """One rule of a map of topic names: source topics that ``regex`` matches wholly get ``name``.
+
+    A Java regex, and a replacement as Java reads it (`names.topics_map`).
+    """
+
+    regex: str
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
     """Which topics a flow mirrors, and how it creates remote topics.
 
     ``include``, ``exclude``: Java regexes, joined by ``|``, that match the whole name; an empty
-    tuple matches nothing. ``sync_configs_keep``: configs (also regexes) whose overrides on the
-    target stay if the source has none. What is synchronised after creation is MirrorMaker 2's:
-    other modes never do it, whatever the switches say.
+    tuple matches nothing. ``map``: rules that give whole names on the target instead of the
+    policy's; the first rule that matches counts. ``sync_configs_keep``: configs (also regexes)
+    whose overrides on the target stay if the source has none. What is synchronised after creation
+    is MirrorMaker 2's: other modes never do it, whatever the switches say.
     """
 
     include: tuple[str, ...] = (".*",)
@@ -299,6 +313,7 @@ class TopicSettings:
         "unclean.leader.election.enable",
         "min.insync.replicas",
     )
+    map: tuple[TopicRule, ...] = ()
     use_defaults_from: str = "target"
     replication_factor: int = 2
     refresh_enabled: bool = True
@@ -400,8 +415,32 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Lane:
+    """What decides about the topics of one flow and about their names at the target.
+
+    ``mirror``: as `FlowSettings.mirror`.
+    """
+
+    source: str
+    target: str
+    policy: PolicySettings
+    topics: TopicSettings
+    mode: MirrorMode = MirrorMode.MM2
+    mirror: str = ""
+
+    @property
+    def name(self) -> str:
+        """``A->B``."""
+        return f"{self.source}->{self.target}"
+
+
+@dataclass(frozen=True, slots=True)
 class FlowSettings:
-    """Everything the pipeline needs to run one flow ``source->target``."""
+    """Everything the pipeline needs to run one flow ``source->target``.
+
+    ``beside``: the other enabled flows of the file into the target, if one of them, or this one,
+    has a map of topic names: then two of them may give one name.
+    """
 
     source: ClusterClient
     target: ClusterClient
@@ -437,11 +476,38 @@ class FlowSettings:
     control_secret: str = field(default="", repr=False)
     # If the owner reports nothing for this long, other processes take over the flow.
     session_ms: int = 10_000
+    beside: tuple[Lane, ...] = ()
 
     @property
     def name(self) -> str:
         """``A->B``, as MirrorMaker writes a flow."""
         return f"{self.source.alias}->{self.target.alias}"
+
+    @property
+    def mirror(self) -> str:
+        """What the flow's own topics on the target are named after.
+
+        MirrorMaker 1's files have no aliases, so several mirrors that write to one target would
+        all be called the same: there the group and the source's addresses tell them apart.
+        """
+        if self.mode is MirrorMode.MM2:
+            return self.source.alias
+        told = "\0".join((self.group_id, *sorted(self.source.bootstrap_servers)))
+        return f"mm1-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+
+    @property
+    def lane(self) -> Lane:
+        """What decides about its topics and their names."""
+        ends = self.source.alias, self.target.alias
+        return Lane(*ends, self.policy, self.topics, self.mode, self.mirror)
+
+    @property
+    def keeps_names(self) -> bool:
+        """Whether the target has to know which remote topic comes from which topic.
+
+        Where there is a map, names do not tell it.
+        """
+        return bool(self.topics.map or self.beside)
 
     @property
     def position_group(self) -> str:

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,11 @@ from sparkmirror.client import MirrorClient, OffsetAndMetadata, latest_checkpoin
 from sparkmirror.config.mirror_client import mirror_client_settings
 from sparkmirror.errors import ConfigError
 from sparkmirror.internal_topics.mm2_records import Checkpoint, encode_checkpoint
+from sparkmirror.internal_topics.remote_names import (
+    REMOTE_NAMES_TOPIC,
+    RemoteName,
+    encode_remote_name,
+)
 from sparkmirror.model import PolicySettings, TopicPartition
 from sparkmirror.names.replication_policy import make_policy
 from sparkmirror.wire.admin.cluster import Cluster
@@ -28,7 +33,7 @@ class Named(Cluster):
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
         return {name: TopicView(name, "", 1, 1, internal=name == "__consumer_offsets")
-                for name in self._named}  # fmt: skip
+                for name in self._named if names is None or name in names}  # fmt: skip
 
 
 def client(
@@ -89,6 +94,38 @@ def test_the_identity_policy() -> None:
     assert asked.upstream_clusters() == {"A"}
     nameless = client(names, PolicySettings(kind="identity"))
     assert nameless.remote_topics() == {"A.heartbeats"}
+
+
+def test_topics_that_a_map_has_named() -> None:
+    rows = [
+        RemoteName("tenant.t", "A", "A", "eu.t"),
+        RemoteName("A.u", "A", "A", "u"),
+        RemoteName("C.x", "A", "A", "x"),  # by its name it would be of C
+        RemoteName("gone", "A", "A", "y"),
+        RemoteName("old", "A", "A", "z", past=True),
+    ]
+
+    class Mapped(Named):
+        def read_compacted(self, topic: str, **_: object) -> Iterator[tuple[int, bytes, bytes]]:
+            assert topic == REMOTE_NAMES_TOPIC
+            yield from [(0, *encode_remote_name(row)) for row in rows]
+
+    names = ["tenant.t", "A.u", "C.x", "C.w", "own", "old", REMOTE_NAMES_TOPIC]
+    asked = MirrorClient.of(Mapped(names), make_policy(PolicySettings(), None))
+    assert asked.remote_topics() == {"tenant.t", "A.u", "C.x", "C.w", "old"}
+    assert asked.remote_topics("A") == {"tenant.t", "A.u", "C.x", "old"}
+    assert asked.remote_topics("C") == {"C.w"}
+    assert asked.topic_origin("tenant.t") == ("A", "eu.t")
+    assert asked.topic_origin("C.x") == ("A", "x")
+    assert asked.topic_origin("C.w") == ("C", "w")
+    assert asked.topic_origin("own") is None
+
+
+def test_where_a_topic_comes_from_without_a_map() -> None:
+    asked = client(["A.t", "t"])
+    assert asked.topic_origin("A.t") == ("A", "t")
+    assert asked.topic_origin("t") is None
+    assert asked.topic_origin("mm2-offsets.A.internal") is None
 
 
 def test_the_last_checkpoint_counts_and_what_is_none_is_passed_over() -> None:

@@ -17,7 +17,7 @@ from sparkmirror.config.files.properties import Entry, load_properties
 from sparkmirror.config.mm1.legacy import BrokerLookup, translate
 from sparkmirror.config.mm1.load import load_mm1
 from sparkmirror.config.mm2.precedence import Part
-from sparkmirror.config.table.own import MM1_FAULT_ROWS
+from sparkmirror.config.table.own import MM1_OWN_ROWS
 from sparkmirror.config.table.setting import Scope, Setting, Status
 from sparkmirror.config.table.settings import HIDDEN, SETTINGS, redact
 from sparkmirror.model import FlowSettings
@@ -69,7 +69,7 @@ class _Explained:
         """The client's settings in alphabetical order, then sparkmirror's own."""
         known = [(self._part, row) for row in SETTINGS if self._scope in row.scopes]
         if self._scope is Scope.CONSUMER:
-            known += [(Part.OWN, row) for row in MM1_FAULT_ROWS]
+            known += [(Part.OWN, row) for row in MM1_OWN_ROWS]
         for part, row in sorted(known, key=lambda one: (one[0] is Part.OWN, one[1].name)):
             entry = self._conf.get(row.name)
             if entry is not None:

@@ -201,6 +201,7 @@ class FlowControl:
         own = self.ownership
         if own is not None and not own.at_start(once=self._once, take_over=self._take_over):
             return
+        self.topics.at_start = True
         self._begin_or_give_up()
 
     def _begin_or_give_up(self) -> None:
@@ -355,7 +356,7 @@ class FlowControl:
         if settings.mode is MirrorMode.MM2:
             admins, topics = (clusters.source_admin, clusters.target_admin), settings.topics
             if topics.sync_acls_enabled:
-                acls = AclSync(settings, *admins, self._wanted, self._say)
+                acls = AclSync(settings, *admins, self._wanted, self._say, self._named_topics)
                 rounds.append(("acls", acls.round, topics.sync_acls_interval_s))
             if topics.sync_configs_enabled:
                 configs = ConfigSync(settings, *admins, self._remote_topics, self._say)
@@ -373,6 +374,12 @@ class FlowControl:
     def _remote_topics(self) -> dict[str, str]:
         """Remote topic by source topic, of the assignment."""
         return dict(self.published.assignment().remote_topics)
+
+    def _named_topics(self) -> frozenset[str] | None:
+        """The topics that are mirrored, where others may be left out for their names."""
+        if not self.settings.keeps_names:
+            return None
+        return frozenset(self.published.assignment().topics)
 
     @property
     def failure(self) -> MirrorError | None:

@@ -34,6 +34,7 @@ from sparkmirror.doctor.facts import (
 )
 from sparkmirror.doctor.finding import Finding, Level, at_work, gathered, ok
 from sparkmirror.doctor.jobs import at_once
+from sparkmirror.doctor.names import judge_names, look_at_names
 from sparkmirror.doctor.network import Network, check_round_trip, explore, way_of
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import (
@@ -44,6 +45,7 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.names.topic_ways import copied_again
 from sparkmirror.wire.admin.inspector import Inspector
 from sparkmirror.wire.probe.broker_path import Resolver, resolve
 
@@ -157,12 +159,16 @@ class _Patient:
         if ids[0] != ids[1]:
             self.findings.append(ok("clusters", subject, tried, "two clusters"))
             return
-        wanted = FlowTopics(self.flow)
-        loop = wanted.remote("topic") == "topic"
         what = f"both sides are one cluster ({ids[0]})"
         do = "Check both bootstrap.servers."
-        level = Level.FAIL if loop else Level.WARN
-        if loop:
+        level = Level.WARN
+        again = copied_again(self.flow.lane) if self.flow.topics.map else None
+        if again is not None:
+            level = Level.FAIL
+            what += f", and copies would be copied again: {' becomes '.join(again)}"
+            do = "Leave out of topics what sparkmirror.topics.map gives."
+        elif not self.flow.topics.map and FlowTopics(self.flow).remote("topic") == "topic":
+            level = Level.FAIL
             what += ", and topics keep their names: they would be mirrored into themselves"
         self.findings.append(Finding("clusters", level, subject, tried, what, do))
 
@@ -207,6 +213,13 @@ class _Patient:
         if target is None:
             self._fact("", None, then)
             return
+        if flow.keeps_names:
+            found = self._fact("topics-map", partial(look_at_names, target, flow, topics), {})
+            if found is None:
+                self._fact("", None, then)
+                return
+            self.findings += judge_names(flow, topics, found)
+            topics = topics.without(found)
         then["write"] = partial(rights.check_write, target, flow, topics)
         remote = self._fact("remote topics", partial(look_at_target, target, flow, topics), then)
         if remote is not None:

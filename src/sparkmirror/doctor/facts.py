@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from sparkmirror.control.topics.config_sync import config_to_create_with
@@ -23,6 +23,11 @@ class SourceFacts:
     cluster: ClusterView
     topics: Mapping[str, TopicView]
     configs: Mapping[str, Configs | MirrorError]
+
+    def without(self, names: Container[str]) -> SourceFacts:
+        """The same but for some topics."""
+        kept = {name: view for name, view in self.topics.items() if name not in names}
+        return replace(self, topics=kept)
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions to mirror."""
@@ -88,7 +93,9 @@ def look_at_target(
     ``try_missing``: also try to create those that do not exist, with ``validate_only``.
     """
     wanted = FlowTopics(flow)
-    remote = {wanted.remote(name): view for name, view in source.topics.items()}
+    # No broker can be asked about a name that no topic has.
+    named = {n: v for n, v in source.topics.items() if not wanted.fault(n)}
+    remote = {wanted.remote(name): view for name, view in named.items()}
     cluster = target.describe()
     present = target.topics(remote)
     # A factor that is too large has its own finding, and must not make every creation fail here.

@@ -214,7 +214,7 @@ def check_create(target: Inspector, flow: FlowSettings, facts: TargetFacts) -> l
 def check_write(target: Inspector, flow: FlowSettings, source: SourceFacts) -> list[Finding]:
     """Check Write on all remote topics, existing or not. Raises `MirrorError`."""
     wanted = FlowTopics(flow)
-    names = [wanted.remote(name) for name in source.topics]
+    names = [wanted.remote(name) for name in source.topics if not wanted.fault(name)]
     tried = "produce to a partition that does not exist"
     allowed = target.writable(names) if names else {}
     return _refused(allowed, "write", tried, target.alias, "Write")

@@ -27,7 +27,6 @@ them: a malformed record must not stop a mirror.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -125,16 +124,8 @@ class Command:
 
 
 def control_topic(flow: FlowSettings) -> str:
-    """Name of the control topic of ``flow``, on its target cluster.
-
-    MirrorMaker 1's files have no aliases, so several mirrors to one target would share one name.
-    There the name is a hash of the group and the source's bootstrap servers.
-    """
-    name = flow.source.alias
-    if flow.mode is MirrorMode.MM1:
-        told = "\0".join((flow.group_id, *sorted(flow.source.bootstrap_servers)))
-        name = f"mm1-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
-    return f"{_PREFIX}.{name}.internal"
+    """Name of the control topic of ``flow``, on its target cluster."""
+    return f"{_PREFIX}.{flow.mirror}.internal"
 
 
 def topic_beside(flow: FlowSettings, what: str) -> str:

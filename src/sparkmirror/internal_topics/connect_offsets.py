@@ -5,6 +5,10 @@ envelope. The key is ``[connector name, source partition]``, the value ``{"offse
 value resets the partition. Only the entries of ``MirrorSourceConnector`` are positions. ``offset``
 is the *last replicated* source offset, so a mirror resumes at ``offset + 1``.
 
+A topic that a map names has an entry of sparkmirror's own: it holds the name on the target and has
+no "topic" field. So neither Java nor an earlier release takes its position for that of the remote
+topic with the policy's name.
+
 In a Kafka Connect cluster, a connector has the name that its owner gave it, and the topic also
 holds entries of other connectors. There an entry of a source connector is recognised by the fields
 of its source partition: cluster, topic and partition.
@@ -18,7 +22,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from sparkmirror.model import TopicPartition
@@ -30,6 +34,7 @@ __all__ = [
     "ConnectOffsets",
     "decode_source_offset",
     "encode_key",
+    "encode_mapped_offset",
     "encode_source_offset",
     "encode_value",
     "murmur2",
@@ -41,6 +46,7 @@ __all__ = [
 SOURCE_CONNECTOR = "MirrorSourceConnector"
 CHECKPOINT_CONNECTOR = "MirrorCheckpointConnector"
 HEARTBEAT_CONNECTOR = "MirrorHeartbeatConnector"
+_MAPPED = "sparkmirror.topics.map"
 
 # The iteration order of Java's HashMap for these keys, which is the order on the wire.
 _FIELD_ORDER = {
@@ -60,12 +66,14 @@ _MURMUR_M = 0x5BD1E995
 class ConnectOffsets:
     """The positions of one source cluster in an offset storage topic.
 
-    ``positions``: next source offset (stored offset + 1) per source partition. ``skipped``: number
-    of records that are not entries of a connector, and of malformed ones of MirrorMaker 2.
+    ``positions``: next source offset (stored offset + 1) per source partition. ``mapped``: the same
+    for topics that a map names, by source partition and name on the target. ``skipped``: number of
+    records that are not entries of a connector, and of malformed ones of MirrorMaker 2.
     """
 
     positions: dict[TopicPartition, int]
     skipped: int = 0
+    mapped: dict[tuple[TopicPartition, str], int] = field(default_factory=dict)
 
 
 def offsets_topic(source_alias: str) -> str:
@@ -98,7 +106,42 @@ def encode_source_offset(
         SOURCE_CONNECTOR,
         {"cluster": source_alias, "partition": source.partition, "topic": source.topic},
     )
-    return key, encode_value(position - 1 if position > 0 else None)
+    return key, _below(position)
+
+
+def encode_mapped_offset(
+    source_alias: str, source: TopicPartition, remote: str, position: int
+) -> tuple[bytes, bytes | None]:
+    """`encode_source_offset` for a topic that a map has named ``remote``."""
+    partition = {
+        "cluster": source_alias,
+        "partition": source.partition,
+        "remote": remote,
+        "source": source.topic,
+    }
+    return _compact([_MAPPED, partition]), _below(position)
+
+
+def _below(position: int) -> bytes | None:
+    """The value that says that everything below ``position`` is on the target."""
+    return encode_value(position - 1 if position > 0 else None)
+
+
+def _decode_mapped(
+    key: tuple[str, dict[str, object]], value: bytes | None
+) -> tuple[str, tuple[TopicPartition, str], int | None] | None:
+    cluster, topic, remote, partition = (
+        key[1].get(name) for name in ("cluster", "source", "remote", "partition")
+    )
+    if not (isinstance(cluster, str) and isinstance(topic, str) and isinstance(remote, str)):
+        return None
+    if not _is_int(partition) or not 0 <= partition <= _PARTITION_MAX:
+        return None
+    document = {"offset": None} if value is None else _parse(value)
+    offset = document.get("offset", -1) if isinstance(document, dict) else -1
+    if offset is not None and not (_is_int(offset) and 0 <= offset <= _OFFSET_MAX):
+        return None
+    return cluster, (TopicPartition(topic, partition), remote), offset
 
 
 def decode_source_offset(
@@ -139,10 +182,20 @@ def read_source_positions(
     that name too). Without it the smallest position is used, so that no record is skipped.
     """
     found: dict[TopicPartition, dict[str, int]] = {}
+    mapped: dict[tuple[TopicPartition, str], int] = {}
     skipped = 0
     for _, key, value in records:
-        entry = decode_source_offset(key, value)
         parsed = _parse_key(key)
+        if parsed is not None and parsed[0] == _MAPPED:
+            ours = _decode_mapped(parsed, value)
+            if ours is None:
+                skipped += 1
+            elif ours[0] == source_alias:
+                mapped.pop(ours[1], None)
+                if ours[2] is not None:
+                    mapped[ours[1]] = ours[2] + 1
+            continue
+        entry = decode_source_offset(key, value)
         if entry is None or parsed is None:
             # Other connectors may have partitions and offsets of any shape.
             skipped += parsed is None or parsed[0] == SOURCE_CONNECTOR
@@ -159,7 +212,7 @@ def read_source_positions(
         for source, named in found.items()
         if named
     }
-    return ConnectOffsets(positions, skipped)
+    return ConnectOffsets(positions, skipped, mapped)
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:

@@ -4,7 +4,8 @@ The target has one compacted topic per source, ``mm2-sparkmirror-gaps.<source>.i
 partition. Each gap has one key, however often it is found, so a restart adds no second record.
 
 ======  ==============================================================================
-key     JSON: ``[flow, topic, partition, kind, first offset]``
+key     JSON: ``[flow, topic, partition, kind, first offset]``; if a map named the remote topic,
+        also the name of the remote topic
 value   JSON: the fields of `Gap`; ``null`` for an unknown offset or number
 ======  ==============================================================================
 
@@ -156,10 +157,12 @@ def read_document(document: Mapping[str, Any]) -> Gap:
     )
 
 
-def encode_gap(gap: Gap) -> tuple[bytes, bytes]:
-    """Key and value of ``gap``."""
+def encode_gap(gap: Gap, *, mapped: bool = False) -> tuple[bytes, bytes]:
+    """Key and value of ``gap``. ``mapped``: a map of topic names has named the remote topic, so
+    that another copy of the topic may have the same gap.
+    """
     key = [gap.flow, gap.source.topic, gap.source.partition, gap.kind.value, gap.first]
-    return _json(key), _json(gap_document(gap))
+    return _json([*key, gap.remote_topic] if mapped else key), _json(gap_document(gap))
 
 
 def decode_gap(value: bytes | None) -> Gap | None:

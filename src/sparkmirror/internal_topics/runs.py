@@ -15,6 +15,9 @@ key (JSON)                                       value (JSON)
 The topic id is that of the source topic; it is left out if the brokers have none. It is needed
 because a recreated topic has the same offsets for other records.
 
+If a map named the topic, the key has a fifth element: the name on the target. A copy under another
+name has other offsets. The topic id is then empty if the brokers have none.
+
 The value of a row that is not merged may have two more elements: 0, and the id of the remote topic.
 
 A run that grows is written again under its key. Where two rows overlap, the later one takes
@@ -47,7 +50,7 @@ class RunRow:
     """One row. ``start``: source offset in its key. ``run`` None: the row is deleted.
 
     ``topic_id``: id of the source topic. ``target_id``: id of the remote topic. Both are empty if
-    unknown.
+    unknown. ``remote``: the name that a map gave the topic; empty if the policy named it.
     """
 
     source: TopicPartition
@@ -56,6 +59,7 @@ class RunRow:
     merged: bool = False
     topic_id: str = ""
     target_id: str = ""
+    remote: str = ""
 
 
 def encode_run(
@@ -65,6 +69,7 @@ def encode_run(
     merged: bool = False,
     topic_id: str = "",
     target_id: str = "",
+    remote: str = "",
 ) -> tuple[bytes, bytes]:
     """Key and value of one run."""
     value: list[object] = [run.target, run.length]
@@ -72,39 +77,42 @@ def encode_run(
         value.append(1)
     elif target_id:
         value += [0, target_id]
-    return _key(source, run.source, topic_id), _pack(value)
+    return _key(source, run.source, topic_id, remote), _pack(value)
 
 
 def encode_forgotten_run(
-    source: TopicPartition, start: int, *, topic_id: str = ""
+    source: TopicPartition, start: int, *, topic_id: str = "", remote: str = ""
 ) -> tuple[bytes, None]:
     """Key and tombstone that delete the row of source offset ``start``."""
-    return _key(source, start, topic_id), None
+    return _key(source, start, topic_id, remote), None
 
 
 def decode_run(key: bytes | None, value: bytes | None) -> RunRow | None:
     """The row in a record; None if it holds none."""
     try:
         topic, partition, start, *rest = json.loads(key or b"")
-        topic_id = "".join(rest[:1])
-        if len(rest) > 1:
+        topic_id, remote = "".join(rest[:1]), "".join(rest[1:2])
+        if len(rest) > 2:
             return None
         if not isinstance(topic, str) or not (_is_offset(partition) and _is_offset(start)):
             return None
         source = TopicPartition(topic, partition)
         if value is None:
-            return RunRow(source, start, None, topic_id=topic_id)
+            return RunRow(source, start, None, topic_id=topic_id, remote=remote)
         target, length, *rest = json.loads(value)
     except (ValueError, TypeError, RecursionError):
         return None
     if not (_is_offset(target) and _is_offset(length)) or not length:
         return None
     target_id = rest[1] if len(rest) > 1 and isinstance(rest[1], str) else ""
-    return RunRow(source, start, Run(start, target, length), rest[:1] == [1], topic_id, target_id)
+    run = Run(start, target, length)
+    return RunRow(source, start, run, rest[:1] == [1], topic_id, target_id, remote)
 
 
-def _key(source: TopicPartition, start: int, topic_id: str) -> bytes:
+def _key(source: TopicPartition, start: int, topic_id: str, remote: str) -> bytes:
     key: list[object] = [source.topic, source.partition, start]
+    if remote:
+        return _pack([*key, topic_id, remote])
     return _pack([*key, topic_id] if topic_id else key)
 
 

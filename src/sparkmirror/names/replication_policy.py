@@ -10,11 +10,14 @@ may contain the separator. Java takes everything before the first separator as t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FaultSettings, FlowSettings, MirrorMode, PolicySettings
+from sparkmirror.model import FaultSettings, FlowSettings, Lane, MirrorMode, PolicySettings
 from sparkmirror.names.java_regex import compile_list
+from sparkmirror.names.topics_map import TopicsMap, name_fault
 
 __all__ = [
     "DefaultReplicationPolicy",
@@ -41,6 +44,9 @@ _KINDS = {
     "LegacyReplicationPolicy": "identity",
 }
 _HEARTBEATS = "heartbeats"
+# The topics of mirrors themselves, whatever the separator.
+_MIRRORS_OWN = re.compile(r"mm2.*\.internal")
+_NAMES_REMEMBERED = 65_536
 
 
 class ReplicationPolicy:
@@ -332,31 +338,70 @@ def is_remote_topic(policy: ReplicationPolicy, topic: str) -> bool:
 class FlowTopics:
     """The topics that one flow mirrors, and their remote names. Created once per flow.
 
-    MirrorMaker 1 has no policies: only the lists decide, and names never change.
+    A map of topic names (``sparkmirror.topics.map``) comes before the policy and gives whole names.
+    MirrorMaker 1 has no policies: the lists alone decide which topics are mirrored, and topics keep
+    their names unless the map names them.
     """
 
-    def __init__(self, flow: FlowSettings) -> None:
-        self.policy = make_policy(flow.policy, flow.source.alias)
-        self._filter = TopicFilter(flow.topics.include, flow.topics.exclude)
-        self._flow = flow
+    def __init__(self, flow: FlowSettings | Lane) -> None:
+        lane = flow.lane if isinstance(flow, FlowSettings) else flow
+        self.policy = make_policy(lane.policy, lane.source)
+        self._filter = TopicFilter(lane.topics.include, lane.topics.exclude)
+        self._lane = lane
+        self._map = TopicsMap(lane.topics.map)
+        self.mapped: Callable[[str], str | None] = _no_name
+        """The name that the map gives a source topic, None where the policy names it."""
+        if lane.topics.map:  # of thousands of topics each look asks again
+            self.mapped = lru_cache(_NAMES_REMEMBERED)(self._mapped)
 
     def accepts(self, topic: str) -> bool:
         """Whether the flow mirrors source topic ``topic``."""
-        if self._flow.mode is MirrorMode.MM1:
+        lane = self._lane
+        if lane.mode is MirrorMode.MM1:
             return self._filter.accepts(topic)
         return should_replicate(
             self.policy,
             self._filter,
             topic,
-            self._flow.target.alias,
-            heartbeats_replication_enabled=self._flow.topics.heartbeats_replication_enabled,
+            lane.target,
+            heartbeats_replication_enabled=lane.topics.heartbeats_replication_enabled,
         )
 
     def remote(self, topic: str) -> str:
         """Name of source topic ``topic`` on the target."""
-        if self._flow.mode is MirrorMode.MM1:
+        mapped = self.mapped(topic)
+        if mapped is not None:
+            return mapped
+        if self._lane.mode is MirrorMode.MM1:
             return topic
-        return self.policy.format_remote_topic(self._flow.source.alias, topic)
+        return self.policy.format_remote_topic(self._lane.source, topic)
+
+    def _mapped(self, topic: str) -> str | None:
+        # Heartbeats keep the policy's names: by these others tell where they come from.
+        if self._lane.mode is MirrorMode.MM2 and self.policy.is_heartbeats_topic(topic):
+            return None
+        return self._map.name(topic)
+
+    def rule(self, topic: str) -> int | None:
+        """The index of the map's rule that names ``topic``, None where none does."""
+        found = None if self.mapped(topic) is None else self._map.find(topic)
+        return None if found is None else found[0]
+
+    def fault(self, topic: str) -> str:
+        """Why ``topic`` cannot have the name that the map gives it; an empty text when it can."""
+        name = self.mapped(topic)
+        return "" if name is None else name_fault(name) or self._own_fault(name)
+
+    def _own_fault(self, name: str) -> str:
+        if self.policy.is_heartbeats_topic(name):
+            return "heartbeats have this name"
+        if self.policy.is_internal_topic(name) or _MIRRORS_OWN.fullmatch(name):
+            return "it is that of an internal topic, of Kafka or of a mirror"
+        return ""
+
+
+def _no_name(_topic: str) -> None:
+    return None
 
 
 def dead_letter_topic(remote_topic: str) -> str:

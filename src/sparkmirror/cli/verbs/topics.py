@@ -19,7 +19,9 @@ _COLUMNS: Columns = {
     "PARTITIONS": lambda pair: _both(pair.partitions, pair.remote_partitions),
     "REPLICATION": lambda pair: _both(pair.replication, pair.remote_replication),
     "STATE": "state",
-    "DIFFERENCES": lambda pair: pair.trouble or "; ".join(map(str, pair.differences)),
+    "DIFFERENCES": lambda pair: (
+        pair.refused or pair.trouble or "; ".join(map(str, pair.differences))
+    ),
 }
 
 
@@ -33,8 +35,10 @@ def topics(
     """Show which topics each flow mirrors, their names on the target, and what differs there.
 
     PARTITIONS and REPLICATION are those of source and target. STATE is missing, fewer partitions,
-    more partitions, configs differ or same. Configs are compared by the rules of the config sync,
-    also for MirrorMaker 1's files, which do not sync configs.
+    more partitions, configs differ, same, or left out: the topic is not mirrored, because another
+    topic has the name that a map of topic names gives it, or because the name is not allowed.
+    Configs are compared by the rules of the config sync, also for MirrorMaker 1's files, which do
+    not sync configs.
 
     Exit codes: 0 shown, 2 wrong usage or file, 3 a cluster is unavailable.
     """

@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.table.settings import HIDDEN, Scope, Setting, Type, find, redact
 from sparkmirror.errors import ConfigError, Defect
+from sparkmirror.model import TopicRule
 from sparkmirror.names.java_regex import compile_list
+from sparkmirror.names.topics_map import parse_rules
 
 _TOLD_MAX = 20
 _COMMA = re.compile(r"\s*,\s*")
@@ -113,6 +115,19 @@ def check_regexes(entry: Entry) -> None:
         raise ConfigError("The value is an invalid regex.", where=where, do=error.do) from None
 
 
+def topic_rules(entry: Entry) -> tuple[TopicRule, ...]:
+    """The rules of a map of topic names, none of an empty text. ConfigError for what is none."""
+    if not entry.value.strip():
+        return ()
+    where = f"{entry.where}: {entry.key}"
+    try:
+        return parse_rules(entry.value, where=where)
+    except ConfigError as error:
+        if not entry.secret:
+            raise
+        raise ConfigError("The value is no map of topic names.", where=where, do=error.do) from None
+
+
 def check(entry: Entry, setting: Setting) -> None:
     """Raise ConfigError unless the value is valid for ``setting``."""
     if setting.type is Type.BOOLEAN:
@@ -127,6 +142,8 @@ def check(entry: Entry, setting: Setting) -> None:
             _choose(entry, setting, element)
         if setting.regexes:
             check_regexes(entry)
+    elif setting.topics_map:
+        topic_rules(entry)
     elif setting.choices:
         _choose(entry, setting, entry.value.strip())
 
@@ -181,6 +198,11 @@ class Reader:
         if entry is None:
             raise Defect(f"{name} has no default")
         return parse_boolean(entry)
+
+    def rules(self, name: str) -> tuple[TopicRule, ...]:
+        """The rules of a map of topic names."""
+        entry = self.entry(name)
+        return () if entry is None else topic_rules(entry)
 
     def elements(self, name: str) -> tuple[str, ...]:
         """A list's elements."""

@@ -23,8 +23,9 @@ from sparkmirror.config.mm1.legacy import BrokerLookup, Translation, translate
 from sparkmirror.config.mm1.legacy_mode import LegacyMode, legacy_mode
 from sparkmirror.config.mm2 import remarks
 from sparkmirror.config.mm2.keys import KeyUse, unknown_keys_error
+from sparkmirror.config.mm2.overlaps import beside, check_names
 from sparkmirror.config.mm2.slips import globs, repeated_keys
-from sparkmirror.config.table.own import MM1_FAULT_ROWS
+from sparkmirror.config.table.own import MM1_OWN_ROWS, TOPICS_MAP
 from sparkmirror.config.table.settings import Scope, Status, Type, find, names
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import (
@@ -49,7 +50,7 @@ _MIRRORS_OWN = (r"mm2-sparkmirror.*\.internal",)
 _DELIVERY_TIMEOUT_MS_DEFAULT = ProduceSettings().delivery_timeout_ms
 _QUOTES = "\"'"
 # Java's consumer ignores unknown keys, so MirrorMaker 1 can still use the same file.
-_OWN_KEYS = frozenset(row.name for row in MM1_FAULT_ROWS)
+_OWN_KEYS = frozenset(row.name for row in MM1_OWN_ROWS)
 _NUMBER = RecordSettings()
 _UNUSED = {
     (Scope.CONSUMER, "client.id"): "the consumer is named after its group, as in MirrorMaker",
@@ -143,6 +144,7 @@ def load_mm1(
         )
     )
     _refuse_shared_groups(flows, paths)
+    flows = beside(flows)
     told = [line for wanted in dict.fromkeys(chosen) for line in wanted.remarks()]
     for file in files:
         told += repeated_keys(file)
@@ -154,6 +156,7 @@ def load_mm1(
         (*paths, producer_config), (*(one for _, one in read), shared), strict=True
     ):
         told += remarks.ignored_keys(mode.uses, str(path))
+    told += _remarks_on_names(flows, consumers)
     told += unsafe(flows, ", ".join(str(path) for path in (*paths, producer_config)))
     return MirrorSettings(
         flows=flows,
@@ -413,6 +416,7 @@ def _flow(
                 exclude=_MIRRORS_OWN + internal + exclude,
                 replication_factor=-1,
                 refresh_interval_s=max(1, settings.integer("metadata.max.age.ms") // 1_000),
+                map=Reader(consumer, Scope.SPARKMIRROR).rules(TOPICS_MAP),
                 heartbeats_replication_enabled=False,
             )
         ),
@@ -432,6 +436,18 @@ def _shared(file: Properties) -> Mapping[str, Entry]:
     """The properties of a client file that admin clients have, too."""
     known = names(Scope.ADMIN) - {"client.id"}
     return {key: entry for key, entry in file.items() if key in known}
+
+
+def _remarks_on_names(flows: Sequence[FlowSettings], consumers: Sequence[Translation]) -> list[str]:
+    """What maps of topic names may lead to; nothing is said where names are kept."""
+    entries = (one.file.get(TOPICS_MAP) for one in consumers)
+    maps = {
+        flow.name: entry
+        for flow, entry in zip(flows, entries, strict=True)
+        if entry is not None and flow.topics.map
+    }
+    paths = ", ".join(str(one.file.path) for one in consumers)
+    return check_names([flow.lane for flow in flows], paths, maps) if maps else []
 
 
 def _remarks(file: Properties, uses: Sequence[KeyUse]) -> list[str]:

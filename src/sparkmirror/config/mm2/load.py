@@ -48,7 +48,7 @@ from sparkmirror.config.mm2.groups import (
 from sparkmirror.config.mm2.idle import idle
 from sparkmirror.config.mm2.keys import KeyUse, Lost, classify, modern, unknown_keys_error
 from sparkmirror.config.mm2.metrics import metrics_settings
-from sparkmirror.config.mm2.overlaps import Lane, check_names
+from sparkmirror.config.mm2.overlaps import beside, check_names
 from sparkmirror.config.mm2.scoping import (
     admin_config,
     cluster_pairs,
@@ -59,10 +59,12 @@ from sparkmirror.config.mm2.scoping import (
     worker_config,
 )
 from sparkmirror.config.mm2.slips import flow_slips, one_address, repeated_keys
+from sparkmirror.config.table.own import TOPICS_MAP
 from sparkmirror.config.table.settings import Scope, Status, Type, names
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import (
     FlowSettings,
+    Lane,
     MirrorMode,
     MirrorSettings,
     PolicySettings,
@@ -133,7 +135,7 @@ def read_mm2(
     selected = [pair for pair in enabled if not clusters or pair[1] in clusters]
     if not (selected or heartbeats_will_do):
         raise _no_flows(enabled, aliases, clusters, path)
-    flows = _flows(raw, selected, aliases, path, forced=exactly_once)
+    flows = beside(_flows(raw, selected, aliases, path, forced=exactly_once))
     alive = [pair for pair in pairs if not clusters or pair[1] in clusters]
     heartbeats, without = heartbeat_settings(raw, alive, selected, str(path))
     if not (selected or heartbeats):
@@ -148,11 +150,16 @@ def read_mm2(
     uses = remarks.mark_idle(idle(uses, enabled, flows, heartbeats), clients)
     by_line += remarks.capped(uses)
     by_line += repeated_keys(file) + flow_slips(confs.values()) + one_address(raw, aliases)
+    maps = {
+        f"{source}->{target}": entry
+        for source, target in enabled
+        if (entry := own_settings(raw, f"{source}->{target}").get(TOPICS_MAP)) is not None
+    }
     warnings = [
         *sorted(by_line, key=_line),
         *remarks.ignored_keys(uses, str(path)),
         *unsafe(flows, str(path)),
-        *check_names([_lane(raw, *pair, aliases) for pair in enabled], str(path)),
+        *check_names([_lane(raw, *pair, aliases) for pair in enabled], str(path), maps),
     ]
     settings = MirrorSettings(
         flows=flows,
@@ -378,7 +385,7 @@ def _flow(
 def _lane(raw: Mapping[str, Entry], source: str, target: str, aliases: tuple[str, ...]) -> Lane:
     flow = Reader(connector_config(raw, source, target), Scope.CONNECTOR)
     own = Reader(own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
-    return Lane(source, target, _policy(flow, aliases), _topics(flow, own))
+    return Lane(source, target, _policy(flow, aliases), _topics(flow, own), mirror=source)
 
 
 def client_configs(
@@ -428,6 +435,7 @@ def _topics(flow: Reader, own: Reader) -> TopicSettings:
         include=flow.elements("topics"),
         exclude=flow.elements("topics.exclude"),
         config_properties_exclude=flow.elements("config.properties.exclude"),
+        map=own.rules(TOPICS_MAP),
         # Java compares with "source" exactly; anything else means the target's defaults.
         use_defaults_from="source" if flow.text("use.defaults.from") == "source" else "target",
         replication_factor=flow.integer("replication.factor"),

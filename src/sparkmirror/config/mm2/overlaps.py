@@ -1,61 +1,125 @@
 """Flows with conflicting topic names: endless loops, and two topics with one remote name.
 
-The topic lists alone show both (see ``names.regex_overlap``), before anything runs.
+The topic lists and the maps of names alone show both (see ``names.regex_overlap`` and
+``names.topic_ways``), before anything runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 
+from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.table.settings import HIDDEN
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import PolicySettings, TopicSettings
+from sparkmirror.model import FlowSettings, Lane
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
+from sparkmirror.names.topic_ways import (
+    common_target,
+    loop_example,
+    one_target_twice,
+    policy_way,
+    rule_catches,
+    rule_gives,
+)
 
 # Limit of the loops that are searched; a file with more has failed or warned before.
 _RINGS_MAX = 200
 _PAIRS_TOLD_MAX = 3
 
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """The names of an enabled flow; also of one that only other nodes run."""
-
-    source: str
-    target: str
-    policy: PolicySettings
-    topics: TopicSettings
-
-    @property
-    def name(self) -> str:
-        """``A->B``."""
-        return f"{self.source}->{self.target}"
+Maps = Mapping[str, Entry]
+"""The entry of each flow's map of topic names, by the flow's name."""
 
 
-def check_names(flows: Sequence[Lane], path: str) -> list[str]:
+def beside(flows: Sequence[FlowSettings]) -> tuple[FlowSettings, ...]:
+    """``flows``, with `FlowSettings.beside` set where a target has a map of topic names. Pure."""
+    found = []
+    for flow in flows:
+        into = [one for one in flows if one.target.alias == flow.target.alias]
+        others = tuple(one.lane for one in into if one is not flow)
+        mapped = any(one.topics.map for one in into)
+        found.append(replace(flow, beside=others) if mapped and others else flow)
+    return tuple(found)
+
+
+def check_names(flows: Sequence[Lane], path: str, maps: Maps | None = None) -> list[str]:
     """Remarks on conflicting names. Pure.
 
-    Raises ConfigError for flows that keep names (IdentityReplicationPolicy) and form a loop, if a
-    topic is in the lists of all of them: each record would be copied in an endless loop.
+    Raises ConfigError for flows that form a loop, if a topic would be copied in an endless loop:
+    one that is in the lists of all of them, if all keep names (IdentityReplicationPolicy) or a map
+    gives names. Also for rules that give only names of internal topics.
     """
+    maps = maps or {}
     return [
+        *_rules(flows, maps),
         *_loops(flows, path),
+        *_mapped_loops(flows, path, maps),
+        *_own_collisions(flows, maps),
         *_collisions(flows, path),
         *_aliases_with_separators(flows, path),
     ]
+
+
+# --- rules of maps ------------------------------------------------------------------------------
+
+
+def _rules(flows: Sequence[Lane], maps: Maps) -> Iterator[str]:
+    for flow in flows:
+        entry = maps.get(flow.name)
+        for index, rule in enumerate(flow.topics.map if entry is not None else ()):
+            if entry is None:
+                continue
+            told = f"the rule '{rule.regex} => {rule.name}'"
+            told = told if not entry.secret else f"rule {index + 1}, {HIDDEN},"
+            try:
+                gives, catches = rule_gives(flow, index), rule_catches(flow, index)
+            except Undecided:
+                continue
+            if not gives:
+                raise ConfigError(
+                    f"{entry.key}: {told} gives only names of internal topics.",
+                    where=entry.where,
+                    do="Write a name that does not begin with '__', a dot or mm2, and is not the "
+                    "name of a heartbeats or checkpoints topic.",
+                )
+            if not catches:
+                yield (
+                    f"{entry.where}: {entry.key}: {told} matches no topic that {flow.name} "
+                    "mirrors: topics and topics.exclude leave them out, or an earlier rule "
+                    "matches them. Correct or remove it."
+                )
+
+
+def _own_collisions(flows: Sequence[Lane], maps: Maps) -> Iterator[str]:
+    for flow in flows:
+        entry = maps.get(flow.name)
+        if entry is None or not flow.topics.map:
+            continue
+        try:
+            met = one_target_twice(flow)
+        except Undecided:
+            continue
+        if met is not None:
+            first, second, name = met
+            yield (
+                f"{entry.where}: {entry.key}: two topics of {flow.source} may get the same name: "
+                f"for example, '{first}' and '{second}' would both be '{name}'. If both exist, "
+                "one of them is not mirrored, and the run reports it."
+            )
 
 
 # --- loops --------------------------------------------------------------------------------------
 
 
 def _loops(flows: Sequence[Lane], path: str) -> Iterator[str]:
-    for ring in _rings([flow for flow in flows if flow.policy.kind == "identity"]):
-        way = "->".join([*(flow.source for flow in ring), ring[0].source])
+    kept = [flow for flow in flows if flow.policy.kind == "identity" and not flow.topics.map]
+    for ring in _rings(kept):
+        way = _way(ring)
         what = f"IdentityReplicationPolicy keeps topic names, and the flows {way} form a loop"
         topics = ", ".join(f"{flow.name}.topics" for flow in ring)
         try:
-            name = common_name([_unrenamed(flow) for flow in ring])
+            name = common_name([policy_way(flow).image for flow in ring])
         except Undecided:
             yield (
                 f"{path}: {what}: a topic that all of them mirror is copied endlessly. Their lists "
@@ -69,6 +133,47 @@ def _loops(flows: Sequence[Lane], path: str) -> Iterator[str]:
                 do=f"Give {topics} lists that do not overlap (or exclude topics), or use "
                 "DefaultReplicationPolicy.",
             )
+
+
+def _mapped_loops(flows: Sequence[Lane], path: str, maps: Maps) -> Iterator[str]:
+    """Rings with a map in them: names do not tell any more where a topic has been."""
+    for ring in _rings(flows):
+        mapped = [flow.name for flow in ring if flow.topics.map]
+        if not mapped:
+            continue
+        entry = next((maps[name] for name in mapped if name in maps), None)
+        where = path if entry is None else f"{entry.where}: {entry.key}"
+        way = _way(ring)
+        do = (
+            f"Leave the topics out that {ring[0].name} brings ({ring[-1].name}.topics.exclude, or "
+            "the topics of a flow between), or map them to names that no other of these flows "
+            "mirrors."
+        )
+        try:
+            names = loop_example(ring)
+        except Undecided:
+            yield (
+                f"{where}: the flows {way} lead in a circle, and their maps and lists are too "
+                "complex to tell whether a topic goes round. Make sure that none mirrors what "
+                "another one has brought."
+            )
+            continue
+        if names is not None:
+            first, *others = names
+            stations = [flow.target for flow in ring]
+            hops = ", then ".join(
+                f"'{name}' on {cluster}" for name, cluster in zip(others, stations, strict=True)
+            )
+            raise ConfigError(
+                f"the flows {way} lead in a circle, and a topic would go round: '{first}' of "
+                f"{ring[0].source}, for one, becomes {hops}.",
+                where=where,
+                do=do,
+            )
+
+
+def _way(ring: Sequence[Lane]) -> str:
+    return "->".join([*(flow.source for flow in ring), ring[0].source])
 
 
 def _rings(flows: Sequence[Lane]) -> Iterator[list[Lane]]:
@@ -92,23 +197,6 @@ def _rings(flows: Sequence[Lane]) -> Iterator[list[Lane]]:
                 ]
 
 
-def _unrenamed(flow: Lane) -> Names:
-    """The topics that a flow with the identity policy mirrors without renaming."""
-    mark = _mark(flow)
-    never = (
-        "__.*",
-        "[.].*",
-        f"mm2.*{mark}internal",
-        f".*{mark}checkpoints{mark}internal",
-        ".*heartbeats",  # every policy renames these
-    )
-    return Names(flow.topics.include, never + flow.topics.exclude)
-
-
-def _mark(flow: Lane) -> str:
-    return rf"\Q{flow.policy.separator if flow.policy.internal_separator_enabled else '.'}\E"
-
-
 # --- two topics under one name ------------------------------------------------------------------
 
 
@@ -118,36 +206,38 @@ def _collisions(flows: Sequence[Lane], path: str) -> Iterator[str]:
         met = []
         for one, other in combinations(into, 2):
             try:
-                name = common_name([_remote(one), _remote(other)])
+                found = _meeting(one, other)
             except Undecided:
                 continue
-            if name is not None:
-                met.append(f"{_topic(one, name)} and {_topic(other, name)} as {name}")
+            if found is not None:
+                first, second, name = found
+                met.append(f"{first} of {one.source} and {second} of {other.source} as {name}")
         if met:
             more = f" (and {len(met) - _PAIRS_TOLD_MAX} more)" if len(met) > _PAIRS_TOLD_MAX else ""
+            mapped = any(flow.topics.map for flow in into)
+            instead = (
+                "or map them to names of their own: a run does not start with two such topics"
+                if mapped
+                else "or use DefaultReplicationPolicy and aliases that are not the beginning of "
+                "each other"
+            )
             yield (
                 f"{path}: topics of different clusters become one topic on {target}, where their "
                 f"records mix: for example {'; '.join(met[:_PAIRS_TOLD_MAX])}{more}. If that is "
-                "not intended, give the flows topics that do not overlap, or use "
-                "DefaultReplicationPolicy and aliases of which none is a prefix of another."
+                f"not intended, give the flows topics that do not overlap, {instead}."
             )
 
 
-def _remote(flow: Lane) -> Names:
-    """The target's names of the topics that a flow mirrors."""
-    if flow.policy.kind == "identity":
-        return _unrenamed(flow)
-    mark = _mark(flow)
-    never = ("__.*", "[.].*", f"mm2.*{mark}internal", f".*{mark}checkpoints{mark}internal")
-    prefix = flow.source + flow.policy.separator
-    back = rf"\Q{flow.target}{flow.policy.separator}\E.*"
-    return Names(flow.topics.include, (*never, back, *flow.topics.exclude), prefix)
-
-
-def _topic(flow: Lane, remote: str) -> str:
-    """The source topic of ``remote``, with its cluster."""
-    prefix = "" if flow.policy.kind == "identity" else flow.source + flow.policy.separator
-    return f"{remote.removeprefix(prefix)} of {flow.source}"
+def _meeting(one: Lane, other: Lane) -> tuple[str, str, str] | None:
+    """A topic of each of two flows that get the same name, and that name. Raises `Undecided`."""
+    if one.topics.map or other.topics.map:
+        return common_target(one, other)
+    ways: list[Names] = [policy_way(flow).image for flow in (one, other)]
+    name = common_name(ways)
+    if name is None:
+        return None
+    first, second = (name.removeprefix(way.prefix) for way in ways)
+    return first, second, name
 
 
 # --- aliases ------------------------------------------------------------------------------------

@@ -69,8 +69,24 @@ FAULT_ROWS = (
     ),
 )  # fmt: skip
 
+TOPICS_MAP = "sparkmirror.topics.map"
+
+NAME_ROWS = (
+    Setting(
+        TOPICS_MAP, Type.STRING, "",
+        "Names of remote topics: rules `REGEX => NAME`, separated by `;`. The first rule counts "
+        "whose Java regex matches the whole name of a source topic. `$1` or `${name}` stand for "
+        "its groups. NAME is the whole name on the target, without the policy's prefix. The policy "
+        "names topics that no rule matches. In a properties file, double each backslash.",
+        (Scope.SPARKMIRROR,), topics_map=True,
+    ),
+)  # fmt: skip
+
 # MirrorMaker 1's positions have Java's format, which contains nothing about the target.
-MM1_FAULT_ROWS = tuple(row for row in FAULT_ROWS if not row.name.startswith(_TARGET_LOSS))
+MM1_OWN_ROWS = (
+    *NAME_ROWS,
+    *(row for row in FAULT_ROWS if not row.name.startswith(_TARGET_LOSS)),
+)
 
 
 _D = (Scope.DRIVER,)

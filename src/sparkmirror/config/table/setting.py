@@ -52,9 +52,9 @@ class Setting:
     one that depends on other keys (then ``doc`` says so). ``java_default``: Java's default if it
     differs. ``low``, ``high``: inclusive bounds of numbers. ``choices``: the accepted values (class
     names with or without package), compared without case if ``fold_case``. ``empty_allowed``:
-    whether a list may be empty. ``regexes``: the value is a list of Java regexes. ``reason``: why
-    the key is ignored or refused. ``mm1``: spellings in MirrorMaker 1 (options, or other keys of
-    its files).
+    whether a list may be empty. ``regexes``: the value is a list of Java regexes. ``topics_map``:
+    the value is rules ``REGEX => NAME``. ``reason``: why the key is ignored or refused. ``mm1``:
+    spellings in MirrorMaker 1 (options, or other keys of its files).
     """
 
     name: str
@@ -69,6 +69,7 @@ class Setting:
     fold_case: bool = False
     empty_allowed: bool = True
     regexes: bool = False
+    topics_map: bool = False
     required: bool = False
     status: Status = Status.SUPPORTED
     reason: str = ""

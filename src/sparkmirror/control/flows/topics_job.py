@@ -10,6 +10,7 @@ from sparkmirror.control.flows.publication import Publication
 from sparkmirror.control.mm1.group_share import GroupShare
 from sparkmirror.control.positions.seeding import Beginnings, seed_positions
 from sparkmirror.control.topics.discovery import Discovery
+from sparkmirror.control.topics.remote_names import RemoteNames
 from sparkmirror.control.topics.sync import Assignment, describe_changes
 from sparkmirror.internal_topics.commands import CommandKind, SourcePartition
 from sparkmirror.model import FlowSettings
@@ -30,6 +31,7 @@ class TopicsJob:
 
     ``found``: all that can be mirrored, including partitions that wait for a leader. ``share``: the
     share of a MirrorMaker 1 group, once there is one; the group then assigns the partitions.
+    ``at_start``: the next discovery is the first one of the process.
     """
 
     def __init__(
@@ -42,18 +44,21 @@ class TopicsJob:
     ) -> None:
         self.found = published.assignment()
         self.share: GroupShare | None = None
+        self.at_start = False
         self.beginnings = Beginnings(clusters.keeper, clusters.source, settings)
         self._settings = settings
         self._keeper = clusters.keeper
         self._published = published
         self._say = say
         self._discovery = Discovery(
-            settings, clusters.source_admin, clusters.target_admin, wanted, say
+            *(settings, clusters.source_admin, clusters.target_admin, wanted, say),
+            RemoteNames(clusters.target, settings, wanted),
         )
 
     def observe(self) -> Assignment:
         """Discover what to mirror, and create remote topics. Raises `MirrorError`."""
-        return self._discovery.look(first=not self._published.version)
+        at_start, self.at_start = self.at_start, False
+        return self._discovery.look(first=not self._published.version, at_start=at_start)
 
     def plan(self, found: Assignment) -> _Found:
         """Find what is new."""

@@ -17,7 +17,7 @@ from sparkmirror.control.topics.compacted import TopicFollower
 from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.mm2_records import Checkpoint, checkpoints_topic, decode_checkpoint
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.names.replication_policy import TopicFilter, make_policy
+from sparkmirror.names.replication_policy import FlowTopics, TopicFilter
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import Committed, GroupView
 
@@ -42,7 +42,10 @@ class CheckpointRules:
     """Which topics have checkpoints, and the names of their remote partitions."""
 
     def __init__(self, flow: FlowSettings) -> None:
-        self._policy = make_policy(flow.policy, flow.source.alias)
+        names = FlowTopics(flow)
+        self._policy = names.policy
+        self.mapped = names.mapped
+        """The name that a map gives a source topic, None where the policy names it."""
         self._source, self._target = flow.source.alias, flow.target.alias
         # Only the lists, as in MirrorMaker 2: internal topics have no translation anyway.
         self._topics = TopicFilter(flow.topics.include, flow.topics.exclude)
@@ -60,6 +63,9 @@ class CheckpointRules:
         return TopicPartition(self._remote(source.topic), source.partition)
 
     def _remote_topic(self, topic: str) -> str:
+        mapped = self.mapped(topic)
+        if mapped is not None:
+            return mapped
         if self._policy.topic_source(topic) == self._target:
             return self._policy.original_topic(topic)
         return self._policy.format_remote_topic(self._source, topic)

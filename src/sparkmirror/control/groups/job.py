@@ -220,6 +220,7 @@ class GroupsJob:
             TopicFollower(clusters.syncs, offset_syncs_topic(flow)),
             TopicFollower(clusters.target, runs_topic(flow)),
             must_read_to_end=not loaded,
+            mapped=self._rules.mapped,
         )
 
     def _look_for_groups(self) -> None:

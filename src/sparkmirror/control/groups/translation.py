@@ -2,14 +2,15 @@
 
 sparkmirror's slots write exact runs (`internal_topics.runs`). Offset syncs may also come from a
 Java MirrorMaker 2 that mirrored before. An offset within a run is translated exactly. For any other
-offset, the syncs are used within the bounds that the runs give (`run_map.OffsetMap.bounds`).
+offset, the syncs are used within the bounds that the runs give (`run_map.OffsetMap.bounds`). Syncs
+do not name the remote topic. So if a map names a topic, only its runs under that name are used.
 
 `plan_pruning` keeps the topic of runs small: every epoch adds rows that only continue other rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from sparkmirror.control.topics.compacted import TopicFollower
 from sparkmirror.errors import TopicError
@@ -31,11 +32,13 @@ class PartitionRuns:
     """The rows of one source partition in the topic of runs, and the map that they form.
 
     ``topic_id``: id of the source topic; a recreated topic has another id. ``cut``: target offset
-    from which the target has lost the records of older rows; -1 if it has lost none.
+    from which the target has lost the records of older rows; -1 if it has lost none. ``remote``:
+    the name that a map gave the topic; empty if the policy named it.
     """
 
-    def __init__(self, topic_id: str = "") -> None:
+    def __init__(self, topic_id: str = "", remote: str = "") -> None:
         self.topic_id = topic_id
+        self.remote = remote
         self.rows: dict[RowKey, Run] = {}
         self.map = OffsetMap()
         self.newest: RowKey = ("", -1)
@@ -74,13 +77,17 @@ class PartitionRuns:
 
     def forgotten(self, source: TopicPartition) -> list[Row]:
         """Tombstones for all rows: for a topic that was deleted."""
-        return _forget(source, self.rows)
+        return _forget(source, self.rows, self.remote)
 
 
 class _Logs:
-    """The runs of one source partition by topic id: of the current topic and of earlier ones."""
+    """The runs of one source partition under one remote name, by topic id.
 
-    def __init__(self) -> None:
+    Topic ids: of the current source topic and of earlier ones.
+    """
+
+    def __init__(self, remote: str) -> None:
+        self._remote = remote
         self.by_id: dict[str, PartitionRuns] = {}
         self._newest = ""
 
@@ -91,7 +98,7 @@ class _Logs:
         if known is None:
             if row.run is None:
                 return
-            known = self.by_id.pop("", None) or PartitionRuns()
+            known = self.by_id.pop("", None) or PartitionRuns(remote=self._remote)
             known.topic_id = topic_id
             self.by_id[topic_id] = known
         known.take(row)
@@ -134,32 +141,44 @@ def plan_pruning(source: TopicPartition, known: PartitionRuns) -> list[Row]:
         if run.source < newest:
             kept[topic_id, run.source] = run.head(min(run.length, newest - run.source))
     writes: list[Row] = [
-        (0, *encode_run(source, run, merged=True, topic_id=topic_id))
+        (0, *encode_run(source, run, merged=True, topic_id=topic_id, remote=known.remote))
         for _, run in sorted(kept.items())
     ]
-    return writes + _forget(source, known.rows.keys() - kept.keys() - {known.newest})
+    forgotten = known.rows.keys() - kept.keys() - {known.newest}
+    return writes + _forget(source, forgotten, known.remote)
 
 
-def _forget(source: TopicPartition, keys: Iterable[RowKey]) -> list[Row]:
+def _forget(source: TopicPartition, keys: Iterable[RowKey], remote: str) -> list[Row]:
     return [
-        (0, *encode_forgotten_run(source, start, topic_id=topic_id))
+        (0, *encode_forgotten_run(source, start, topic_id=topic_id, remote=remote))
         for topic_id, start in sorted(keys)
     ]
+
+
+def _by_policy(_topic: str) -> str | None:
+    return None
 
 
 class Translation:
     """Translates source offsets to target offsets for all partitions of one flow. For one thread.
 
-    ``must_read_to_end``: see `OffsetSyncStore`.
+    ``must_read_to_end``: see `OffsetSyncStore`. ``mapped``: returns the name that a map gives a
+    topic now; None if the policy names it.
     """
 
     def __init__(
-        self, syncs: TopicFollower, runs: TopicFollower, *, must_read_to_end: bool
+        self,
+        syncs: TopicFollower,
+        runs: TopicFollower,
+        *,
+        must_read_to_end: bool,
+        mapped: Callable[[str], str | None] = _by_policy,
     ) -> None:
         self._syncs = syncs
         self._runs = runs
         self._store = OffsetSyncStore(must_read_to_end=must_read_to_end)
-        self._known: dict[TopicPartition, _Logs] = {}
+        self._mapped = mapped
+        self._known: dict[tuple[TopicPartition, str], _Logs] = {}
         self.skipped = 0
         """Number of records of both topics that could not be decoded."""
         self.topic_ids: Mapping[str, str] = {}
@@ -190,9 +209,10 @@ class Translation:
         if row is None:
             self.skipped += 1
             return
-        known = self._known.get(row.source)
+        named = row.source, row.remote
+        known = self._known.get(named)
         if known is None:
-            known = self._known[row.source] = _Logs()
+            known = self._known[named] = _Logs(row.remote)
         known.take(row)
 
     def take_sync(self, key: bytes | None, value: bytes | None) -> None:
@@ -209,10 +229,11 @@ class Translation:
         None if it is unknown. A recreated topic has no translation until some of it has been
         mirrored, because the known rows are about deleted records.
         """
-        logs = self._known.get(source)
-        known = None if logs is None else logs.current(self.topic_ids.get(source.topic, ""))
+        logs, known = self._present(source)
         if logs is not None and known is None:
             return None
+        if self._mapped(source.topic) is not None:
+            return None if known is None else known.map.translate(upstream)
         guess = self._store.translate(source, upstream)
         guess = None if guess is None or guess < 0 else guess
         return guess if known is None else known.map.translate(upstream, guess)
@@ -222,14 +243,19 @@ class Translation:
 
         The records of checkpoints beyond it are lost, or have other offsets now.
         """
-        logs = self._known.get(source)
-        known = None if logs is None else logs.current(self.topic_ids.get(source.topic, ""))
+        _, known = self._present(source)
         return -1 if known is None else known.cut
+
+    def _present(self, source: TopicPartition) -> tuple[_Logs | None, PartitionRuns | None]:
+        """The runs of a partition under its present name, and those of the topic that it is now."""
+        logs = self._known.get((source, self._mapped(source.topic) or ""))
+        known = None if logs is None else logs.current(self.topic_ids.get(source.topic, ""))
+        return logs, known
 
     def pruning(self) -> list[Row]:
         """Rows that keep the topic of runs small; see `plan_pruning`."""
         rows: list[Row] = []
-        for source, logs in self._known.items():
+        for (source, _), logs in self._known.items():
             for runs in logs.gone(self.topic_ids.get(source.topic, "")):
                 rows += runs.forgotten(source)
             for runs in logs.by_id.values():

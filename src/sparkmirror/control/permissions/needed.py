@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sparkmirror.control.coordination.orders_topic import orders_topic
 from sparkmirror.control.topics.internal_topics import offset_storage_topic
@@ -18,6 +18,7 @@ from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.internal_topics.flow_claims import transactional_id_prefix
 from sparkmirror.internal_topics.gaps import gaps_topic
 from sparkmirror.internal_topics.mm2_records import checkpoints_topic, offset_syncs_topic
+from sparkmirror.internal_topics.remote_names import REMOTE_NAMES_TOPIC
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import (
     ClusterClient,
@@ -25,8 +26,11 @@ from sparkmirror.model import (
     HeartbeatSettings,
     MirrorMode,
     MirrorSettings,
+    TopicRule,
 )
+from sparkmirror.names.java_regex import compile_regex
 from sparkmirror.names.replication_policy import FlowTopics, dead_letter_topic
+from sparkmirror.names.topics_map import parse_name
 from sparkmirror.wire.cluster.views import AclBinding
 
 __all__ = [
@@ -128,16 +132,32 @@ def _pattern(regex: str) -> Pattern:
 def remote_patterns(flow: FlowSettings) -> tuple[Pattern, ...]:
     """The remote topics of `source_patterns`, as patterns."""
     topics = FlowTopics(flow)
-    renamed = topics.remote("") != ""
-    found = []
+    by_policy = FlowTopics(replace(flow, topics=replace(flow.topics, map=())))
+    renamed = by_policy.remote("") != ""
+    found: list[Pattern] = []
     for pattern in source_patterns(flow):
-        if pattern == EVERY:
-            found.append(Pattern(topics.remote(""), "PREFIXED") if renamed else EVERY)
-        elif pattern.kind == "PREFIXED":
-            found.append(Pattern(topics.remote(pattern.name), "PREFIXED"))
-        else:
+        if pattern.kind == "LITERAL" and pattern != EVERY:
             found.append(Pattern(topics.remote(pattern.name)))
-    return tuple(found)
+            continue
+        if pattern == EVERY:
+            found.append(Pattern(by_policy.remote(""), "PREFIXED") if renamed else EVERY)
+        else:
+            found.append(Pattern(by_policy.remote(pattern.name), "PREFIXED"))
+        found += map(_mapped_pattern, flow.topics.map)
+    return tuple(
+        each
+        for each in dict.fromkeys(found)
+        if not any(one != each and one.covers(each) for one in found)
+    )
+
+
+def _mapped_pattern(rule: TopicRule) -> Pattern:
+    """The names that a rule gives, as narrow as ACLs can say it."""
+    pattern = compile_regex(rule.regex)
+    head, *rest = parse_name(rule.name, pattern.groups, pattern.groupindex)
+    if not isinstance(head, str):
+        return EVERY
+    return Pattern(head, "PREFIXED") if rest else Pattern(head)
 
 
 # --- needs --------------------------------------------------------------------------------------
@@ -254,6 +274,12 @@ def _target_needs(flow: FlowSettings) -> Iterator[_Need]:
     yield _topic(admin, gaps_topic(flow), "CREATE", "create the topic of gap records")
     yield _topic(target, gaps_topic(flow), "READ", "report gaps")
     yield _topic(target, gaps_topic(flow), "WRITE", "record what is lost")
+    if flow.keeps_names:
+        why = "sparkmirror.topics.map: record which source topic each remote topic comes from"
+        yield _topic(admin, REMOTE_NAMES_TOPIC, "CREATE", why)
+        yield _topic(target, REMOTE_NAMES_TOPIC, "READ", why)
+        yield _topic(target, REMOTE_NAMES_TOPIC, "WRITE", why)
+        yield _topic(admin, REMOTE_NAMES_TOPIC, "READ", "sparkmirror topics, plan, lag, verify")
     if mm2:
         storage = offset_storage_topic(flow)
         yield _topic(admin, storage, "CREATE", "create the offset storage topic")

@@ -39,7 +39,7 @@ def hand_over(source: Cluster, target: Cluster, old: FlowSettings, new: FlowSett
     views = {
         name: view
         for name, view in source.topics().items()
-        if before.accepts(name) and after.accepts(name)
+        if before.accepts(name) and after.accepts(name) and not after.fault(name)
     }
     partitions = [
         SourcePartition(name, number, after.remote(name), view.topic_id)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from sparkmirror.control.topics.remote_names import refused_names
 from sparkmirror.errors import ClusterError, TopicError
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
@@ -160,6 +161,8 @@ def observe_flow(
         for name, view in source.topics().items()
         if not view.internal and wanted.accepts(name)
     }
+    for name in refused_names(target, flow, wanted, views):
+        del views[name]  # it is not mirrored, and the position by that name is another topic's
     partitions = [
         TopicPartition(name, number) for name, v in views.items() for number in range(v.partitions)
     ]

@@ -14,6 +14,7 @@ from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.errors import ConfigError, Denied, TopicError
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.names.topic_ways import copied_again
 from sparkmirror.wire.admin.cluster import Cluster
 
 PAUSED = "PAUSED"
@@ -36,13 +37,34 @@ def refuse_mirroring_onto_itself(
         source, target = source_admin.describe(), asked.result()
     if not source.cluster_id or source.cluster_id != target.cluster_id:
         return
-    if settings.mode is MirrorMode.MM1 or wanted.remote("topic") == "topic":
+    same = f"source and target are the same cluster (id {source.cluster_id})"
+    if settings.topics.map:
+        again = copied_again(settings.lane) or _copied_again(wanted, source_admin)
+        if again is not None:
+            raise ConfigError(
+                f"{same}, and copies would be copied again: '{again[0]}', for one, becomes "
+                f"'{again[1]}', and that '{again[2]}'.",
+                where=f"flow {settings.name}",
+                do="Leave out of topics what sparkmirror.topics.map gives, or check the "
+                "bootstrap.servers of both clusters.",
+            )
+    elif settings.mode is MirrorMode.MM1 or wanted.remote("topic") == "topic":
         raise ConfigError(
-            f"source and target are the same cluster (id {source.cluster_id}) and topics keep "
-            "their names: every record would be copied onto itself for ever.",
+            f"{same} and topics keep their names: every record would be copied onto itself for "
+            "ever.",
             where=f"flow {settings.name}",
             do="Check the bootstrap.servers of both clusters.",
         )
+
+
+def _copied_again(wanted: FlowTopics, cluster: Cluster) -> list[str] | None:
+    """A topic that there is, its copy and what becomes of that, if the copy is mirrored, too."""
+    for topic in sorted(cluster.topics()):
+        if wanted.accepts(topic) and not wanted.fault(topic):
+            copy = wanted.remote(topic)
+            if wanted.accepts(copy):
+                return [topic, copy, wanted.remote(copy)]
+    return None
 
 
 def warn_of_java(settings: FlowSettings, target: Cluster) -> list[str]:

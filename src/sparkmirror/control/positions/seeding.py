@@ -28,6 +28,7 @@ from sparkmirror.internal_topics.position_metadata import (
     encode_metadata,
 )
 from sparkmirror.model import FlowSettings, Halt, Member, MirrorMode, TopicPartition
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.offset_reset import EARLIEST, LATEST, reset_time_ms
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.coordinator import Routes
@@ -58,28 +59,57 @@ def position_group(flow: FlowSettings) -> str:
     return flow.position_group
 
 
+def _named_in_group(flow: FlowSettings, p: SourcePartition) -> TopicPartition:
+    """The partition as the position group names it."""
+    return p.source if flow.mode is MirrorMode.MM1 else p.target
+
+
 def plan_seeding(
     assignment: Assignment,
     committed: Mapping[TopicPartition, Committed],
     stored: Mapping[TopicPartition, int],
     *,
     of_connect: bool = False,
+    by_source: bool = False,
 ) -> dict[TopicPartition, tuple[int, str]]:
-    """Offset and metadata to commit, per remote partition. Pure.
+    """Offset and metadata to commit, per remote partition, or ``by_source`` one. Pure.
 
-    Only for partitions that are in ``stored`` (by source name) and not in ``committed`` (by remote
-    name). ``of_connect``: ``stored`` is from Connect's offset storage, which outlives remote
-    topics.
+    Only for partitions that are in ``stored`` (by source name) and not in ``committed`` (by the
+    same name as the result). ``of_connect``: ``stored`` is from Connect's offset storage, which
+    outlives remote topics.
     """
     target = TargetMark(seeded=of_connect)
+    named = {p: p.source if by_source else p.target for p in assignment.partitions}
     return {
-        p.target: (
+        name: (
             stored[p.source],
             encode_metadata(PositionMetadata(Mark(topic_id=p.topic_id), target)),
         )
-        for p in assignment.partitions
-        if p.target not in committed and p.source in stored
+        for p, name in named.items()
+        if name not in committed and p.source in stored
     }
+
+
+def of_present_names(
+    flow: FlowSettings, assignment: Assignment, stored: ConnectOffsets
+) -> dict[TopicPartition, int]:
+    """Those of ``stored`` that are about the copies under the present names. Pure.
+
+    A topic that gets another name at the target begins there like a new one.
+    """
+    names = FlowTopics(flow)
+    by_map = flow.mode is MirrorMode.MM2 and bool(flow.topics.map)
+    found = {}
+    for p in assignment.partitions:
+        remote = names.mapped(p.topic) if by_map else None
+        position = (
+            stored.positions.get(p.source)
+            if remote is None
+            else stored.mapped.get((p.source, remote))
+        )
+        if position is not None:
+            found[p.source] = position
+    return found
 
 
 def seed_positions(cluster: Cluster, flow: FlowSettings, assignment: Assignment) -> Seeding:
@@ -93,9 +123,8 @@ def seed_positions(cluster: Cluster, flow: FlowSettings, assignment: Assignment)
     if in_kafka_only or not assignment.partitions:
         return Seeding()
     group = position_group(flow)
-    committed = cluster.committed_offsets(
-        group, [p.target for p in assignment.partitions], operation="Read"
-    )
+    source_of = {_named_in_group(flow, p): p.source for p in assignment.partitions}
+    committed = cluster.committed_offsets(group, source_of, operation="Read")
     if len(committed) == len(assignment.partitions):
         return Seeding()
     of_connect = flow.mode is not MirrorMode.MM1
@@ -103,14 +132,16 @@ def seed_positions(cluster: Cluster, flow: FlowSettings, assignment: Assignment)
         # Imported late: few mirrors need a ZooKeeper client.
         from sparkmirror.wire.legacy.zookeeper import group_offsets  # noqa: PLC0415
 
-        missing = [p.source for p in assignment.partitions if p.target not in committed]
+        missing = [source for name, source in source_of.items() if name not in committed]
         stored = ConnectOffsets(group_offsets(flow.zookeeper, flow.group_id, missing))
     else:
         stored = _stored_offsets(cluster, flow)
-    commits = plan_seeding(assignment, committed, stored.positions, of_connect=of_connect)
+    positions = of_present_names(flow, assignment, stored)
+    commits = plan_seeding(
+        assignment, committed, positions, of_connect=of_connect, by_source=not of_connect
+    )
     if commits:
         cluster.commit_offsets(group, commits)
-    source_of = {p.target: p.source for p in assignment.partitions}
     seeded = {source_of[tp]: offset for tp, (offset, _) in commits.items()}
     return Seeding(seeded, stored.skipped)
 
@@ -143,9 +174,9 @@ class Beginnings:
             return 0
         self.waiting -= {p.source for p in wanted}
         committed = self._keeper.committed_offsets(
-            group, [p.target for p in wanted], operation="Read"
+            group, [_named_in_group(self._flow, p) for p in wanted], operation="Read"
         )
-        missing = {p.source: p for p in wanted if p.target not in committed}
+        missing = {p.source: p for p in wanted if _named_in_group(self._flow, p) not in committed}
         if not missing:
             return 0
         begins = self._source.end_offsets(missing, self._flow.fetch.isolation_level)
@@ -220,7 +251,7 @@ def _commits(
     # MirrorMaker 1: Java mirrors may share the group, and they write no metadata.
     marked = flow.mode is not MirrorMode.MM1
     return {
-        missing[tp].target: (
+        _named_in_group(flow, missing[tp]): (
             begin,
             encode_metadata(
                 PositionMetadata(Mark(topic_id=missing[tp].topic_id), TargetMark(begin=begin))

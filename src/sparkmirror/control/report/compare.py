@@ -16,7 +16,8 @@ class TopicPair:
     """One source topic and its remote topic.
 
     ``remote_partitions`` None: the remote topic does not exist yet. ``differences``: what a config
-    sync would change. ``trouble``: why the configs could not be compared.
+    sync would change. ``trouble``: why the configs could not be compared. ``refused``: why the
+    topic is not mirrored: it cannot have the name ``remote``.
     """
 
     topic: str
@@ -27,12 +28,15 @@ class TopicPair:
     remote_replication: int | None
     differences: tuple[ConfigChange, ...] = ()
     trouble: str = ""
+    refused: str = ""
 
     @property
     def state(self) -> str:
-        """One of ``missing``, ``fewer partitions``, ``configs differ``, ``configs unknown``,
-        ``more partitions``, ``same``; the first that is true.
+        """One of ``left out``, ``missing``, ``fewer partitions``, ``configs differ``,
+        ``configs unknown``, ``more partitions``, ``same``; the first that is true.
         """
+        if self.refused:
+            return "left out"
         if self.remote_partitions is None:
             return "missing"
         if self.remote_partitions < self.partitions:
@@ -54,7 +58,8 @@ def compare_topics(look: Look) -> tuple[TopicPair, ...]:
     pairs = []
     for name, view in sorted(look.topics.source.items()):
         remote = look.wanted.remote(name)
-        there = look.topics.target.get(remote)
+        refused = look.topics.refused.get(name)
+        there = look.topics.target.get(remote) if refused is None else None
         error = found.errors.get(name)
         pairs.append(
             TopicPair(
@@ -66,6 +71,7 @@ def compare_topics(look: Look) -> tuple[TopicPair, ...]:
                 remote_replication=there.replication if there else None,
                 differences=changes.get(name, ()),
                 trouble=str(error) if isinstance(error, MirrorError) else "",
+                refused="" if refused is None else str(refused),
             )
         )
     return tuple(pairs)

@@ -170,7 +170,8 @@ def mirrormaker_offsets(
     source_of: dict[TopicPartition, TopicPartition] = {}
     for key, value in syncs.read():
         sync = decode_offset_sync(key, value)
-        if sync is not None:
+        # What a map has named has none: those of its topic are about an earlier copy.
+        if sync is not None and rules.mapped(sync[0].topic) is None:
             store.add(*sync)
             source_of[rules.remote(sync[0])] = sync[0]
     store.finish_reading()

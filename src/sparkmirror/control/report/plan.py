@@ -50,7 +50,7 @@ def internal_topics(look: Look) -> Iterator[Change]:
 
 def dead_letters(look: Look) -> Iterator[Change]:
     """Dead-letter topics to create (`control.topics.dead_letters`)."""
-    remote = {topic: look.wanted.remote(topic) for topic in sorted(look.topics.source)}
+    remote = {topic: look.wanted.remote(topic) for topic in look.mirrored}
     wanted = plan_dead_letter_topics(remote, look.flow)
     present = look.target.topics([new.name for new in wanted])
     yield from (creation(look.target.alias, new) for new in wanted if new.name not in present)
@@ -99,7 +99,8 @@ def acls(look: Look) -> Iterator[Change]:
     """ACLs to add to remote topics (`control.topics.acl_sync`)."""
     if look.flow.mode is not MirrorMode.MM2 or not look.flow.topics.sync_acls_enabled:
         return
-    for binding in plan_acls(observe_acls(look.source, look.target), look.wanted):
+    mirrored = look.mirrored if look.flow.keeps_names else None
+    for binding in plan_acls(observe_acls(look.source, look.target), look.wanted, mirrored):
         yield Change(look.target.alias, "add-acl", binding.name, details={"acl": str(binding)})
 
 

@@ -99,6 +99,7 @@ def find_groups(look: Look) -> GroupsFound:
         TopicFollower(look.syncs, syncs),
         TopicFollower(look.checkpoints, runs),
         must_read_to_end=not loaded,
+        mapped=rules.mapped,
     )
     try:
         known = accepted_offsets(

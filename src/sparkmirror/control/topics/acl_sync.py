@@ -7,7 +7,7 @@ removed, and no binding allows writing to a remote topic.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sparkmirror.control.topics.notices import Notices, first_few
@@ -36,11 +36,15 @@ def observe_acls(source: Cluster, target: Cluster) -> ObservedAcls:
     return ObservedAcls(found, target.topic_acls(operation="Alter") if found else ())
 
 
-def wanted_acls(source: Iterable[AclBinding], topics: FlowTopics) -> Iterator[AclBinding]:
+def wanted_acls(
+    source: Iterable[AclBinding], topics: FlowTopics, mirrored: Container[str] | None = None
+) -> Iterator[AclBinding]:
     """The bindings that MirrorMaker 2 creates on the target for the bindings ``source``. Pure.
 
     Only literal bindings on mirrored topics count. ALLOW WRITE is left out, ALLOW ALL becomes
-    ALLOW READ. DENY bindings are copied.
+    ALLOW READ. DENY bindings are copied. ``mirrored``: the topics that are mirrored, if some may be
+    left out because of their names. Without it, those who may read a topic that is left out could
+    read the remote topic of the one that has the name.
     """
     for binding in source:
         allowed = binding.permission == "ALLOW"
@@ -49,18 +53,21 @@ def wanted_acls(source: Iterable[AclBinding], topics: FlowTopics) -> Iterator[Ac
             or binding.pattern != "LITERAL"
             or (allowed and binding.operation == "WRITE")
             or not topics.accepts(binding.name)
+            or (mirrored is not None and binding.name not in mirrored)
         ):
             continue
         operation = "READ" if allowed and binding.operation == "ALL" else binding.operation
         yield replace(binding, name=topics.remote(binding.name), operation=operation)
 
 
-def plan_acls(observed: ObservedAcls, topics: FlowTopics) -> tuple[AclBinding, ...]:
-    """The bindings that the target lacks, in the source's order. Pure."""
+def plan_acls(
+    observed: ObservedAcls, topics: FlowTopics, mirrored: Container[str] | None = None
+) -> tuple[AclBinding, ...]:
+    """The bindings that the target lacks, in the source's order; see `wanted_acls`. Pure."""
     if observed.source is None or observed.target is None:
         return ()
     present = set(observed.target)
-    wanted = dict.fromkeys(wanted_acls(observed.source, topics))
+    wanted = dict.fromkeys(wanted_acls(observed.source, topics, mirrored))
     return tuple(binding for binding in wanted if binding not in present)
 
 
@@ -69,7 +76,10 @@ def _same(one: ObservedAcls, other: ObservedAcls) -> bool:
 
 
 class AclSync:
-    """The ACL sync of one flow. ``say`` takes notices for the user."""
+    """The ACL sync of one flow. ``say`` takes notices for the user.
+
+    ``mirrored``: returns the topics that are mirrored; None if the topic lists alone decide.
+    """
 
     def __init__(
         self,
@@ -78,6 +88,7 @@ class AclSync:
         target: Cluster,
         topics: FlowTopics,
         say: Callable[[str], None],
+        mirrored: Callable[[], frozenset[str] | None] = lambda: None,
     ) -> None:
         self._flow = flow
         self._source = source
@@ -85,18 +96,19 @@ class AclSync:
         self._topics = topics
         self._say = say
         self._notices = Notices(say)
-        self._in_step: ObservedAcls | None = None
+        self._mirrored = mirrored
+        self._in_step: tuple[ObservedAcls, frozenset[str] | None] | None = None
 
     def round(self) -> None:
         """Compare once, and add missing ACLs. An ACL that cannot be created becomes a notice.
 
         Raises `MirrorError` if a cluster does not respond or denies the request.
         """
-        observed = observe_acls(self._source, self._target)
+        observed, mirrored = observe_acls(self._source, self._target), self._mirrored()
         known = self._in_step
-        if known is not None and _same(known, observed):
+        if known is not None and _same(known[0], observed) and known[1] == mirrored:
             return
-        missing = plan_acls(observed, self._topics)
+        missing = plan_acls(observed, self._topics, mirrored)
         outcomes = self._target.create_acls(missing)
         self._tell([one for one, error in zip(missing, outcomes, strict=True) if error is None])
         failed = [
@@ -106,7 +118,7 @@ class AclSync:
         ]
         self._notices.replace([*self._without_authorizer(observed), *failed])
         # Unchanged ACLs that were in sync are not compared again: there may be thousands.
-        self._in_step = None if missing else observed
+        self._in_step = None if missing else (observed, mirrored)
 
     def _tell(self, added: Sequence[AclBinding]) -> None:
         alias = self._target.alias

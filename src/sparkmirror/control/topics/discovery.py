@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sparkmirror.control.topics.dead_letters import create_dead_letter_topics
+from sparkmirror.control.topics.remote_names import RemoteNames
 from sparkmirror.control.topics.sync import (
     Assignment,
+    ObservedTopics,
     apply_topics,
     assign,
     observe_topics,
     plan_topics,
 )
+from sparkmirror.errors import ConfigError
 from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
@@ -21,7 +24,10 @@ _TOPICS_TOLD_MAX = 10
 
 
 class Discovery:
-    """Discovers the topics of one flow. ``say`` takes one-line notices for the user."""
+    """Discovers the topics of one flow. ``say`` takes one-line notices for the user.
+
+    ``names``: decides which remote names the topics may have.
+    """
 
     def __init__(
         self,
@@ -30,6 +36,7 @@ class Discovery:
         target_admin: Cluster,
         wanted: FlowTopics,
         say: Callable[[str], None],
+        names: RemoteNames,
     ) -> None:
         self._settings = settings
         self._source = source_admin
@@ -38,16 +45,22 @@ class Discovery:
         self._say = say
         self._halts_told: dict[TopicPartition, str] = {}
         self._said: set[str] = set()
+        self._names = names
 
-    def look(self, *, first: bool) -> Assignment:
+    def look(self, *, first: bool, at_start: bool = False) -> Assignment:
         """Discover topics, create and grow remote topics; returns what the flow mirrors now.
 
         ``first``: nothing is mirrored yet, so if every topic fails, the error of one is raised.
-        Raises other `MirrorError`.
+        ``at_start``: this is the process's first discovery; it raises `ConfigError` if a topic
+        would get the remote topic of another flow. Later, such topics are left out. Raises other
+        `MirrorError`.
         """
+        control = control_topic(self._settings)
         observed = observe_topics(
-            self._source, self._target, self._wanted, [control_topic(self._settings)]
+            *(self._source, self._target, self._wanted, [control]), self._names.settle
         )
+        if at_start:
+            self._refuse_merging(observed)
         actions = plan_topics(observed, self._settings, self._wanted)
         errors, done = apply_topics(self._target, actions)
         for line in done[:_TOPICS_TOLD_MAX]:
@@ -65,6 +78,11 @@ class Discovery:
                 self._said.add(line)
                 self._say(line)
         return assignment
+
+    def _refuse_merging(self, observed: ObservedTopics) -> None:
+        if self._names.merging:
+            error = observed.refused[min(self._names.merging)]
+            raise ConfigError(error.what, where=error.where, do=error.do)
 
     def _tell_halts(self, assignment: Assignment) -> None:
         """One notice per topic and reason, not one per partition and round."""

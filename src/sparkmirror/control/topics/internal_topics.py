@@ -1,4 +1,4 @@
-"""Creates internal topics on the target: control, orders, gap records, Connect's offset storage."""
+"""Creates internal topics on the target: control, orders, gap records, names, Connect's offsets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from sparkmirror.errors import Denied, MirrorError, TopicError
 from sparkmirror.internal_topics.commands import CONTROL_PARTITIONS, control_topic
 from sparkmirror.internal_topics.connect_offsets import offsets_topic
 from sparkmirror.internal_topics.gaps import GAPS_PARTITIONS, gaps_topic
+from sparkmirror.internal_topics.remote_names import REMOTE_NAMES_TOPIC
 from sparkmirror.model import FlowSettings, MirrorMode
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import NewTopic, TopicView
@@ -41,10 +42,10 @@ def plan_internal_topics(
 ) -> list[NewTopic]:
     """The internal topics of ``flow`` that are missing on its target. Pure.
 
-    The topics of control, orders and gap records get fewer replicas if there are fewer brokers: the
-    first two hold little that outlives a run, and gap records must not keep a mirror from starting.
-    The offset storage topic gets exactly the configured replication factor, or `TopicError` is
-    raised.
+    The topics of control, orders, gap records and names get fewer replicas if there are fewer
+    brokers: the first two hold little that outlives a run, and the others must not keep a mirror
+    from starting. The offset storage topic gets exactly the configured replication factor, or
+    `TopicError` is raised.
     """
     factor = flow.offset_storage_replication_factor
     missing = []
@@ -65,6 +66,8 @@ def plan_internal_topics(
     if gaps_topic(flow) not in present:
         replicas = min(factor, brokers)
         missing.append(NewTopic(gaps_topic(flow), GAPS_PARTITIONS, replicas, COMPACTED))
+    if flow.keeps_names and REMOTE_NAMES_TOPIC not in present:
+        missing.append(NewTopic(REMOTE_NAMES_TOPIC, 1, min(factor, brokers), COMPACTED))
     storage = offset_storage_topic(flow)
     if flow.mode is MirrorMode.MM2 and storage not in present:
         if factor > brokers:
@@ -83,6 +86,7 @@ def internal_names(flow: FlowSettings) -> list[str]:
     return [
         *(control_topic(flow), orders_topic(flow)),
         *(gaps_topic(flow), offset_storage_topic(flow)),
+        *([REMOTE_NAMES_TOPIC] if flow.keeps_names else []),
     ]
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 from sparkmirror.control.topics.internal_topics import offset_storage_topic
+from sparkmirror.control.topics.remote_names import refused_names
 from sparkmirror.control.topics.sync import ObservedTopics, observe_topics
 from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.commands import control_topic
@@ -87,10 +88,16 @@ class Look:
         """The topics that the flow mirrors and their remote topics. Raises `MirrorError`."""
         own = [control_topic(self.flow), offset_storage_topic(self.flow)]
         there = sorted(self.target.topics(own))
-        return observe_topics(self.source, self.target, self.wanted, there)
+        refuse = partial(refused_names, self.target, self.flow, self.wanted)
+        return observe_topics(self.source, self.target, self.wanted, there, refuse)
 
     @cached_property
     def remote(self) -> dict[str, str]:
         """Remote topic by source topic, for topics that exist on both sides."""
-        named = {name: self.wanted.remote(name) for name in sorted(self.topics.source)}
+        named = {name: self.wanted.remote(name) for name in self.mirrored}
         return {name: remote for name, remote in named.items() if remote in self.topics.target}
+
+    @property
+    def mirrored(self) -> list[str]:
+        """The source topics that a run mirrors: those that may have their names at the target."""
+        return [name for name in sorted(self.topics.source) if name not in self.topics.refused]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -36,7 +36,8 @@ class ObservedTopics:
     ``source``: the topics to mirror, by name. ``target``: their existing remote topics, by name.
     ``configs``: configs of source topics that have no remote topic yet, or the error of reading
     them. ``target_brokers``: number of brokers. ``known_configs``: the topic configs that the
-    target knows; None if unknown. The last three are only read if a remote topic is missing.
+    target knows; None if unknown. These three are only read if a remote topic is missing.
+    ``refused``: source topics that cannot have the name that a map gives them, and why.
     """
 
     source: Mapping[str, TopicView]
@@ -44,6 +45,7 @@ class ObservedTopics:
     configs: Mapping[str, Mapping[str, ConfigEntry] | MirrorError] = field(default_factory=dict)
     target_brokers: int = 1
     known_configs: frozenset[str] | None = None
+    refused: Mapping[str, MirrorError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +109,17 @@ class Assignment:
 
 
 def observe_topics(
-    source: Cluster, target: Cluster, wanted: FlowTopics, own_topics: Sequence[str] = ()
+    source: Cluster,
+    target: Cluster,
+    wanted: FlowTopics,
+    own_topics: Sequence[str] = (),
+    refuse: Callable[[Collection[str]], Mapping[str, MirrorError]] = lambda _: {},
 ) -> ObservedTopics:
     """Read the topics of both clusters. Raises `MirrorError` if one does not respond.
 
     ``own_topics``: internal topics on the target. If no remote topic exists yet, they show which
-    configs the target knows.
+    configs the target knows. ``refuse``: returns the topics that cannot have their remote names,
+    and why (`control.topics.remote_names`).
     """
     with ThreadPoolExecutor(1, "topics") as pool:
         there = pool.submit(target.topics)
@@ -121,17 +128,19 @@ def observe_topics(
             for name, view in source.topics().items()
             if not view.internal and wanted.accepts(name)
         }
-        remote = {wanted.remote(name): name for name in found}
+        refused = refuse(found)
+        remote = {wanted.remote(name): name for name in found if name not in refused}
         present = {name: view for name, view in there.result().items() if name in remote}
     missing = [topic for name, topic in remote.items() if name not in present]
     if not missing:
-        return ObservedTopics(found, present)
+        return ObservedTopics(found, present, refused=refused)
     return ObservedTopics(
         found,
         present,
         source.topic_configs(missing),
         len(target.describe().brokers),
         known_configs(target, [*sorted(present), *own_topics]),
+        refused,
     )
 
 
@@ -153,6 +162,9 @@ def plan_topics(
     by_key = flow.records.partitioner is not Partitioner.NUMBER
     for name in sorted(observed.source):
         view = observed.source[name]
+        if name in observed.refused:
+            actions.append(Refuse(name, observed.refused[name]))
+            continue
         remote = wanted.remote(name)
         present = observed.target.get(remote)
         if present is None:
@@ -284,8 +296,8 @@ def assign(
 ) -> Assignment:
     """The assignment after `apply_topics`. ``errors``: by source topic. Pure.
 
-    A topic that could not be created is halted. Of a topic that could not grow, the partitions that
-    the target lacks are halted (MirrorMaker 2), or all (MirrorMaker 1).
+    A topic that could not be created, or cannot have its name, is halted. Of a topic that could not
+    grow, the partitions that the target lacks are halted (MirrorMaker 2), or all (MirrorMaker 1).
     """
     wanted = wanted or FlowTopics(flow)
     partitions: list[SourcePartition] = []
@@ -296,7 +308,7 @@ def assign(
         usable = view.partitions
         if name in errors:
             present = observed.target.get(remote)
-            grown = flow.mode is MirrorMode.MM2 and present is not None
+            grown = flow.mode is MirrorMode.MM2 and name not in observed.refused
             usable = present.partitions if grown and present is not None else 0
         for number in range(view.partitions):
             if number < usable:

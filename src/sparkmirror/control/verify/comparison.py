@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 
 from sparkmirror.control.verify.lockstep import Side, align, last_values, lockstep, value_digests
 from sparkmirror.control.verify.scope import STRETCH, Offsets, Progress, Scope
@@ -310,7 +311,12 @@ def verify_flow(
     with ThreadPoolExecutor(_THREADS, "verify") as pool:
         futures = [pool.submit(one, tp) for tp in sorted(chosen.pairs)]
         try:
-            return [future.result() for future in futures]
+            compared = [future.result() for future in futures]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    absent = (
+        PartitionResult(*tp, EMPTY, None, Difference("left out", None, None, str(error)))
+        for tp, error in chosen.left_out.items()
+    )
+    return sorted([*compared, *absent], key=attrgetter("topic", "partition"))

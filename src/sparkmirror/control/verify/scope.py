@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sparkmirror.control.topics.remote_names import refused_names
 from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.names.java_regex import compile_list
@@ -79,8 +80,9 @@ class Offsets:
     """Both clusters' offsets for the partitions of a scope. The constructor reads them.
 
     ``ends``: frozen end offsets of the source. ``later_ends``: end offsets of the source after
-    those of the target were frozen. The constructor raises `ConfigError` if no topic is selected,
-    and other `MirrorError`.
+    those of the target were frozen. ``left_out``: partitions of topics that cannot have their
+    remote names, and why. The constructor raises `ConfigError` if no topic is selected, and other
+    `MirrorError`.
     """
 
     def __init__(self, source: Cluster, target: Cluster, flow: FlowSettings, scope: Scope) -> None:
@@ -95,23 +97,27 @@ class Offsets:
             mm1 = flow.mode is MirrorMode.MM1
             return mm1 or not wanted.policy.is_heartbeats_topic(name)
 
-        topics = {
+        accepted = {
             name: view
             for name, view in source.topics().items()
-            if not view.internal and wanted.accepts(name) and chosen(name)
+            if not view.internal and wanted.accepts(name)
         }
+        topics = {name: view for name, view in accepted.items() if chosen(name)}
         if not topics:
             raise ConfigError(
                 "no topic of the flow has such a name.",
                 where=f"flow {flow.name}",
                 do="Check --topic and the topics of the file.",
             )
-        self.pairs = {
+        every = {
             TopicPartition(name, number): TopicPartition(wanted.remote(name), number)
             for name, view in topics.items()
             for number in range(view.partitions)
             if not scope.partitions or number in scope.partitions
         }
+        refused = refused_names(target, flow, wanted, accepted)
+        self.left_out = {tp: refused[tp.topic] for tp in every if tp.topic in refused}
+        self.pairs = {tp: remote for tp, remote in every.items() if tp not in self.left_out}
         partitions = list(self.pairs)
         self.earliest = source.earliest_offsets(partitions)
         isolation = flow.fetch.isolation_level

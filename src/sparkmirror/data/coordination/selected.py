@@ -63,6 +63,7 @@ class Selection:
             known = self._seen[pair] = (
                 one.topic not in _BROKERS_OWN
                 and topics.accepts(one.topic)
+                and not topics.fault(one.topic)
                 and topics.remote(one.topic) == one.remote_topic
             )
         return known and one.partition >= 0

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from sparkmirror.data.coordination.sealed_options import seal, unseal
 from sparkmirror.internal_topics.commands import SourcePartition
@@ -16,6 +16,7 @@ from sparkmirror.model import (
     FlowSettings,
     Member,
     TopicPartition,
+    TopicRule,
 )
 
 __all__ = ["SlotPlan", "deal", "decode_flow", "encode_flow", "plan_slots"]
@@ -161,6 +162,8 @@ def decode_flow(text: str) -> FlowSettings:
 def _rebuild(kind: Any, value: Any) -> Any:
     if value is None:
         return None
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(_rebuild(get_args(kind)[0], item) for item in value)
     kind = next((part for part in get_args(kind) if dataclasses.is_dataclass(part)), kind)
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
@@ -172,6 +175,6 @@ def _rebuild(kind: Any, value: Any) -> Any:
         return kind(**{name: _rebuild(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)
-    if isinstance(value, list):
-        return tuple(value)
+    if kind is TopicRule:
+        return TopicRule(*value)
     return value

@@ -54,7 +54,7 @@ class SlotStart:
     def asked(self) -> Routes:
         """Connections for a start, to the cluster that has the positions."""
         mm1 = self._flow.mode is MirrorMode.MM1
-        topics = {p.remote_topic for p in self._plan.partitions}
+        topics = {p.topic if mm1 else p.remote_topic for p in self._plan.partitions}
         return Routes(self._flow.source if mm1 else self._flow.target, topics)
 
     def find_out(self, routes: Routes) -> dict[TopicPartition, int]:

@@ -27,6 +27,7 @@ from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.internal_topics.run_map import OffsetMap, Run
 from sparkmirror.internal_topics.runs import decode_run, runs_topic
 from sparkmirror.model import ClusterClient, FetchSettings, FlowSettings, TopicPartition
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.records.split import decode_batches
 from sparkmirror.wire.cluster.coordinator import EARLIEST, LATEST, Routes
 from sparkmirror.wire.fetch.record_stream import RecordStream
@@ -81,15 +82,20 @@ class Survivors:
 def read_runs(
     flow: FlowSettings, wanted: Mapping[TopicPartition, str]
 ) -> dict[TopicPartition, KnownRuns]:
-    """The runs of source partitions; ``wanted``: ids of their topics, empty if unknown.
+    """The runs of source partitions, under their present remote names.
+
+    ``wanted``: ids of their topics, empty if unknown.
 
     Partitions without runs are missing. Raises `MirrorError` or `ConnectionLost`.
     """
     maps: dict[TopicPartition, OffsetMap] = {}
     ids: dict[TopicPartition, str] = {}
+    names = FlowTopics(flow)
     for key, value in _compacted(flow.target, runs_topic(flow)):
         row = decode_run(key, value)
         if row is None or row.run is None or row.source not in wanted:
+            continue
+        if row.remote != (names.mapped(row.source.topic) or ""):
             continue
         if row.topic_id and wanted[row.source] and row.topic_id != wanted[row.source]:
             continue

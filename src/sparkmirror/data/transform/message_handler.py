@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from sparkmirror.config.callables import load_callable
@@ -105,7 +106,13 @@ class Handler:
         for one in listed:
             if not isinstance(one, TargetRecord):
                 raise self._failed(chunk, record, f"it returned a {type(one).__name__}")
-        return listed
+        if chunk.remote_topic == chunk.topic:
+            return listed
+        # What stays in its topic goes where a map of topic names sends that.
+        return tuple(
+            replace(one, topic=chunk.remote_topic) if one.topic == chunk.topic else one
+            for one in listed
+        )
 
     def _failed(self, chunk: Chunk, record: Record, why: str) -> MirrorError:
         place = f"{chunk.topic}-{chunk.partition}"

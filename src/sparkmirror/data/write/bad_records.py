@@ -23,7 +23,7 @@ from sparkmirror.internal_topics.gaps import (
     gaps_topic,
 )
 from sparkmirror.model import FlowSettings, TopicPartition
-from sparkmirror.names.replication_policy import FaultPolicy, dead_letter_topic
+from sparkmirror.names.replication_policy import FaultPolicy, FlowTopics, dead_letter_topic
 from sparkmirror.records.codecs import NONE
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.cluster.error_codes import TOO_LARGE, error_name
@@ -72,6 +72,7 @@ class RefusedRecords:
         self._append = append
         self._errors = errors
         self._policy = FaultPolicy(flow.faults)
+        self._names = FlowTopics(flow)
         self._gaps = TopicPartition(gaps_topic(flow), 0)
         self._counted = dict(errors)
 
@@ -159,7 +160,8 @@ class RefusedRecords:
             reason=reason,
             time_ms=now_ms,
         )
-        self._write(carrier, self._gaps, Record(0, now_ms, *encode_gap(gap)))
+        mapped = self._names.mapped(gap.source.topic) is not None
+        self._write(carrier, self._gaps, Record(0, now_ms, *encode_gap(gap, mapped=mapped)))
         return gap
 
     def _write(self, carrier: Carrier, tp: TopicPartition, record: Record) -> None:

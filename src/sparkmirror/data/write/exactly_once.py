@@ -323,7 +323,10 @@ class ExactlyOnce:
             mark, log_id = lane.mark, lane.ahead(expected=False)[0].topic_id
             for pending in lane.queue:
                 mark = pending.mark_after(mark)
-                self._task.syncs.settled(lane.source, pending.places, mark.topic_id, log_id)
+                self._task.syncs.settled(
+                    *(lane.source, pending.places, mark.topic_id, log_id),
+                    remote=self._task.mapped(lane),
+                )
         for name, records in zip(self._sync_topics, self._task.syncs.take(), strict=True):
             for batch in batches_of(records):
                 self._task.append_beside(TopicPartition(name, 0), batch, None)

@@ -112,6 +112,7 @@ class _Partition:
     state: PartitionState
     topic_id: str = ""
     target_id: str = ""
+    remote: str = ""
     fresh: list[Run] = field(default_factory=list)
     due: list[tuple[int, int]] = field(default_factory=list)
     newest: tuple[int, int] | None = None
@@ -137,18 +138,26 @@ class SlotSyncs:
         self._touched: dict[tuple[TopicPartition, str], _Partition] = {}
 
     def settled(
-        self, source: TopicPartition, places: Places, topic_id: str = "", target_id: str = ""
+        self,
+        source: TopicPartition,
+        places: Places,
+        topic_id: str = "",
+        target_id: str = "",
+        *,
+        remote: str = "",
     ) -> None:
         """Note that all records of ``source`` up to and including these are acknowledged.
 
         ``topic_id``: of the source topic, ``target_id``: of the remote topic; empty if unknown.
+        ``remote``: the name that a map gave the topic. Then only runs are written: an offset sync
+        does not name the remote topic.
         """
         runs = places.runs()
         if not runs:
             return
         part = self._partitions.get(source)
         if part is None or (part.topic_id, part.target_id) != (topic_id, target_id):
-            part = _Partition(PartitionState(self._lag_max), topic_id, target_id)
+            part = _Partition(PartitionState(self._lag_max), topic_id, target_id, remote)
             self._partitions[source] = part
         for run in runs:
             for due in part.state.advance(run.source, run.target, run.length):
@@ -169,7 +178,7 @@ class SlotSyncs:
         The positions that cover it must be committed.
         """
         syncs, runs = self.take() if taken is None else taken
-        if syncs:
+        if syncs or runs:
             self._outlet.put(syncs, runs)
 
     def take(self) -> TakenSyncs:
@@ -179,17 +188,24 @@ class SlotSyncs:
         """
         syncs: list[KeyValue] = []
         runs: list[KeyValue] = []
-        while self._touched and len(syncs) < _SYNCS_PER_SLOT_MAX:
+        points_taken = 0
+        while self._touched and points_taken < _SYNCS_PER_SLOT_MAX:
             source, topic_id = next(iter(self._touched))
             part = self._touched.pop((source, topic_id))
             points = part.due
             if part.newest is not None and (not points or points[-1] != part.newest):
                 points = [*points, part.newest]
-            syncs += [encode_offset_sync(source, *point) for point in points]
-            fresh = part.fresh[-_RUNS_MAX:]
+            points_taken += len(points)
+            if not part.remote:
+                syncs += [encode_offset_sync(source, *point) for point in points]
             runs += [
-                encode_run(source, run, topic_id=topic_id, target_id=part.target_id)
-                for run in fresh
+                encode_run(
+                    *(source, run),
+                    topic_id=topic_id,
+                    target_id=part.target_id,
+                    remote=part.remote,
+                )
+                for run in part.fresh[-_RUNS_MAX:]
             ]
             part.due, part.newest = [], None
             # The last run may grow; then it is written again as a whole, under the same key.

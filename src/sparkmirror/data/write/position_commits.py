@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from sparkmirror.errors import Fenced
 from sparkmirror.internal_topics.connect_offsets import (
+    encode_mapped_offset,
     encode_source_offset,
     offsets_topic,
     partition_for_key,
@@ -139,10 +140,16 @@ class _Commit(threading.Thread):
 
 
 def connect_record(
-    flow: FlowSettings, source: TopicPartition, position: int
+    flow: FlowSettings, source: TopicPartition, position: int, remote: str = ""
 ) -> tuple[TopicPartition, bytes, bytes | None]:
-    """A position in MirrorMaker 2's format: its partition, key and value."""
+    """A position in MirrorMaker 2's format: its partition, key and value.
+
+    ``remote``: the name that a map gave the topic. Java has no maps, and ignores such a record.
+    """
     topic = flow.offset_storage_topic or offsets_topic(flow.source.alias)
-    key, value = encode_source_offset(flow.source.alias, source, position)
+    if remote:
+        key, value = encode_mapped_offset(flow.source.alias, source, remote, position)
+    else:
+        key, value = encode_source_offset(flow.source.alias, source, position)
     partition = partition_for_key(key, flow.offset_storage_partitions)
     return TopicPartition(topic, partition), key, value

@@ -21,6 +21,7 @@ from sparkmirror.data.write.target_ends import TargetEnds
 from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, control_topic
 from sparkmirror.internal_topics.gaps import Gap, encode_gap, gaps_topic
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.records.codecs import NONE
 from sparkmirror.records.header import Passing, batches
 from sparkmirror.records.records import Record, encode_batch
@@ -58,6 +59,7 @@ class SinkTask:
         self.syncs = self.new_syncs() if flow.offset_syncs.enabled else None
         self._gaps = TopicPartition(gaps_topic(flow), 0)
         self._control = TopicPartition(control_topic(flow), PROGRESS_PARTITION)
+        self._names = FlowTopics(flow)
 
     def begin(self, hello: SlotHello) -> None:
         """Take over from the source who the slot is, and where its partitions begin."""
@@ -116,7 +118,12 @@ class SinkTask:
         """Move the lane's position past what is acknowledged; note offset syncs for that."""
         for done in lane.settle():
             if self.syncs is not None and done.mark is not None:
-                self.syncs.settled(lane.source, done.places, done.mark.topic_id, lane.log.topic_id)
+                ids = done.mark.topic_id, lane.log.topic_id
+                self.syncs.settled(lane.source, done.places, *ids, remote=self.mapped(lane))
+
+    def mapped(self, lane: Lane) -> str:
+        """The name that a map has given the lane's topic, empty where the policy did."""
+        return self._names.mapped(lane.source.topic) or ""
 
     def send(
         self,
@@ -156,7 +163,8 @@ class SinkTask:
         """Write the record of a gap; ``pending`` waits for it."""
         if pending is not None:
             pending.wait_for(self._gaps)
-        self._append_record(self._gaps, *encode_gap(gap), pending)
+        mapped = self._names.mapped(gap.source.topic) is not None
+        self._append_record(self._gaps, *encode_gap(gap, mapped=mapped), pending)
 
     def save_connect_offsets(self) -> int:
         """Queue positions in MirrorMaker 2's format; returns how many have moved."""
@@ -166,7 +174,8 @@ class SinkTask:
         for lane in self.lanes.values():
             if lane.position == lane.saved or max(lane.position, lane.saved) <= 0:
                 continue
-            self._append_record(*connect_record(self.flow, lane.source, lane.position))
+            remote = self.mapped(lane)
+            self._append_record(*connect_record(self.flow, lane.source, lane.position, remote))
             lane.saved = lane.position
             count += 1
         return count

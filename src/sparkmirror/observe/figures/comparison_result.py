@@ -31,8 +31,9 @@ class Difference:
     """The first difference between a partition and its copy.
 
     ``kind``: ``differs``, ``missing`` (the copy lacks the record), ``behind`` (not mirrored yet),
-    ``extra`` (the copy has an additional record) or ``no partition``. The offsets are those of the
-    first record concerned; None if that side has none. ``what``: the difference in words.
+    ``extra`` (the copy has an additional record), ``no partition`` or ``left out`` (the topic is
+    not mirrored: it cannot have the name that a map of topic names gives it). The offsets are those
+    of the first record concerned; None if that side has none. ``what``: the difference in words.
     """
 
     kind: str

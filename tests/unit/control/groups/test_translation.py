@@ -288,3 +288,60 @@ def test_checkpoints_follow_a_target_that_is_filled_again() -> None:
     take("new", Run(0, 0, 10))
     take("new", Run(0, 0, 60))
     assert told == [55, 45, 55, 10, 55]
+
+
+# --- under another name -------------------------------------------------------------------------
+
+
+def _under(log: Log, syncs: Log, names: dict[str, str]) -> Translation:
+    made = Translation(
+        cast(TopicFollower, syncs),
+        cast(TopicFollower, log),
+        must_read_to_end=False,
+        mapped=names.get,
+    )
+    made.catch_up()
+    return made
+
+
+def test_the_copies_of_a_topic_under_several_names_are_told_apart() -> None:
+    log, syncs = Log(), Log()
+    log.write(*encode_run(T, Run(0, 100, 50)))
+    log.write(*encode_run(T, Run(0, 0, 50), remote="x"))
+    log.write(*encode_run(T, Run(20, 7, 30), remote="y"))
+    by_policy = _under(log, syncs, {})
+    assert by_policy.translate(T, 30) == 130
+    assert _under(log, syncs, {"t": "x"}).translate(T, 30) == 30
+    assert _under(log, syncs, {"t": "y"}).translate(T, 30) == 17
+    assert _under(log, syncs, {"t": "y"}).translate(T, 3) is None
+    assert _under(log, syncs, {"t": "z"}).translate(T, 30) is None
+    # None of them says that another one has lost anything.
+    assert by_policy.cut(T) == _under(log, syncs, {"t": "x"}).cut(T) == -1
+
+
+def test_syncs_count_for_the_copy_under_the_policys_name_alone() -> None:
+    log, syncs = Log(), Log()
+    syncs.write(*encode_offset_sync(T, 40, 140))
+    assert _under(log, syncs, {}).translate(T, 40) == 140
+    assert _under(log, syncs, {"t": "x"}).translate(T, 40) is None
+    log.write(*encode_run(T, Run(0, 0, 10), remote="x"))
+    assert _under(log, syncs, {"t": "x"}).translate(T, 40) == 10
+
+
+def test_pruning_keeps_the_name() -> None:
+    log, syncs = Log(), Log()
+    for epoch in range(60):
+        log.write(*encode_run(T, Run(epoch * 10, epoch * 10, 10), topic_id="i", remote="x"))
+    log.write(*encode_run(T, Run(0, 500, 600), topic_id="i"))
+    names = {"t": "x"}
+    reader = _under(log, syncs, names)
+    reader.topic_ids = {"t": "i"}
+    for _, key, value in reader.pruning():
+        log.write(key, value)
+    rows = [decode_run(key, value) for key, value in log.records.items() if value is not None]
+    assert len(rows) < 10
+    after = _under(log, syncs, names)
+    after.topic_ids = {"t": "i"}
+    assert [after.translate(T, at) for at in (0, 5, 595)] == [0, 5, 595]
+    plain = _under(log, syncs, {})
+    assert plain.translate(T, 5) == 505

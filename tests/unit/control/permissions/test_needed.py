@@ -28,6 +28,7 @@ from sparkmirror.model import (
     MirrorSettings,
     OffsetSyncSettings,
     PolicySettings,
+    TopicRule,
     TopicSettings,
 )
 from sparkmirror.wire.cluster.acl_advice import Right, grant
@@ -411,3 +412,37 @@ def test_lock_in_words():
     assert list(lock_text(done, FLOW, "c")) == [
         "# nothing to do: only the mirror writes to the remote topics of A->B"
     ]
+
+
+# --- maps of topic names ----------------------------------------------------------------------
+
+
+def test_remote_topics_of_a_map_are_as_narrow_as_acls_can_say_it() -> None:
+    rules = (
+        TopicRule("^eu[.](.*)$", "tenant-eu.$1"),
+        TopicRule("payments", "money"),
+        TopicRule("x(.*)", "tenant-eu.x.$1"),
+    )
+    assert set(remote_patterns(flow((".*",), map=rules))) == {
+        Pattern("A.", "PREFIXED"),
+        Pattern("tenant-eu.", "PREFIXED"),
+        Pattern("money"),
+    }
+    # A topic by name has the one name that it gets.
+    named = remote_patterns(flow(("payments", "orders", "eu[.]t"), map=rules[1:]))
+    assert Pattern("money") in named
+    assert remote_patterns(flow(("payments", "orders"), map=rules)) == (
+        Pattern("A.orders"),
+        Pattern("money"),
+    )
+    anything = (TopicRule("eu[.](.*)", "$1"),)
+    assert remote_patterns(flow((".*",), map=anything)) == (EVERY,)
+
+
+def test_the_topic_of_names_is_written_and_read_where_there_is_a_map() -> None:
+    topic = "mm2-sparkmirror-topics.internal"
+    mapped = lines(flow(map=(TopicRule("t", "x"),)))
+    assert {one for one in mapped if one[2] == topic} == {
+        ("B", "TOPIC", topic, each) for each in ("CREATE", "READ", "WRITE")
+    }
+    assert not any(one[2] == topic for one in lines(flow()))

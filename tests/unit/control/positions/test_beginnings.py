@@ -88,7 +88,7 @@ def control(tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch)
         made.published._assignment = assignment
 
     monkeypatch.setattr(made.topics, "beginnings", beginnings(clusters, flow))
-    monkeypatch.setattr(made.topics._discovery, "look", lambda first: made.found)
+    monkeypatch.setattr(made.topics._discovery, "look", lambda first, at_start=False: made.found)
     monkeypatch.setattr(made.published, "adopt", adopt)
     monkeypatch.setattr("sparkmirror.control.flows.topics_job.seed_positions", lambda *_: None)
     yield made

@@ -12,7 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.control.positions.seeding import plan_seeding, position_group
+from sparkmirror.control.positions.seeding import (
+    of_present_names,
+    plan_seeding,
+    position_group,
+)
 from sparkmirror.control.topics.compacted import COMPACTED
 from sparkmirror.control.topics.internal_topics import (
     create_internal_topics,
@@ -33,12 +37,14 @@ from sparkmirror.control.topics.sync import (
 )
 from sparkmirror.errors import Denied, TopicError
 from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.connect_offsets import ConnectOffsets
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
     MirrorMode,
     PolicySettings,
     TopicPartition,
+    TopicRule,
     TopicSettings,
 )
 from sparkmirror.wire.admin.cluster import Cluster
@@ -317,3 +323,30 @@ def test_only_partitions_without_a_position_are_seeded():
     assert plan_seeding(Assignment("A->B", partitions), committed, stored) == {
         TopicPartition("A.t", 1): (7, f'{{"source_topic_id": "{ID}"}}')
     }
+
+
+# --- under a map of topic names ---------------------------------------------------------------
+
+MAPPED = replace(FLOW, topics=TopicSettings(map=(TopicRule("t", "x"),)))
+
+
+def test_a_topic_under_another_name_begins_like_a_new_one():
+    """What Connect's storage says of its topic is about the copy under the policy's name."""
+    partitions = (SourcePartition("t", 0, "x", ID), SourcePartition("u", 0, "A.u", ID))
+    assignment = Assignment("A->B", partitions)
+    t, u = TopicPartition("t", 0), TopicPartition("u", 0)
+    stored = ConnectOffsets({t: 9, u: 8}, mapped={(t, "other"): 7, (u, "x"): 6})
+    assert of_present_names(MAPPED, assignment, stored) == {u: 8}
+    again = ConnectOffsets({t: 9}, mapped={(t, "x"): 5})
+    assert of_present_names(MAPPED, assignment, again) == {t: 5}
+    # Without the map the copy under the policy's name goes on where it was.
+    plain = Assignment("A->B", (SourcePartition("t", 0, "A.t", ID),))
+    assert of_present_names(FLOW, plain, ConnectOffsets({t: 9}, mapped={(t, "x"): 5})) == {t: 9}
+
+
+def test_positions_of_mirrormaker_1_are_those_of_the_source_topic():
+    assignment = Assignment("s->t", (SourcePartition("t", 0, "x", ID),))
+    t, x = TopicPartition("t", 0), TopicPartition("x", 0)
+    assert list(plan_seeding(assignment, {}, {t: 5}, by_source=True)) == [t]
+    assert plan_seeding(assignment, {t: Committed(3)}, {t: 5}, by_source=True) == {}
+    assert list(plan_seeding(assignment, {t: Committed(3)}, {t: 5})) == [x]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -17,7 +18,7 @@ from sparkmirror.internal_topics.commands import (
     SourcePartition,
     encode_assignment,
 )
-from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode, TopicSettings
+from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode, TopicRule, TopicSettings
 
 A, B = ClusterClient("A", ("a:1",), "c"), ClusterClient("B", ("b:1",), "c")
 ORDERS = FlowSettings(A, B, A, B, topics=TopicSettings(include=("orders.*",)))
@@ -94,6 +95,18 @@ def test_topics_of_the_brokers_are_never_mirrored() -> None:
     own = [SourcePartition(name, 0, name) for name in ("__consumer_offsets", "__transaction_state")]
     usual = SourcePartition("__mine", 0, "__mine")
     assert Selection(MM1).keep([*own, usual]) == (usual,)
+
+
+def test_a_map_names_the_topics_that_an_assignment_may_write() -> None:
+    rules = (TopicRule("eu[.](.*)", "$1"),)
+    flow = replace(ORDERS, topics=TopicSettings(include=("eu.*",), map=rules))
+    good = SourcePartition("eu.t", 0, "t")
+    bad = [
+        SourcePartition("eu.t", 0, "A.eu.t"),
+        SourcePartition("eu.__consumer_offsets", 0, "__consumer_offsets"),
+        SourcePartition("eu.", 0, ""),
+    ]
+    assert Selection(flow).keep([*bad, good]) == (good,)
 
 
 def test_many_are_named_by_their_number(caplog: pytest.LogCaptureFixture) -> None:

@@ -48,7 +48,9 @@ def wrong(record: SourceRecord) -> list[str]:
     return ["no record"]
 
 
-def _through(handler: str, args: str | None, batch: bytes) -> Iterator[tuple[Chunk, Any, Any]]:
+def _through(
+    handler: str, args: str | None, batch: bytes, *, remote: str = "t"
+) -> Iterator[tuple[Chunk, Any, Any]]:
     """The chunks that come out, with the row's records and notes."""
     client = ClusterClient("c", ("127.0.0.1:1",), "test")
     flow = FlowSettings(
@@ -59,7 +61,7 @@ def _through(handler: str, args: str | None, batch: bytes) -> Iterator[tuple[Chu
             handler_args=args,
         ),
     )  # fmt: skip
-    chunk = Chunk("t", 2, "t", 0, 200, 200, 5, 0, len(batch))
+    chunk = Chunk("t", 2, remote, 0, 200, 200, 5, 0, len(batch))
     hello = build_row([], memoryview(b""), [], SlotNotes(SlotHello(0, 0, "c", "r", 0))).slice(0, 1)
     row = build_row([chunk], memoryview(b""), [[batch]])
     for out in record_path(encode_flow(flow), iter([hello, FLUSH, row])):
@@ -119,6 +121,14 @@ def test_other_topics_partitions_and_nothing_at_all() -> None:
     assert [len(one) for one in found] == [100, 100]
     assert {one.key for one in found[0]} == {None}
     assert [one.value for one in found[1]] == [one.value for one in RECORDS[::2]]
+
+
+def test_what_stays_in_its_topic_goes_where_the_map_sends_it() -> None:
+    ((chunk, _, _),) = _through("keep", None, encode_batch(RECORDS), remote="mapped")
+    assert chunk.targets == [2]  # of the chunk's own remote topic
+    ((chunk, _, _),) = _through("choose", "other", encode_batch(RECORDS), remote="mapped")
+    assert chunk.targets == [["other", 3], 2]
+    assert chunk.remote_topic == "mapped"
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_rows_of_runs() -> None:
         (b'["t",0]', b"[1,2]"),
         (b'["t",0,-1]', b"[1,2]"),
         (b'["t",0,1,5]', b"[1,2]"),
-        (b'["t",0,1,"id","id"]', b"[1,2]"),
+        (b'["t",0,1,"id","x","id"]', b"[1,2]"),
         (b'["t",0,1]', b"[1,0]"),
         (b'["t",0,1]', b"[1]"),
         (b'["t",0,true]', b"[1,2]"),
@@ -256,3 +256,31 @@ def test_what_a_worker_keeps_can_be_closed() -> None:
         SyncSender.close_all()
         drop_producers()
     assert set(threading.enumerate()) <= before
+
+
+def test_a_topic_that_a_map_has_named_has_runs_alone() -> None:
+    """An offset sync says nothing of the name of the copy: Java would take it for its own."""
+    outlet: list[tuple[list[KeyValue], list[KeyValue]]] = []
+
+    class Kept(Written):
+        def put(self, syncs: Iterable[KeyValue], runs: Iterable[KeyValue]) -> None:
+            outlet.append((list(syncs), list(runs)))
+
+    syncs = SlotSyncs(100, Kept())
+    syncs.settled(T, _places(5, 3, 0), "id", "there", remote="tenant.t")
+    syncs.settled(TopicPartition("u", 0), _places(1, 2, 9), "id-u")
+    syncs.publish()
+    ((written, runs),) = outlet
+    assert [decode_offset_sync(*one) for one in written] == [
+        (TopicPartition("u", 0), 1, 9),
+        (TopicPartition("u", 0), 2, 10),
+    ]
+    rows = [decode_run(*one) for one in runs]
+    assert rows == [
+        RunRow(T, 5, Run(5, 0, 3), False, "id", "there", "tenant.t"),
+        RunRow(TopicPartition("u", 0), 1, Run(1, 9, 2), False, "id-u"),
+    ]
+    # Without any syncs the runs are written all the same.
+    syncs.settled(T, _places(8, 1, 3), "id", "there", remote="tenant.t")
+    syncs.publish()
+    assert [len(part) for part in outlet[1]] == [0, 1]

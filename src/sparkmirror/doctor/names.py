@@ -1,0 +1,50 @@
+"""What a map of topic names makes of the topics that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparkmirror.control.topics.remote_names import refused_names
+from sparkmirror.doctor.facts import SourceFacts
+from sparkmirror.doctor.finding import Finding, Level, gathered, ok
+from sparkmirror.errors import MirrorError
+from sparkmirror.model import FlowSettings
+from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.wire.admin.inspector import Inspector
+
+_CHECK = "topics-map"
+_TRIED = "name the topics as sparkmirror.topics.map says, and compare with the names at the target"
+
+
+def look_at_names(
+    target: Inspector, flow: FlowSettings, source: SourceFacts
+) -> Mapping[str, MirrorError]:
+    """The topics that a run would leave out for their names, and why. Raises `MirrorError`."""
+    return refused_names(target, flow, FlowTopics(flow), source.topics)
+
+
+def judge_names(
+    flow: FlowSettings, source: SourceFacts, refused: Mapping[str, MirrorError]
+) -> list[Finding]:
+    """Topics without a name, and rules that name no topic at present. Pure."""
+    names = FlowTopics(flow)
+    found = [
+        Finding(_CHECK, Level.FAIL, f"topic {topic}", _TRIED, error.what.rstrip("."), error.do)
+        for topic, error in sorted(refused.items())
+    ]
+    used = {names.rule(topic) for topic in source.topics}
+    found += [
+        Finding(
+            _CHECK,
+            Level.WARN,
+            f"flow {flow.name}",
+            _TRIED,
+            f"the rule '{rule.regex} => {rule.name}' names no topic that there is now",
+            "Check its regex, which has to match whole names, and the rules before it.",
+        )
+        for index, rule in enumerate(flow.topics.map)
+        if index not in used
+    ]
+    mapped = sum(names.mapped(topic) is not None for topic in source.topics)
+    fine = f"{mapped} of {len(source.topics)} topics get their names from the map"
+    return gathered(found) or [ok(_CHECK, f"flow {flow.name}", _TRIED, fine)]

@@ -1,0 +1,373 @@
+"""Which names the topics of a flow may have at its target, told from its lists and its map alone.
+
+A flow names a topic in one of several ways: by a rule of its map, or by its policy. `ways_of` gives
+each as sets of names that can be searched for one in common (`names.regex_overlap`). So loops, and
+topics that would get one name, are found before anything runs, with an example.
+
+The names that a rule gives are taken to be those that its right side can have whatever its groups
+hold: more than there may be. So an example counts only once `FlowTopics` has named the topics on
+its way; where none holds, the answer is `Undecided`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import Lane, MirrorMode, TopicRule
+from sparkmirror.names.java_regex import compile_regex
+from sparkmirror.names.regex_overlap import Names, Undecided, common_name
+from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.names.topics_map import Part, parse_name
+
+__all__ = [
+    "Way",
+    "common_target",
+    "copied_again",
+    "loop_example",
+    "one_target_twice",
+    "policy_way",
+    "rule_catches",
+    "rule_gives",
+    "ways_of",
+]
+
+# Of one search; more are told as undecided.
+_PATHS_MAX = 200
+_TRIES_MAX = 6
+_ANY = ".*"
+_GROUP = re.compile(r"\((?:\?<[A-Za-z][A-Za-z0-9]*>|(?!\?))")
+_IGNORES_CASE = re.compile(r"\(\?[a-z]*i")
+# What is left of a regex without its groups where each name comes from one topic alone.
+_PLAIN = re.compile(r"(?:[\w-]|\\[._-]|\[[.]\]|\\Q[\w.-]*\\E|\(\)|\^|\$)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way in which a flow names topics.
+
+    ``domain``: the source topics, which are in all of these sets; ``image``: their names at the
+    target. ``origin``: the source topics that become a name, None where that cannot be told.
+    ``prefixes``: the names are those of the source with the prefix of ``image``. ``one_to_one``:
+    no two topics get one name.
+    """
+
+    domain: tuple[Names, ...]
+    image: Names
+    origin: Callable[[str], Names | None]
+    prefixes: bool = False
+    one_to_one: bool = False
+
+
+def ways_of(lane: Lane) -> list[Way]:
+    """All ways of one flow: its rules in their order, then its policy."""
+    policy = policy_way(lane)
+    (names,) = policy.domain
+    # Heartbeats are named by the policy.
+    heartbeats = () if lane.mode is MirrorMode.MM1 else (_heartbeats(lane),)
+    ways: list[Way] = []
+    taken: tuple[str, ...] = ()
+    for rule in lane.topics.map:
+        domain = Names(names.include, (*names.exclude, *heartbeats, *taken)), Names((rule.regex,))
+        shape = _Shape.of(rule)
+        if shape is None:
+            ways.append(Way(domain, Names((_ANY,)), lambda _: None))
+        else:
+            ways.append(
+                Way(domain, Names((shape.image(),)), shape.origin, one_to_one=shape.one_to_one)
+            )
+        taken = (*taken, rule.regex)
+    left = Names(names.include, (*names.exclude, *taken))
+    image = Names(left.include, left.exclude, policy.image.prefix)
+    return [*ways, Way((left,), image, policy.origin, prefixes=True, one_to_one=True)]
+
+
+def policy_way(lane: Lane) -> Way:
+    """How the policy alone would name all topics of a flow, as if there were no map."""
+    topics, prefix = lane.topics, ""
+    never: tuple[str, ...] = ()
+    if lane.mode is MirrorMode.MM2:
+        never = _internal(lane)
+        if lane.policy.kind == "identity":
+            never = (*never, ".*heartbeats")  # these are renamed by every policy
+        else:
+            prefix = lane.source + lane.policy.separator
+            mark = lane.policy.separator
+            # Where a topic has been, however many hops away.
+            never = (*never, f"(?:.*{quoted(mark)})?{quoted(lane.target + mark)}.*")
+    names = Names(topics.include, (*never, *topics.exclude))
+    return Way(
+        (names,),
+        Names(names.include, names.exclude, prefix),
+        lambda name: Names((quoted(name.removeprefix(prefix)),)),
+        prefixes=True,
+        one_to_one=True,
+    )
+
+
+def _internal(lane: Lane) -> tuple[str, ...]:
+    """The topics that are never mirrored."""
+    mark = quoted(lane.policy.separator if lane.policy.internal_separator_enabled else ".")
+    return ("__.*", "[.].*", f"mm2.*{mark}internal", f".*{mark}checkpoints{mark}internal")
+
+
+def _heartbeats(lane: Lane) -> str:
+    return f"(?:.*{quoted(lane.policy.separator)})?heartbeats"
+
+
+def quoted(text: str) -> str:
+    """A Java regex for ``text`` itself."""
+    return rf"\Q{text}\E" if text else ""
+
+
+# --- rules --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A rule taken apart. ``spans``: where the content of each group stands in ``regex``."""
+
+    regex: str
+    parts: tuple[Part, ...]
+    spans: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, rule: TopicRule) -> _Shape | None:
+        """None for a rule with a group within a group, where both stand in the name."""
+        pattern = compile_regex(rule.regex)
+        parts = parse_name(rule.name, pattern.groups, pattern.groupindex)
+        shape = cls(rule.regex, parts, ((0, len(rule.regex)), *_group_spans(rule.regex)))
+        groups = [part for part in parts if isinstance(part, int)]
+        apart = len(shape.spans) == pattern.groups + 1 and all(
+            shape.spans[one][1] <= shape.spans[other][0]
+            or shape.spans[other][1] <= shape.spans[one][0]
+            for one, other in itertools.combinations(groups, 2)
+        )
+        return shape if apart else None
+
+    @property
+    def one_to_one(self) -> bool:
+        """Whether all that differs from topic to topic stands in the name, too."""
+        rest = self.regex
+        for start, end in sorted(self._used(), reverse=True):
+            rest = rest[:start] + rest[end:]
+        return bool(_PLAIN.fullmatch(rest)) and not _IGNORES_CASE.search(self.regex)
+
+    def _used(self) -> set[tuple[int, int]]:
+        return {self.spans[part] for part in self.parts if isinstance(part, int)}
+
+    def image(self, group: str = "(?:{content})") -> str:
+        """A regex for the names that it gives. ``group``: how the content of one is put in."""
+        flags = "(?i)" if _IGNORES_CASE.search(self.regex) else ""
+        told = []
+        for part in self.parts:
+            if isinstance(part, str):
+                told.append(quoted(part))
+            else:
+                start, end = self.spans[part]
+                content = self.regex[start:end]
+                told.append(group.replace("{number}", str(part)).replace("{content}", content))
+        return flags + "".join(told)
+
+    def origin(self, name: str) -> Names | None:
+        """The source topics that become ``name``; None where that cannot be told."""
+        try:
+            named = compile_regex(self.image("(?<sparkmirror{number}>{content})"))
+        except ConfigError:
+            return None
+        match = named.fullmatch(name)
+        if match is None:
+            return None
+        regex = self.regex
+        # From the end, so that the other spans stay where they are.
+        groups = [part for part in self.parts if isinstance(part, int)]
+        for part in sorted(groups, key=lambda one: self.spans[one], reverse=True):
+            start, end = self.spans[part]
+            regex = regex[:start] + quoted(match[f"sparkmirror{part}"] or "") + regex[end:]
+        return Names((regex,))
+
+
+def _group_spans(regex: str) -> list[tuple[int, int]]:
+    """Where the content of each numbered group begins and ends."""
+    spans: list[tuple[int, int]] = []
+    open_groups: list[int | None] = []
+    at = classes = 0
+    while at < len(regex):
+        char, step = regex[at], 1
+        if regex.startswith(r"\Q", at):
+            end = regex.find(r"\E", at)
+            step = len(regex) if end < 0 else end + 2 - at
+        elif char == "\\":
+            step = 2
+        elif char == "[":
+            classes += 1
+        elif char == "]":
+            classes = max(0, classes - 1)
+        elif char == "(" and not classes:
+            match = _GROUP.match(regex, at)
+            open_groups.append(None if match is None else len(spans))
+            if match is not None:
+                spans.append((match.end(), match.end()))
+        elif char == ")" and not classes and open_groups:
+            group = open_groups.pop()
+            if group is not None:
+                spans[group] = spans[group][0], at
+        at += step
+    return spans
+
+
+# --- questions ----------------------------------------------------------------------------------
+
+
+def rule_catches(lane: Lane, index: int) -> bool:
+    """Whether rule ``index`` of a flow's map names any topic that the flow may mirror.
+
+    Raises `Undecided`.
+    """
+    return common_name(ways_of(lane)[index].domain) is not None
+
+
+def rule_gives(lane: Lane, index: int) -> bool:
+    """Whether rule ``index`` may give a name that is no internal one. Raises `Undecided`."""
+    other = Names((_ANY,), (*_internal(lane), r"mm2.*\.internal", _heartbeats(lane)))
+    return common_name((ways_of(lane)[index].image, other)) is not None
+
+
+def loop_example(ring: Sequence[Lane]) -> list[str] | None:
+    """What a topic is called on its way along all flows of ``ring``, the first name at its source.
+
+    None if no topic takes that way. Raises `Undecided`.
+    """
+    topics = [FlowTopics(lane) for lane in ring]
+
+    def named(topic: str) -> list[str] | None:
+        names = [topic]
+        for wanted in topics:
+            if not wanted.accepts(names[-1]) or wanted.fault(names[-1]):
+                return None
+            names.append(wanted.remote(names[-1]))
+        return names
+
+    undecided = ""
+    paths = itertools.product(*map(ways_of, ring))
+    for path in itertools.islice(paths, _PATHS_MAX):
+        try:
+            if not _may_be_taken(path):
+                continue
+            for topic in _beginnings(path):
+                names = named(topic)
+                if names is not None:
+                    return names
+            undecided = "no example holds"
+        except Undecided as error:
+            undecided = str(error)
+    if undecided or next(paths, None) is not None:
+        raise Undecided(undecided or "too many rules")
+    return None
+
+
+def _may_be_taken(path: Sequence[Way]) -> bool:
+    """Whether topics may go along all of ``path``: where not, none does. Raises `Undecided`."""
+    names: list[Names] = []
+    for way in path:
+        names += way.domain
+        if common_name(names) is None:
+            return False
+        if way.prefixes:
+            prefix = way.image.prefix
+            names = [Names(one.include, one.exclude, prefix + one.prefix) for one in names]
+        else:
+            names = [way.image]
+    return True
+
+
+def _beginnings(path: Sequence[Way]) -> Iterator[str]:
+    """Some topics that may go along all of ``path``."""
+    yield from _some(path[0].domain)
+    *before, last = path
+    yield from _back(before, last.domain)
+
+
+def _back(path: Sequence[Way], sets: Sequence[Names]) -> Iterator[str]:
+    """Some topics that become, at the end of ``path``, a name that is in all ``sets``."""
+    if not path:
+        yield from _some(sets)
+        return
+    *before, last = path
+    for name in _some([last.image, *sets]):
+        origin = last.origin(name)
+        if origin is not None:
+            yield from _back(before, [*last.domain, origin])
+
+
+def copied_again(lane: Lane) -> list[str] | None:
+    """Where source and target are one cluster: a topic, its copy, and what becomes of the copy.
+
+    None if no copy is mirrored in its turn, and where that is too complex to tell.
+    """
+    try:
+        return loop_example([lane, lane])
+    except Undecided:
+        return None
+
+
+def common_target(one: Lane, other: Lane) -> tuple[str, str, str] | None:
+    """A topic of each of two flows that get one name at their target, and that name.
+
+    None where none is found. Raises `Undecided`.
+    """
+    return _met(one, other, itertools.product(_used(one), _used(other)))
+
+
+def one_target_twice(lane: Lane) -> tuple[str, str, str] | None:
+    """Two topics of one flow that its map gives one name, and that name.
+
+    None where none are found. Raises `Undecided`.
+    """
+    ways = _used(lane)
+    own = [(way, way) for way in ways if not way.one_to_one]
+    return _met(lane, lane, [*itertools.combinations(ways, 2), *own])
+
+
+def _used(lane: Lane) -> list[Way]:
+    """The ways that any topic may take. Raises `Undecided`."""
+    return [way for way in ways_of(lane) if common_name(way.domain) is not None]
+
+
+def _met(one: Lane, other: Lane, pairs: Iterable[tuple[Way, Way]]) -> tuple[str, str, str] | None:
+    ours, theirs = FlowTopics(one), FlowTopics(other)
+
+    def good(wanted: FlowTopics, topic: str, name: str) -> bool:
+        return wanted.accepts(topic) and not wanted.fault(topic) and wanted.remote(topic) == name
+
+    for mine, its in itertools.islice(pairs, _PATHS_MAX):
+        shared = [mine.image] if mine is its else [mine.image, its.image]
+        if common_name(shared) is None:
+            continue
+        examples = (
+            *map(ours.remote, _some(mine.domain)),
+            *map(theirs.remote, _some(its.domain)),
+            *_some(shared),
+        )
+        for name in dict.fromkeys(examples):
+            where = [Names((quoted(name),))]
+            back = _back([mine], where)
+            first = next(back, "")
+            second = next(back if mine is its else _back([its], where), "")
+            if first and second and good(ours, first, name) and good(theirs, second, name):
+                return first, second, name
+    return None
+
+
+def _some(sets: Sequence[Names]) -> Iterator[str]:
+    """The first names that all ``sets`` have in common."""
+    seen: tuple[str, ...] = ()
+    while len(seen) < _TRIES_MAX:
+        name = common_name([*sets, Names((_ANY,), seen)] if seen else sets)
+        if name is None:
+            return
+        yield name
+        seen = (*seen, quoted(name))
