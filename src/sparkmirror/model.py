@@ -281,9 +281,9 @@ class PolicySettings:
 
 
 class TopicRule(NamedTuple):
-    """One rule of a map of topic names: source topics that ``regex`` matches wholly get ``name``.
+    """One rule of a map of topic names: source topics whose whole name matches get ``name``.
 
-    A Java regex, and a replacement as Java reads it (`names.topics_map`).
+    ``regex``: a Java regex. ``name``: a replacement in Java's syntax (`names.topics_map`).
     """
 
     regex: str
@@ -416,9 +416,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What decides about the topics of one flow and about their names at the target.
+    """The settings of one flow that decide which topics it mirrors, and their remote names.
 
-    ``mirror``: as `FlowSettings.mirror`.
+    ``mirror``: see `FlowSettings.mirror`.
     """
 
     source: str
@@ -438,8 +438,8 @@ class Lane:
 class FlowSettings:
     """Everything the pipeline needs to run one flow ``source->target``.
 
-    ``beside``: the other enabled flows of the file into the target, if one of them, or this one,
-    has a map of topic names: then two of them may give one name.
+    ``beside``: the other enabled flows of the file with the same target. Empty unless one of all
+    these flows has a map of topic names: only then may two flows give the same name.
     """
 
     source: ClusterClient
@@ -485,10 +485,10 @@ class FlowSettings:
 
     @property
     def mirror(self) -> str:
-        """What the flow's own topics on the target are named after.
+        """The part of the names of the flow's internal topics that differs between mirrors.
 
-        MirrorMaker 1's files have no aliases, so several mirrors that write to one target would
-        all be called the same: there the group and the source's addresses tell them apart.
+        MirrorMaker 1's files have no aliases, so several mirrors to one target would share one
+        name. There it is a hash of the group and the source's bootstrap servers.
         """
         if self.mode is MirrorMode.MM2:
             return self.source.alias
@@ -497,15 +497,15 @@ class FlowSettings:
 
     @property
     def lane(self) -> Lane:
-        """What decides about its topics and their names."""
+        """The settings that decide about its topics and their names."""
         ends = self.source.alias, self.target.alias
         return Lane(*ends, self.policy, self.topics, self.mode, self.mirror)
 
     @property
     def keeps_names(self) -> bool:
-        """Whether the target has to know which remote topic comes from which topic.
+        """Whether the target records which source topic each remote topic comes from.
 
-        Where there is a map, names do not tell it.
+        If there is a map, the names of remote topics do not show it.
         """
         return bool(self.topics.map or self.beside)
 

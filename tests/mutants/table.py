@@ -1404,7 +1404,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "offset syncs are written for a mapped topic",
-        "A consumer group finds the copy under its name",
+        "A consumer group finds the remote topic under its name",
         "data/write/offset_sync_writer.py",
         "            if not part.remote:\n",
         "            if True:\n",
@@ -1412,7 +1412,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "runs of a topic's copies are taken for one",
-        "A consumer group finds the copy under its name",
+        "A consumer group finds the remote topic under its name",
         "control/groups/translation.py",
         "        named = row.source, row.remote\n",
         '        named = row.source, self._mapped(row.source.topic) or ""\n',
@@ -1423,7 +1423,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a renamed topic goes on where its old copy ended",
-        "A consumer group finds the copy under its name",
+        "A consumer group finds the remote topic under its name",
         "control/positions/seeding.py",
         "            if remote is None\n",
         "            if True\n",

@@ -376,7 +376,7 @@ class FlowControl:
         return dict(self.published.assignment().remote_topics)
 
     def _named_topics(self) -> frozenset[str] | None:
-        """The topics that are mirrored, where others may be left out for their names."""
+        """The topics that are mirrored; None if no topic can be left out because of its name."""
         if not self.settings.keeps_names:
             return None
         return frozenset(self.published.assignment().topics)

@@ -165,8 +165,8 @@ class _Patient:
         again = copied_again(self.flow.lane) if self.flow.topics.map else None
         if again is not None:
             level = Level.FAIL
-            what += f", and copies would be copied again: {' becomes '.join(again)}"
-            do = "Leave out of topics what sparkmirror.topics.map gives."
+            what += f", and remote topics would be mirrored again: {' becomes '.join(again)}"
+            do = "Exclude the names that sparkmirror.topics.map gives."
         elif not self.flow.topics.map and FlowTopics(self.flow).remote("topic") == "topic":
             level = Level.FAIL
             what += ", and topics keep their names: they would be mirrored into themselves"

@@ -25,7 +25,7 @@ class SourceFacts:
     configs: Mapping[str, Configs | MirrorError]
 
     def without(self, names: Container[str]) -> SourceFacts:
-        """The same but for some topics."""
+        """These facts without the topics ``names``."""
         kept = {name: view for name, view in self.topics.items() if name not in names}
         return replace(self, topics=kept)
 
@@ -93,7 +93,7 @@ def look_at_target(
     ``try_missing``: also try to create those that do not exist, with ``validate_only``.
     """
     wanted = FlowTopics(flow)
-    # No broker can be asked about a name that no topic has.
+    # Brokers reject requests about invalid names.
     named = {n: v for n, v in source.topics.items() if not wanted.fault(n)}
     remote = {wanted.remote(name): view for name, view in named.items()}
     cluster = target.describe()

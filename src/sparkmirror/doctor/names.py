@@ -1,4 +1,4 @@
-"""What a map of topic names makes of the topics that there are."""
+"""Checks a map of topic names against the existing topics."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.admin.inspector import Inspector
 
 _CHECK = "topics-map"
-_TRIED = "name the topics as sparkmirror.topics.map says, and compare with the names at the target"
+_TRIED = "name the topics by sparkmirror.topics.map, and compare with the names on the target"
 
 
 def look_at_names(
     target: Inspector, flow: FlowSettings, source: SourceFacts
 ) -> Mapping[str, MirrorError]:
-    """The topics that a run would leave out for their names, and why. Raises `MirrorError`."""
+    """Topics that a run would leave out because of their names, and why. Raises `MirrorError`."""
     return refused_names(target, flow, FlowTopics(flow), source.topics)
 
 
 def judge_names(
     flow: FlowSettings, source: SourceFacts, refused: Mapping[str, MirrorError]
 ) -> list[Finding]:
-    """Topics without a name, and rules that name no topic at present. Pure."""
+    """Findings: topics that cannot have their names, and rules that match no topic. Pure."""
     names = FlowTopics(flow)
     found = [
         Finding(_CHECK, Level.FAIL, f"topic {topic}", _TRIED, error.what.rstrip("."), error.do)
@@ -39,8 +39,8 @@ def judge_names(
             Level.WARN,
             f"flow {flow.name}",
             _TRIED,
-            f"the rule '{rule.regex} => {rule.name}' names no topic that there is now",
-            "Check its regex, which has to match whole names, and the rules before it.",
+            f"the rule '{rule.regex} => {rule.name}' matches no existing topic",
+            "Check its regex, which must match whole names, and the rules before it.",
         )
         for index, rule in enumerate(flow.topics.map)
         if index not in used

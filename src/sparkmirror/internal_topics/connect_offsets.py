@@ -112,7 +112,7 @@ def encode_source_offset(
 def encode_mapped_offset(
     source_alias: str, source: TopicPartition, remote: str, position: int
 ) -> tuple[bytes, bytes | None]:
-    """`encode_source_offset` for a topic that a map has named ``remote``."""
+    """`encode_source_offset` for a topic that a map named ``remote``."""
     partition = {
         "cluster": source_alias,
         "partition": source.partition,
@@ -123,7 +123,7 @@ def encode_mapped_offset(
 
 
 def _below(position: int) -> bytes | None:
-    """The value that says that everything below ``position`` is on the target."""
+    """The value for ``position``, the next source offset to mirror."""
     return encode_value(position - 1 if position > 0 else None)
 
 

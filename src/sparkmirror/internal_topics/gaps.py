@@ -158,8 +158,10 @@ def read_document(document: Mapping[str, Any]) -> Gap:
 
 
 def encode_gap(gap: Gap, *, mapped: bool = False) -> tuple[bytes, bytes]:
-    """Key and value of ``gap``. ``mapped``: a map of topic names has named the remote topic, so
-    that another copy of the topic may have the same gap.
+    """Key and value of ``gap``.
+
+    ``mapped``: a map of topic names named the remote topic. A copy of the topic under another name
+    may have the same gap.
     """
     key = [gap.flow, gap.source.topic, gap.source.partition, gap.kind.value, gap.first]
     return _json([*key, gap.remote_topic] if mapped else key), _json(gap_document(gap))

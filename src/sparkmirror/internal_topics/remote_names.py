@@ -1,19 +1,19 @@
-"""Which remote topic comes from which topic of which cluster, where a map gives topics their names.
+"""Records which source topic each remote topic comes from, if a map gives the names.
 
-One compacted topic on the target with one partition, ``mm2-sparkmirror-topics.internal``, for all
-mirrors that write there; it exists once a file has a map of topic names for that target. Names do
-not tell then what a topic is a copy of. It says so to `MirrorClient`, and to other flows that would
-give one of their topics the same name.
+The target has one compacted topic with one partition, ``mm2-sparkmirror-topics.internal``, for all
+mirrors that write there. It exists if a file has a map of topic names for that target: then names
+do not show where a remote topic comes from. `MirrorClient` reads it, and so do other flows that
+would give one of their topics the same name.
 
 ======  ==============================================================================
-key     JSON: ``[remote topic, mirror]``; the mirror is what its own topics are named after
-value   JSON: ``{"v": 1, "cluster": alias, "topic": source topic}``, with ``"past": true`` when the
-        mirror no longer writes there; null forgets the row
+key     JSON: ``[remote topic, mirror]``; for mirror see `FlowSettings.mirror`
+value   JSON: ``{"v": 1, "cluster": alias, "topic": source topic}``, with ``"past": true`` if the
+        mirror no longer writes there; null deletes the row
 ======  ==============================================================================
 
-A mirror writes rows of its own only. Where several have a row of one remote topic that is not past,
-it belongs to the one whose row came first: the order of the log is the same for all. Versions that
-do not exist yet are no rows. Pure: no sockets here.
+A mirror writes only its own rows. If several mirrors have a row of one remote topic that is not
+past, the topic belongs to the mirror whose row came first: all read the log in the same order. Rows
+of unknown versions are ignored. Pure: no sockets here.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class RemoteName:
-    """``remote``, a topic of the target, is what ``mirror`` makes of ``topic`` of ``cluster``.
+    """``mirror`` writes ``topic`` of ``cluster`` to the remote topic ``remote``.
 
-    ``past``: it did so once; nothing is written there any more.
+    ``past``: the mirror wrote it in the past and no longer does.
     """
 
     remote: str
@@ -61,7 +61,7 @@ def encode_remote_name(name: RemoteName) -> tuple[bytes, bytes]:
 
 
 def decode_remote_name(key: bytes | None, value: bytes | None) -> RemoteName | None:
-    """The row in a record, None when it holds none."""
+    """The row in a record; None if it holds none."""
     try:
         remote, mirror = json.loads(key or b"")
     except (ValueError, TypeError, RecursionError):
@@ -78,10 +78,10 @@ def decode_remote_name(key: bytes | None, value: bytes | None) -> RemoteName | N
 def collect_remote_names(
     records: Iterable[tuple[bytes | None, bytes | None]],
 ) -> tuple[RemoteName, ...]:
-    """The rows that ``records`` (key and value, oldest first) leave, in the order of the log.
+    """The newest rows of ``records`` (key and value, oldest first), in log order.
 
-    Records that are no rows are passed over, also by those before them of the same key: whoever may
-    write there must not make a mirror forget its names with a line of garbage.
+    Malformed records are ignored and do not replace earlier rows of the same key: a malformed
+    record must not make a mirror forget its names.
     """
     found: dict[bytes | None, RemoteName] = {}
     for key, value in records:
@@ -95,9 +95,7 @@ def collect_remote_names(
 
 
 def origins(names: Iterable[RemoteName]) -> dict[str, RemoteName]:
-    """What each remote topic is a copy of: of several rows the first that is not past, else the
-    last one.
-    """
+    """The row of each remote topic: the first one that is not past, else the last one."""
     found: dict[str, RemoteName] = {}
     for name in names:
         known = found.get(name.remote)

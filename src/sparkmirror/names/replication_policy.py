@@ -44,7 +44,7 @@ _KINDS = {
     "LegacyReplicationPolicy": "identity",
 }
 _HEARTBEATS = "heartbeats"
-# The topics of mirrors themselves, whatever the separator.
+# Internal topics of mirrors, whatever the separator.
 _MIRRORS_OWN = re.compile(r"mm2.*\.internal")
 _NAMES_REMEMBERED = 65_536
 
@@ -350,8 +350,8 @@ class FlowTopics:
         self._lane = lane
         self._map = TopicsMap(lane.topics.map)
         self.mapped: Callable[[str], str | None] = _no_name
-        """The name that the map gives a source topic, None where the policy names it."""
-        if lane.topics.map:  # of thousands of topics each look asks again
+        """Returns the name that the map gives a source topic; None if the policy names it."""
+        if lane.topics.map:  # each discovery asks for thousands of topics
             self.mapped = lru_cache(_NAMES_REMEMBERED)(self._mapped)
 
     def accepts(self, topic: str) -> bool:
@@ -377,26 +377,26 @@ class FlowTopics:
         return self.policy.format_remote_topic(self._lane.source, topic)
 
     def _mapped(self, topic: str) -> str | None:
-        # Heartbeats keep the policy's names: by these others tell where they come from.
+        # Heartbeats keep the policy's names: their names show which cluster they come from.
         if self._lane.mode is MirrorMode.MM2 and self.policy.is_heartbeats_topic(topic):
             return None
         return self._map.name(topic)
 
     def rule(self, topic: str) -> int | None:
-        """The index of the map's rule that names ``topic``, None where none does."""
+        """The index of the map's rule that names ``topic``; None if no rule does."""
         found = None if self.mapped(topic) is None else self._map.find(topic)
         return None if found is None else found[0]
 
     def fault(self, topic: str) -> str:
-        """Why ``topic`` cannot have the name that the map gives it; an empty text when it can."""
+        """Why ``topic`` cannot have the name that the map gives it; empty if it can."""
         name = self.mapped(topic)
         return "" if name is None else name_fault(name) or self._own_fault(name)
 
     def _own_fault(self, name: str) -> str:
         if self.policy.is_heartbeats_topic(name):
-            return "heartbeats have this name"
+            return "it is the name of a heartbeats topic"
         if self.policy.is_internal_topic(name) or _MIRRORS_OWN.fullmatch(name):
-            return "it is that of an internal topic, of Kafka or of a mirror"
+            return "it is the name of an internal topic of Kafka or of a mirror"
         return ""
 
 

@@ -1,12 +1,12 @@
-"""Which names the topics of a flow may have at its target, told from its lists and its map alone.
+"""Which remote names the topics of a flow may have, found from its lists and its map alone.
 
-A flow names a topic in one of several ways: by a rule of its map, or by its policy. `ways_of` gives
-each as sets of names that can be searched for one in common (`names.regex_overlap`). So loops, and
-topics that would get one name, are found before anything runs, with an example.
+A flow names a topic in one of several ways: by a rule of its map, or by its policy. `ways_of`
+returns each way as sets of names that can be searched for a common name (`names.regex_overlap`).
+So loops, and topics that would get the same name, are found before anything runs, with an example.
 
-The names that a rule gives are taken to be those that its right side can have whatever its groups
-hold: more than there may be. So an example counts only once `FlowTopics` has named the topics on
-its way; where none holds, the answer is `Undecided`.
+The names that a rule gives are approximated: each group may have any content. That can be more
+names than the rule really gives. So an example counts only if `FlowTopics` gives the same names; if
+no example holds, the result is `Undecided`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ __all__ = [
     "ways_of",
 ]
 
-# Of one search; more are told as undecided.
+# Limits of one search; beyond them the result is Undecided.
 _PATHS_MAX = 200
 _TRIES_MAX = 6
 _ANY = ".*"
 _GROUP = re.compile(r"\((?:\?<[A-Za-z][A-Za-z0-9]*>|(?!\?))")
 _IGNORES_CASE = re.compile(r"\(\?[a-z]*i")
-# What is left of a regex without its groups where each name comes from one topic alone.
+# A regex without its groups looks like this if each name comes from one topic only.
 _PLAIN = re.compile(r"(?:[\w-]|\\[._-]|\[[.]\]|\\Q[\w.-]*\\E|\(\)|\^|\$)*")
 
 
@@ -49,10 +49,10 @@ _PLAIN = re.compile(r"(?:[\w-]|\\[._-]|\[[.]\]|\\Q[\w.-]*\\E|\(\)|\^|\$)*")
 class Way:
     """One way in which a flow names topics.
 
-    ``domain``: the source topics, which are in all of these sets; ``image``: their names at the
-    target. ``origin``: the source topics that become a name, None where that cannot be told.
-    ``prefixes``: the names are those of the source with the prefix of ``image``. ``one_to_one``:
-    no two topics get one name.
+    ``domain``: the source topics are in all of these sets. ``image``: their remote names.
+    ``origin``: returns the source topics of a remote name; None if unknown. ``prefixes``: remote
+    names are source names with the prefix of ``image``. ``one_to_one``: no two topics get the same
+    name.
     """
 
     domain: tuple[Names, ...]
@@ -63,10 +63,10 @@ class Way:
 
 
 def ways_of(lane: Lane) -> list[Way]:
-    """All ways of one flow: its rules in their order, then its policy."""
+    """All ways of one flow: its rules in order, then its policy."""
     policy = policy_way(lane)
     (names,) = policy.domain
-    # Heartbeats are named by the policy.
+    # The policy names heartbeats.
     heartbeats = () if lane.mode is MirrorMode.MM1 else (_heartbeats(lane),)
     ways: list[Way] = []
     taken: tuple[str, ...] = ()
@@ -86,17 +86,17 @@ def ways_of(lane: Lane) -> list[Way]:
 
 
 def policy_way(lane: Lane) -> Way:
-    """How the policy alone would name all topics of a flow, as if there were no map."""
+    """The way of the policy for all topics of a flow, as if there were no map."""
     topics, prefix = lane.topics, ""
     never: tuple[str, ...] = ()
     if lane.mode is MirrorMode.MM2:
         never = _internal(lane)
         if lane.policy.kind == "identity":
-            never = (*never, ".*heartbeats")  # these are renamed by every policy
+            never = (*never, ".*heartbeats")  # every policy renames these
         else:
             prefix = lane.source + lane.policy.separator
             mark = lane.policy.separator
-            # Where a topic has been, however many hops away.
+            # Topics that come from the target, over any number of hops.
             never = (*never, f"(?:.*{quoted(mark)})?{quoted(lane.target + mark)}.*")
     names = Names(topics.include, (*never, *topics.exclude))
     return Way(
@@ -109,7 +109,7 @@ def policy_way(lane: Lane) -> Way:
 
 
 def _internal(lane: Lane) -> tuple[str, ...]:
-    """The topics that are never mirrored."""
+    """Regexes of the topics that are never mirrored."""
     mark = quoted(lane.policy.separator if lane.policy.internal_separator_enabled else ".")
     return ("__.*", "[.].*", f"mm2.*{mark}internal", f".*{mark}checkpoints{mark}internal")
 
@@ -119,7 +119,7 @@ def _heartbeats(lane: Lane) -> str:
 
 
 def quoted(text: str) -> str:
-    """A Java regex for ``text`` itself."""
+    """A Java regex that matches only ``text``."""
     return rf"\Q{text}\E" if text else ""
 
 
@@ -128,7 +128,7 @@ def quoted(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """A rule taken apart. ``spans``: where the content of each group stands in ``regex``."""
+    """The parts of a rule. ``spans``: start and end of each group's content in ``regex``."""
 
     regex: str
     parts: tuple[Part, ...]
@@ -136,7 +136,7 @@ class _Shape:
 
     @classmethod
     def of(cls, rule: TopicRule) -> _Shape | None:
-        """None for a rule with a group within a group, where both stand in the name."""
+        """The shape of ``rule``; None if its name uses a group and another one within it."""
         pattern = compile_regex(rule.regex)
         parts = parse_name(rule.name, pattern.groups, pattern.groupindex)
         shape = cls(rule.regex, parts, ((0, len(rule.regex)), *_group_spans(rule.regex)))
@@ -150,7 +150,7 @@ class _Shape:
 
     @property
     def one_to_one(self) -> bool:
-        """Whether all that differs from topic to topic stands in the name, too."""
+        """Whether the name contains everything in which matching topics differ."""
         rest = self.regex
         for start, end in sorted(self._used(), reverse=True):
             rest = rest[:start] + rest[end:]
@@ -160,7 +160,7 @@ class _Shape:
         return {self.spans[part] for part in self.parts if isinstance(part, int)}
 
     def image(self, group: str = "(?:{content})") -> str:
-        """A regex for the names that it gives. ``group``: how the content of one is put in."""
+        """A regex for the names that the rule gives. ``group``: template for a group's content."""
         flags = "(?i)" if _IGNORES_CASE.search(self.regex) else ""
         told = []
         for part in self.parts:
@@ -173,7 +173,7 @@ class _Shape:
         return flags + "".join(told)
 
     def origin(self, name: str) -> Names | None:
-        """The source topics that become ``name``; None where that cannot be told."""
+        """The source topics that become ``name``; None if unknown."""
         try:
             named = compile_regex(self.image("(?<sparkmirror{number}>{content})"))
         except ConfigError:
@@ -182,7 +182,7 @@ class _Shape:
         if match is None:
             return None
         regex = self.regex
-        # From the end, so that the other spans stay where they are.
+        # Replace from the end, so that the other spans stay valid.
         groups = [part for part in self.parts if isinstance(part, int)]
         for part in sorted(groups, key=lambda one: self.spans[one], reverse=True):
             start, end = self.spans[part]
@@ -191,7 +191,7 @@ class _Shape:
 
 
 def _group_spans(regex: str) -> list[tuple[int, int]]:
-    """Where the content of each numbered group begins and ends."""
+    """Start and end of the content of each numbered group."""
     spans: list[tuple[int, int]] = []
     open_groups: list[int | None] = []
     at = classes = 0
@@ -223,7 +223,7 @@ def _group_spans(regex: str) -> list[tuple[int, int]]:
 
 
 def rule_catches(lane: Lane, index: int) -> bool:
-    """Whether rule ``index`` of a flow's map names any topic that the flow may mirror.
+    """Whether rule ``index`` of a flow's map matches any topic that the flow may mirror.
 
     Raises `Undecided`.
     """
@@ -231,15 +231,15 @@ def rule_catches(lane: Lane, index: int) -> bool:
 
 
 def rule_gives(lane: Lane, index: int) -> bool:
-    """Whether rule ``index`` may give a name that is no internal one. Raises `Undecided`."""
+    """Whether rule ``index`` may give a name that is not internal. Raises `Undecided`."""
     other = Names((_ANY,), (*_internal(lane), r"mm2.*\.internal", _heartbeats(lane)))
     return common_name((ways_of(lane)[index].image, other)) is not None
 
 
 def loop_example(ring: Sequence[Lane]) -> list[str] | None:
-    """What a topic is called on its way along all flows of ``ring``, the first name at its source.
+    """The names of an example topic along all flows of ``ring``, beginning with its source name.
 
-    None if no topic takes that way. Raises `Undecided`.
+    None if no topic passes through all of them. Raises `Undecided`.
     """
     topics = [FlowTopics(lane) for lane in ring]
 
@@ -270,7 +270,10 @@ def loop_example(ring: Sequence[Lane]) -> list[str] | None:
 
 
 def _may_be_taken(path: Sequence[Way]) -> bool:
-    """Whether topics may go along all of ``path``: where not, none does. Raises `Undecided`."""
+    """Whether any topic may pass through all of ``path``. Raises `Undecided`.
+
+    False is certain, True is not.
+    """
     names: list[Names] = []
     for way in path:
         names += way.domain
@@ -285,14 +288,14 @@ def _may_be_taken(path: Sequence[Way]) -> bool:
 
 
 def _beginnings(path: Sequence[Way]) -> Iterator[str]:
-    """Some topics that may go along all of ``path``."""
+    """Some topics that may pass through all of ``path``."""
     yield from _some(path[0].domain)
     *before, last = path
     yield from _back(before, last.domain)
 
 
 def _back(path: Sequence[Way], sets: Sequence[Names]) -> Iterator[str]:
-    """Some topics that become, at the end of ``path``, a name that is in all ``sets``."""
+    """Some topics whose name at the end of ``path`` is in all ``sets``."""
     if not path:
         yield from _some(sets)
         return
@@ -304,9 +307,9 @@ def _back(path: Sequence[Way], sets: Sequence[Names]) -> Iterator[str]:
 
 
 def copied_again(lane: Lane) -> list[str] | None:
-    """Where source and target are one cluster: a topic, its copy, and what becomes of the copy.
+    """A topic, its remote topic, and the remote topic of that, if both clusters are the same one.
 
-    None if no copy is mirrored in its turn, and where that is too complex to tell.
+    None if no remote topic is mirrored again, or if the rules are too complex to decide.
     """
     try:
         return loop_example([lane, lane])
@@ -315,17 +318,17 @@ def copied_again(lane: Lane) -> list[str] | None:
 
 
 def common_target(one: Lane, other: Lane) -> tuple[str, str, str] | None:
-    """A topic of each of two flows that get one name at their target, and that name.
+    """A topic of each of two flows that get the same remote name, and that name.
 
-    None where none is found. Raises `Undecided`.
+    None if none is found. Raises `Undecided`.
     """
     return _met(one, other, itertools.product(_used(one), _used(other)))
 
 
 def one_target_twice(lane: Lane) -> tuple[str, str, str] | None:
-    """Two topics of one flow that its map gives one name, and that name.
+    """Two topics of one flow that get the same remote name, and that name.
 
-    None where none are found. Raises `Undecided`.
+    None if none are found. Raises `Undecided`.
     """
     ways = _used(lane)
     own = [(way, way) for way in ways if not way.one_to_one]
@@ -333,7 +336,7 @@ def one_target_twice(lane: Lane) -> tuple[str, str, str] | None:
 
 
 def _used(lane: Lane) -> list[Way]:
-    """The ways that any topic may take. Raises `Undecided`."""
+    """The ways that at least one topic may take. Raises `Undecided`."""
     return [way for way in ways_of(lane) if common_name(way.domain) is not None]
 
 
@@ -363,7 +366,7 @@ def _met(one: Lane, other: Lane, pairs: Iterable[tuple[Way, Way]]) -> tuple[str,
 
 
 def _some(sets: Sequence[Names]) -> Iterator[str]:
-    """The first names that all ``sets`` have in common."""
+    """A few names that are in all ``sets``."""
     seen: tuple[str, ...] = ()
     while len(seen) < _TRIES_MAX:
         name = common_name([*sets, Names((_ANY,), seen)] if seen else sets)

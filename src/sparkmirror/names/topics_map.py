@@ -1,8 +1,8 @@
-r"""Maps of topic names: rules ``regex => name``, the first one that matches a whole name counts.
+r"""Maps of topic names: rules ``regex => name``. The first rule that matches a whole name counts.
 
-The regexes are Java's (`names.java_regex`), and so is the right side: ``$1`` and ``${name}`` stand
-for groups, ``$0`` for the whole name, a backslash makes the character after it a plain one. A group
-that took no part is empty. What a rule gives is the whole name of the topic at the target.
+The regexes are Java's (`names.java_regex`), and the right side has Java's replacement syntax:
+``$1`` and ``${name}`` stand for groups, ``$0`` for the whole name, and a backslash escapes the next
+character. A group that matched nothing is empty. The result is the whole name on the target.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from sparkmirror.names.java_regex import compile_regex
 __all__ = ["TOPIC_CHARS_MAX", "Part", "TopicsMap", "name_fault", "parse_name", "parse_rules"]
 
 TOPIC_CHARS_MAX = 249
-"""Most characters of a topic's name in Kafka."""
+"""Kafka's limit for the length of a topic name."""
 
 Part = str | int
-"""Of a rule's right side: plain characters, or the number of a group."""
+"""A part of a rule's right side: literal text, or the number of a group."""
 
 _LEGAL = frozenset(string.ascii_letters + string.digits + "._-")
 _ARROW = "=>"
@@ -30,23 +30,23 @@ _REFERENCE = re.compile(r"\{([A-Za-z][A-Za-z0-9]*)\}")
 
 
 def name_fault(name: str) -> str:
-    """Why Kafka has no topic of this name, as ``it is empty``; an empty text when it can."""
+    """Why Kafka does not allow this topic name, for example ``it is empty``; empty if it does."""
     if not name:
         return "it is empty"
     if name in (".", ".."):
-        return "Kafka has no topic of this name"
+        return "Kafka does not allow this name"
     wrong = next((char for char in name if char not in _LEGAL), "")
     if wrong:
-        return f"it holds {wrong!r}, and topic names have only letters, digits, '.', '_' and '-'"
+        return f"it contains {wrong!r}; topic names have only letters, digits, '.', '_' and '-'"
     if len(name) > TOPIC_CHARS_MAX:
-        return f"it has {len(name)} characters, and topic names have at most {TOPIC_CHARS_MAX}"
+        return f"it has {len(name)} characters; topic names have at most {TOPIC_CHARS_MAX}"
     return ""
 
 
 def parse_rules(text: str, *, where: str = "") -> tuple[TopicRule, ...]:
-    """The rules of ``regex => name; regex => name``; one ``;`` may stand at the end.
+    """The rules of ``regex => name; regex => name``; a last ``;`` is allowed.
 
-    Raises ConfigError for the first rule that is wrong, naming it and ``where``.
+    Raises ConfigError with the first invalid rule and ``where``.
     """
     parts = [part.strip() for part in text.split(";")]
     if len(parts) > 1 and not parts[-1]:
@@ -69,10 +69,10 @@ def _parse_rule(text: str, number: int, where: str) -> TopicRule:
         what = f"the rule '{shown}' has more than one '{_ARROW}'"
         do = "Write a ';' between two rules."
     elif not sides[0]:
-        what, do = f"the rule '{shown}' has no regex", "Write REGEX => NAME; .* is all topics."
+        what, do = f"the rule '{shown}' has no regex", "Write REGEX => NAME; .* matches all topics."
     elif not sides[1]:
         what = f"the rule '{shown}' gives no name"
-        do = "Write the whole name at the target behind the '=>'; to leave topics out, use topics."
+        do = "Write the whole name after '=>'. To leave topics out, change the list of topics."
     else:
         return TopicRule(*sides)
     raise ConfigError(f"{what}.", where=where, do=do)
@@ -84,19 +84,19 @@ def _check_rule(rule: TopicRule, where: str) -> None:
         parts = parse_name(rule.name, pattern.groups, pattern.groupindex)
     except ValueError as error:
         raise ConfigError(
-            f"'{_shown(rule.name)}' cannot be the name that '{_shown(rule.regex)}' gives: {error}.",
+            f"'{_shown(rule.name)}' is an invalid name for '{_shown(rule.regex)}': {error}.",
             where=where,
             do="$1 stands for the first group in parentheses, $0 for the whole name.",
         ) from None
     plain = "".join(part for part in parts if isinstance(part, str))
     constant = all(isinstance(part, str) for part in parts)
-    # What groups bring is known when a topic is.
+    # The content of groups is only known for a given topic.
     fault = name_fault(plain) if constant or plain not in ("", ".", "..") else ""
     if fault:
         raise ConfigError(
-            f"'{_shown(rule.name)}' cannot be the name of a topic: {fault}.",
+            f"'{_shown(rule.name)}' is an invalid topic name: {fault}.",
             where=where,
-            do="Write the name of the topic at the target.",
+            do="Write the name of the topic on the target.",
         )
 
 
@@ -107,7 +107,7 @@ def _shown(text: str) -> str:
 def parse_name(text: str, groups: int, named: Mapping[str, int]) -> tuple[Part, ...]:
     """The parts of a rule's right side, as Java's ``Matcher.replaceFirst`` reads it.
 
-    ``groups``: how many the regex has; ``named``: the numbers of those with a name. Raises
+    ``groups``: number of groups of the regex. ``named``: numbers of its named groups. Raises
     ValueError.
     """
     parts: list[Part] = []
@@ -138,8 +138,8 @@ def parse_name(text: str, groups: int, named: Mapping[str, int]) -> tuple[Part, 
             number = int(text[at])
             at += 1
             if number > groups:
-                raise ValueError(f"${number} is no group of the regex, which has {groups}")
-            # Further digits only while there is such a group, as in Java.
+                raise ValueError(f"the regex has no group ${number}; it has {groups}")
+            # As in Java, further digits count only if that group exists.
             while at < len(text) and text[at] in string.digits:
                 longer = number * 10 + int(text[at])
                 if longer > groups:
@@ -148,12 +148,12 @@ def parse_name(text: str, groups: int, named: Mapping[str, int]) -> tuple[Part, 
                 at += 1
             parts.append(number)
         else:
-            raise ValueError("a '$' is followed by neither a number nor a {name}")
+            raise ValueError("a '$' is not followed by a number or a {name}")
     return tuple(parts)
 
 
 class TopicsMap:
-    """The rules of one flow, compiled. Raises ConfigError for what `parse_rules` refuses."""
+    """The compiled rules of one flow. Raises ConfigError for rules that `parse_rules` refuses."""
 
     def __init__(self, rules: Iterable[TopicRule]) -> None:
         self._rules: list[tuple[re.Pattern[str], tuple[Part, ...]]] = []
@@ -163,12 +163,12 @@ class TopicsMap:
             self._rules.append((pattern, parts))
 
     def name(self, topic: str) -> str | None:
-        """The name that ``topic`` gets, None where no rule matches it."""
+        """The name that ``topic`` gets; None if no rule matches."""
         found = self.find(topic)
         return None if found is None else found[1]
 
     def find(self, topic: str) -> tuple[int, str] | None:
-        """The index of the rule that matches ``topic``, and the name that it gives."""
+        """The index of the first rule that matches ``topic``, and the name that it gives."""
         for index, (pattern, parts) in enumerate(self._rules):
             match = pattern.fullmatch(topic)
             if match is not None:

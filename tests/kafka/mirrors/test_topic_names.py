@@ -105,7 +105,7 @@ def test_renamed_topics_with_every_policy(
     made = {one["topic"]: one["subject"] for one in changes if one["action"] == "create-topic"}
     assert made[renamed] == there
     said = copied(tmp_path, file)
-    assert f"the rule 'no-{name} => x' catches no topic" in said
+    assert f"the rule 'no-{name} => x' matches no topic" in said
     wait_until_equal(cluster_a, renamed, cluster_b, there)
     wait_until_equal(cluster_a, plain, cluster_b, copy)
     sizes = [[(one.count, one.size, one.attributes) for one in stored(cluster, topic)]
@@ -205,8 +205,8 @@ def test_a_loop_is_refused_and_nothing_is_made(
     mirror = run(tmp_path, str(file))
     assert mirror.wait(60) == 2, mirror.text()
     for part in (
-        "the flows A->B->A lead in a circle",
-        f"'{name}-a' of A, for one, becomes 'tenant-{name}.a' on B, then 'B.tenant-{name}.a' on A",
+        "the flows A->B->A form a loop",
+        f"'{name}-a' of A becomes 'tenant-{name}.a' on B, then 'B.tenant-{name}.a' on A",
         "B->A.topics.exclude",
         MAP,
     ):
@@ -238,7 +238,7 @@ def test_of_two_sources_for_one_name_one_is_mirrored_and_both_are_named(
         create_topic(cluster_a, second, 2)
         produce(cluster_a, second, some(30, 2))
         wait_until(lambda: f"topic {second} is not mirrored" in mirror.text(), "a word of it")
-        assert f"that is the copy of topic {first} of A" in mirror.text()
+        assert f"which is the copy of topic {first} of A" in mirror.text()
         produce(cluster_a, first, some(5))
         wait_until_equal(cluster_a, first, cluster_b, remote)
         code, _ = mirror.drain()
@@ -287,7 +287,7 @@ def test_flows_that_would_merge_are_refused_at_the_start_and_left_out_later(
             create_topic(cluster_c, other, 1)
             produce(cluster_c, other, some(7))
             wait_until(lambda: f"C->B: topic {other} is not mirrored" in mirror.text(), "a word")
-            assert f"that is the copy of topic {eu} of A" in mirror.text()
+            assert f"which is the copy of topic {eu} of A" in mirror.text()
             produce(cluster_c, f"{name}-own", some(4))
             wait_until_equal(cluster_c, f"{name}-own", cluster_b, f"C.{name}-own")
             code, _ = mirror.drain()
@@ -298,7 +298,7 @@ def test_flows_that_would_merge_are_refused_at_the_start_and_left_out_later(
         again = run(tmp_path, file)
         assert again.wait() == 2, again.text()
         assert f"cluster C, topic {other}" in again.text()
-        assert f"that is the copy of topic {eu} of A" in again.text()
+        assert f"which is the copy of topic {eu} of A" in again.text()
         assert len(consume_all(cluster_b, remote)) == 10
 
 

@@ -41,4 +41,4 @@ def test_topics_without_a_name_and_idle_rules_are_told(tmp_path: Path) -> None:
     assert "us.a" in told
     assert "the copy of topic eu.a of A" in told
     assert "it is empty" in told
-    assert "the rule 'q => r' names no topic that there is now" in idle.found
+    assert "the rule 'q => r' matches no existing topic" in idle.found

@@ -116,7 +116,7 @@ def check_regexes(entry: Entry) -> None:
 
 
 def topic_rules(entry: Entry) -> tuple[TopicRule, ...]:
-    """The rules of a map of topic names, none of an empty text. ConfigError for what is none."""
+    """The rules of a map of topic names; none for an empty value. Raises ConfigError."""
     if not entry.value.strip():
         return ()
     where = f"{entry.where}: {entry.key}"
@@ -125,7 +125,9 @@ def topic_rules(entry: Entry) -> tuple[TopicRule, ...]:
     except ConfigError as error:
         if not entry.secret:
             raise
-        raise ConfigError("The value is no map of topic names.", where=where, do=error.do) from None
+        raise ConfigError(
+            "The value is an invalid map of topic names.", where=where, do=error.do
+        ) from None
 
 
 def check(entry: Entry, setting: Setting) -> None:

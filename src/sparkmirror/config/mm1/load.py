@@ -439,7 +439,7 @@ def _shared(file: Properties) -> Mapping[str, Entry]:
 
 
 def _remarks_on_names(flows: Sequence[FlowSettings], consumers: Sequence[Translation]) -> list[str]:
-    """What maps of topic names may lead to; nothing is said where names are kept."""
+    """Remarks on conflicting names, if a file has a map of topic names; else none."""
     entries = (one.file.get(TOPICS_MAP) for one in consumers)
     maps = {
         flow.name: entry

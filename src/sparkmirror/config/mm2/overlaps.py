@@ -136,7 +136,7 @@ def _loops(flows: Sequence[Lane], path: str) -> Iterator[str]:
 
 
 def _mapped_loops(flows: Sequence[Lane], path: str, maps: Maps) -> Iterator[str]:
-    """Rings with a map in them: names do not tell any more where a topic has been."""
+    """Loops with a map: names of remote topics do not show where they come from."""
     for ring in _rings(flows):
         mapped = [flow.name for flow in ring if flow.topics.map]
         if not mapped:
@@ -145,17 +145,17 @@ def _mapped_loops(flows: Sequence[Lane], path: str, maps: Maps) -> Iterator[str]
         where = path if entry is None else f"{entry.where}: {entry.key}"
         way = _way(ring)
         do = (
-            f"Leave the topics out that {ring[0].name} brings ({ring[-1].name}.topics.exclude, or "
-            "the topics of a flow between), or map them to names that no other of these flows "
+            f"Exclude the topics that {ring[0].name} creates ({ring[-1].name}.topics.exclude, or "
+            "the topics of a flow between them), or map them to names that no other of these flows "
             "mirrors."
         )
         try:
             names = loop_example(ring)
         except Undecided:
             yield (
-                f"{where}: the flows {way} lead in a circle, and their maps and lists are too "
-                "complex to tell whether a topic goes round. Make sure that none mirrors what "
-                "another one has brought."
+                f"{where}: the flows {way} form a loop, and their maps and lists are too complex "
+                "to decide whether a topic is copied endlessly. Make sure that no flow mirrors the "
+                "remote topics of another one."
             )
             continue
         if names is not None:
@@ -165,8 +165,8 @@ def _mapped_loops(flows: Sequence[Lane], path: str, maps: Maps) -> Iterator[str]
                 f"'{name}' on {cluster}" for name, cluster in zip(others, stations, strict=True)
             )
             raise ConfigError(
-                f"the flows {way} lead in a circle, and a topic would go round: '{first}' of "
-                f"{ring[0].source}, for one, becomes {hops}.",
+                f"the flows {way} form a loop, and a topic would be copied endlessly: for example, "
+                f"'{first}' of {ring[0].source} becomes {hops}.",
                 where=where,
                 do=do,
             )
@@ -216,10 +216,10 @@ def _collisions(flows: Sequence[Lane], path: str) -> Iterator[str]:
             more = f" (and {len(met) - _PAIRS_TOLD_MAX} more)" if len(met) > _PAIRS_TOLD_MAX else ""
             mapped = any(flow.topics.map for flow in into)
             instead = (
-                "or map them to names of their own: a run does not start with two such topics"
+                "or map them to different names: a run does not start if two such topics exist"
                 if mapped
-                else "or use DefaultReplicationPolicy and aliases that are not the beginning of "
-                "each other"
+                else "or use DefaultReplicationPolicy and aliases of which none is a prefix of "
+                "another"
             )
             yield (
                 f"{path}: topics of different clusters become one topic on {target}, where their "

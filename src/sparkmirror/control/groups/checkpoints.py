@@ -45,7 +45,7 @@ class CheckpointRules:
         names = FlowTopics(flow)
         self._policy = names.policy
         self.mapped = names.mapped
-        """The name that a map gives a source topic, None where the policy names it."""
+        """Returns the name that a map gives a source topic; None if the policy names it."""
         self._source, self._target = flow.source.alias, flow.target.alias
         # Only the lists, as in MirrorMaker 2: internal topics have no translation anyway.
         self._topics = TopicFilter(flow.topics.include, flow.topics.exclude)

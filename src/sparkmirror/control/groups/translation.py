@@ -247,7 +247,7 @@ class Translation:
         return -1 if known is None else known.cut
 
     def _present(self, source: TopicPartition) -> tuple[_Logs | None, PartitionRuns | None]:
-        """The runs of a partition under its present name, and those of the topic that it is now."""
+        """All runs of a partition under its present name, and those of the present topic."""
         logs = self._known.get((source, self._mapped(source.topic) or ""))
         known = None if logs is None else logs.current(self.topic_ids.get(source.topic, ""))
         return logs, known

@@ -152,7 +152,7 @@ def remote_patterns(flow: FlowSettings) -> tuple[Pattern, ...]:
 
 
 def _mapped_pattern(rule: TopicRule) -> Pattern:
-    """The names that a rule gives, as narrow as ACLs can say it."""
+    """The narrowest pattern for the names that a rule gives."""
     pattern = compile_regex(rule.regex)
     head, *rest = parse_name(rule.name, pattern.groups, pattern.groupindex)
     if not isinstance(head, str):

@@ -162,7 +162,7 @@ def observe_flow(
         if not view.internal and wanted.accepts(name)
     }
     for name in refused_names(target, flow, wanted, views):
-        del views[name]  # it is not mirrored, and the position by that name is another topic's
+        del views[name]  # not mirrored: the position under its name is another topic's
     partitions = [
         TopicPartition(name, number) for name, v in views.items() for number in range(v.partitions)
     ]

@@ -60,7 +60,7 @@ def position_group(flow: FlowSettings) -> str:
 
 
 def _named_in_group(flow: FlowSettings, p: SourcePartition) -> TopicPartition:
-    """The partition as the position group names it."""
+    """The partition as named in the position group."""
     return p.source if flow.mode is MirrorMode.MM1 else p.target
 
 
@@ -72,7 +72,7 @@ def plan_seeding(
     of_connect: bool = False,
     by_source: bool = False,
 ) -> dict[TopicPartition, tuple[int, str]]:
-    """Offset and metadata to commit, per remote partition, or ``by_source`` one. Pure.
+    """Offset and metadata to commit, per remote partition; ``by_source``: per source one. Pure.
 
     Only for partitions that are in ``stored`` (by source name) and not in ``committed`` (by the
     same name as the result). ``of_connect``: ``stored`` is from Connect's offset storage, which
@@ -93,9 +93,9 @@ def plan_seeding(
 def of_present_names(
     flow: FlowSettings, assignment: Assignment, stored: ConnectOffsets
 ) -> dict[TopicPartition, int]:
-    """Those of ``stored`` that are about the copies under the present names. Pure.
+    """The positions in ``stored`` of remote topics with the present names. Pure.
 
-    A topic that gets another name at the target begins there like a new one.
+    A topic that gets another name on the target begins there like a new one.
     """
     names = FlowTopics(flow)
     by_map = flow.mode is MirrorMode.MM2 and bool(flow.topics.map)

@@ -170,7 +170,7 @@ def mirrormaker_offsets(
     source_of: dict[TopicPartition, TopicPartition] = {}
     for key, value in syncs.read():
         sync = decode_offset_sync(key, value)
-        # What a map has named has none: those of its topic are about an earlier copy.
+        # A topic that a map names has no syncs: these are of an earlier remote topic.
         if sync is not None and rules.mapped(sync[0].topic) is None:
             store.add(*sync)
             source_of[rules.remote(sync[0])] = sync[0]

@@ -99,5 +99,5 @@ class Look:
 
     @property
     def mirrored(self) -> list[str]:
-        """The source topics that a run mirrors: those that may have their names at the target."""
+        """The source topics that a run mirrors: those that may have their remote names."""
         return [name for name in sorted(self.topics.source) if name not in self.topics.refused]

@@ -1,9 +1,9 @@
-"""Names at the target that a map gives: which may be had, and who has them.
+"""Remote names that a map gives: which topics may have them.
 
-`plan_names` is pure: the topics of a flow and the rows of `internal_topics.remote_names` in, the
-topics that are left out and the rows to write out. A remote topic holds the records of one source
-topic: of several that would get its name the first one has it, and the others are left out with the
-reason. What others have is read again after each row of our own: of two flows that write at once
+`plan_names` is pure. From the topics of a flow and the rows of `internal_topics.remote_names` it
+decides which topics are left out and which rows to write. A remote topic holds the records of one
+source topic. If several topics would get its name, the first one has it, and the others are left
+out with the reason. The rows are read again after each write: if two flows write at the same time,
 both see which row came first.
 """
 
@@ -28,14 +28,16 @@ from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["NamePlan", "RemoteNames", "plan_names", "read_remote_names", "refused_names"]
 
-# A row of another flow may come between two looks; each look settles at least one name.
+# Another flow may write a row between two reads; each read settles at least one name.
 _LOOKS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class NamePlan:
-    """``refused``: topics that are left out, and why. ``merging``: those of them whose name another
-    flow has. ``rows``: of this flow, to be written.
+    """Which topics are left out, and which rows to write.
+
+    ``refused``: topics that are left out, and why. ``merging``: those of them whose name belongs to
+    another flow. ``rows``: rows of this flow to write.
     """
 
     refused: Mapping[str, TopicError] = field(default_factory=dict)
@@ -51,7 +53,7 @@ def plan_names(
 ) -> NamePlan:
     """Which of ``topics`` (of the source) may have the names that the flow gives them. Pure.
 
-    ``known``: the rows at the target, in the order of the log.
+    ``known``: the rows on the target, in log order.
     """
     if not flow.keeps_names:
         return NamePlan()
@@ -69,12 +71,12 @@ def plan_names(
         row = mine.get(wanted.remote(topic))
         return row is not None and row.topic == topic
 
-    # Those that have their name already come first.
+    # Topics that already have their name come first.
     for topic in sorted(topics, key=lambda one: (not holds(one), one)):
         remote = wanted.remote(topic)
         fault = wanted.fault(topic)
         if not fault and remote in own:
-            fault = "it is that of a topic of the mirror itself"
+            fault = "it is the name of an internal topic of this mirror"
         other = others.get(remote)
         if fault:
             refused[topic] = _unusable(flow, topic, remote, fault)
@@ -101,9 +103,9 @@ def plan_names(
 
 
 def _held_by_others(flow: FlowSettings, known: Iterable[RemoteName]) -> dict[str, RemoteName]:
-    """Remote topics that other flows of the file have, because their rows came before ours.
+    """Rows of remote topics that belong to other flows of the file: their rows came before ours.
 
-    A row that the file does not bear out any more is none: its flow has not looked since.
+    A row is ignored if the file no longer gives that name: its flow has not run discovery since.
     """
     lanes = {lane.mirror: FlowTopics(lane) for lane in flow.beside}
     first: dict[str, RemoteName] = {}
@@ -121,7 +123,7 @@ def _held_by_others(flow: FlowSettings, known: Iterable[RemoteName]) -> dict[str
 
 def _unusable(flow: FlowSettings, topic: str, remote: str, fault: str) -> TopicError:
     return TopicError(
-        f"its name at the target would be '{remote}', and that cannot be: {fault}.",
+        f"its name on the target would be '{remote}', which is not allowed: {fault}.",
         where=f"cluster {flow.source.alias}, topic {topic}",
         do="Change the rule of sparkmirror.topics.map that matches it, or leave the topic out.",
     )
@@ -129,18 +131,18 @@ def _unusable(flow: FlowSettings, topic: str, remote: str, fault: str) -> TopicE
 
 def _taken(flow: FlowSettings, topic: str, remote: str, other: str, cluster: str) -> TopicError:
     return TopicError(
-        f"its name at the target would be '{remote}', and that is the copy of topic {other} of "
+        f"its name on the target would be '{remote}', which is the copy of topic {other} of "
         f"{cluster}: their records would mix.",
         where=f"cluster {flow.source.alias}, topic {topic}",
         do="Give one of them another name with sparkmirror.topics.map, or leave it out.",
     )
 
 
-# --- at the target ------------------------------------------------------------------------------
+# --- on the target ------------------------------------------------------------------------------
 
 
 def read_remote_names(target: Cluster) -> tuple[RemoteName, ...]:
-    """All rows at the target; none where there is no such topic. Raises `MirrorError`."""
+    """All rows on the target; none if the topic does not exist. Raises `MirrorError`."""
     if REMOTE_NAMES_TOPIC not in target.topics([REMOTE_NAMES_TOPIC]):
         return ()
     records = target.read_compacted(REMOTE_NAMES_TOPIC, partitions=[0], passes=True)
@@ -150,7 +152,7 @@ def read_remote_names(target: Cluster) -> tuple[RemoteName, ...]:
 def refused_names(
     target: Cluster, flow: FlowSettings, wanted: FlowTopics, topics: Collection[str]
 ) -> Mapping[str, TopicError]:
-    """Those of ``topics`` that a run of the flow would leave out for their names, and why.
+    """Those of ``topics`` that a run would leave out because of their remote names, and why.
 
     Writes nothing. Raises `MirrorError`.
     """
@@ -160,9 +162,9 @@ def refused_names(
 
 
 class RemoteNames:
-    """The names of one flow that runs: it writes which remote topic comes from which topic.
+    """Records which source topic each remote topic of a running flow comes from.
 
-    ``merging``: topics that the last look left out because another flow has their name.
+    ``merging``: topics that the last `settle` left out because another flow has their name.
     """
 
     def __init__(self, target: Cluster, flow: FlowSettings, wanted: FlowTopics) -> None:
@@ -172,7 +174,10 @@ class RemoteNames:
         self._wanted = wanted
 
     def settle(self, topics: Collection[str]) -> Mapping[str, TopicError]:
-        """Have the names that may be had; the topics that are left out. Raises `MirrorError`."""
+        """Write the rows of this flow; returns the topics that are left out, and why.
+
+        Raises `MirrorError`.
+        """
         if not self._flow.keeps_names:
             return {}
         plan = NamePlan()

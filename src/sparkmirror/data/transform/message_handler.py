@@ -108,7 +108,7 @@ class Handler:
                 raise self._failed(chunk, record, f"it returned a {type(one).__name__}")
         if chunk.remote_topic == chunk.topic:
             return listed
-        # What stays in its topic goes where a map of topic names sends that.
+        # A record that keeps its topic goes to the remote topic that a map gives.
         return tuple(
             replace(one, topic=chunk.remote_topic) if one.topic == chunk.topic else one
             for one in listed

@@ -122,7 +122,7 @@ class SinkTask:
                 self.syncs.settled(lane.source, done.places, *ids, remote=self.mapped(lane))
 
     def mapped(self, lane: Lane) -> str:
-        """The name that a map has given the lane's topic, empty where the policy did."""
+        """The name that a map gave the lane's topic; empty if the policy named it."""
         return self._names.mapped(lane.source.topic) or ""
 
     def send(

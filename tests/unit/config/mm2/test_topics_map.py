@@ -68,12 +68,12 @@ def test_flows_of_a_target_with_a_map_know_each_other(tmp_path: Path) -> None:
     [
         ("eu.*", "the rule 'eu.*' has no '=>'", "Write REGEX => NAME"),
         ("eu( => x", "'eu(' is an invalid regex", "Java regular expressions"),
-        ("(eu) => $3", "$3 is no group of the regex, which has 1", "$1 stands for the first group"),
-        ("eu =>", "gives no name", "to leave topics out, use topics"),
-        ("eu => a b", "it holds ' '", "Write the name of the topic"),
+        ("(eu) => $3", "the regex has no group $3; it has 1", "$1 stands for the first group"),
+        ("eu =>", "gives no name", "To leave topics out, change"),
+        ("eu => a b", "it contains ' '", "Write the name of the topic"),
         ("eu => " + "x" * 250, "it has 250 characters", "Write the name"),
-        ("eu => __x", "gives only names of internal topics", "neither '__'"),
-        ("(.*) => .$1", "gives only names of internal topics", "neither '__'"),
+        ("eu => __x", "gives only names of internal topics", "not begin with '__'"),
+        ("(.*) => .$1", "gives only names of internal topics", "not begin with '__'"),
         ("eu => heartbeats", "gives only names of internal topics", "heartbeats"),
         ("eu => mm2-sparkmirror-topics.internal", "only names of internal topics", "mm2"),
         ("a => b => c", "more than one '=>'", "';' between two rules"),
@@ -101,12 +101,12 @@ def test_a_map_from_a_provider_is_not_shown(
     provider += "org.apache.kafka.common.config.provider.EnvVarConfigProvider\n"
     monkeypatch.setenv("RULES", "secret.* => hidden name")
     error = refused(tmp_path, f"{BASE}{provider}{KEY}=${{env:RULES}}\n")
-    assert "The value is no map of topic names" in error.what
+    assert "The value is an invalid map of topic names" in error.what
     assert "hidden" not in str(error)
     monkeypatch.setenv("RULES", "a.* => b; ab => hidden")
     (remark, *_) = [
         line for line in load(tmp_path, f"{BASE}{provider}{KEY}=${{env:RULES}}\n").warnings
-        if "catches no topic" in line
+        if "matches no topic" in line
     ]  # fmt: skip
     assert "ab" not in remark.replace(str(tmp_path), "")
 
@@ -120,8 +120,8 @@ def test_a_loop_is_refused_with_an_example(tmp_path: Path, policy: str) -> None:
     text += "A->B.topics=eu[.]orders\nB->A.topics=tenant-eu.*\n"
     error = refused(tmp_path, text)
     back = "B.tenant-eu.orders" if policy.startswith("Default") else "tenant-eu.orders"
-    assert "the flows A->B->A lead in a circle" in error.what
-    assert f"'eu.orders' of A, for one, becomes 'tenant-eu.orders' on B, then '{back}' on A" in (
+    assert "the flows A->B->A form a loop" in error.what
+    assert f"for example, 'eu.orders' of A becomes 'tenant-eu.orders' on B, then '{back}' on A" in (
         error.what
     )
     assert "B->A.topics.exclude" in error.do
@@ -130,7 +130,7 @@ def test_a_loop_is_refused_with_an_example(tmp_path: Path, policy: str) -> None:
 
 def test_the_same_map_both_ways_is_a_loop(tmp_path: Path) -> None:
     error = refused(tmp_path, f"{BOTH}sparkmirror.topics.map=(.*) => x.$1\n")
-    assert "'a' of A, for one, becomes 'x.a' on B, then 'x.x.a' on A" in error.what
+    assert "for example, 'a' of A becomes 'x.a' on B, then 'x.x.a' on A" in error.what
 
 
 def test_both_ways_without_a_loop(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_both_ways_without_a_loop(tmp_path: Path) -> None:
 def test_a_ring_that_is_too_complex_is_told(tmp_path: Path) -> None:
     text = f"{BOTH}{KEY}=(?!x)(e.*) => y$1\nB->A.topics=y.*\n"
     (remark,) = load(tmp_path, text).warnings
-    assert "lead in a circle" in remark
-    assert "too complex to tell" in remark
+    assert "form a loop" in remark
+    assert "too complex to decide" in remark
     assert KEY in remark
 
 
@@ -152,13 +152,13 @@ def test_a_ring_that_is_too_complex_is_told(tmp_path: Path) -> None:
 def test_rules_that_catch_nothing_are_told(tmp_path: Path) -> None:
     text = f"{BASE}A->B.topics=eu.*\n{KEY}=us.* => x; eu.* => all.$0; eu1 => y\n"
     first, second = load(tmp_path, text).warnings
-    assert f"mm2.properties:{LINE + 1}: {KEY}: the rule 'us.* => x' catches no topic" in first
-    assert "the rule 'eu1 => y' catches no topic that A->B mirrors" in second
+    assert f"mm2.properties:{LINE + 1}: {KEY}: the rule 'us.* => x' matches no topic" in first
+    assert "the rule 'eu1 => y' matches no topic that A->B mirrors" in second
 
 
 def test_topics_of_one_flow_that_may_get_one_name_are_told(tmp_path: Path) -> None:
     (remark,) = load(tmp_path, f"{BASE}{KEY}=(eu|us)[.](.+) => all.$2\n").warnings
-    assert "'eu.a' and 'us.a', for example, would both be 'all.a'" in remark
+    assert "for example, 'eu.a' and 'us.a' would both be 'all.a'" in remark
     assert f"mm2.properties:{LINE}: {KEY}" in remark
 
 
@@ -166,7 +166,7 @@ def test_flows_that_may_merge_are_told(tmp_path: Path) -> None:
     text = FAN_IN + "A->C.sparkmirror.topics.map=eu[.](.+) => $1\nB->C.topics=o.*\n"
     (remark,) = [line for line in load(tmp_path, text).warnings if "different clusters" in line]
     assert "eu.B.o of A and o of B as B.o" in remark
-    assert "a run does not start with two such topics" in remark
+    assert "a run does not start if two such topics exist" in remark
 
 
 # --- MirrorMaker 1 ------------------------------------------------------------------------------
@@ -191,7 +191,9 @@ def test_mirrormaker_1_has_the_map_in_its_consumer_file(tmp_path: Path) -> None:
     assert FlowTopics(flow).remote("eu.t") == "tenant-eu.t"
     assert FlowTopics(flow).remote("t") == "t"
     assert flow.keeps_names
-    (remark,) = [line for line in settings.warnings if "one name" in line]  # eu.x and tenant-eu.x
+    (remark,) = [
+        line for line in settings.warnings if "the same name" in line
+    ]  # eu.x and tenant-eu.x
     assert "consumer-0.properties:3: sparkmirror.topics.map" in remark
     assert mm1(tmp_path, CONSUMER).warnings == ()
 

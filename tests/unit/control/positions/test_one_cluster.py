@@ -61,7 +61,7 @@ def test_copies_within_a_cluster_that_end_there(mode: MirrorMode) -> None:
 def test_copies_that_would_be_copied_again(mode: MirrorMode) -> None:
     with pytest.raises(ConfigError) as caught:
         start("eu[.](.+) => us.$1", ".*", mode=mode)
-    assert "copies would be copied again: 'eu.a', for one, becomes 'us.a'" in caught.value.what
+    assert "topics would be mirrored again: for example, 'eu.a' becomes 'us.a'" in caught.value.what
     with pytest.raises(ConfigError, match="topics keep their names"):
         start("", ".*", mode=mode)
 
@@ -69,5 +69,5 @@ def test_copies_that_would_be_copied_again(mode: MirrorMode) -> None:
 def test_rules_that_are_too_complex_are_tried_on_the_topics_there_are() -> None:
     rules, include = "(?!x)(.*)-(.*) => $2-$1-x", "(?!y).*-.*"
     start(rules, include, "t")
-    with pytest.raises(ConfigError, match=r"'a-b', for one, becomes 'b-a-x'"):
+    with pytest.raises(ConfigError, match=r"for example, 'a-b' becomes 'b-a-x'"):
         start(rules, include, "a-b")
