@@ -148,7 +148,7 @@ def test_heartbeats_keep_the_policys_names() -> None:
         ("eu-mm2-offsets.A.internal", "internal topic"),
         ("eu-C.checkpoints.internal", "internal topic"),
         ("eu-heartbeats", "it is the name of a heartbeats topic"),
-        ("eu-.", "Kafka has no topic"),
+        ("eu-.", "Kafka does not allow"),
         ("eu-t", ""),
         ("us-t", ""),
         ("eu-C.heartbeats", ""),  # itself heartbeats, of a cluster eu-C: the policy names it

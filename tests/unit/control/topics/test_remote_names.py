@@ -187,7 +187,7 @@ def test_a_flow_without_a_map_beside_one_that_has_some() -> None:
     [
         ("t => heartbeats", "it is the name of a heartbeats topic"),
         ("t => mm2-sparkmirror.A.internal", "internal topic"),
-        ("t => my-offsets", "a topic of the mirror itself"),
+        ("t => my-offsets", "an internal topic of this mirror"),
         ("(.*)t => $1", "it is empty"),
     ],
 )
