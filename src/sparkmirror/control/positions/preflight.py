@@ -34,21 +34,21 @@ def refuse_mirroring_onto_itself(
         source, target = source_admin.describe(), asked.result()
     if not source.cluster_id or source.cluster_id != target.cluster_id:
         return
-    same = f"source and target are the same cluster (id {source.cluster_id})"
     if settings.topics.map:
         again = copied_again(settings.lane) or _copied_again(wanted, source_admin)
         if again is not None:
             raise ConfigError(
-                f"{same}, and copies would be copied again: '{again[0]}', for one, becomes "
-                f"'{again[1]}', and that '{again[2]}'.",
+                f"source and target are the same cluster (id {source.cluster_id}), and copies "
+                f"would be copied again: '{again[0]}', for one, becomes '{again[1]}', and that "
+                f"'{again[2]}'.",
                 where=f"flow {settings.name}",
                 do="Leave out of topics what sparkmirror.topics.map gives, or check the "
                 "bootstrap.servers of both clusters.",
             )
     elif settings.mode is MirrorMode.MM1 or wanted.remote("topic") == "topic":
         raise ConfigError(
-            f"{same} and topics keep their names: every record would be copied onto itself for "
-            "ever.",
+            f"source and target are the same cluster (id {source.cluster_id}) and topics keep "
+            "their names: every record would be copied onto itself for ever.",
             where=f"flow {settings.name}",
             do="Check the bootstrap.servers of both clusters.",
         )
