@@ -1,6 +1,6 @@
 r"""Reads Java ``.properties`` files as Java does, and keeps the line of every key.
 
-Files that are no properties files (other encodings, JSON, XML, YAML, binary) are refused; Java
+Files that are not properties files (other encodings, JSON, XML, YAML, binary) are refused; Java
 would read keys from them. Two kinds of lines are read as Java reads them, with a remark. A line
 without a separator is a key with an empty value, which is nearly always a mistake. A byte that is
 not ASCII is one ISO-8859-1 character, so a UTF-8 file silently means something else; ``\uXXXX``
@@ -92,8 +92,8 @@ class Properties(Mapping[str, Entry]):
 def load_properties(path: Path) -> Properties:
     """Read a properties file.
 
-    Raises ConfigError for a file that is missing, unreadable or no properties file, and for a line
-    without a key or with a malformed escape.
+    Raises ConfigError for a file that is missing, unreadable or not a properties file, and for a
+    line without a key or with a malformed escape.
     """
     return parse_properties(read_file(path), path)
 
