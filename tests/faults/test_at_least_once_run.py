@@ -118,8 +118,8 @@ def test_every_process_is_killed_while_records_are_written(
             run.between_commits()
             kill_jvm(run.scene)
             assert mirror.process.wait(60) == 1, mirror.output()
-            assert "Spark does not answer any more" in mirror.output()
-            assert "goes on from the committed positions" in mirror.output()
+            assert "Spark no longer responds" in mirror.output()
+            assert "continues from the committed positions" in mirror.output()
             assert "Traceback" not in mirror.output()
             _check_gone(started)
 

@@ -39,8 +39,8 @@ def _parser() -> argparse.ArgumentParser:
         usage="%(prog)s [-h] [--version] mm2.properties [--clusters CLUSTER [CLUSTER ...]] "
         "[--sparkmirror.master URL]",
         description="MirrorMaker 2.0 driver: mirrors topics between Kafka clusters as a "
-        "MirrorMaker 2 properties file says, until it is stopped (Ctrl+C or SIGTERM; everything "
-        "read is written first).",
+        "MirrorMaker 2 properties file says, until Ctrl+C or SIGTERM stops it. It first writes all "
+        "records that were read.",
         add_help=False,
     )
     parser.add_argument(

@@ -30,7 +30,7 @@ _NOT_EXACT = "the group's offsets are on the source, and no transaction spans tw
 _WITHOUT_EFFECT = {
     "new.consumer": "there is only one consumer",
     "new.producer": "there is only one producer",
-    "num.producers": "each stream has a producer of its own",
+    "num.producers": "each stream has its own producer",
     "queue.size": "there is no queue between consumer and producer",
 }
 
@@ -65,7 +65,7 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         nargs="?",
-        help="A MirrorMaker 2 file instead of both files: it is run as connect-mirror-maker does.",
+        help="A MirrorMaker 2 file instead of both files; it runs as with connect-mirror-maker.",
     )
     parser.add_argument(
         "--consumer.config",
@@ -98,15 +98,15 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
         "--blacklist",
         "--black-list",
         metavar="REGEX",
-        help="Topics to leave out of all, instead of --include (MirrorMaker 0.7 to 1.1).",
+        help="Mirror all topics except these, instead of --include (MirrorMaker 0.7 to 1.1).",
     )
     parser.add_argument(
         "--num.streams",
         dest="num_streams",
         metavar="N",
         type=int,
-        help="Parallel streams of each source cluster: Spark tasks that the partitions are dealt "
-        "to. (default: 1)",
+        help="Parallel streams of each source cluster: Spark tasks that share its partitions. "
+        "(default: 1)",
     )
     parser.add_argument(
         "--offset.commit.interval.ms",
@@ -114,8 +114,8 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         type=int,
         default=60_000,
-        help="Upper bound of the time between two commits of the group's offsets, which are "
-        "committed each second at least. (default: 60000)",
+        help="Maximum time between two commits of the group's offsets, which are committed at "
+        "least every second. (default: 60000)",
     )
     parser.add_argument(
         "--abort.on.send.failure",
@@ -133,14 +133,15 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
         "--keep.partitions",
         dest="keep_partitions",
         action="store_true",
-        help="Keep each record's partition number and carry whole batches, which is several times "
-        "faster. Without it, records go to partitions by key, as with MirrorMaker 1.",
+        help="Keep each record's partition number and copy whole batches, which is several times "
+        "faster. Without it, records are partitioned by key, as with MirrorMaker 1.",
     )
     parser.add_argument(
         "--once",
         action="store_true",
-        help="Copy what the source holds now, commit the group's offsets, print a summary and end; "
-        "the next run goes on from there. Of a group with other members, this process's share.",
+        help="Copy what the source holds now, commit the group's offsets, print a summary and "
+        "exit; the next run continues from there. If the group has other members, only this "
+        "process's share is copied.",
     )
     for name, reason in _WITHOUT_EFFECT.items():
         flag = name.startswith("new.")
@@ -162,7 +163,8 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
         dest="metrics",
         metavar="HOST:PORT",
         default="",
-        help="Serve /metrics (Prometheus) and /health there, on this machine only: 127.0.0.1:9404.",
+        help="Serve /metrics (Prometheus) and /health on this local address, such as "
+        "127.0.0.1:9404.",
     )
 
 
@@ -174,10 +176,10 @@ def _add_callables(parser: argparse.ArgumentParser) -> None:
         help=f"Not supported: {_NOT_EXACT}.",
     )
     for name, text in (
-        ("message.handler", "Python function or class that is called with each record "
+        ("message.handler", "Python function, or class, that is called with each record "
          "(sparkmirror.model.SourceRecord) and returns the TargetRecords to write, or None"),
         ("consumer.rebalance.listener", "Python class with on_partitions_revoked and "
-         "on_partitions_assigned, or function of what happened and the partitions"),
+         "on_partitions_assigned, or function that takes the event and the partitions"),
     ):  # fmt: skip
         parser.add_argument(
             f"--{name}", dest=name, metavar="MODULE:NAME", default="", help=f"{text}."
@@ -188,8 +190,8 @@ def _add_callables(parser: argparse.ArgumentParser) -> None:
     ):
         parser.add_argument(
             f"--{name}", dest=name, metavar="TEXT",
-            help=f"Handed to the {of}: to the constructor of a class, as last argument to a "
-            "function.",
+            help=f"Passed to the {of}: to the constructor of a class, or to a function as its last "
+            "argument.",
         )  # fmt: skip
 
 
@@ -233,8 +235,7 @@ def _run_mm2(parser: argparse.ArgumentParser, options: argparse.Namespace) -> in
     for action in parser._actions:
         if action.dest in given and action.dest not in own:
             raise ConfigError(
-                "a MirrorMaker 2 file says everything itself; this option goes with MirrorMaker "
-                "1's files.",
+                "this option is for MirrorMaker 1's files; a MirrorMaker 2 file needs none.",
                 where=action.option_strings[0],
                 do=f"Leave it out, or leave out {options.file}.",
             )
@@ -280,7 +281,7 @@ def _checked_include(options: argparse.Namespace) -> str | None:
             print(f"warning: --{args} has no effect without --{name}.", file=sys.stderr)
     include: str | None = options.whitelist if options.include is None else options.include
     if options.include is not None and options.whitelist is not None:
-        print("warning: --whitelist is ignored, since --include is given.", file=sys.stderr)
+        print("warning: --whitelist is ignored because --include is given.", file=sys.stderr)
     for name, reason in _WITHOUT_EFFECT.items():
         value = vars(options)[name]
         if value is not None and value is not False:

@@ -44,16 +44,16 @@ def _class(arguments: list[str]) -> tuple[str, list[str]]:
             arguments.pop(0)
         elif option != "-loggc":
             raise ConfigError(
-                f"{option} is no option of this command.", where=_PROG, do=f"Usage: {_USAGE}"
+                f"{option} is not an option of this command.", where=_PROG, do=f"Usage: {_USAGE}"
             )
     if not arguments:
         raise ConfigError("No class is named.", where=_PROG, do=f"Usage: {_USAGE}")
     name = arguments.pop(0)
     if name not in _CLASSES:
         raise ConfigError(
-            f"{name} is no class that this command stands in for.",
+            f"this command has no replacement of class {name}.",
             where=_PROG,
-            do=f"It knows {', '.join(_CLASSES)}; for others use Kafka's own kafka-run-class.sh.",
+            do=f"It replaces {', '.join(_CLASSES)}; for others use Kafka's own kafka-run-class.sh.",
         )
     return name, arguments
 
@@ -80,9 +80,9 @@ class _GroupParser(argparse.ArgumentParser):
         raise ConfigError(
             f"{message[:1].upper()}{message[1:]}.",
             where=self.prog,
-            do="Only --describe --group G is stood in for, with --bootstrap-server HOST:PORT "
-            "[--command-config FILE] [--timeout MS] or --zookeeper HOST:PORT; for the rest use "
-            "kafka-consumer-groups.sh.",
+            do="This replacement only supports --describe --group G with --bootstrap-server "
+            "HOST:PORT [--command-config FILE] [--timeout MS] or --zookeeper HOST:PORT; for the "
+            "rest use kafka-consumer-groups.sh.",
         )
 
 

@@ -48,7 +48,7 @@ Once = Annotated[
     bool,
     typer.Option(
         "--once",
-        help="Copy what the source holds now, print a summary and end; the next run goes on"
+        help="Copy what the source holds now, print a summary and exit; the next run continues"
         " from there.",
     ),
 ]
@@ -65,8 +65,8 @@ ExactlyOnce = Annotated[
     bool,
     typer.Option(
         "--exactly-once",
-        help="Write records and positions in one transaction, as"
-        " B.exactly.once.source.support=enabled does, in all flows.",
+        help="Write records and positions in one transaction, in all flows, as"
+        " B.exactly.once.source.support=enabled does for one target.",
     ),
 ]
 Master = Annotated[
@@ -90,7 +90,7 @@ WorkDir = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Where logs and Spark's disposable files go. Default: a new directory below"
+        help="Directory for logs and Spark's temporary files. Default: a new directory below"
         " ~/.local/state/sparkmirror/runs, where the newest ten are kept.",
         show_default=False,
         rich_help_panel="Spark",
@@ -108,7 +108,7 @@ LogFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="The log. Default: sparkmirror.log in the work directory.",
+        help="The log file. Default: sparkmirror.log in the work directory.",
         show_default=False,
         rich_help_panel="Output",
     ),
@@ -127,8 +127,8 @@ Metrics = Annotated[
     str,
     typer.Option(
         metavar="HOST:PORT",
-        help="Serve /metrics (Prometheus) and /health there; port 0 takes any free one. PORT"
-        " alone is on 127.0.0.1. Instead of sparkmirror.metrics.listen in the file.",
+        help="Serve /metrics (Prometheus) and /health on this address; port 0 means any free"
+        " port, PORT alone means 127.0.0.1. Overrides sparkmirror.metrics.listen in the file.",
         show_default="off",
         rich_help_panel="Output",
     ),
@@ -137,7 +137,8 @@ TakeOver = Annotated[
     bool,
     typer.Option(
         "--take-over",
-        help="Take the flows at once from the processes that mirror them, instead of standing by.",
+        help="Take over the flows at once from the processes that mirror them, instead of standing"
+        " by.",
     ),
 ]
 Debug = Annotated[
@@ -173,18 +174,18 @@ def run(
 ) -> None:
     """Run the flows of a MirrorMaker 2 file until Ctrl+C (or, with --once, until all is copied).
 
-    Or those of MirrorMaker 1's files: --consumer.config, --producer.config and --include. The
-    command kafka-mirror-maker has the Java tool's other options.
+    For MirrorMaker 1's files use --consumer.config, --producer.config and --include. The command
+    kafka-mirror-maker has the Java tool's other options.
 
-    Ctrl+C or SIGTERM drains: everything read is written, positions are committed, and the command
-    ends within ten seconds. A second one stops at once and loses nothing. A terminal that
-    closes drains, too. SIGHUP otherwise looks for new topics and partitions at once.
+    Ctrl+C or SIGTERM drains: all records that were read are written, positions are committed, and
+    the command ends within ten seconds. A second one stops at once and loses nothing. Closing the
+    terminal also drains. SIGHUP otherwise looks for new topics and partitions at once.
 
-    Several processes may run one file, on one host or several: each flow is mirrored by one of
-    them at a time, and the others stand by for it.
+    Several processes may run one file, on one host or several: one of them mirrors each flow at a
+    time, and the others stand by for it.
 
-    Exit codes: 0 ended as asked, 1 something failed on the way or (--once) a partition was not
-    copied, 2 wrong usage or configuration, 3 the start failed, 130 stopped at once.
+    Exit codes: 0 ended as requested, 1 a failure during the run or (--once) a partition that was
+    not copied, 2 wrong usage or configuration, 3 the start failed, 130 stopped at once.
     """
     json_lines = log_format is LogFormat.JSON
     try:
@@ -228,7 +229,7 @@ def _options(
         bool,
         typer.Option(
             "--version",
-            help="The same as the command version.",
+            help="The same as the version command.",
             is_eager=True,
             callback=_show_version,
         ),
@@ -254,7 +255,7 @@ def version() -> None:
 
 # The groups of commands in --help, in this order.
 START, CHECK, LOOK, CONTROL, PROVE, MIGRATE = (
-    "Start", "Check before", "Look", "Control", "Prove", "Migrate",
+    "Start", "Check before a run", "Inspect", "Control", "Verify", "Migrate",
 )  # fmt: skip
 
 

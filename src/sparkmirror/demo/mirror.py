@@ -40,7 +40,7 @@ refresh.topics.interval.seconds = 10
 replication.factor = 1
 {b}.offset.storage.replication.factor = 1
 
-# This demo is about the records.
+# This demo only mirrors records.
 emit.heartbeats.enabled = false
 emit.checkpoints.enabled = false
 emit.offset-syncs.enabled = false
@@ -101,11 +101,11 @@ class MirrorProcess:
         while not condition():
             code = self._process.poll()
             if code is not None or time.monotonic() > deadline:
-                said = f"ended with exit code {code}" if code is not None else "went on"
+                said = f"ended with exit code {code}" if code is not None else "timed out"
                 raise MirrorError(
-                    f"The mirror {said} before {what} ({timeout_s:.0f} s at most).",
+                    f"The mirror {said} before {what} (limit: {timeout_s:.0f} s).",
                     where=str(self._work_dir),
-                    do="The error above, or the log files there, say why.",
+                    do="See the error above, or the log files there.",
                 )
             time.sleep(_POLL_S)
 
@@ -124,7 +124,7 @@ class MirrorProcess:
                 if code is None
                 else f"The mirror {said} when it was asked to drain.",
                 where=str(self._work_dir),
-                do="The error above, or the log files there, say why.",
+                do="See the error above, or the log files there.",
             )
 
     def close(self) -> None:

@@ -184,9 +184,9 @@ class Demo:
         for topic, count in self.traffic.expected.items():
             if held[topic] != count:
                 raise ClusterError(
-                    f"{count:,} records were sent and {held[topic]:,} are there.",
+                    f"{count:,} records were sent, but {held[topic]:,} were found.",
                     where=f"cluster A, topic {topic}",
-                    do=f"Look at {self.directory / f'produce-{topic}.log'} (use --dir to keep it).",
+                    do=f"See {self.directory / f'produce-{topic}.log'} (use --dir to keep it).",
                 )
 
     def _own_directory(self) -> Path:

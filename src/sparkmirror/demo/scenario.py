@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 NULL_MARKER = "NULL"
-"""What the console producer is told to send as no value at all."""
+"""The text that the console producer sends as a null value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ class Traffic:
     def _failed(self, topic: DemoTopic, what: str) -> ClusterError:
         lines = self._log(topic).read_text("utf-8", errors="replace").strip().splitlines()
         return ClusterError(
-            f"Kafka's producer {what}: {lines[-1] if lines else 'it said nothing'}",
+            f"Kafka's producer {what}: {lines[-1] if lines else 'it printed nothing'}",
             where=f"cluster {self._cluster.name}, topic {topic.name}",
             do=f"Look at {self._log(topic)} and at the broker's log.",
         )
@@ -194,7 +194,7 @@ class Traffic:
                         stop.wait(pause_s)
         except BrokenPipeError:
             if not stop.is_set():
-                self._failures.append(self._failed(topic, "hung up"))
+                self._failures.append(self._failed(topic, "closed its input"))
 
     def _transactions(
         self, topic: DemoTopic, name: str, seed: int, count: int, *, pause_s: float

@@ -259,7 +259,7 @@ def test_a_mirror_in_a_terminal(
     finally:
         mirror.kill()
     log = (work_dir / "sparkmirror.log").read_text(encoding="utf-8")
-    assert "drained: all that was read is written" in log
+    assert "drained: all records that were read are written" in log
     assert " ERROR " not in log
     positions = _committed(cluster_b, "__mirror.A->B", f"A.{name}", 3)
     _check_drained(cluster_b, f"A.{name}", positions, cluster_a, name)
@@ -388,5 +388,5 @@ def test_kafka_mirror_maker_flags_exit_codes_and_signals(
         assert mirror.wait(30) == 255, mirror.text()
     finally:
         mirror.kill()
-    assert "Spark does not answer any more" in mirror.text()
+    assert "Spark no longer responds" in mirror.text()
     assert "Traceback" not in mirror.text()

@@ -301,7 +301,7 @@ def test_orders_go_to_the_control_topic_where_a_mirror_hears_no_others(
         cluster.produce_many(control, [(0, *encode_command(run)), (1, key, value)])
     assert main(order) == 3
     told = capsys.readouterr().err.replace("\n", " ")
-    assert "the mirror (version 0.9) does not hear" in told
+    assert "the mirror (version 0.9) does not read" in told
     assert names(told, write, "B"), told
     create_topic(target.kafka, f"mm2-sparkmirror-orders.{alias}.internal")
     target.allow([write])

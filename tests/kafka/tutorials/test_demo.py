@@ -28,7 +28,7 @@ from tests.kafka.harness.support import Sent, consume_all, create_topic, produce
 
 PARTITIONS = sum(topic.partitions for topic in TOPICS)
 SMALL = ("--records", "2000", "--seconds", "2", "--no-live")
-UP = "Both clusters are up. In a second terminal, go on mirroring:"
+UP = "Both clusters are up. In a second terminal, continue mirroring:"
 MARK = "SPARKMIRROR_TEST_MARK"
 
 
@@ -269,7 +269,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         began_s = time.monotonic()
         text = Finished(tmp_path, "--port-a", str(port)).check_refused()
     assert time.monotonic() - began_s < 30
-    assert f"cluster A: Port {port} is taken by another process." in text
+    assert f"cluster A: Port {port} is in use by another process." in text
     assert "Name another port" in text
 
 

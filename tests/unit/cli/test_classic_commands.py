@@ -79,7 +79,7 @@ def test_keys_as_guides_have_them(tmp_path: Path, started: Started) -> None:
     assert started.flow.records.codec == 0
     told = "\n".join(started.settings.warnings)
     assert "auto.commit.enabled has no effect" in told
-    assert "compression.codec is compression.type=none today" in told
+    assert "compression.codec is now compression.type=none" in told
 
 
 # --- classes ------------------------------------------------------------------------------------
@@ -129,11 +129,11 @@ def test_the_classes_that_show_lag(looks: list[object]) -> None:
     ("arguments", "told"),
     [
         ([], "No class is named."),
-        (["kafka.tools.DumpLogSegments", "x"], "no class that this command stands in for"),
+        (["kafka.tools.DumpLogSegments", "x"], "this command has no replacement of class"),
         (["-daemon", "kafka.tools.MirrorMaker"], "stays in the foreground"),
-        (["-x", "kafka.tools.MirrorMaker"], "-x is no option of this command"),
+        (["-x", "kafka.tools.MirrorMaker"], "-x is not an option of this command"),
         (["kafka.tools.ConsumerOffsetChecker"], 'Missing required argument "[group]"'),
-        (["kafka.admin.ConsumerGroupCommand", "--list"], "Only --describe --group G"),
+        (["kafka.admin.ConsumerGroupCommand", "--list"], "only supports --describe --group G"),
         (
             ["kafka.admin.ConsumerGroupCommand", "--describe", "--group", "g", "--delete"],
             "Unrecognized arguments: --delete",
@@ -173,7 +173,7 @@ def test_lag_asks_the_classic_zookeeper(
     times = ["--socket.timeout.ms", "6000", "--retry.backoff.ms", "3000"]
     assert main(["lag", "--group", "g", *times]) == 0
     assert asked == ["localhost:2181"]
-    assert "asking ZooKeeper at localhost:2181" in capsys.readouterr().err
+    assert "using ZooKeeper at localhost:2181" in capsys.readouterr().err
     (flow,) = found
     assert flow.zookeeper == "localhost:2181"
     assert (flow.source.request_timeout_ms, flow.source.retry_backoff_ms) == (6_000, 3_000)
@@ -200,8 +200,8 @@ def test_keys_of_mirrormaker_2_in_mirrormaker_1s_files(tmp_path: Path, started: 
     assert (flow.tasks_max, flow.topics.replication_factor) == (3, 2)
     assert flow.topics.refresh_interval_s == 7
     told = "\n".join(started.settings.warnings)
-    assert "emit.heartbeats.enabled (line 7): MirrorMaker 1's files do without it" in told
-    assert "emit.checkpoints.enabled (line 5): it is so with MirrorMaker 1's files" in told
+    assert "emit.heartbeats.enabled (line 7): not supported with MirrorMaker 1's files" in told
+    assert "emit.checkpoints.enabled (line 5): always so with MirrorMaker 1's files" in told
     # Options count before the files.
     assert kafka_mirror_maker.main([*files, "--include", "t", "--num.streams", "4"]) == 0
     assert (started.flow.topics.include, started.flow.tasks_max) == (("t",), 4)
@@ -246,4 +246,4 @@ def test_a_mirrormaker_2_file_for_mirrormaker_1s_command(
     assert kafka_mirror_maker.main([path]) == 255
     for more in (["--include", "t"], _files(tmp_path), ["--num.streams", "2"]):
         assert kafka_mirror_maker.main([path, *more]) == 1
-        assert f"{more[0]}: a MirrorMaker 2 file says everything itself" in capsys.readouterr().err
+        assert f"{more[0]}: this option is for MirrorMaker 1's files" in capsys.readouterr().err

@@ -274,7 +274,7 @@ def test_mm1_missing_file_option(
         ),
         (
             ["--include", "a", "--message.handler", "math:pi"],
-            "math:pi is no function and no class",
+            "math:pi is neither a function nor a class",
         ),
         (
             [
@@ -285,7 +285,7 @@ def test_mm1_missing_file_option(
                 "--rebalance.listener.args",
                 "x",
             ],
-            "decimal:Context cannot be made",
+            "decimal:Context cannot be instantiated",
         ),
         (["--include", "a", "--abort.on.send.failure", "x"], "'x' is neither true nor false"),
         (["--include", "a", "--exactly-once"], "no transaction spans two clusters"),

@@ -98,8 +98,8 @@ def test_every_option_reaches_the_run(monkeypatch: pytest.MonkeyPatch, file: Pat
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["--conf", "nonsense"], 2, "error: --conf: 'nonsense' is no key=value pair. Write it"),
-        (["--conf", "=x"], 2, "error: --conf: '=x' is no key=value pair."),
+        (["--conf", "nonsense"], 2, "error: --conf: 'nonsense' is not a key=value pair. Write it"),
+        (["--conf", "=x"], 2, "error: --conf: '=x' is not a key=value pair."),
         (["--clusters", "A,,B"], 2, "error: --clusters: An alias in the list is empty. Give"),
         (["--interval", "0"], 2, "Invalid value for '--interval'"),
         (["--log-format", "xml"], 2, "'xml' is not one of"),
@@ -174,7 +174,7 @@ def test_help_names_every_command_and_option() -> None:
         "debug",
     ]
     assert all(f"--{name}" in run.stdout for name in options)
-    assert "Exit codes: 0 ended as asked" in run.stdout
+    assert "Exit codes: 0 ended as requested" in run.stdout
 
 
 def test_no_command_shows_the_help() -> None:
@@ -202,7 +202,7 @@ def test_each_verb_has_a_group_and_an_example_that_it_takes() -> None:
         if name == "version":
             continue
         assert verb.rich_help_panel in (
-            "Start", "Check before", "Look", "Control", "Prove", "Migrate",
+            "Start", "Check before a run", "Inspect", "Control", "Verify", "Migrate",
         ), name  # fmt: skip
         lead, *words = shlex.split(verb.epilog)
         assert (lead, *words[:2]) == ("Example:", "sparkmirror", name)
@@ -393,6 +393,6 @@ def test_a_state_directory_that_cannot_be_written_is_passed_over(
 def test_a_given_work_dir_is_used_or_refused(tmp_path: Path) -> None:
     assert open_work_dir(tmp_path / "a" / "b", "ignored") == tmp_path / "a" / "b"
     (tmp_path / "file").write_text("")
-    with pytest.raises(MachineError, match="cannot be made or written") as caught:
+    with pytest.raises(MachineError, match="cannot be created or written") as caught:
         open_work_dir(tmp_path / "file", "ignored")
     assert caught.value.where == "--work-dir"

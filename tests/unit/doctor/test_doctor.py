@@ -292,7 +292,7 @@ def test_findings_are_gathered_by_cluster_and_kind() -> None:
     shown = "\n".join(found.lines())
     assert "✗ FAIL  tcp" in shown
     assert "do: x" in shown
-    assert "2 failed, 0 to look at, 0 not tried, 1 fine" in shown
+    assert "2 failed, 0 warnings, 0 skipped, 1 ok" in shown
     (flow,) = json.loads(json.dumps(found.document))["flows"]
     assert flow["findings"][1]["do"] == "x"
 

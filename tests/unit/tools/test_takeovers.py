@@ -88,7 +88,7 @@ def test_the_first_owner_has_taken_nothing_over() -> None:
         (signal.SIGTERM, False, 0, "", ""),
         (signal.SIGTERM, False, 1, "", "asked to end, it ended with 1"),
         (None, True, 1, FENCED, ""),
-        (None, True, 1, "Spark does not answer", "ended with 1 by itself"),
+        (None, True, 1, "Spark no longer responds", "ended with 1 by itself"),
         (None, True, 0, FENCED, "ended with 0 by itself"),
         (None, False, 1, FENCED, "was taken over from while it ran"),
     ],

@@ -34,7 +34,7 @@ class Figures:
     ) -> None:
         self.phase = PHASE_STARTING
         self.drained = False
-        """Whether every flow was told to finish, from here or elsewhere."""
+        """Whether every flow was ordered to drain, by this process or another."""
         self._ticks_s = ticks_s
         self._began_s = self._beat_s = ticks_s()
         self._lock = threading.Lock()

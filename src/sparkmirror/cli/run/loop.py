@@ -55,7 +55,7 @@ SETTLE_QUIET_S = 0.4
 
 TERMINAL_GONE = "\x04"  # the character that a terminal sends for end of input
 
-DRAINING = "draining: everything read is being written … (Ctrl+C again stops at once)"
+DRAINING = "draining: writing all records that were read … (Ctrl+C again stops at once)"
 
 
 class _StoppedError(Exception):
@@ -134,8 +134,8 @@ class RunLoop:
         if self._flow is None:
             raise Defect("the run has no pipeline yet")
         if self._look is None:
-            raise Defect("the run has no quick look yet")
-        self._display.phase("reaching the clusters, creating topics")
+            raise Defect("the run has no quick check yet")
+        self._display.phase("connecting to the clusters, creating topics")
         # Spark takes longest to start and does not need the clusters.
         self._opening = Background(self._flow.open, "sparkmirror-open")
         self._look.begin()
@@ -172,10 +172,10 @@ class RunLoop:
             if self._drain is None and not active:
                 return self._ended(errors)
             if self._drain is None and errors:
-                self._begin_drain("a flow failed: what the others have read is being written …")
+                self._begin_drain("a flow failed: writing what the other flows have read …")
             if self._drain is None and self._figures.drained:
                 self._drained_elsewhere = True
-                self._begin_drain("asked to drain: everything read is being written …")
+                self._begin_drain("drain was ordered: writing all records that were read …")
             if self._drain is not None:
                 return self._drained(errors)
             self._hand_over()
@@ -185,7 +185,7 @@ class RunLoop:
             return "emitting heartbeats: no flow is enabled for this node"
         if not self._begun:
             ready = self._readying is None
-            return "standing by" if ready else "standing by, the query is getting ready"
+            return "standing by" if ready else "standing by, preparing the query"
         return "copying up to now" if self._options.once else "mirroring"
 
     def _take_turns(self) -> None:
@@ -243,9 +243,9 @@ class RunLoop:
             raise
         except Exception as error:  # whatever py4j raises when the JVM is gone
             raise MirrorError(
-                f"Spark does not answer any more ({type(error).__name__}).",
-                do="Look into spark.log in the work directory for the reason, and at the memory of"
-                " this machine. The next run goes on from the committed positions.",
+                f"Spark no longer responds ({type(error).__name__}).",
+                do="See spark.log in the work directory for the reason, and check this machine's"
+                " memory. The next run continues from the committed positions.",
             ) from error
 
     def _step(self, timeout_s: float) -> None:
@@ -270,7 +270,7 @@ class RunLoop:
             if now_s - self._stop_signal_s < ECHO_S:
                 return
             _log.warning("second stop signal: stopping at once")
-            self._display.phase("stopping at once: what was not acknowledged is read again later")
+            self._display.phase("stopping at once: the next run reads unacknowledged records again")
             raise _StoppedError(EXIT_INTERRUPTED)
         self._stop_signal = number
         self._stop_signal_s = now_s
@@ -299,7 +299,7 @@ class RunLoop:
         the first one counts, and none of them is a second stop signal.
         """
         if self._stop_signal is None:
-            _log.info("the terminal is gone: ending in order")
+            _log.info("the terminal was closed: draining")
             self._on_signal(signal.SIGTERM)
 
     def _begin_drain(self, text: str) -> None:
@@ -370,8 +370,8 @@ class RunLoop:
             return self._failed(errors, 1)
         if not self._options.once:
             error = MirrorError(
-                "The queries ended although nothing asked them to.",
-                do="Look into spark.log in the work directory for the reason.",
+                "The queries ended unexpectedly.",
+                do="See spark.log in the work directory for the reason.",
             )
             return self._failed([error], 1)
         self._settle(SETTLE_ONCE_S)
@@ -381,8 +381,9 @@ class RunLoop:
         if not halted:
             return 0
         error = MirrorError(
-            "Not everything was copied, these partitions stood still: " + "; ".join(halted) + ".",
-            do="Remove the causes and run the command again: it goes on where each one stopped.",
+            "Not everything was copied. These partitions are halted: " + "; ".join(halted) + ".",
+            do="Remove the causes and run the command again: each partition continues where it"
+            " stopped.",
         )
         return self._failed([error], 1)
 
@@ -418,7 +419,7 @@ class RunLoop:
         while not stop.done and time.monotonic() < deadline_s:
             self._step(AWAIT_STEP_S)
         self._flow = None
-        self._finish("ended" if failures else "drained: all that was read is written")
+        self._finish("ended" if failures else "drained: all records that were read are written")
         asked = self._stop_signal is not None or self._drained_elsewhere
         code = self._stop_exit_code() if asked else 1
         return self._failed(failures, code or 1) if failures else code
@@ -441,8 +442,7 @@ class RunLoop:
             f"The drain failed: {cause}"
             if cause is not None
             else f"The drain took longer than {self._drain_s():g} s and was cut short.",
-            do="Nothing is lost: what the target had not acknowledged is read again by the next"
-            " run.",
+            do="Nothing is lost: the next run reads again what the target had not acknowledged.",
         )
 
     def _finish_groups(self, timeout_s: float) -> None:
@@ -455,7 +455,7 @@ class RunLoop:
             self._step(AWAIT_STEP_S)
         self._collect()  # the last notices
         if finishing.error is not None:
-            _log.warning("the last checkpoints: %s", finishing.error)
+            _log.warning("the last checkpoints failed: %s", finishing.error)
 
     def _finish(self, phase: str) -> list[FlowView]:
         """Stop everything and show the summary."""

@@ -69,15 +69,15 @@ def check_master(master: str, environment: Mapping[str, str] | None = None) -> N
         places = {name: named[name] for name in _HADOOP if named.get(name)}
         if any(Path(place).is_dir() for place in places.values()):
             return
-        said = ", ".join(f"{name}={place} is no directory" for name, place in places.items())
+        said = ", ".join(f"{name}={place} is not a directory" for name, place in places.items())
         raise ConfigError(
-            f"Spark finds no YARN from here: {said or ' and '.join(_HADOOP) + ' are not set'}.",
+            f"Spark cannot find YARN: {said or ' and '.join(_HADOOP) + ' are not set'}.",
             where="--master yarn",
             do="Set HADOOP_CONF_DIR to the directory with yarn-site.xml and core-site.xml.",
         )
     if not _MASTERS.fullmatch(master):
         raise ConfigError(
-            f"{master!r} is no Spark master.",
+            f"{master!r} is not a Spark master.",
             where="--master",
             do="Write local[N], local[*], spark://host:port, yarn or k8s://https://host:port.",
         )

@@ -61,7 +61,7 @@ class QuickLook:
 
             Glance(self._settings, self._lines.append, self._begun).look()
         except Exception:  # a defect here must not end the run
-            _log.exception("the quick look before the run")
+            _log.exception("the quick check failed")
 
     def _begun(self) -> bool:
         self._decided.wait()

@@ -70,7 +70,7 @@ def _made(base: Path, names: tuple[str, ...], where: str) -> Path:
         probe.unlink()
     except OSError as error:
         raise MachineError(
-            f"The work directory {path} cannot be made or written: {error.strerror}.",
+            f"The work directory {path} cannot be created or written: {error.strerror}.",
             where=where,
             do="Give a directory that this user may write with --work-dir.",
         ) from error

@@ -92,10 +92,10 @@ def refuse_mm1(verb: str, files: Files) -> None:
     """Raise ConfigError if MirrorMaker 1's files are given, which have nothing for ``verb``."""
     if files.consumer_config or files.producer_config is not None:
         raise ConfigError(
-            "MirrorMaker 1 carries no consumer groups over: there are no checkpoints to look at.",
+            "MirrorMaker 1 does not mirror consumer groups, so it has no checkpoints.",
             where=f"sparkmirror {verb} --consumer.config",
             do="'sparkmirror lag CONSUMER-FILE' shows the mirror's own group. For other groups' "
-            "offsets make a MirrorMaker 2 file: sparkmirror migrate-config.",
+            "offsets, create a MirrorMaker 2 file: sparkmirror migrate-config.",
         )
 
 

@@ -77,7 +77,8 @@ KeepPartitions = Annotated[
     bool,
     typer.Option(
         "--keep.partitions",
-        help="MirrorMaker 1: keep partition numbers and carry whole batches, instead of by key.",
+        help="MirrorMaker 1: keep partition numbers and copy whole batches, instead of"
+        " partitioning by key.",
     ),
 ]
 Flows = Annotated[
@@ -91,9 +92,9 @@ Flows = Annotated[
 ]
 SameFlow = Annotated[
     str | None,
-    typer.Option("--flow", metavar="A->B", help="The same.", show_default=False),
+    typer.Option("--flow", metavar="A->B", help="The same as FLOW.", show_default=False),
 ]
-"""For verbs whose argument is a flow."""
+"""For commands whose argument is a flow."""
 Clusters = Annotated[
     list[str] | None,
     typer.Option(metavar="A,B", help="Only flows into these clusters.", show_default=False),
@@ -103,8 +104,8 @@ Since = Annotated[
     str,
     typer.Option(
         metavar="TIME",
-        help="Only what happened since then: a duration before now (90s, 15m, 2h, 7d), or a"
-        " date with or without time in ISO 8601 (of this machine's zone where it names none).",
+        help="Only events since this time: a duration before now (90s, 15m, 2h, 7d), or an ISO"
+        " 8601 date with or without time (in this machine's time zone unless it names one).",
         show_default=False,
     ),
 ]
@@ -204,7 +205,7 @@ def choose_flows(settings: MirrorSettings, wanted: Sequence[str]) -> tuple[FlowS
     for name in wanted:
         if name not in known:
             raise ConfigError(
-                f"{name!r} is no enabled flow of this file.",
+                f"{name!r} is not an enabled flow of this file.",
                 where="FLOW",
                 do=f"Choose from: {', '.join(known)} (in quotes, because of the >).",
             )
@@ -248,9 +249,9 @@ def load_settings(
         for option, is_given in (("--clusters", clusters), ("--exactly-once", exactly_once)):
             if is_given:
                 raise ConfigError(
-                    "this option goes with a MirrorMaker 2 file.",
+                    "this option needs a MirrorMaker 2 file.",
                     where=option,
-                    do="Leave it out, or make such a file: sparkmirror migrate-config.",
+                    do="Leave it out, or create such a file: sparkmirror migrate-config.",
                 )
         settings = _load_mm1(
             chosen, num_streams=num_streams, keep_partitions=keep_partitions, listed=listed
@@ -264,7 +265,7 @@ def _check_files(file: Path | None, given: Sequence[str]) -> None:
     needed = ("--consumer.config", "--producer.config")
     if file is not None and given:
         raise ConfigError(
-            "a MirrorMaker 2 file says everything itself; this option goes with MirrorMaker 1's.",
+            "this option is for MirrorMaker 1's files; a MirrorMaker 2 file needs none.",
             where=given[0],
             do=f"Leave out {given[0]}, or leave out {file} and name both files of MirrorMaker 1.",
         )
@@ -351,7 +352,7 @@ def spark_conf(values: Sequence[str]) -> dict[str, str]:
         key, equals, text = value.partition("=")
         if not equals or not key.strip():
             raise ConfigError(
-                f"{value!r} is no key=value pair.",
+                f"{value!r} is not a key=value pair.",
                 where="--conf",
                 do="Write it like this: --conf spark.driver.memory=2g.",
             )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sparkmirror.wire.admin.cluster import Cluster
 
 acls = typer.Typer(
-    help="What a mirror's principals must be allowed to do, and who may write to remote topics.",
+    help="Permissions that a mirror's principals need, and a write lock for remote topics.",
     no_args_is_help=True,
 )
 
@@ -48,14 +48,14 @@ Principals = Annotated[
     typer.Option(
         "--principal",
         metavar="[ALIAS=]User:NAME",
-        help="Who the mirror is, on one cluster or on all. Default: the user name of PLAIN and"
-        " SCRAM logins, User:ANONYMOUS without a login.",
+        help="The mirror's principal, on one cluster or on all. Default: the user name of PLAIN"
+        " and SCRAM logins, User:ANONYMOUS without a login.",
         show_default=False,
     ),
 ]
 CommandConfig = Annotated[
     str,
-    typer.Option(metavar="FILE", help="--command-config of the printed commands, if they need it."),
+    typer.Option(metavar="FILE", help="--command-config of the printed commands, where needed."),
 ]
 
 
@@ -68,10 +68,10 @@ def needed(
     command_config: CommandConfig = "admin.properties",
     output: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.COMMANDS,
 ) -> None:
-    """Print the least permissions that the flows of a file need, as kafka-acls commands.
+    """Print the minimum permissions that the flows of a file need, as kafka-acls commands.
 
     Give a MirrorMaker 2 file, or MirrorMaker 1's two files and --include as for kafka-mirror-maker.
-    A feature that is switched off in the file needs nothing. Nothing is changed anywhere.
+    A feature that is disabled in the file needs no permissions. Nothing is changed.
 
     Exit codes: 0 printed, 2 wrong usage or file.
     """
@@ -104,7 +104,7 @@ def lock(
         typer.Option(
             "--reader",
             metavar="User:NAME",
-            help="Who may read the remote topics; may be repeated, User:* stands for everybody.",
+            help="Who may read the remote topics; may be repeated; User:* means everybody.",
             show_default=False,
         ),
     ] = None,
@@ -113,12 +113,12 @@ def lock(
 ) -> None:
     """Let only the mirror write to the remote topics of a flow.
 
-    Prints the kafka-acls commands that are missing for that; --apply carries them out. The mirror
-    gets what it needs on these topics, others who may write there are denied it. Super users can
-    always write.
+    Prints the kafka-acls commands that this still needs; --apply sets the ACLs. The mirror gets the
+    permissions that it needs on these topics; writes by others are denied. Super users can always
+    write.
 
-    Exit codes: 0 printed or done (also when nothing is missing), 1 an ACL stands in the way or
-    the cluster failed, 2 wrong usage or file.
+    Exit codes: 0 printed or done (also if nothing is missing), 1 an ACL prevents it or the cluster
+    failed, 2 wrong usage or file.
     """
     flow = one_flow(named, flow)
     settings = load_settings(Files(file))
@@ -126,7 +126,9 @@ def lock(
     if wanted is None:
         named = ", ".join(one.name for one in settings.flows)
         raise ConfigError(
-            f"{flow} is no enabled flow of this file.", where=str(file), do=f"Choose from: {named}."
+            f"{flow} is not an enabled flow of this file.",
+            where=str(file),
+            do=f"Choose from: {named}.",
         )
     with Connections() as connections:
         target = connections.cluster(wanted.target_admin)
@@ -153,7 +155,7 @@ def _principals(settings: MirrorSettings, given: Sequence[str]) -> Callable[[Clu
         name, who = (alias, rest) if equals and alias in settings.clusters else ("", text)
         if ":" not in who or not all(who.partition(":")[::2]):
             raise ConfigError(
-                f"{text!r} names no principal.",
+                f"{text!r} is not a principal.",
                 where="--principal",
                 do="Write User:NAME, or ALIAS=User:NAME for one cluster of the file.",
             )
@@ -163,7 +165,7 @@ def _principals(settings: MirrorSettings, given: Sequence[str]) -> Callable[[Clu
         found = by_alias.get(client.alias) or by_alias.get("") or principal_of(client)
         if found is None:
             raise ConfigError(
-                f"the settings do not tell as whom {client.client_id} is authorized there.",
+                f"the settings do not say which principal {client.client_id} has there.",
                 where=f"cluster {client.alias}",
                 do=f"Add --principal '{client.alias}=User:NAME'.",
             )
@@ -199,7 +201,7 @@ def _lock_plan(
     present = target.topic_acls(operation="Alter" if apply else "Describe")
     if present is None:
         raise ClusterError(
-            "the cluster has no authorizer: everybody may do everything.",
+            "the cluster has no authorizer, so it allows everything to everybody.",
             where=f"cluster {target.alias}",
             do="Set authorizer.class.name on its brokers.",
         )

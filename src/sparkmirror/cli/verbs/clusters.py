@@ -38,10 +38,10 @@ def clusters(
 ) -> None:
     """Show the clusters of the enabled flows: id, brokers, Kafka release, upstream clusters.
 
-    Upstream clusters and hops are those that heartbeats name: a cluster is upstream once its
-    heartbeats arrive, directly (1 hop) or through others.
+    Upstream clusters come from heartbeats: a cluster is upstream if its heartbeats arrive, directly
+    (1 hop) or through other clusters.
 
-    Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster could not be asked.
+    Exit codes: 0 shown, 2 wrong usage or file, 3 a cluster is unavailable.
     """
     with open_flows(files, listed=False) as asking:
         found, failures = ask_each(

@@ -23,31 +23,30 @@ def config(
     flows: Flows = None,
     clusters: Clusters = None,
     given: Annotated[
-        bool, typer.Option("--given", help="Leave out what nobody set: the defaults.")
+        bool, typer.Option("--given", help="Show only settings that are set, without defaults.")
     ] = False,
     output: Output = Format.TABLE,
     docs: Annotated[
-        bool, typer.Option("--docs", help="Print the page of all settings there are; no FILE.")
+        bool, typer.Option("--docs", help="Print the page of all settings; takes no FILE.")
     ] = False,
 ) -> None:
     """Show the effective settings of each flow, and the line of the file that each comes from.
 
-    Of a MirrorMaker 2 file, or of MirrorMaker 1's: --consumer.config and --producer.config.
+    Give a MirrorMaker 2 file, or MirrorMaker 1's: --consumer.config and --producer.config.
 
-    The file is read and checked as a run does it: what a run refuses is refused here with the same
-    words, truststores that are not there and metrics that everybody could read included, and its
-    warnings are shown. No cluster is asked. Secrets, and what config providers
-    return, are never shown.
+    The file is read and checked as a run does it, with the same errors and warnings. This includes
+    missing truststores, and metrics that anybody could read. No cluster is contacted. Secrets and
+    values from config providers are never shown.
 
-    Exit codes: 0 the file can be run, 2 wrong usage or file, 3 the brokers are to be found in a
-    ZooKeeper that does not know them.
+    Exit codes: 0 the file can be run, 2 wrong usage or file, 3 the brokers could not be found in
+    ZooKeeper.
     """
     if docs:
         from sparkmirror.config.docs import settings_page  # noqa: PLC0415
 
         if files.file is not None or files.consumer_config or files.producer_config is not None:
             raise ConfigError(
-                "the page is about all settings, not about a file.",
+                "the page lists all settings, so it takes no file.",
                 where="--docs",
                 do="Leave out FILE or --docs.",
             )

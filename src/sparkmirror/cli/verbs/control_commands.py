@@ -37,7 +37,7 @@ Named = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[FLOW]...",
-        help='Flows such as "A->B"; all of the file when none is named.',
+        help='Flows such as "A->B". Default: all flows of the file.',
         show_default=False,
     ),
 ]
@@ -47,7 +47,7 @@ Wait = Annotated[
         "--wait",
         metavar="SECONDS",
         min=0,
-        help="Wait until it is done, at most so long; 0 does not wait.",
+        help="Wait at most this long until it is done; 0 does not wait.",
     ),
 ]
 
@@ -94,13 +94,13 @@ def _give(kind: CommandKind, order: _Order, wait_s: float) -> tuple[str, bool]:
     present = target.topics([topic, orders_topic(flow)])
     if topic not in present:
         raise TopicError(
-            f"there is no {topic}: this flow never ran here.",
+            f"topic {topic} does not exist: this flow never ran here.",
             where=f"cluster {target.alias}",
             do="Check the file, or start the mirror first.",
         )
     status = observe_status(target, flow, _now_ms())
     if kind is CommandKind.DRAIN and not status.state.alive:
-        return "nothing to drain: it is not running", False
+        return "nothing to drain: the flow is not running", False
     _write(kind, order, status, has_topic=orders_topic(flow) in present)
     return _await(kind, order, wait_s, status)
 
@@ -139,14 +139,14 @@ def _denied(order: _Order, status: FlowStatus, error: Denied) -> Denied:
     topic = orders_topic(order.flow)
     if status.orders:
         return Denied(
-            f"this principal sees no topic {topic} (a start of the mirror makes it), and "
+            f"this principal sees no topic {topic} (the mirror creates it when it starts), and "
             f"{error.what}",
             where=error.where,
             do=grant(order.target.client, Right("Write", "Topic", topic)),
         )
     version = f" (version {status.version})" if status.version else ""
     return Denied(
-        f"the mirror{version} does not hear {topic}, and {error.what}",
+        f"the mirror{version} does not read {topic}, and {error.what}",
         where=error.where,
         do=f"Start it with this version, and with Create and Read on that topic. {error.do}",
     )
@@ -166,7 +166,7 @@ def _await(kind: CommandKind, order: _Order, wait_s: float, before: FlowStatus) 
         if done:
             return done, True
         if time.monotonic() >= deadline_s:
-            return f"asked to {kind.value}, now {status.state.value}", wait_s == 0
+            return f"{kind.value} was ordered, state is {status.state.value}", wait_s == 0
         time.sleep(_LOOK_S)
 
 
@@ -175,7 +175,7 @@ def _done(kind: CommandKind, status: FlowStatus, runs: frozenset[str]) -> str:
         return "" if runs & set(status.runs) else f"drained{_and_then(status)}"
     state = status.state
     if not state.alive:
-        return f"{kind.value}d for the next run; nothing runs at present"
+        return f"{kind.value}d for the next run; no mirror runs now"
     if kind is CommandKind.PAUSE:
         return "paused" if state is FlowState.PAUSED else ""
     return "resumed" if state is not FlowState.PAUSED else ""
@@ -186,7 +186,7 @@ def _and_then(status: FlowStatus) -> str:
     if status.state.alive:
         return f"; {f'host {status.host}' if status.host else 'another process'} mirrors it now"
     hosts = ", ".join(one.host for one in status.standbys)
-    return f"; host {hosts} stands by and takes it over" if hosts else ""
+    return f"; standby on host {hosts} takes it over" if hosts else ""
 
 
 def _now_ms() -> int:
@@ -195,34 +195,34 @@ def _now_ms() -> int:
 
 @with_files
 def pause(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait = 15.0) -> None:
-    """Stop mirroring the flows of FILE for a while: nothing is fetched, positions stay.
+    """Pause the flows of FILE: nothing is fetched, positions stay.
 
-    What was fetched already is still written. A pause outlives the run: a mirror that is started
-    later stands still as well, until `sparkmirror resume`. It works from any machine that reaches
-    the target clusters.
+    Records that were fetched before are still written. A pause outlives the run: a mirror that is
+    started later stays paused until `sparkmirror resume`. The command works on any machine that
+    can connect to the target clusters.
 
-    Exit codes: 0 done, 1 not done in time, 2 wrong usage or file, 3 a cluster does not answer.
+    Exit codes: 0 done, 1 not done in time, 2 wrong usage or file, 3 a cluster does not respond.
     """
     _give_orders(CommandKind.PAUSE, files, named, flows, wait_s)
 
 
 @with_files
 def resume(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait = 15.0) -> None:
-    """Go on with paused flows of FILE, from where they stand.
+    """Resume paused flows of FILE at their positions.
 
-    Exit codes: 0 done, 1 not done in time, 2 wrong usage or file, 3 a cluster does not answer.
+    Exit codes: 0 done, 1 not done in time, 2 wrong usage or file, 3 a cluster does not respond.
     """
     _give_orders(CommandKind.RESUME, files, named, flows, wait_s)
 
 
 @with_files
 def drain(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait = 30.0) -> None:
-    """End the flows of FILE in order: what was read is written, positions are committed.
+    """Drain the flows of FILE: write all records that were read, commit positions, end.
 
-    A mirror whose flows have all been drained ends with exit code 0; others go on with the rest.
-    A drained flow is mirrored again by the next run, or by a process of the file that stands by.
+    A mirror ends with exit code 0 when all its flows are drained; otherwise it continues with the
+    rest. The next run, or a standby of the file, mirrors a drained flow again.
 
     Exit codes: 0 done, 1 not done in time or nothing ran, 2 wrong usage or file, 3 a cluster does
-    not answer.
+    not respond.
     """
     _give_orders(CommandKind.DRAIN, files, named, flows, wait_s)

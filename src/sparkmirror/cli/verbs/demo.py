@@ -97,13 +97,13 @@ def demo(
     keep: Annotated[
         bool,
         typer.Option(
-            "--keep", help="Leave both clusters up afterwards, until Ctrl+C, and say what to try."
+            "--keep", help="Keep both clusters running until Ctrl+C, and print what to try next."
         ),
     ] = False,
     records: Annotated[
         int,
         typer.Option(
-            metavar="N", min=100, max=100_000_000, help="Records of the volume topics, in all."
+            metavar="N", min=100, max=100_000_000, help="Total records of the volume topics."
         ),
     ] = 200_000,
     seconds: Annotated[
@@ -111,7 +111,7 @@ def demo(
         typer.Option(metavar="S", min=1, max=3_600, help="How long the live traffic lasts."),
     ] = 12.0,
     seed: Annotated[
-        int, typer.Option(metavar="N", help="The records' contents; a seed repeats them.")
+        int, typer.Option(metavar="N", help="Seed of the records' contents; repeats them.")
     ] = 1,
     directory: Annotated[
         Path | None,
@@ -129,20 +129,20 @@ def demo(
         int, typer.Option(metavar="PORT", min=0, max=65_535, help="Port of cluster B; 0: any.")
     ] = 0,
     live: Annotated[
-        bool, typer.Option("--live/--no-live", help="The mirror's live view, or plain lines.")
+        bool, typer.Option("--live/--no-live", help="Show the mirror's live view or plain lines.")
     ] = True,
     kafka_version: Annotated[
         str,
         typer.Option(
-            metavar="|".join(KAFKA_VERSIONS), callback=_known_version, help="Of both clusters."
+            metavar="|".join(KAFKA_VERSIONS), callback=_known_version, help="Kafka's release."
         ),
     ] = KAFKA_VERSION,
 ) -> None:
     """Mirror between two real Kafka clusters on this machine, and prove that nothing is missing.
 
-    Fetches Apache Kafka, starts clusters A and B, fills topics of every kind on A with Kafka's own
-    producers, runs `sparkmirror run mm2.properties` while they go on, then reads both sides back
-    with Kafka's own consumer and compares every partition. Ctrl+C cleans up at any point.
+    Downloads Apache Kafka, starts clusters A and B, fills topics of every kind on A with Kafka's
+    own producers, runs `sparkmirror run mm2.properties` while they continue, then reads both sides
+    with Kafka's own consumer and compares every partition. Ctrl+C cleans up at any time.
 
     Exit codes: 0 all records are equal, 1 something differs or failed, 130 interrupted.
     """
@@ -199,7 +199,7 @@ def _table(results: Sequence[PartitionResult]) -> Table:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
     )
-    for heading in ("topic", "codec", "what it has", "partitions"):
+    for heading in ("topic", "codec", "contents", "partitions"):
         table.add_column(heading, no_wrap=True)
     table.add_column("on A", justify="right")
     table.add_column("on B", justify="right")
@@ -230,7 +230,7 @@ def _verdict(results: Sequence[PartitionResult], aborted: int, took_s: float) ->
         return f"[bold red]{wrong} of {len(results)} partitions differ[/] ({took_s:.0f} s)"
     return (
         f"[bold green]All {records:,} records in {len(results)} partitions are equal[/]: keys,"
-        f" values, headers, timestamps, order; {aborted} aborted records stayed behind"
+        f" values, headers, timestamps, order; {aborted} aborted records were not mirrored"
         f" ({took_s:.0f} s)"
     )
 
@@ -253,24 +253,24 @@ def next_steps(one: Demo) -> dict[str, list[str]]:
     own, file = own_command(), shlex.quote(str(one.file))
     return {
         "": [f"{own} run {file}"],
-        "in a third one, write to A:": [
+        "In a third terminal, write to A:": [
             f"{tools}/kafka-console-producer.sh --bootstrap-server {a} --topic orders"
         ],
-        "and see it arrive on B:": [
+        "See it arrive on B:": [
             f"{tools}/kafka-console-consumer.sh --bootstrap-server {b} --topic {copy}"
         ],
-        "See how it stands, and whether both sides are equal:": [
+        "Show its state, and whether both sides are equal:": [
             f"{own} status {file}",
             f"{own} lag {file} --watch",
             f"{own} topics {file}",
             f"{own} verify {file}",
         ],
-        "Pause it, let it go on, end it:": [
+        "Pause it, resume it, drain it:": [
             f"{own} pause {file}",
             f"{own} resume {file}",
             f"{own} drain {file}",
         ],
-        "More to look at:": [
+        "See the topics on B:": [
             f"{tools}/kafka-topics.sh --bootstrap-server {b} --list",
             f"{tools}/kafka-topics.sh --bootstrap-server {b} --describe --topic {copy}",
             f"{tools}/kafka-get-offsets.sh --bootstrap-server {b} --topic {copy}",
@@ -280,14 +280,14 @@ def next_steps(one: Demo) -> dict[str, list[str]]:
 
 def _keep(console: Console, one: Demo) -> None:
     """Print what to try next, and wait for Ctrl+C."""
-    console.print("\n[bold]Both clusters are up.[/] In a second terminal, go on mirroring:")
+    console.print("\n[bold]Both clusters are up.[/] In a second terminal, continue mirroring:")
     for title, commands in next_steps(one).items():
         if title:
             console.print(title)
         for command in commands:
             # Not wrapped, so that the line can be copied.
             console.print(f"  [cyan]{command}[/]", soft_wrap=True, highlight=False)
-    console.print("[bold]Ctrl+C here[/] stops both clusters and removes what they stored.")
+    console.print("[bold]Ctrl+C here[/] stops both clusters and removes their data.")
     try:
         while True:
             time.sleep(3_600)

@@ -38,7 +38,7 @@ class Format(StrEnum):
 
 def discover(
     source: Annotated[
-        Source, typer.Argument(metavar="ambari", help="Who is asked.", show_default=False)
+        Source, typer.Argument(metavar="ambari", help="Service to query.", show_default=False)
     ],
     url: Annotated[
         str,
@@ -51,7 +51,7 @@ def discover(
         typer.Option(
             metavar="REFERENCE",
             help="Where the password is: env:NAME or file:PATH, never the password itself."
-            " Default: it is asked for.",
+            " Default: prompt for it.",
             show_default=False,
         ),
     ] = None,
@@ -77,7 +77,7 @@ def discover(
             metavar="PORT",
             min=1,
             max=65_535,
-            help="Default: that of the first listener that Ambari tells, else 9092.",
+            help="Default: the port of the first listener that Ambari reports, else 9092.",
             show_default=False,
         ),
     ] = None,
@@ -87,14 +87,14 @@ def discover(
             metavar="PORT",
             min=1,
             max=65_535,
-            help="Default: that of the brokers' zookeeper.connect, else 2181.",
+            help="Default: the port in the brokers' zookeeper.connect, else 2181.",
             show_default=False,
         ),
     ] = None,
     ip: Annotated[
         bool,
         typer.Option(
-            "--ip", help="IP addresses in place of names, where those do not resolve here."
+            "--ip", help="Print IP addresses instead of names, if names do not resolve here."
         ),
     ] = False,
     output_format: Annotated[
@@ -102,11 +102,11 @@ def discover(
     ] = Format.PROPERTIES,
 ) -> None:
     """Print bootstrap.servers and zookeeper.connect of a cluster that Ambari manages, by name and
-    by IP address, and what its brokers are told to advertise.
+    by IP address, and the brokers' configured listeners.
 
-    Only reads of Ambari's REST API, with basic authentication.
+    Only reads Ambari's REST API, with basic authentication.
 
-    Exit codes: 0 printed, 1 Ambari did not answer or refused, 2 wrong usage.
+    Exit codes: 0 printed, 1 Ambari did not respond or refused, 2 wrong usage.
     """
     from sparkmirror.wire.legacy.ambari import AmbariLogin, find_cluster  # noqa: PLC0415
 
@@ -116,8 +116,8 @@ def discover(
     secret = password_from(password, f"Password of {user} at {parts.hostname}: ")
     register_secret(secret)
     if parts.scheme == "http" and parts.hostname not in _LOCAL:
-        told = "is asked without encryption; the password travels as it is"
-        say(f"warning: {parts.hostname} {told}.", error=True)
+        told = "without encryption; the password is sent in clear text"
+        say(f"warning: {parts.hostname} is queried {told}.", error=True)
     found = find_cluster(
         AmbariLogin(url, user, secret, ca_file),
         cluster,
@@ -128,7 +128,7 @@ def discover(
         say(f"warning: the broker on {host} is not started.", error=True)
     if ip and not found.broker_ips:
         raise ClusterError(
-            "Ambari does not tell the IP address of every broker.",
+            "Ambari does not report the IP address of every broker.",
             where=f"Ambari {url}, cluster {cluster}",
             do="Leave --ip out, or let this user see the cluster's hosts.",
         )
@@ -162,9 +162,9 @@ def password_from(reference: str | None, prompt: str) -> str:
                 do="Name a text file that this user may read.",
             ) from None
     raise ConfigError(
-        "the environment has no such variable." if kind == "env" else "this is no reference.",
+        "the environment has no such variable." if kind == "env" else "this is not a reference.",
         where="--password",
-        do="Write env:NAME or file:PATH. A password on a command line can be seen by others.",
+        do="Write env:NAME or file:PATH. Others can see a password on a command line.",
     )
 
 

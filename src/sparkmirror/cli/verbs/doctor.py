@@ -38,18 +38,17 @@ def doctor(
     rate: Annotated[
         float,
         typer.Option(
-            metavar="MB/S", min=0.001, help="How fast a copy is taken to be, for retention."
+            metavar="MB/S", min=0.001, help="Assumed copy rate, for the check of retention."
         ),
     ] = 50.0,
     output: Output = Format.TABLE,
-    problems: Annotated[
-        bool, typer.Option("--problems", help="Print only what is not fine.")
-    ] = False,
+    problems: Annotated[bool, typer.Option("--problems", help="Print only problems.")] = False,
     executors: Annotated[
         bool,
         typer.Option(
             "--executors",
-            help="Also walk to every broker from the executors of --master, in a small Spark job.",
+            help="Also check the path from the executors of --master to every broker, in a small"
+            " Spark job.",
             rich_help_panel="Spark",
         ),
     ] = False,
@@ -74,17 +73,17 @@ def doctor(
 ) -> None:
     """Check everything that a mirror needs, from this machine, without changing anything.
 
-    The network to every bootstrap and every advertised broker address (name, TCP, TLS, login), API
-    versions, clocks, permissions, topics, partition counts, replication, message sizes, limits of
-    timestamps, retention. Each check says what was tried, what came back and what to do. It takes
-    15 seconds at most; --executors adds the start of a Spark job.
+    Checks the network to every bootstrap server and every advertised broker address (name, TCP,
+    TLS, login), API versions, clocks, permissions, topics, partition counts, replication, message
+    sizes, timestamp limits and retention. Each check says what was tried, the result and what to
+    do. It takes 15 seconds at most; --executors adds the start of a Spark job.
 
-    Exit codes: 0 nothing failed (there may be warnings), 1 a check failed, 2 wrong usage or file,
-    3 the brokers are to be found in a ZooKeeper that does not know them.
+    Exit codes: 0 no check failed (there may be warnings), 1 a check failed, 2 wrong usage or file,
+    3 the brokers could not be found in ZooKeeper.
     """
     if executors != (master is not None):
         raise ConfigError(
-            "the two options belong together: one says what to do, the other where.",
+            "these two options need each other.",
             where="--executors, --master",
             do="Write --executors --master spark://host:port, or neither.",
         )
@@ -163,8 +162,8 @@ def report(found: Mapping[str, Sequence[Finding]]) -> Report:
         flows.append({"flow": flow, "counts": number, "findings": documents})
         lines += [flow, *(line for one in findings for line in _lines(one))]
         lines.append(
-            f"  {number['fail']} failed, {number['warn']} to look at, {number['skip']} not tried, "
-            f"{number['ok']} fine"
+            f"  {number['fail']} failed, {number['warn']} warnings, {number['skip']} skipped, "
+            f"{number['ok']} ok"
         )
     return Report({"flows": flows}, mask_secrets("\n".join(lines)).split("\n"), one_line=True)
 

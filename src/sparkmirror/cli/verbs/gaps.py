@@ -42,14 +42,14 @@ def gaps(
     since: Since = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """List the gap records: source offsets that did not reach the target as they were.
+    """List the gap records: source offsets that did not reach the target unchanged.
 
-    Each one says what happened (deleted before it was mirrored, topic made anew, log truncated,
-    cluster replaced, record refused by the target), which offsets of which partition it hit, and
-    what the mirror did. They are kept on the target. Nothing is changed anywhere.
+    Each record says what happened (deleted before it was mirrored, topic recreated, log truncated,
+    cluster replaced, record refused by the target), which offsets of which partition it concerns,
+    and what the mirror did. Gap records are kept on the target. Nothing is changed.
 
-    Exit codes: 0 listed (also when there are none), 2 wrong usage or file, 3 a cluster could not
-    be asked.
+    Exit codes: 0 listed (also if there are none), 2 wrong usage or file, 3 a cluster is
+    unavailable.
     """
     from sparkmirror.control.report.gaps import read_gaps  # noqa: PLC0415
 

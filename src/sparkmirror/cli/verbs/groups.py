@@ -37,16 +37,15 @@ def groups(
     clusters: Clusters = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show the consumer groups of each flow: offsets, lag and owners on the source, and the same
-    place on the target.
+    """Show the consumer groups of each flow: offsets, lag and owners on the source, and their
+    offsets on the target.
 
-    OWNER is the member that reads the partition, as `lag` names it: of groups of the classic, the
-    consumer and the streams protocol. TRANSLATED is what the newest checkpoint gives, ON-TARGET
-    what the group has committed there. Only groups and topics that the flow makes checkpoints of.
-    Nothing is committed anywhere.
-    MirrorMaker 1 makes no checkpoints, so its files are refused.
+    OWNER is the member that reads the partition, as in `lag`, for groups of the classic, the
+    consumer and the streams protocol. TRANSLATED is the offset of the newest checkpoint, ON-TARGET
+    the offset that the group has committed on the target. Only groups and topics with checkpoints
+    are shown. Nothing is committed. MirrorMaker 1 has no checkpoints, so its files are refused.
 
-    Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster or group could not be asked.
+    Exit codes: 0 shown, 2 wrong usage or file, 3 a cluster or group is unavailable.
     """
     from sparkmirror.control.report.compare_groups import compare_groups  # noqa: PLC0415
 
@@ -64,8 +63,8 @@ def report(found: Sequence[FlowGroups]) -> Report:
         body.append(f"{one.flow}: {len({row.group for row in one.rows})} group(s)")
         if not one.checkpoints:
             body.append(
-                f"{one.flow}: checkpoints are off (emit.checkpoints.enabled=false), so no group"
-                " goes over: TRANSLATED is of an earlier run, if of any"
+                f"{one.flow}: checkpoints are disabled (emit.checkpoints.enabled=false), so groups"
+                " are not mirrored; TRANSLATED is from an earlier run, if any"
             )
         body += [Table(_COLUMNS, one.rows)] if one.rows else []
     flows = [

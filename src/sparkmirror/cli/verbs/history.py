@@ -43,13 +43,13 @@ def history(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Only the newest N events.")] = 100,
     output: Output = Format.TABLE,
 ) -> None:
-    """List what happened: starts, stops, takeovers, partitions that stopped and went on, gaps.
+    """List events: starts, stops, takeovers, partitions that were halted or resumed, gaps.
 
-    The drivers keep it in the control topic on the target, about the newest 1,000 events of each
-    flow, with their own clocks' times. Nothing is changed anywhere.
+    Drivers write them to the control topic on the target, with the time of their own clocks. About
+    the newest 1,000 events of each flow are kept. Nothing is changed.
 
-    Exit codes: 0 listed (also when there is nothing), 2 wrong usage or file, 3 a cluster could not
-    be asked.
+    Exit codes: 0 listed (also if there are none), 2 wrong usage or file, 3 a cluster is
+    unavailable.
     """
     from sparkmirror.control.report.history import read_history  # noqa: PLC0415
 
@@ -64,7 +64,7 @@ def history(
     if kept:
         body.append(Table(_COLUMNS, kept))
     elif not failures:
-        body.append("nothing happened in that time" if events else "no history")
+        body.append("no events since then" if events else "no history")
     report = Report({"events": [_document(one) for one in kept]}, [*body, *_missing(found)])
     finish(report, output, failures)
 
@@ -74,9 +74,9 @@ def _missing(found: Sequence[tuple[str, list[Event] | None]]) -> list[str]:
     lines = []
     for name, events in found:
         if events is None:
-            lines.append(f"{name}: never ran: there is no control topic")
+            lines.append(f"{name}: never ran: it has no control topic")
         elif not events:
-            lines.append(f"{name}: its control topic is of a release that kept no history")
+            lines.append(f"{name}: its control topic is from a release without history")
     return lines
 
 

@@ -24,7 +24,7 @@ _COLUMNS: Columns = {
     "OPERATION": "binding.operation",
     "WHY": "why",
 }
-_OLD_BROKERS = "Brokers before 2.8 also want --operation IdempotentWrite --cluster for who writes."
+_OLD_BROKERS = "Brokers before 2.8 also need --operation IdempotentWrite --cluster for the writer."
 
 
 def needed_text(permissions: Sequence[Permission], command_config: str) -> Iterable[str]:
@@ -77,8 +77,8 @@ def lock_text(plan: LockPlan, flow: FlowSettings, command_config: str) -> Iterab
         return kafka_acls_commands(bindings, flow.target_admin, command_config, verb)
 
     if plan.blocking:
-        yield "# These let everybody write to remote topics, and cover other topics too. Remove"
-        yield "# them first, after giving those who need it permissions of their own:"
+        yield "# These ACLs let everybody write to remote topics, and cover other topics too. First"
+        yield "# give those who need it their own permissions, then remove these:"
         yield from commands(plan.blocking, "--remove")
         return
     if not (plan.create or plan.remove):
@@ -86,15 +86,15 @@ def lock_text(plan: LockPlan, flow: FlowSettings, command_config: str) -> Iterab
     allowed = [one for one in plan.create if one.permission == "ALLOW"]
     denied = [one for one in plan.create if one.permission == "DENY"]
     for title, lines in (
-        ("what the mirror needs, and who may read", commands(allowed)),
-        ("nobody else writes", commands(denied)),
-        ("permissions to write for everybody", commands(plan.remove, "--remove")),
+        ("permissions of the mirror and of readers", commands(allowed)),
+        ("nobody else may write", commands(denied)),
+        ("remove permissions that let everybody write", commands(plan.remove, "--remove")),
     ):
         if lines:
             yield f"# {title}"
             yield from lines
     if not plan.readable:
-        yield "# Only the mirror and super users may read these topics then: see --reader."
+        yield "# Then only the mirror and super users may read these topics: see --reader."
 
 
 def report(permissions: Sequence[Permission]) -> Report:

@@ -62,8 +62,8 @@ Include = Annotated[
         "--include",
         "--whitelist",
         metavar="REGEX",
-        help="MirrorMaker 1: the topics of these names, committed or not. Default: what the"
-        " group has offsets of.",
+        help="MirrorMaker 1: topics with these names, with or without committed offsets. Default:"
+        " topics that the group has offsets of.",
         show_default=False,
     ),
 ]
@@ -84,7 +84,7 @@ ZkConnect = Annotated[
         "--zookeeper",
         metavar="HOST:PORT/CHROOT",
         help="ZooKeeper with the offsets and owners of old consumers; brokers are found there."
-        " Default, where nothing says where the group is: localhost:2181.",
+        " Default, if no option names the cluster: localhost:2181.",
         show_default=False,
         rich_help_panel="Any group",
     ),
@@ -114,14 +114,14 @@ Topics = Annotated[
     typer.Option(
         "--topic",
         metavar="T,U",
-        help="Only these topics of the group, all their partitions.",
+        help="Only these topics of the group, with all their partitions.",
         show_default=False,
         rich_help_panel="Any group",
     ),
 ]
 BrokerInfo = Annotated[
     bool,
-    typer.Option("--broker-info", help="Print the brokers as well.", rich_help_panel="Any group"),
+    typer.Option("--broker-info", help="Also print the brokers.", rich_help_panel="Any group"),
 ]
 SocketTimeout = Annotated[
     int | None,
@@ -140,7 +140,7 @@ RetryBackoff = Annotated[
         "--retry.backoff.ms",
         metavar="MS",
         min=0,
-        help="Pause before a request is repeated. Default: 100.",
+        help="Pause before a request is retried. Default: 100.",
         show_default=False,
         rich_help_panel="Any group",
     ),
@@ -150,20 +150,20 @@ Output = Annotated[
     typer.Option(
         "--format",
         help="table: with seconds. classic: as ConsumerOffsetChecker prints a group. groups:"
-        " as kafka-consumer-groups --describe does. json: one object per round, in one line.",
+        " as kafka-consumer-groups --describe does. json: one object per round, on one line.",
         show_default="table; classic with --group",
     ),
 ]
 Interval = Annotated[
     float,
-    typer.Option(metavar="SECONDS", min=0.2, max=86_400, help="Time between two looks."),
+    typer.Option(metavar="SECONDS", min=0.2, max=86_400, help="Time between two rounds."),
 ]
 MaxLag = Annotated[
     int | None,
     typer.Option(
         metavar="N",
         min=0,
-        help="End with 1 if a partition is more than N records behind, or if nobody knows.",
+        help="Exit with 1 if a partition's lag is above N records or unknown.",
         show_default=False,
     ),
 ]
@@ -172,7 +172,7 @@ MaxLagSeconds = Annotated[
     typer.Option(
         metavar="S",
         min=0,
-        help="End with 1 if a record older than S seconds is not mirrored, or if nobody knows.",
+        help="Exit with 1 if a record older than S seconds is not mirrored, or if that is unknown.",
         show_default=False,
     ),
 ]
@@ -194,33 +194,33 @@ def lag(
     retry_backoff_ms: RetryBackoff = None,
     output: Output = None,
     json_output: Annotated[bool, typer.Option("--json", help="--format json.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again until Ctrl+C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl+C.")] = False,
     interval: Interval = 5.0,
     max_lag: MaxLag = None,
     max_lag_seconds: MaxLagSeconds = None,
 ) -> None:
-    """Show the position of each source partition and how far it is behind.
+    """Show the position and the lag of each source partition.
 
-    For a MirrorMaker 2 file the positions are those of the group __mirror.A->B on the target; for a
-    MirrorMaker 1 consumer file those of its group.id on the source. Or any group, as Kafka's
-    ConsumerOffsetChecker showed it: --group G with --zkconnect or --bootstrap-server. Offsets are
-    looked for in Kafka, and in ZooKeeper where one is named. Nothing is changed anywhere.
+    For a MirrorMaker 2 file, positions are those of the group __mirror.A->B on the target; for a
+    MirrorMaker 1 consumer file, those of its group.id on the source. To show any other group, as
+    Kafka's ConsumerOffsetChecker did, use --group G with --zkconnect or --bootstrap-server. Offsets
+    are read from Kafka, and from ZooKeeper if one is named. Nothing is changed.
 
-    SECONDS is the age of the oldest record that is not mirrored yet, BYTES an estimate. With
-    --watch also how long it takes until nothing is behind, while the lag gets less.
+    SECONDS is the age of the oldest record that is not mirrored yet; BYTES is an estimate. --watch
+    also shows the time until the lag is zero, while the lag shrinks.
 
-    Exit codes: 0 fine, 1 a limit is passed, 2 wrong usage or file, 3 a cluster could not be asked
-    or knows no such group.
+    Exit codes: 0 no limit exceeded, 1 a limit exceeded, 2 wrong usage or file, 3 a cluster is
+    unavailable or has no such group.
     """
     if watch and (max_lag is not None or max_lag_seconds is not None):
         raise ConfigError(
-            "a limit is checked once, --watch goes on for ever.",
+            "a limit is checked once, but --watch repeats until Ctrl+C.",
             where="--watch",
-            do="Leave one of the two out.",
+            do="Leave out one of the two.",
         )
     if file is not None and consumer_config is not None:
         raise ConfigError(
-            "two files say where to look.", where="--consumer.config", do="Name one of them."
+            "two files are named.", where="--consumer.config", do="Name only one of them."
         )
     file = file or consumer_config
     if json_output:

@@ -54,7 +54,7 @@ def named(file: Path | None) -> Path:
     """``file``; raises ConfigError if it is None."""
     if file is None:
         raise ConfigError(
-            "nothing says which positions to look at.",
+            "no file and no group is named.",
             where="FILE",
             do="Name a MirrorMaker 2 file or MirrorMaker 1's consumer file, or --group G with "
             "--bootstrap-server or --zkconnect.",
@@ -84,9 +84,10 @@ def flow_looks(
     if "clusters" in load_properties(path):
         if include is not None:
             raise ConfigError(
-                "a MirrorMaker 2 file says itself which topics are mirrored.",
+                "this option is for MirrorMaker 1's consumer files; a MirrorMaker 2 file names its"
+                " topics itself.",
                 where="--include",
-                do="Leave it out; it is for MirrorMaker 1's consumer files.",
+                do="Leave it out.",
             )
         settings = load_mm2(path, clusters=split_clusters(clusters))
     else:
@@ -137,27 +138,27 @@ def group_looks(
     ):
         if given:
             raise ConfigError(
-                "this option is about a mirror, not about a group.",
+                "this option is for a mirror, not for a group.",
                 where=option,
-                do="Leave it out; --topic chooses among the group's topics.",
+                do="Leave it out; --topic selects topics of the group.",
             )
     if path is not None and wanted.command_config is not None:
         raise ConfigError(
-            "two files say how to reach the group's cluster.",
+            "two files say how to connect to the group's cluster.",
             where=f"{path}, --command-config",
             do="Name one of them.",
         )
     file = path or wanted.command_config
     if file is not None and "clusters" in load_properties(file):
         raise ConfigError(
-            "a MirrorMaker 2 file names several clusters, and a group is of one.",
+            "a MirrorMaker 2 file names several clusters, but a group belongs to one.",
             where=str(file),
-            do="Name the group's: --group G --bootstrap-server HOST:PORT. For the mirror's own "
-            "positions leave out all but the file.",
+            do="Name its cluster: --group G --bootstrap-server HOST:PORT. For the mirror's own "
+            "positions, give only the file.",
         )
     if file is None and wanted.bootstrap is None and wanted.zookeeper is None:
         print(
-            f"warning: nothing says where the group is; asking ZooKeeper at {_ZOOKEEPER}, "
+            f"warning: the group's cluster is not named; using ZooKeeper at {_ZOOKEEPER}, "
             "ConsumerOffsetChecker's default. Name the cluster with --bootstrap-server HOST:PORT, "
             "or --zkconnect HOST:PORT for an old one.",
             file=sys.stderr,

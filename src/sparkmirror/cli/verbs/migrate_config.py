@@ -36,8 +36,8 @@ def migrate_config(
         list[Path] | None,
         typer.Option(
             metavar="FILE.json",
-            help="Kafka Connect: MirrorMaker 2's connectors, as its REST interface takes or gives"
-            " them; repeat it for several files.",
+            help="Kafka Connect: MirrorMaker 2's connectors, in the form that its REST interface"
+            " accepts or returns; repeat it for several files.",
             show_default=False,
         ),
     ] = None,
@@ -51,15 +51,15 @@ def migrate_config(
         str,
         typer.Option(
             metavar="TOPIC",
-            help="Kafka Connect: offset.storage.topic of its workers, where the positions are.",
+            help="Kafka Connect: offset.storage.topic of its workers, which holds the positions.",
         ),
     ] = "connect-offsets",
     secrets: Annotated[
         Path,
         typer.Option(
             metavar="DIRECTORY",
-            help="Strimzi: where the Secrets that it names are mounted, each in a directory of"
-            " its name.",
+            help="Strimzi: directory where the Secrets of the resource are mounted, each in a"
+            " subdirectory of its name.",
         ),
     ] = Path("/etc/sparkmirror/secrets"),
     include: Include = None,
@@ -87,8 +87,8 @@ def migrate_config(
             "--output",
             "-o",
             metavar="FILE",
-            help="Where to write, readable for this user alone. Default: the terminal, unless"
-            " the files hold secrets.",
+            help="File to write, readable by this user only. Default: the terminal, unless"
+            " the files contain secrets.",
             show_default=False,
         ),
     ] = None,
@@ -99,18 +99,17 @@ def migrate_config(
         bool,
         typer.Option(
             "--take-positions",
-            help="Also commit the old group's positions as the new flow's, so that it goes on"
+            help="Also commit the old group's positions for the new flow, so that it continues"
             " where MirrorMaker 1 stopped. Stop MirrorMaker 1 first.",
         ),
     ] = False,
 ) -> None:
-    """Write the MirrorMaker 2 file that does what MirrorMaker 1's files and options do, or
-    MirrorMaker 2's connectors in Kafka Connect, or a KafkaMirrorMaker2 of Strimzi.
+    """Write a MirrorMaker 2 file that replaces MirrorMaker 1's files and options, MirrorMaker 2's
+    connectors in Kafka Connect, or a KafkaMirrorMaker2 resource of Strimzi.
 
-    What has no effect or no counterpart stands there as a comment with the reason. From
-    MirrorMaker 1 topic names stay (IdentityReplicationPolicy). The clusters are not touched,
-    except by --take-positions; a ZooKeeper is asked for brokers when MirrorMaker 1's files name
-    nothing else.
+    Settings without effect or counterpart become comments with the reason. Files of MirrorMaker 1
+    keep topic names (IdentityReplicationPolicy). Only --take-positions changes a cluster. ZooKeeper
+    is queried for brokers if MirrorMaker 1's files name none.
 
     Exit codes: 0 done, 1 a cluster or the disk failed, 2 wrong usage or files.
     """
@@ -133,7 +132,7 @@ def migrate_config(
     missing = [one for one in ("--consumer.config", "--producer.config") if not of_mm1[one]]
     if missing or not consumer_config or not producer_config:
         raise ConfigError(
-            "nothing to migrate is named.",
+            "no files to migrate are named.",
             where=" and ".join(missing),
             do="Name both of MirrorMaker 1's files, or --connect FILE.json, or "
             "--strimzi FILE.yaml.",
@@ -179,7 +178,7 @@ def _check_alone(connect: list[Path] | None, strimzi: Path | None, others: list[
         others = ["--strimzi"]
     if others:
         raise ConfigError(
-            f"this option does not go with {'--connect' if connect else '--strimzi'}.",
+            f"this option cannot be combined with {'--connect' if connect else '--strimzi'}.",
             where=others[0],
             do="Give one or the other.",
         )
@@ -204,7 +203,7 @@ def _from_connectors(
 def _refuse_to_show(made: Migrated, output: Path | None) -> None:
     if output is None and made.secrets:
         raise ConfigError(
-            f"The file holds secrets ({', '.join(made.secrets)}), which are not shown.",
+            f"The file contains secrets ({', '.join(made.secrets)}), which are not printed.",
             where="--output",
             do="Name a file to write to.",
         )
@@ -231,13 +230,15 @@ def _aliases(sources: list[str], target: str) -> tuple[str, ...]:
     for alias in aliases:
         if not alias.strip() or "->" in alias or any(c.isspace() or c == "," for c in alias):
             raise ConfigError(
-                f"{alias!r} is no alias.",
+                f"{alias!r} is not an alias.",
                 where="--source, --target",
                 do="Use letters, digits and dashes.",
             )
     if len(set(aliases)) < len(aliases):
         raise ConfigError(
-            "two clusters have one name.", where="--source, --target", do="Name each differently."
+            "two clusters have the same name.",
+            where="--source, --target",
+            do="Give each its own name.",
         )
     return aliases
 
@@ -262,7 +263,7 @@ def _hand_out(
     elif keep and output.exists() and not force:
         # It was written earlier and may have been edited since.
         flows = _load(output)
-        print(f"{output}: left as it is", file=sys.stderr)
+        print(f"{output}: exists and is kept", file=sys.stderr)
     else:
         _write(output, made.text, force=force)
         print(f"{output}: written; start it with: sparkmirror run {output}", file=sys.stderr)
@@ -344,13 +345,13 @@ def _take_positions(old: FlowSettings, new: FlowSettings) -> None:
         done = hand_over(source, target, old, new)
     print(
         f"{new.name}: {len(done.taken)} positions taken over from group {old.group_id},"
-        f" {len(done.kept)} were there already",
+        f" {len(done.kept)} existed already",
         file=sys.stderr,
     )
     if done.absent:
         shown = ", ".join(map(str, done.absent[:5])) + (" …" if len(done.absent) > 5 else "")
         print(
-            f"{new.name}: no position could be kept for {len(done.absent)} partitions that the"
-            f" target does not have yet ({shown}): they begin at {new.fetch.auto_offset_reset}",
+            f"{new.name}: no position was committed for {len(done.absent)} partitions that the"
+            f" target does not have yet ({shown}); they start at {new.fetch.auto_offset_reset}",
             file=sys.stderr,
         )

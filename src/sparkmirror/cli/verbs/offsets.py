@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sparkmirror.model import TopicPartition
 
 offsets = typer.Typer(
-    help="Where consumer groups stand on the other cluster.", no_args_is_help=True
+    help="Offsets of consumer groups, translated to the other cluster.", no_args_is_help=True
 )
 
 Found = Mapping[tuple[str, "TopicPartition"], "Checkpoint"]
@@ -27,7 +27,7 @@ Theirs = Mapping[tuple[str, "TopicPartition"], int | None]
 
 @offsets.callback()
 def _offsets() -> None:
-    """Where consumer groups stand on the other cluster."""
+    """Offsets of consumer groups, translated to the other cluster."""
 
 
 @offsets.command()
@@ -36,7 +36,7 @@ def translate(
     named: Annotated[
         str | None,
         typer.Argument(
-            metavar="FLOW", help="The flow that the groups move along: 'A->B'.", show_default=False
+            metavar="FLOW", help="The flow whose groups to translate: 'A->B'.", show_default=False
         ),
     ] = None,
     flow: SameFlow = None,
@@ -53,25 +53,26 @@ def translate(
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=0.1, max=3_600, help="Read checkpoints this long."),
+        typer.Option(
+            metavar="SECONDS", min=0.1, max=3_600, help="Time limit for reading checkpoints."
+        ),
     ] = 60.0,
     mirrormaker: Annotated[
         bool,
         typer.Option(
             "--mirrormaker",
-            help="Show beside it what a MirrorMaker 2 that starts now would say (needs Read on the "
-            "offset-syncs topic).",
+            help="Also show the offset that a MirrorMaker 2 started now would give (needs Read on"
+            " the offset-syncs topic).",
         ),
     ] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show where groups of A go on when their consumers move to B, as the checkpoints on B say.
+    """Show where groups of A continue when their consumers move to B, from the checkpoints on B.
 
-    UPSTREAM is the offset committed on A, OFFSET the same place on B. Nothing is committed
-    anywhere.
+    UPSTREAM is the offset committed on A, OFFSET its translation on B. Nothing is committed.
 
-    Exit codes: 0 there are checkpoints, 1 there are none of these groups, 2 wrong usage or file,
-    3 the cluster could not be asked.
+    Exit codes: 0 there are checkpoints, 1 these groups have none, 2 wrong usage or file, 3 the
+    cluster is unavailable.
     """
     from sparkmirror.client import MirrorClient  # noqa: PLC0415
     from sparkmirror.names.java_regex import compile_regex  # noqa: PLC0415
@@ -80,7 +81,7 @@ def translate(
     flow = one_flow(named, flow)
     if (group is None) == (regex is None):
         raise ConfigError(
-            "which groups is not said." if group is None else "both name groups.",
+            "no group is named." if group is None else "both options name groups.",
             where="--group, --regex",
             do="Give one of the two.",
         )

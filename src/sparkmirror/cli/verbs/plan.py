@@ -36,11 +36,11 @@ def plan(
 ) -> None:
     """Show what a run of FILE, or of MirrorMaker 1's files, would change on which cluster.
 
-    Topics that would be created or grow, configs and ACLs that would be brought in step,
-    checkpoints and group offsets that would be written, and what would fail ("refuse"): found by
-    the code of a run, with what the clusters hold now. Nothing is changed.
+    Shows topics that would be created or get partitions, configs and ACLs that would be synced,
+    checkpoints and group offsets that would be written, and what would fail ("refuse"). The code of
+    a run determines this from the clusters' present state. Nothing is changed.
 
-    Exit codes: 0 looked, whatever was found; 2 wrong usage or file; 3 a cluster could not be asked.
+    Exit codes: 0 shown, with or without changes; 2 wrong usage or file; 3 a cluster is unavailable.
     """
     from sparkmirror.control.report.plan import plan_flow  # noqa: PLC0415
     from sparkmirror.control.report.plan_groups import plan_heartbeats  # noqa: PLC0415

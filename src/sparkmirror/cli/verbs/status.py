@@ -86,13 +86,13 @@ def status(
     clusters: Clusters = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show the flows of FILE: state, slots, lag, partitions that stand still, last report.
+    """Show the flows of FILE: state, slots, lag, halted partitions, last report.
 
-    It reads the control topic on the target clusters and, for the lag, the source's end offsets;
-    nothing is changed. The mirror may run on any machine.
+    It reads the control topic on the target clusters and, for the lag, the source's end offsets.
+    Nothing is changed. The mirror may run on any machine.
 
-    Exit codes: 0 every flow is served and nothing stands still, 1 otherwise, 2 wrong usage or file,
-    3 a cluster does not answer.
+    Exit codes: 0 every flow runs and no partition is halted, 1 otherwise, 2 wrong usage or file,
+    3 a cluster does not respond.
     """
     settings = load_settings(files, clusters or (), listed=False, flows=flows or ())
     with Connections() as connections:
@@ -202,8 +202,8 @@ def _report(rows: Sequence[_Row]) -> Report:
             body += ["", Table(columns, found)]
     for row in rows:
         for tp, halt in row.flow.halts.items():
-            again = " (tried again)" if halt.retriable else ""
-            body += ["", f"{row.flow.flow} {tp} stands still: {halt.code}: {halt.reason}{again}"]
+            again = " (retrying)" if halt.retriable else ""
+            body += ["", f"{row.flow.flow} {tp} is halted: {halt.code}: {halt.reason}{again}"]
     return Report({"flows": [_document(row) for row in rows]}, body)
 
 

@@ -30,13 +30,13 @@ def topics(
     clusters: Clusters = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show which topics each flow mirrors, under which names, and what differs on the other side.
+    """Show which topics each flow mirrors, their names on the target, and what differs there.
 
     PARTITIONS and REPLICATION are those of source and target. STATE is missing, fewer partitions,
     more partitions, configs differ or same. Configs are compared by the rules of the config sync,
-    though MirrorMaker 1's files ask for none.
+    also for MirrorMaker 1's files, which do not sync configs.
 
-    Exit codes: 0 looked, 2 wrong usage or file, 3 a cluster could not be asked.
+    Exit codes: 0 shown, 2 wrong usage or file, 3 a cluster is unavailable.
     """
     from sparkmirror.control.report.compare import compare_topics  # noqa: PLC0415
 

@@ -56,8 +56,7 @@ def verify(
         typer.Option(
             "--from",
             metavar="WHEN",
-            help="Begin at this source offset, or at this time of the records"
-            " (2026-01-31T12:00:00Z).",
+            help="Start at this source offset, or at this record time (2026-01-31T12:00:00Z).",
             show_default=False,
         ),
     ] = None,
@@ -66,7 +65,7 @@ def verify(
         typer.Option(
             "--to",
             metavar="WHEN",
-            help="End before this source offset or time. Default: the present end.",
+            help="End before this source offset or record time. Default: the current end.",
             show_default=False,
         ),
     ] = None,
@@ -75,7 +74,7 @@ def verify(
         typer.Option(
             metavar="N",
             min=0,
-            help="Compare N stretches of 1,000 records of each partition instead of everything.",
+            help="Compare N ranges of 1,000 records of each partition instead of everything.",
         ),
     ] = 0,
     wait: Annotated[
@@ -83,21 +82,21 @@ def verify(
         typer.Option(
             metavar="SECONDS",
             min=0,
-            help="How long a running mirror may take to reach the present end.",
+            help="How long a running mirror may take to reach the current end.",
         ),
     ] = 10.0,
     output: Output = Format.TABLE,
 ) -> None:
     """Compare each source partition with its copy, record by record.
 
-    Key, value, headers and timestamp must be equal, and the order.
+    Keys, values, headers, timestamps and order must be equal.
 
-    It works while the mirror runs: the source's end is taken at the start, and what is mirrored
-    up to there must be equal. Of compacted topics the last value of each key is compared. Nothing
-    is changed anywhere.
+    It works while the mirror runs: it reads the source's end offsets at the start, and all records
+    before them must be equal. For compacted topics it compares the last value of each key. Nothing
+    is changed.
 
-    Exit codes: 0 all is equal, 1 a difference (the first differing offset is named) or something
-    not mirrored yet, 2 wrong usage or file, 3 a cluster could not be read.
+    Exit codes: 0 everything is equal, 1 a difference (the first differing offset is shown) or
+    records not mirrored yet, 2 wrong usage or file, 3 a cluster could not be read.
     """
     from sparkmirror.control.verify.scope import Scope  # noqa: PLC0415
     from sparkmirror.names.java_regex import compile_list  # noqa: PLC0415

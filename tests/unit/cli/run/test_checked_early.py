@@ -28,7 +28,7 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             "sparkmirror.metrics.listen=0.0.0.0:9404\n",
-            "metrics on 0.0.0.0:9404 could be read by everybody",
+            "metrics on 0.0.0.0:9404 could be read by anybody",
         ),
         (
             "sparkmirror.metrics.listen=127.0.0.1:9404\n"
@@ -97,5 +97,5 @@ def test_masters_that_spark_has(tmp_path: Path) -> None:
     ):  # fmt: skip
         check_master(master, {})
     check_master("yarn", {"HADOOP_CONF_DIR": str(tmp_path)})
-    with pytest.raises(ConfigError, match="HADOOP_CONF_DIR=/nowhere is no directory"):
+    with pytest.raises(ConfigError, match="HADOOP_CONF_DIR=/nowhere is not a directory"):
         check_master("yarn", {"HADOOP_CONF_DIR": "/nowhere"})

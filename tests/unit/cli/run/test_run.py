@@ -106,9 +106,8 @@ def test_once_with_a_partition_that_stood_still_ends_with_1(start: Start, kind: 
         "halted": "A->B orders-0: CORRUPT_BATCH: checksum wrong at offset 7",
         "refused": "A->B secret-0: DENIED: no permission to create",
     }
-    assert f"error: Not everything was copied, these partitions stood still: {wanted[kind]}." in (
-        run.err
-    )
+    told = f"error: Not everything was copied. These partitions are halted: {wanted[kind]}."
+    assert told in run.err
     assert "mirrored in" in run.out
 
 
@@ -127,8 +126,8 @@ def test_the_first_signal_drains(
     run.send(number)
     assert run.end() == code
     assert time.monotonic() - began_s < 4
-    assert "draining: everything read is being written … (Ctrl+C again stops at once)" in run.out
-    assert "drained: all that was read is written" in run.out
+    assert "draining: writing all records that were read … (Ctrl+C again stops at once)" in run.out
+    assert "drained: all records that were read are written" in run.out
     assert "mirrored in" in run.out
     assert run.err.index("[drain]") < run.err.index("[flow.stop grace=True]")
     assert "error" not in run.err
@@ -242,7 +241,7 @@ def test_a_spark_that_stops_slowly_makes_no_drain_late(start: Start, tmp_path: P
     assert run.end() == 0
     assert time.monotonic() - began_s < 10
     assert "error" not in run.err
-    assert "drained: all that was read is written" in run.out
+    assert "drained: all records that were read are written" in run.out
     assert calls(tmp_path)[-2:] == ["control.finish", "control.stop"]
 
 
@@ -325,13 +324,13 @@ def test_a_failed_query_ends_the_run_with_1(start: Start) -> None:
 def test_a_query_that_ends_unasked_is_an_error(start: Start) -> None:
     run = start(query_ends_s=0.6)
     assert run.end() == 1
-    assert "error: The queries ended although nothing asked them to." in run.err
+    assert "error: The queries ended unexpectedly." in run.err
 
 
 def test_a_spark_that_died_is_told_in_words(start: Start) -> None:
     run = start(spark_dies_s=0.6)
     assert run.end() == 1
-    assert "error: Spark does not answer any more (ConnectionError)." in run.err
+    assert "error: Spark no longer responds (ConnectionError)." in run.err
     assert "Traceback" not in run.err
 
 
@@ -359,7 +358,7 @@ def test_a_work_dir_that_cannot_be_made(start: Start, tmp_path: Path) -> None:
     run = start(work_dir=str(tmp_path / "file" / "run"))
     assert run.end() == 3
     assert "error: --work-dir: The work directory" in run.err
-    assert "cannot be made or written" in run.err
+    assert "cannot be created or written" in run.err
 
 
 class Terminal:
@@ -426,7 +425,7 @@ def test_live_view_in_a_terminal_with_keys(terminal: Callable[..., Terminal]) ->
     os.write(run.fd, b"t")
     run.until("hide topics")
     os.write(run.fd, b"q")
-    run.until("draining: everything read is being written")
+    run.until("draining: writing all records that were read")
     assert run.end() == 0
     assert "mirrored in" in run.text
     assert run.text.rindex("\x1b[?25h") > run.text.rindex("\x1b[?25l")
@@ -436,7 +435,7 @@ def test_ctrl_c_in_a_terminal_drains_and_again_stops(terminal: Callable[..., Ter
     run = terminal(rest_s=60.0)
     run.until("A->B")
     os.write(run.fd, b"\x03")
-    run.until("draining: everything read is being written")
+    run.until("draining: writing all records that were read")
     time.sleep(0.5)
     os.write(run.fd, b"\x03")
     run.until("stopping at once")
@@ -454,8 +453,8 @@ def drained_in_order(tmp_path: Path) -> None:
     after = [call for call in calls(tmp_path)[3:] if call != "refresh"]
     assert after == ["drain", "flow.stop grace=True", "control.finish", "control.stop"]
     log = (tmp_path / "run" / "sparkmirror.log").read_text(encoding="utf-8")
-    assert log.count("draining: everything read is being written") == 1
-    assert log.count("drained: all that was read is written") == 1
+    assert log.count("draining: writing all records that were read") == 1
+    assert log.count("drained: all records that were read are written") == 1
     assert "ERROR" not in log
     assert "stopping at once" not in log
 
@@ -489,7 +488,7 @@ def test_one_stream_is_enough_to_see_the_terminal_close(
 
 def test_a_terminal_that_closes_during_the_start_ends_it(tmp_path: Path) -> None:
     run = Terminal(tmp_path, prepare_s=60.0, sigterm_exit_code=42)
-    run.until("reaching the clusters")
+    run.until("connecting to the clusters")
     os.close(run.fd)
     assert ended(run.pid) == 42
     assert "drain" not in calls(tmp_path)
@@ -500,7 +499,7 @@ def test_hangup_during_the_start_and_during_a_drain_is_no_order(
 ) -> None:
     """A refresh then has nothing to do: a start looks anyway, and a drain takes up no more."""
     run = terminal(prepare_s=1.0, rest_s=1.5)
-    run.until("reaching the clusters")
+    run.until("connecting to the clusters")
     os.kill(run.pid, signal.SIGHUP)
     run.until("A->B")
     os.write(run.fd, b"\x03")
@@ -575,7 +574,7 @@ def test_an_error_keeps_its_exit_code_when_nobody_can_read_it(tmp_path: Path) ->
 def test_a_drain_asked_for_elsewhere_ends_the_run_with_0(tmp_path: Path) -> None:
     running = Running(tmp_path, drain_asked_s=0.5, sigterm_exit_code=143)
     assert running.end() == 0, running.err
-    assert "asked to drain" in running.out
+    assert "drain was ordered" in running.out
     assert "[drain]" in running.err
 
 

@@ -38,8 +38,8 @@ def test_one_kind_of_files_is_needed(
         ([], f"FILE: {BOTH}"),
         (["--consumer.config", "c"], f"--producer.config: {BOTH}"),
         (["--producer.config", "p"], f"--consumer.config: {BOTH}"),
-        ([file, "--consumer.config", "c"], "--consumer.config: a MirrorMaker 2 file says every"),
-        ([file, "--producer.config", "p"], "--producer.config: a MirrorMaker 2 file says every"),
+        ([file, "--consumer.config", "c"], "--consumer.config: this option is for"),
+        ([file, "--producer.config", "p"], "--producer.config: this option is for"),
     ):
         assert main([*verb, *arguments]) == 2
         error = capsys.readouterr().err
@@ -65,13 +65,13 @@ def test_options_of_one_kind_are_refused_with_the_other(
     files = mm1(tmp_path)
     file = str(write(tmp_path, BASE))
     for arguments, told in (
-        (["run", *files, "--include", "t", "--exactly-once"], "--exactly-once: this option goes"),
-        (["plan", *files, "--include", "t", "--clusters", "B"], "--clusters: this option goes"),
-        (["run", file, "--keep.partitions"], "--keep.partitions: a MirrorMaker 2 file says"),
-        (["run", file, "--num.streams", "2"], "--num.streams: a MirrorMaker 2 file says"),
-        (["plan", file, "--blacklist", "t"], "--blacklist: a MirrorMaker 2 file says"),
-        (["groups", *files], "MirrorMaker 1 carries no consumer groups over"),
-        (["plan", str(tmp_path / "c")], "MirrorMaker 1's files go with --consumer.config"),
+        (["run", *files, "--include", "t", "--exactly-once"], "--exactly-once: this option needs"),
+        (["plan", *files, "--include", "t", "--clusters", "B"], "--clusters: this option needs"),
+        (["run", file, "--keep.partitions"], "--keep.partitions: this option is for"),
+        (["run", file, "--num.streams", "2"], "--num.streams: this option is for"),
+        (["plan", file, "--blacklist", "t"], "--blacklist: this option is for"),
+        (["groups", *files], "MirrorMaker 1 does not mirror consumer groups"),
+        (["plan", str(tmp_path / "c")], "for MirrorMaker 1's files use --consumer.config"),
     ):
         assert main(arguments) == 2
         assert told in capsys.readouterr().err

@@ -195,7 +195,7 @@ def test_addresses_that_ambari_does_not_tell(
     assert "evil" not in told
     assert "10.0.0.5" not in told
     assert discover(ambari, "--ip") == 1
-    assert "does not tell the IP address of every broker" in " ".join(
+    assert "does not report the IP address of every broker" in " ".join(
         capsys.readouterr().err.split()
     )
 

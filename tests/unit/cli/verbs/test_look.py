@@ -23,14 +23,14 @@ from tests.unit.config_files import BASE, write
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["plan", "FILE", "--flow", "A->C"], "'A->C' is no enabled flow"),
+        (["plan", "FILE", "--flow", "A->C"], "'A->C' is not an enabled flow"),
         (["topics", "FILE", "--clusters", "A"], "No source->target replication flows"),
         (
             ["offsets", "translate", "FILE", "B->A", "--group", "g"],
-            "is no enabled flow of this file",
+            "is not an enabled flow of this file",
         ),
-        (["offsets", "translate", "FILE", "A->B"], "which groups is not said"),
-        (["offsets", "translate", "FILE", "A->B", "--group", "g", "--regex", "x"], "both name"),
+        (["offsets", "translate", "FILE", "A->B"], "no group is named"),
+        (["offsets", "translate", "FILE", "A->B", "--group", "g", "--regex", "x"], "both options"),
         (["offsets", "translate", "FILE", "A->B", "--regex", "("], "invalid regex"),
         (["clusters", "NONE"], "There is no such file"),
     ],

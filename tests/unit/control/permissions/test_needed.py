@@ -397,12 +397,12 @@ def test_after_a_lock_only_the_mirror_writes_and_nothing_is_left_to_do(present):
 def test_lock_in_words():
     plan = plan_lock([acl("A.t", "User:x", "WRITE")], REMOTE, MINE)
     text = list(lock_text(plan, FLOW, "c"))
-    assert text[0] == "# what the mirror needs, and who may read"
+    assert text[0] == "# permissions of the mirror and of readers"
     assert (
         "--deny-principal User:x --operation Write --topic A. --resource-pattern-type prefixed"
         in (text[3])
     )
-    assert text[-1].startswith("# Only the mirror and super users may read")
+    assert text[-1].startswith("# Then only the mirror and super users may read")
     blocked = plan_lock([acl("*", "User:*", "ALL")], REMOTE, MINE)
     told = list(lock_text(blocked, FLOW, "c"))
     assert len(told) == 3

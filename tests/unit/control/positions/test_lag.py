@@ -255,15 +255,15 @@ def test_a_consumer_file_alone(tmp_path: Path) -> None:
     ("text", "arguments", "told"),
     [
         (BASE, ["--watch", "--max-lag", "5"], "a limit is checked once"),
-        (BASE, ["--include", "t"], "a MirrorMaker 2 file says itself"),
+        (BASE, ["--include", "t"], "a MirrorMaker 2 file names its topics itself"),
         (BASE, ["--clusters", "A"], "No source->target replication flows"),
         ("group.id=g\n", [], "bootstrap.servers is missing"),
         ("bootstrap.servers=a:1\n", ["--format", "classic"], "group.id is missing"),
         (BASE, ["--group", "g"], "a MirrorMaker 2 file names several clusters"),
         (BASE, ["--format", "classic"], "a MirrorMaker 2 file names several clusters"),
-        (CONSUMER, ["--group", "g", "--include", "t"], "--include: this option is about a mirror"),
-        (CONSUMER, ["--group", "g", "--clusters", "A"], "--clusters, --flow: this option is about"),
-        (CONSUMER, ["--group", "g", "--command-config", "x"], "two files say how to reach"),
+        (CONSUMER, ["--group", "g", "--include", "t"], "--include: this option is for a mirror"),
+        (CONSUMER, ["--group", "g", "--clusters", "A"], "--clusters, --flow: this option is for"),
+        (CONSUMER, ["--group", "g", "--command-config", "x"], "two files say how to connect"),
     ],
 )
 def test_wrong_usage(
@@ -280,7 +280,7 @@ def test_wrong_usage(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "nothing says which positions to look at"),
+        ([], "no file and no group is named"),
         (["--bootstrap-server", "a:1"], "group.id is missing"),
         (["--group", "g", "--bootstrap-server", "nothing"], "--bootstrap-server"),
         (["--group", "g", "--zkconnect", "a:x"], "ZooKeeper a:x"),

@@ -66,6 +66,6 @@ def test_offsets_checkpoints_and_remarks(tmp_path: Path) -> None:
 def test_no_groups() -> None:
     assert report([FlowGroups("A->B", ())]).lines() == ["A->B: 0 group(s)"]
     off = FlowGroups("A->B", (), checkpoints=False)
-    assert "checkpoints are off (emit.checkpoints.enabled=false)" in report([off]).lines()[1]
+    assert "checkpoints are disabled (emit.checkpoints.enabled=false)" in report([off]).lines()[1]
     (printed,) = report([off]).document["flows"]  # type: ignore[index]
     assert printed["checkpoints"] is False
