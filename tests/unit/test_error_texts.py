@@ -147,14 +147,14 @@ def test_a_login_has_exactly_one_module(text: str, count: int, tmp_path: Path) -
     check(
         lambda: parse_property(text, where="f:3"),
         ConfigError,
-        f"holds {count} login modules, it must hold exactly one",
+        f"contains {count} login modules; it must contain exactly one",
         "f:3",
         "Write it as",
     )
     path = write(tmp_path, f"KafkaClient {{ {text} }};" if text else "Other { };", "jaas.conf")
     system = {"java.security.auth.login.config": str(path)}
     if text:
-        what = f"has {count} login modules for KafkaClient, it must have exactly one"
+        what = f"has {count} login modules for KafkaClient; it must have exactly one"
         check(
             lambda: read_file_entry(system, where="cluster A"), ConfigError, what, "cluster A",
             "Write KafkaClient {",
@@ -181,8 +181,8 @@ def test_a_jaas_file_without_the_clients_entry_says_which_it_has(tmp_path: Path)
         ("none_such:x", None, "cannot be imported (No module named 'none_such')", "PYTHONPATH"),
         ("json:none", None, "cannot be imported (module 'json' has no attribute", "check the name"),
         ("failing:x", None, "the module fails (ZeroDivisionError: ", "Correct the module."),
-        ("json:__doc__", None, "json:__doc__ is no function and no class.", "Name one that is."),
-        ("json:JSONDecoder", "x", "cannot be made (TypeError: ", "takes the text of the args"),
+        ("json:__doc__", None, "json:__doc__ is neither a function nor a class.", "Name one"),
+        ("json:JSONDecoder", "x", "cannot be instantiated (TypeErr", "takes the text of the args"),
     ],
 )
 def test_a_callable_that_cannot_be_had(
@@ -200,7 +200,7 @@ def test_a_callable_that_cannot_be_had(
 @pytest.mark.parametrize("text", ["mirror", "User:", ":x", "A=mirror", "A=User:"])
 def test_a_principal_is_a_kind_and_a_name(text: str) -> None:
     settings: Any = SimpleNamespace(clusters=("A", "B"))
-    what = f"{text!r} names no principal."
+    what = f"{text!r} is not a principal."
     check(lambda: _principals(settings, [text]), ConfigError, what, "--principal", "ALIAS=User:NA")
 
 
@@ -209,7 +209,7 @@ def test_a_certificates_principal_has_to_be_told() -> None:
     principal = _principals(settings, ["B=User:CN=m"])
     keystore = {"ssl.keystore.location": "k"}
     secured = replace(CLIENT, security_protocol="SSL", properties=keystore)
-    what = "the settings do not tell as whom mirror is authorized there."
+    what = "the settings do not say which principal mirror has there."
     do = "Add --principal 'A=User:NAME'."
     check(lambda: principal(secured), ConfigError, what, "cluster A", do)
     assert _principals(settings, ["User:CN=m"])(secured) == "User:CN=m"
@@ -217,13 +217,13 @@ def test_a_certificates_principal_has_to_be_told() -> None:
 
 @pytest.mark.parametrize("alias", ["", " ", "a b", "a->b", "a,b"])
 def test_an_alias_is_one_word(alias: str) -> None:
-    what, where = f"{alias!r} is no alias.", "--source, --target"
+    what, where = f"{alias!r} is not an alias.", "--source, --target"
     check(lambda: _aliases(["a"], alias), ConfigError, what, where, "Use letters, digits")
     check(lambda: _aliases([alias], "b"), ConfigError, what, where, "Use letters, digits")
 
 
 def test_two_clusters_of_one_name() -> None:
-    what, do = "two clusters have one name.", "Name each differently."
+    what, do = "two clusters have the same name.", "Give each its own name."
     check(lambda: _aliases(["a"], "a"), ConfigError, what, "--source, --target", do)
 
 
@@ -250,7 +250,7 @@ def test_the_page_of_settings_needs_no_file(
 ) -> None:
     assert main(["config", "--docs", str(write(tmp_path, BASE))]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "--docs: the page is about all settings, not about a file. Leave out FILE" in said
+    assert "--docs: the page lists all settings, so it takes no file. Leave out FILE" in said
 
 
 # --- the machine --------------------------------------------------------------------------------
@@ -286,10 +286,10 @@ def test_settings_are_sealed_for_one_run(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("listen", "what"),
     [
-        ("localhost", "is no address to listen on"),
-        (":9404", "is no address to listen on"),
-        ("127.0.0.1:70000", "is no address to listen on"),
-        ("127.0.0.1:٣", "is no address to listen on"),
+        ("localhost", "is not an address to listen on"),
+        (":9404", "is not an address to listen on"),
+        ("127.0.0.1:70000", "is not an address to listen on"),
+        ("127.0.0.1:٣", "is not an address to listen on"),
         ("a..b:1", "cannot be found"),
     ],
 )
@@ -299,7 +299,7 @@ def test_an_address_for_metrics(listen: str, what: str) -> None:
 
 @pytest.mark.parametrize("text", ["a:b", "a:b:1@x", "", "a b:c:1"])
 def test_what_is_no_maven_coordinate(text: str) -> None:
-    what, do = "This is no Maven coordinate.", "Write group:artifact:version"
+    what, do = "This is not a Maven coordinate.", "Write group:artifact:version"
     with pytest.raises(MachineError) as caught:
         maven._parse(text)
     assert (caught.value.what, caught.value.where) == (what, text)

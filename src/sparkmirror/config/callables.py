@@ -44,15 +44,15 @@ def load_callable(name: str, args: str | None, *, where: str) -> Callable[..., A
         ) from error
     if not callable(found):
         raise ConfigError(
-            f"{name} is no function and no class.", where=where, do="Name one that is."
+            f"{name} is neither a function nor a class.", where=where, do="Name one of these."
         )
     if isinstance(found, type):
         try:
             return found() if args is None else found(args)
         except Exception as error:  # whatever its constructor raises
             raise ConfigError(
-                f"{name} cannot be made ({type(error).__name__}: {error}).",
+                f"{name} cannot be instantiated ({type(error).__name__}: {error}).",
                 where=where,
-                do="Its constructor takes the text of the args option, or nothing without one.",
+                do="Its constructor takes the text of the args option, or nothing without it.",
             ) from error
     return found

@@ -35,18 +35,18 @@ def read_connect(paths: Sequence[Path], offset_topic: str) -> Setup:
     for entry in foreign:
         if not setup.connectors:
             raise ConfigError(
-                f"{entry.key}={entry.value} is none of MirrorMaker 2's connectors.",
+                f"{entry.key}={entry.value} is not a MirrorMaker 2 connector.",
                 where=entry.where,
                 do="Give the files of MirrorSourceConnector, MirrorCheckpointConnector and "
                 "MirrorHeartbeatConnector.",
             )
-        setup.leave_out(entry, f"{entry.value} is none of MirrorMaker 2's connectors")
+        setup.leave_out(entry, f"{entry.value} is not a MirrorMaker 2 connector")
     for one in setup.connectors:
         setup.offset_topic[one.target] = offset_topic
     setup.remarks += [
-        "In Kafka Connect the records are written by the worker's own producer: what the worker's "
-        "file says with producer. in front belongs here as TARGET.producer.KEY, "
-        "exactly.once.source.support as TARGET.exactly.once.source.support.",
+        "In Kafka Connect, the worker's own producer writes the records: copy keys that begin with "
+        "producer. from the worker's file as TARGET.producer.KEY, and exactly.once.source.support "
+        "as TARGET.exactly.once.source.support.",
         "Stop the connectors before the mirror starts, or records arrive twice.",
     ]
     return setup
@@ -69,10 +69,10 @@ def _configs(document: Node, name: str = "") -> Iterator[tuple[str, Node]]:
             yield from _configs(one.get("info") or one, key)
     else:
         raise ConfigError(
-            "this is no connector: connector.class is missing"
+            "this is not a connector: connector.class is missing"
             + ("." if not document.path else f" in {document.path}."),
             where=document.where,
-            do='Write {"name": …, "config": {"connector.class": …}}, as Kafka Connect takes it.',
+            do='Write {"name": …, "config": {"connector.class": …}}, as Kafka Connect accepts it.',
         )
 
 

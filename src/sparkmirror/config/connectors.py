@@ -85,7 +85,7 @@ class Connector:
 
 
 ClusterLines = dict[str, dict[str, Taken]]
-"""By alias: the cluster's settings, by key without the alias."""
+"""The clusters' settings, by alias and by key without the alias."""
 
 
 @dataclass
@@ -137,7 +137,7 @@ def mm2_file(setup: Setup) -> Migrated:
     _find_providers(setup)
     body = {name: _flow_lines(setup, connectors, aliases) for name, connectors in flows.items()}
     page = Page()
-    page.comment(f"MirrorMaker 2 file, made from {setup.title}.")
+    page.comment(f"MirrorMaker 2 file, created from {setup.title}.")
     for remark in setup.remarks:
         page.comment(remark)
     for note in setup.notes:
@@ -154,7 +154,7 @@ def mm2_file(setup: Setup) -> Migrated:
         for key, taken in body[name].items():
             _put(page, f"{name}.{key}", taken)
     page.gap()
-    page.comment("Heartbeats only where a connector writes them.")
+    page.comment("Heartbeats only for flows with a heartbeat connector.")
     page.put("emit.heartbeats.enabled", "false")
     return page.migrated(tuple(setup.notes))
 
@@ -180,7 +180,7 @@ def _flows(setup: Setup) -> dict[str, list[Connector]]:
     """Connectors by flow, those of each flow in the order of `KINDS`. Raises ConfigError."""
     if not setup.connectors:
         raise ConfigError(
-            "there is no connector of MirrorMaker 2 in it.",
+            "it contains no MirrorMaker 2 connector.",
             where=setup.title,
             do="Name the files of the connectors.",
         )
@@ -200,7 +200,7 @@ def _flows(setup: Setup) -> dict[str, list[Connector]]:
                 raise ConfigError(
                     f"{name} has two {one.kind}Connectors, {one.name} and {other.name}.",
                     where=other.where,
-                    do="Leave one of them out.",
+                    do="Leave out one of them.",
                 )
     return found
 
@@ -239,7 +239,7 @@ def _check(entry: Entry, key: str, clusters: Sequence[str]) -> KeyUse | Lost | N
         raise ConfigError(
             f"{entry.key} cannot be taken over: {outcome.setting.reason}.",
             where=entry.where,
-            do="Leave it out of the file if the mirror can do without.",
+            do="Remove it from the file if the mirror does not need it.",
         )
     if outcome.setting.status is Status.SUPPORTED and not _REFERENCE.search(entry.value):
         check(entry, outcome.setting)
@@ -264,7 +264,7 @@ def _flow_lines(
             key = RENAMED_KEYS.get(key, REMOVED_KEYS.get(key, key))  # noqa: PLW2901 (older ones)
             if not key or key in DROPPED_KEYS:
                 why = f" ({DROPPED_KEYS[key]})" if key else ""
-                setup.leave_out(entry, f"nothing has taken its place{why}")
+                setup.leave_out(entry, f"it has no replacement{why}")
                 continue
             outcome = _check(entry, f"{name}.{key}", clusters)
             reason = _no_counterpart(outcome, name, key, clusters)
@@ -298,9 +298,9 @@ def _no_counterpart(
     """Why a key is left out of the file; empty if it is not."""
     if outcome is None:
         close = nearest(f"{flow}.{key}", clusters).removeprefix(f"{flow}.")
-        return "no key of MirrorMaker 2" + (f" (did you mean {close}?)" if close else "")
+        return "not a key of MirrorMaker 2" + (f" (did you mean {close}?)" if close else "")
     if isinstance(outcome, Lost):
-        return f"it {outcome.effect} (here {outcome.instead} would have)"
+        return f"it {outcome.effect} (use {outcome.instead})"
     if outcome.ignored:
         return outcome.ignored
     return outcome.setting.reason if outcome.setting.status is Status.IGNORED else ""
@@ -319,7 +319,7 @@ def _merge(
         if _simple(key, old) != _simple(key, new):
             if key in _SHARED:
                 raise _differs(f"flow {connector.flow}", before.entry if before else None, entry)
-            setup.leave_out(entry, "the flow's is that of its MirrorSourceConnector")
+            setup.leave_out(entry, "the flow uses the value of its MirrorSourceConnector")
     elif before is None:
         lines[key] = Taken(entry)
     elif connector.kind == SOURCE and key in ("topics", "tasks.max"):
@@ -353,9 +353,9 @@ def _differs(what: str, one: Entry | None, other: Entry) -> ConfigError:
     """The error for two different values; ``one`` None: the other connector has the default."""
     there = f"{one.key} in {one.where}" if one else "the default, which the other connector has"
     return ConfigError(
-        f"{other.key} differs from {there}; both are about {what}.",
+        f"{other.key} differs from {there}; both apply to {what}.",
         where=other.where,
-        do="Give both the value that is right.",
+        do="Give both the same value.",
     )
 
 
@@ -372,8 +372,8 @@ def _find_providers(setup: Setup) -> None:
             elif (name, entry.where) not in seen:
                 seen.add((name, entry.where))
                 setup.notes.append(
-                    f"{entry.where}: {entry.key}: the config provider {name} is none that is built "
-                    "in; its placeholder stays as it is: declare it under config.providers"
+                    f"{entry.where}: {entry.key}: the class of the config provider {name} is "
+                    "unknown; its placeholder is kept: declare it under config.providers"
                 )
 
 
@@ -393,8 +393,8 @@ def _cluster(page: Page, setup: Setup, alias: str, targets: Iterable[str]) -> No
     topic = setup.offset_topic.get(alias)
     if topic and alias in targets:
         page.comment(
-            f"Where Kafka Connect keeps the connectors' positions (offset.storage.topic of its "
-            f"workers): a first start goes on from there. {_DEFAULT_STORAGE.format('SOURCE')} "
-            "is the topic of a MirrorMaker 2 of its own."
+            f"The topic where Kafka Connect keeps the connectors' positions (offset.storage.topic "
+            f"of its workers); a first start continues from them. A dedicated MirrorMaker 2 uses "
+            f"{_DEFAULT_STORAGE.format('SOURCE')}."
         )
         page.put(f"{alias}.offset.storage.topic", topic)

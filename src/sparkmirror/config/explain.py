@@ -196,7 +196,7 @@ def _adapted(part: Part, row: Setting, flow: FlowSettings) -> tuple[str, str] | 
     """(value, remark) of a setting that other settings change; None for all others."""
     if part is Part.PRODUCER and row.name == "enable.idempotence":
         value = str(flow.produce.enable_idempotence).lower()
-        return value, "acks or max.in.flight.requests.per.connection rule it out"
+        return value, "disabled by acks or max.in.flight.requests.per.connection"
     if part is Part.OWN and row.name == "sparkmirror.position.interval.ms":
         return str(flow.position_interval_ms), "lowered by offset.flush.interval.ms of the target"
     if row.name == "client.id":

@@ -43,14 +43,14 @@ _PATTERNS = (
     ("groupsExcludePattern", "groups.exclude", (CHECKPOINT,)),
     ("groupsBlacklistPattern", "groups.exclude", (CHECKPOINT,)),
 )
-_OF_PODS = "it is about Strimzi's pods"
+_OF_PODS = "it is for Strimzi's pods"
 _SPEC = {"clusters", "mirrors", "connectCluster", "target"}
 _CLUSTER = {"alias", "bootstrapServers", "tls", "authentication", "config"}
 _TARGET = {*_CLUSTER, "groupId", "configStorageTopic", "offsetStorageTopic", "statusStorageTopic"}
 _MIRROR = {"sourceCluster", "targetCluster", "source", *_CONNECTORS, *(one[0] for one in _PATTERNS)}
 _CONNECTOR = {"tasksMax", "config"}
 _PARTS = {
-    "autoRestart": "a partition that fails is tried again by itself",
+    "autoRestart": "a partition that fails is retried automatically",
     "pause": "pause the flow after the start: sparkmirror pause",
     "state": "pause the flow after the start: sparkmirror pause",
 }
@@ -88,8 +88,8 @@ class _Reader:
         if found.providers:
             found.remarks.append(
                 f"Each Secret is read from a directory below {self._secrets}, with a file for each "
-                "key, as Kubernetes mounts it. Elsewhere: kubectl get secret NAME -o yaml shows "
-                "what goes into the files."
+                "key, as Kubernetes mounts it. Outside Kubernetes, create these files; kubectl get "
+                "secret NAME -o yaml shows their contents."
             )
         found.remarks.append(
             "Stop the resource (replicas: 0) before the mirror starts, or records arrive twice."
@@ -105,7 +105,7 @@ class _Reader:
         if len(found) != 1:
             what = f"no {_KIND}" if not found else f"{len(found)} resources of kind {_KIND}"
             raise ConfigError(
-                f"the file holds {what}.",
+                f"the file contains {what}.",
                 where=found[1].where if found else str(self._path),
                 do=f"Name a file with one document of kind: {_KIND}.",
             )
@@ -119,9 +119,9 @@ class _Reader:
 
     def _cluster(self, cluster: Node, known: set[str]) -> None:
         alias = _alias(cluster)
-        self._name_others(cluster, known, "no field of a cluster")
+        self._name_others(cluster, known, "not a field of a cluster")
         if alias in self._setup.clusters:
-            cluster.wrong(f"has the alias {alias}, which another cluster has, too")
+            cluster.wrong(f"has the alias {alias}, which another cluster also has")
         servers = cluster.need("bootstrapServers")
         self._take(alias, "bootstrap.servers", servers, servers.text())
         self._tls(alias, cluster)
@@ -149,13 +149,13 @@ class _Reader:
             return
         entry = Entry(node.path, node.text(), node.where)
         if key.startswith("config.providers"):
-            self._setup.leave_out(entry, "those that are used are declared at the top of the file")
+            self._setup.leave_out(entry, "providers in use are declared at the top of the file")
             return
         outcome = classify(Entry(f"{alias}.{key}", entry.value, entry.where), (alias,))
         if isinstance(outcome, ConfigError):
             raise ConfigError(f"{node.path}: {outcome.what}", where=node.where, do=outcome.do)
         if not isinstance(outcome, KeyUse):
-            self._setup.leave_out(entry, "no key of a cluster of MirrorMaker 2")
+            self._setup.leave_out(entry, "not a key of a MirrorMaker 2 cluster")
         elif outcome.ignored or outcome.setting.status is Status.IGNORED:
             self._setup.leave_out(entry, outcome.ignored or outcome.setting.reason)
         else:
@@ -185,8 +185,8 @@ class _Reader:
     def _certificate(self, node: Node) -> str:
         if pattern := node.get("pattern"):
             pattern.wrong(
-                "chooses files by a pattern; here a key of the Secret is named. Write "
-                "certificate: and one key of it"
+                "selects files by a pattern, which is not supported. Write certificate: and one "
+                "key of the Secret"
             )
         return self._reference(node.need("secretName"), node.need("certificate"))
 
@@ -228,12 +228,12 @@ class _Reader:
                 self._cluster_key(alias, key, node)
         else:
             kind.wrong(
-                f"is {kind.text()}, which is not taken over. Take authentication out of the "
+                f"is {kind.text()}, which is not supported. Remove authentication from the "
                 "file and write the sasl.* lines by hand (docs/security.md)"
             )
 
     def _mirror(self, mirror: Node, target: Node | None, aliases: list[str]) -> None:
-        self._name_others(mirror, _MIRROR, "no field of a mirror")
+        self._name_others(mirror, _MIRROR, "not a field of a mirror")
         if target is not None:
             source = mirror.need("source")
             self._cluster(source, _CLUSTER)
@@ -245,7 +245,7 @@ class _Reader:
             node = mirror.table().get(field)
             if node is None:
                 continue
-            self._name_others(node, _CONNECTOR, "no field of a connector")
+            self._name_others(node, _CONNECTOR, "not a field of a connector")
             config = dict(_config(node))
             for name, key, kinds in _PATTERNS:
                 pattern = mirror.get(name)
@@ -261,7 +261,7 @@ class _Reader:
         node = mirror.need(field)
         if node.text() not in aliases:
             node.wrong(
-                f"is {node.text()}, which is no alias of spec.clusters ({', '.join(aliases)})"
+                f"is {node.text()}, which is not an alias of spec.clusters ({', '.join(aliases)})"
             )
         return node.text()
 

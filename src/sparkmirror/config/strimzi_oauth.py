@@ -20,30 +20,30 @@ _READY = ("accessToken", "accessTokenLocation")
 _EXTENSION = "extension_"
 # Without these the token endpoint would refuse the request or return another token.
 _REFUSED = {
-    "refreshToken": "is a refresh token, and Kafka's settings fetch tokens without one",
-    "passwordSecret": "is a user's password for the token endpoint, and Kafka's settings show a "
+    "refreshToken": "is a refresh token, but Kafka's settings request tokens without one",
+    "passwordSecret": "is a user's password for the token endpoint, but Kafka's settings send a "
     "client's own credentials",
-    "clientAssertion": "proves who the client is, and Kafka's settings show an assertion "
-    "instead of a client (sasl.oauthbearer.jwt.retriever.class=JwtBearerJwtRetriever), which not "
-    "every token endpoint takes",
-    "audience": "is sent to the token endpoint by Strimzi, and Kafka's settings send none",
+    "clientAssertion": "authenticates the client, but Kafka's settings send an assertion instead "
+    "of a client (sasl.oauthbearer.jwt.retriever.class=JwtBearerJwtRetriever), which not every "
+    "token endpoint accepts",
+    "audience": "is sent to the token endpoint by Strimzi, but Kafka's settings send none",
 }
 _REFUSED |= {"clientAssertionLocation": _REFUSED["clientAssertion"]}
 _NAMED = {
-    "enableMetrics": "it is about Strimzi's pods",
+    "enableMetrics": "it is for Strimzi's pods",
     "includeAcceptHeader": "Accept: application/json is always sent",
-    "accessTokenIsJwt": "a token is taken as it is",
-    "maxTokenExpirySeconds": "a token is fetched anew by sasl.login.refresh.*",
-    "httpRetries": "a token endpoint that fails is asked again for sasl.login.retry.backoff.max.ms",
-    "clientAssertionType": "it goes with a client assertion",
-    "username": "it goes with passwordSecret",
+    "accessTokenIsJwt": "a token is used as it is",
+    "maxTokenExpirySeconds": "sasl.login.refresh.* determine when a token is refreshed",
+    "httpRetries": "failed requests for a token are retried for sasl.login.retry.backoff.max.ms",
+    "clientAssertionType": "it belongs to a client assertion",
+    "username": "it belongs to passwordSecret",
 }
 _CREDENTIALS = (
     "clientId", "clientSecret", "tokenEndpointUri", "scope", "tlsTrustedCertificates",
     "disableTlsHostnameVerification", "connectTimeoutSeconds", "readTimeoutSeconds",
     "httpRetryPauseMs",
 )  # fmt: skip
-_ASKS_NOBODY = "a ready token is used, so no token endpoint is asked"
+_ASKS_NOBODY = "a finished token is used, so no token endpoint is contacted"
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ def oauth_lines(login: Node, reference: Callable[[Node, Node], str], secrets: Pa
         known = set()
     known |= {"type", "saslExtensions", *_CREDENTIALS, *_REFUSED}
     found.left_out += [
-        (node, _NAMED.get(name, "no field of an oauth login"))
+        (node, _NAMED.get(name, "not a field of an oauth login"))
         for name, node in login.table().items()
         if name not in known
     ]
@@ -99,13 +99,13 @@ def _ready_token(login: Node, found: OAuthLines, secrets: Path) -> None:
     """Use a token from a file that another program writes; it is read at every login."""
     if (token := login.get("accessToken")) is not None:
         if location := login.get("accessTokenLocation"):
-            location.wrong("stands beside accessToken; keep one of them")
+            location.wrong("is set together with accessToken; keep one of them")
         path = secrets / token.need("secretName").text() / token.need("key").text()
     else:
         token = login.need("accessTokenLocation")
         path = Path(token.text())
         if not path.is_absolute():
-            token.wrong("is no absolute path")
+            token.wrong("is not an absolute path")
     found.lines.append((f"{_PREFIX}token.endpoint.url", token, path.absolute().as_uri()))
 
 
@@ -115,14 +115,14 @@ def _client_credentials(
     for name, reason in _REFUSED.items():
         if node := login.get(name):
             node.wrong(
-                f"{reason}. Take authentication out of the file and write the sasl.* lines by "
+                f"{reason}. Remove authentication from the file and write the sasl.* lines by "
                 "hand (docs/security.md)"
             )
     url, client, secret = (
         login.need(name) for name in ("tokenEndpointUri", "clientId", "clientSecret")
     )
     if not url.text().startswith(("http://", "https://")):
-        url.wrong("is no http(s) address")
+        url.wrong("is not an http(s) address")
     credentials = f"{_PREFIX}client.credentials.client."
     placeholder = reference(secret.need("secretName"), secret.need("key"))
     found.lines += [
@@ -155,13 +155,14 @@ def _endpoint_tls(login: Node, secrets: Path) -> dict[str, str]:
     found = certificates.items() if certificates else []
     if certificates and len(found) > 1:
         certificates.wrong(
-            "names several certificates, and Kafka's settings take one file for the token "
-            "endpoint. Put them into one key of a Secret, one below the other"
+            "names several certificates, but Kafka's settings take one file for the token "
+            "endpoint. Put them into one key of a Secret, one after the other"
         )
     for one in found:
         if pattern := one.get("pattern"):
             pattern.wrong(
-                "chooses files by a pattern; write certificate: and one key of the Secret"
+                "selects files by a pattern, which is not supported; write certificate: and one "
+                "key of the Secret"
             )
         path = secrets / one.need("secretName").text() / one.need("certificate").text()
         options["ssl.truststore.type"] = "PEM"

@@ -48,7 +48,7 @@ def test_kept_names_in_both_directions_make_no_loop(
     refused = MirrorProcess(tmp_path, ["run", str(path)])
     assert refused.wait(60) == 2, refused.text()
     for part in (
-        "A->B->A lead in a circle",
+        "A->B->A form a loop",
         f"topic {name}-w",
         "Give A->B.topics, B->A.topics lists",
     ):

@@ -201,7 +201,7 @@ def test_the_migrated_file_runs(
     places = ["--source", f"A{name}", "--output", str(output), "--take-positions"]
     assert main(["migrate-config", *files, "--whitelist", name, *places]) == 0
     text = output.read_text()
-    assert "# From c:3: autooffset.reset is auto.offset.reset=earliest today." in text
+    assert "# From c:3: autooffset.reset is now auto.offset.reset=earliest." in text
     assert "queuedchunks.max has no effect" in text
     run = MirrorProcess(tmp_path, ["run", str(output), "--once"])
     assert run.wait() == 0, run.text()

@@ -293,7 +293,7 @@ def test_a_mirror_goes_on_where_old_consumers_stopped_and_reads_two_sources(
     ]
     assert len(consume_all(cluster_b, other)) == 5
     told = run.text()
-    assert f"bootstrap.servers={old.bootstrap_servers} today (found in ZooKeeper)" in told
+    assert f"is now bootstrap.servers={old.bootstrap_servers} (found in ZooKeeper)" in told
     assert "1 positions taken over from the group's offsets in ZooKeeper" in told
     assert "--num.producers has no effect" in told
     committed = _committed(old, group, [TopicPartition(name, 0), TopicPartition(name, 1)])

@@ -181,5 +181,5 @@ def test_javas_switch_for_revoked_certificates(secured_clusters: Pair, tmp_path:
         environment={"KAFKA_OPTS": "-Dcom.sun.net.ssl.checkRevocation=true"},
         more={f"{other}.ssl.crl.location": str(tmp_path / "lists")},
     )  # fmt: skip
-    assert "com.sun.net.ssl.checkRevocation=true asks for" in line
+    assert "com.sun.net.ssl.checkRevocation=true requires" in line
     assert f"Set {side}.ssl.crl.location" in line

@@ -424,4 +424,4 @@ def test_the_documented_two_ways_over_tls(
     finally:
         mirror.kill()
     assert names() == expected
-    assert "cluster-2->cluster-1B->C.topics names no flow and is passed over" in mirror.text()
+    assert "cluster-2->cluster-1B->C.topics names no flow and is ignored" in mirror.text()

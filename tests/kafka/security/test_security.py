@@ -228,7 +228,7 @@ def _address(client: ClusterClient) -> tuple[str, int]:
         ("TLS", "", {"security.protocol": "PLAINTEXT"}, NotKafka, "", "security.protocol"),
         ("LOGIN", "", {"security.protocol": "PLAINTEXT"}, MirrorError, "hangs up", "SASL_PLAIN"),
         ("LOGIN", "PLAIN", {"sasl.mechanism": "AWS_MSK_IAM"}, ConfigError,
-         "goes with the login module IAMLoginModule", "sasl.mechanism"),
+         "needs the login module IAMLoginModule", "sasl.mechanism"),
         ("LOGIN", "PLAIN", {"sasl.jaas.config": jaas("PLAIN").replace(USER_SECRET, "no")}, Denied,
          "refused the login with PLAIN", "password"),
         ("BOTH", "SCRAM-SHA-512",

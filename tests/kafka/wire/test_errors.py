@@ -153,7 +153,7 @@ def test_all_servers_are_tried_and_named():
 
 
 def test_a_login_that_is_missing_is_named():
-    with pytest.raises(ConfigError, match=r"takes a login \(sasl\.mechanism=GSSAPI\)") as caught:
+    with pytest.raises(ConfigError, match=r"needs a login \(sasl\.mechanism=GSSAPI\)") as caught:
         reach(client("localhost:1", protocol="SASL_SSL"))
     assert "sasl.jaas.config" in caught.value.do
 

@@ -148,7 +148,7 @@ def test_other_connectors_are_passed_over_and_named(
     both = flow(made(tmp_path, options(tmp_path, [jdbc, SOURCE])))
     assert both == flow(made(tmp_path, options(tmp_path, [SOURCE])))
     told = " ".join(capsys.readouterr().err.split())
-    assert "io.example.Jdbc is none of MirrorMaker 2's connectors" in told
+    assert "io.example.Jdbc is not a MirrorMaker 2 connector" in told
     assert SECRET not in told
 
 
@@ -171,8 +171,8 @@ def test_what_has_no_counterpart_is_named(
     told = capsys.readouterr()
     text = " ".join(told.out.replace("\n#", "").split())
     for key, words in (
-        ("topicz.exclude", "no key of MirrorMaker 2 (did you mean topics.exclude?)"),
-        ("errors.tolerance", "records are carried as raw batches"),
+        ("topicz.exclude", "not a key of MirrorMaker 2 (did you mean topics.exclude?)"),
+        ("errors.tolerance", "records are copied as raw batches"),
         ("groups", "a MirrorSourceConnector does not read it"),
         ("source.cluster.fetch.max.bytes", "Java's connector does not read it either"),
     ):
@@ -182,16 +182,16 @@ def test_what_has_no_counterpart_is_named(
 
 
 BROKEN = [
-    (['{"name": "x",\n}'], 2, "this is no JSON"),
+    (['{"name": "x",\n}'], 2, "this is not JSON"),
     (['{"name": "x"}'], 1, "connector.class is missing"),
-    (["[]"], 0, "there is no connector"),
-    (["7"], 1, "is no table"),
-    ([changed(SOURCE, connector__class="io.debezium.Mysql")], "connector.class", "none of"),
+    (["[]"], 0, "contains no MirrorMaker 2 connector"),
+    (["7"], 1, "is not a table"),
+    ([changed(SOURCE, connector__class="io.debezium.Mysql")], "connector.class", "is not a"),
     ([changed(SOURCE, source__cluster__alias=None)], "config", "source.cluster.alias is missing"),
     ([changed(SOURCE, source__cluster__bootstrap__servers=None)], "config", "bootstrap.servers"),
     ([changed(SOURCE, tasks__max="four")], "tasks.max", "is not a whole number"),
     ([changed(SOURCE, topics="orders[")], "topics", "regex"),
-    ([changed(SOURCE, topics=["a", "b"])], "topics", "is no text"),
+    ([changed(SOURCE, topics=["a", "b"])], "topics", "is not a text"),
     ([changed(SOURCE, transforms="mask")], "transforms", "cannot be taken over"),
     ([changed(SOURCE, key__converter="org.example.Avro")], "key.converter", "cannot be used"),
     ([changed(SOURCE, tasks__max="0")], "tasks.max", "out of range"),
@@ -262,7 +262,7 @@ def test_the_flow_is_what_its_source_connector_says(
     assert flow(made(tmp_path, options(tmp_path, SOURCE, checkpoint))) == wanted
     told = " ".join(capsys.readouterr().err.split())
     for key in ("topics", "replication.factor", "tasks.max"):
-        assert f"{key}: the flow's is that of its MirrorSourceConnector" in told
+        assert f"{key}: the flow uses the value of its MirrorSourceConnector" in told
 
 
 def test_tasks_that_cannot_be_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,15 +304,15 @@ def test_placeholders_stay_and_need_no_file_here(
     told = capsys.readouterr()
     assert f"B.ssl.truststore.password = {password}" in told.out
     assert "config.providers = file\nconfig.providers.file.class = org.apache" in told.out
-    assert "the config provider vault is none that is built in" in " ".join(told.err.split())
+    assert "the class of the config provider vault is unknown" in " ".join(told.err.split())
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--strimzi", "x.yaml"], "does not go with --connect"),
-        (["--take-positions"], "does not go with --connect"),
-        (["--num.streams", "2"], "does not go with --connect"),
+        (["--strimzi", "x.yaml"], "cannot be combined with --connect"),
+        (["--take-positions"], "cannot be combined with --connect"),
+        (["--num.streams", "2"], "cannot be combined with --connect"),
     ],
 )
 def test_options_of_one_kind_of_file(
@@ -449,8 +449,8 @@ def test_a_resource_of_strimzi(
     v1 = resource is strimzi_v1
     assert one.offset_storage_topic == ("my-offsets" if v1 else "mirrormaker2-cluster-offsets")
     told = " ".join(capsys.readouterr().err.split())
-    assert "spec.replicas: it is about Strimzi's pods" in told
-    assert "sourceConnector.autoRestart: a partition that fails is tried again" in told
+    assert "spec.replicas: it is for Strimzi's pods" in told
+    assert "sourceConnector.autoRestart: a partition that fails is retried" in told
     assert ("config.storage.replication.factor" in told) is not v1
     assert SECRET not in (tmp_path / "made.properties").read_text()
 
@@ -473,7 +473,7 @@ def test_placeholders_that_stand_in_the_resource(
     told = capsys.readouterr()
     assert "west.consumer.client.rack = ${env:RACK}" in told.out
     assert "config.providers.env.class = org.apache.kafka.common.config.provider.EnvVar" in told.out
-    assert "config.providers: those that are used are declared" in " ".join(told.err.split())
+    assert "config.providers: providers in use are declared" in " ".join(told.err.split())
 
 
 def test_keys_of_older_connectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -482,7 +482,7 @@ def test_keys_of_older_connectors(tmp_path: Path, capsys: pytest.CaptureFixture[
                   use__incremental__alter__configs="requested")  # fmt: skip
     assert flow(made(tmp_path, options(tmp_path, old))).topics.exclude == ("secret.*",)
     told = " ".join(capsys.readouterr().err.split())
-    assert "use.incremental.alter.configs: nothing has taken its place" in told
+    assert "use.incremental.alter.configs: it has no replacement" in told
 
 
 @pytest.mark.parametrize(
@@ -490,17 +490,17 @@ def test_keys_of_older_connectors(tmp_path: Path, capsys: pytest.CaptureFixture[
     [
         ("kind: KafkaMirrorMaker2", "kind: KafkaConnect", "no KafkaMirrorMaker2"),
         ("alias: west", "alia: west", "alias is missing"),
-        ("sourceCluster: west", "sourceCluster: north", "is north, which is no alias"),
+        ("sourceCluster: west", "sourceCluster: north", "is north, which is not an alias"),
         ("type: scram-sha-512", "type: ldap", "authentication.type is ldap"),
         ("    password: password", "    passwort: p", "passwordSecret.password is missing"),
-        ("certificate: ca.crt\n", 'pattern: "*.crt"\n', "trustedCertificates[0].pattern chooses"),
+        ("certificate: ca.crt\n", 'pattern: "*.crt"\n', "trustedCertificates[0].pattern selects"),
         ("tasksMax: 5", "tasksMax: five", "sourceConnector.tasksMax=five is not a whole number"),
-        ("tasksMax: 5", "tasksMax: [5]", "tasksMax is no text"),
+        ("tasksMax: 5", "tasksMax: [5]", "tasksMax is not a text"),
         ("fetch.max.bytes: 1000000", "fetch.max.bytes: many", "fetch.max.bytes"),
         ("topicsPattern: \"orders.*\"", "topicsPattern: \"orders[\"", "topicsPattern"),
         ("spec:", "spec: {}\nother:", "spec.clusters is missing"),
         ("  mirrors:", "  mirrorz:", "spec.mirrors is missing"),
-        ("alias: east", "alias: west", "another cluster has"),
+        ("alias: east", "alias: west", "another cluster also has"),
         ("consumer.fetch.max.bytes: 1000000", "ssl.keystore.password: x",
          "spec.clusters[0].config.ssl.keystore.password: Cluster 'west'"),
     ],
@@ -570,8 +570,8 @@ def test_an_oauth_login_of_strimzi(tmp_path: Path, capsys: pytest.CaptureFixture
     told = " ".join(capsys.readouterr().err.split())
     lines = (tmp_path / "mirror.yaml").read_text().splitlines()
     for field, words in (
-        ("httpRetries", "a token endpoint that fails is asked again"),
-        ("maxTokenExpirySeconds", "a token is fetched anew"),
+        ("httpRetries", "failed requests for a token are retried"),
+        ("maxTokenExpirySeconds", "sasl.login.refresh.* determine"),
     ):
         line = next(n for n, one in enumerate(lines, 1) if field in one)
         place = f"mirror.yaml:{line}: spec.clusters[0].authentication.{field}: {words}"
@@ -599,8 +599,8 @@ def test_a_ready_token_of_strimzi(
     login = oauth_of(tmp_path, OAUTH + f"  {field}: {given}\n")
     assert TokenSource(login, "west").token() == SECRET
     told = " ".join(capsys.readouterr().err.split())
-    assert "authentication.clientSecret: a ready token is used" in told
-    assert "authentication.tokenEndpointUri: a ready token is used" in told
+    assert "authentication.clientSecret: a finished token is used" in told
+    assert "authentication.tokenEndpointUri: a finished token is used" in told
 
 
 @pytest.mark.parametrize(
@@ -608,23 +608,23 @@ def test_a_ready_token_of_strimzi(
     [
         ("  clientSecret:", "  clientSecrat:", "authentication.clientSecret is missing"),
         ("  clientId: mirror", "  other: x", "authentication.clientId is missing"),
-        ("  tokenEndpointUri: https", "  tokenEndpointUri: file", "is no http(s) address"),
+        ("  tokenEndpointUri: https", "  tokenEndpointUri: file", "is not an http(s) address"),
         ("key: password", "kay: password", "clientSecret.key is missing"),
         ("connectTimeoutSeconds: 7", "connectTimeoutSeconds: soon", "is not a whole number"),
         ("[{secretName: more-ca, certificate: ca.crt}]",
          "[{secretName: more-ca, certificate: ca.crt}, {secretName: west-ca, certificate: x}]",
          "tlsTrustedCertificates names several certificates"),
         ("{secretName: more-ca, certificate: ca.crt}", "{secretName: more-ca, pattern: '*.crt'}",
-         "tlsTrustedCertificates[0].pattern chooses"),
+         "tlsTrustedCertificates[0].pattern selects"),
         ("  scope: kafka all", "  audience: kafka", "authentication.audience is sent to"),
         ("  scope: kafka all", "  refreshToken: {secretName: a, key: b}", "is a refresh token"),
         ("  scope: kafka all", "  passwordSecret: {secretName: a, password: b}", "user's password"),
         ("  scope: kafka all", "  clientAssertion: {secretName: a, key: b}", "JwtBearerJwt"),
         ("  scope: kafka all", "  clientAssertionLocation: /a/b", "JwtBearerJwt"),
-        ("  scope: kafka all", "  accessTokenLocation: a/b", "is no absolute path"),
+        ("  scope: kafka all", "  accessTokenLocation: a/b", "is not an absolute path"),
         ("  scope: kafka all",
          "  accessTokenLocation: /a/b\n  accessToken: {secretName: a, key: b}",
-         "stands beside accessToken"),
+         "is set together with accessToken"),
     ],
 )  # fmt: skip
 def test_what_an_oauth_login_of_strimzi_cannot_say_here(

@@ -282,6 +282,6 @@ def test_the_verb_with_mirrormaker_1s_files(
     assert "line 2 groupid (consumer file)" in told
     assert "line 3 autooffset.reset (consumer file)" in told
     assert main(["config", *files, "--flow", "A->B"]) == 2
-    assert "'A->B' is no enabled flow" in capsys.readouterr().err
+    assert "'A->B' is not an enabled flow" in capsys.readouterr().err
     for arguments in ([], files[:2], [str(consumer), *files], ["--docs", *files]):
         assert main(["config", *arguments]) == 2

@@ -11,7 +11,7 @@ __all__ = ["PREFIX", "RETRIEVER", "Assertion", "assertion_of"]
 
 PREFIX = "sasl.oauthbearer.assertion."
 RETRIEVER = "JwtBearerJwtRetriever"
-"""Java's class that asks for tokens with an assertion, without its package."""
+"""Java's class that requests tokens with an assertion, without its package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,10 @@ def assertion_of(properties: Mapping[str, str], *, where: str) -> Assertion:
     )  # fmt: skip
     if not (found.file or found.key_file):
         raise ConfigError(
-            f"{RETRIEVER} has no assertion to show and no key to sign one with.",
+            f"{RETRIEVER} has neither an assertion nor a key to sign one.",
             where=where,
             do=f"Set {PREFIX}private.key.file to a PEM key, with {PREFIX}claim.iss, claim.sub and "
-            f"claim.aud as the identity provider wants them, or {PREFIX}file to a ready assertion.",
+            f"claim.aud as the identity provider requires them, or {PREFIX}file to a finished "
+            "assertion.",
         )
     return found

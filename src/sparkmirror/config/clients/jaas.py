@@ -89,8 +89,8 @@ class _Reader:
     def text(self, what: str, *, kinds: str) -> str:
         token = self.take()
         if token.kind != "word" and (not token.kind or token.kind not in kinds):
-            found = {"": "the text ends", "number": "a bare number stands"}.get(
-                token.kind, f"'{token.kind}' stands"
+            found = {"": "the text ends", "number": "there is a bare number"}.get(
+                token.kind, f"there is '{token.kind}'"
             )
             raise self.error(f"{found} where {what} is expected", token)
         return token.text
@@ -121,7 +121,7 @@ def parse_property(text: str, *, where: str) -> LoginModule:
         modules.append(_property_module(reader))
     if len(modules) != 1:
         raise ConfigError(
-            f"sasl.jaas.config holds {len(modules)} login modules, it must hold exactly one.",
+            f"sasl.jaas.config contains {len(modules)} login modules; it must contain exactly one.",
             where=where,
             do=f"Write it as {_EXAMPLE}",
         )
@@ -156,13 +156,13 @@ def named_options(keys: Collection[str]) -> str:
         return f"{', '.join(named)}."
     count = f"{hidden} that {'is' if hidden == 1 else 'are'} not named here"
     told = f"{', '.join(named)} and {count}" if named else count
-    return f"{told}, since it may be a part of a password."
+    return f"{told}, because it may be part of a password."
 
 
 def _flag(reader: _Reader, flag: str) -> str:
     if flag.lower() not in _FLAGS:
         raise reader.error(
-            "the word after the login module is no control flag "
+            "the word after the login module is not a control flag "
             "(required, requisite, sufficient, optional)"
         )
     return flag.lower()
@@ -186,7 +186,7 @@ def parse_file(
         reader.take()
         reader.expect(";", "the closing brace")
         if name in entries:
-            raise reader.error(f"the entry {_entry_name(name)} stands there twice")
+            raise reader.error(f"the entry {_entry_name(name)} is defined twice")
         entries[name] = tuple(modules)
     return entries
 
@@ -283,7 +283,7 @@ def read_file_entry(system: Mapping[str, str], *, where: str) -> LoginModule | N
         listed = ", ".join(entries) or "none"
         what = f"{len(modules)} login modules" if modules else f"no entry (entries: {listed})"
         raise ConfigError(
-            f"the JAAS file {path} has {what} for {CLIENT_ENTRY}, it must have exactly one.",
+            f"the JAAS file {path} has {what} for {CLIENT_ENTRY}; it must have exactly one.",
             where=where,
             do=f"Write {CLIENT_ENTRY} {{ {_EXAMPLE} }};",
         )

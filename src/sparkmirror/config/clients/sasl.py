@@ -102,14 +102,14 @@ def sasl_settings(
         raise ConfigError(
             f"sasl.mechanism={mechanism} is not supported.",
             where=where,
-            do=f"Choose from: {', '.join(MECHANISMS)} (spelled exactly so).",
+            do=f"Choose from: {', '.join(MECHANISMS)} (with exactly this spelling).",
         )
     _check_handlers(properties, mechanism, where)
     text = properties.get("sasl.jaas.config", "").strip()
     if not text:
         raise ConfigError(
-            f"security.protocol={properties.get('security.protocol', 'SASL')} takes a login "
-            f"(sasl.mechanism={mechanism}), and none is given.",
+            f"security.protocol={properties.get('security.protocol', 'SASL')} needs a login "
+            f"(sasl.mechanism={mechanism}), but none is given.",
             where=where,
             do="Set sasl.jaas.config, or name a JAAS file with an entry KafkaClient: "
             "KAFKA_OPTS=-Djava.security.auth.login.config=FILE.",
@@ -118,8 +118,8 @@ def sasl_settings(
     wanted, build = _BUILDERS[mechanism]
     if module.short_name != wanted:
         raise ConfigError(
-            f"sasl.mechanism={mechanism} goes with the login module {wanted}, "
-            f"the JAAS entry names {module.short_name}.",
+            f"sasl.mechanism={mechanism} needs the login module {wanted}, "
+            f"but the JAAS entry names {module.short_name}.",
             where=jaas_where or where,
             do=f"Set sasl.mechanism to what the cluster uses, or write {wanted} in the JAAS entry.",
         )
@@ -220,7 +220,7 @@ def _kerberos(
     if not use_keytab and not use_cache:
         raise ConfigError(
             "the JAAS entry of Krb5LoginModule has neither useKeyTab=true nor "
-            "useTicketCache=true, and nobody can be asked for a password.",
+            "useTicketCache=true, and there is no prompt for a password.",
             where=where,
             do='Add useKeyTab=true keyTab="FILE" principal="NAME@REALM".',
         )
@@ -276,7 +276,7 @@ def _token_endpoint(module: LoginModule, properties: Mapping[str, str], where: s
     url = properties.get("sasl.oauthbearer.token.endpoint.url", "").strip()
     if not re.match(r"(https?://|file:)", url):
         raise ConfigError(
-            "sasl.oauthbearer.token.endpoint.url is missing or no http(s): or file: URL.",
+            "sasl.oauthbearer.token.endpoint.url is missing or not an http(s): or file: URL.",
             where=where,
             do="Set it to the token endpoint of the identity provider.",
         )
@@ -289,7 +289,8 @@ def _token_endpoint(module: LoginModule, properties: Mapping[str, str], where: s
     assertion = assertion_of(properties, where=where) if retriever == RETRIEVER else None
     if assertion is not None and not url.startswith("http"):
         raise ConfigError(
-            f"{RETRIEVER} needs a token endpoint, and sasl.oauthbearer.token.endpoint.url is none.",
+            f"{RETRIEVER} needs a token endpoint, but sasl.oauthbearer.token.endpoint.url is not "
+            "one.",
             where=where,
             do="Set it to the http(s) address of the identity provider's token endpoint.",
         )
@@ -348,7 +349,7 @@ def _unsecured(module: LoginModule, where: str) -> OAuthLogin:
         lifetime_s = int(options.get(f"{prefix}LifetimeSeconds", "3600"))
     except ValueError as error:
         raise ConfigError(
-            f"an option {prefix}NumberClaim_... or {prefix}LifetimeSeconds is no number.",
+            f"an option {prefix}NumberClaim_... or {prefix}LifetimeSeconds is not a number.",
             where=where,
             do="Write digits.",
         ) from error

@@ -94,11 +94,11 @@ def _check_revocation(tls: TlsSettings, alias: str, system: Mapping[str, str]) -
     """Raise ConfigError if Java's revocation check is enabled but no revocation list is set."""
     if system.get(_CHECK_REVOCATION, "").lower() == "true" and not tls.crl:
         raise ConfigError(
-            f"{_CHECK_REVOCATION}=true asks for checks whether certificates are revoked; here they "
-            "need the lists in a file.",
+            f"{_CHECK_REVOCATION}=true requires revocation checks of certificates; here they need "
+            "a file with revocation lists.",
             where="KAFKA_OPTS",
             do=f"Set {alias}.ssl.crl.location (in MirrorMaker 1's files: ssl.crl.location) to a "
-            "file with the authority's revocation lists, or take the property out of KAFKA_OPTS.",
+            "file with the authority's revocation lists, or remove the property from KAFKA_OPTS.",
         )
 
 
@@ -146,8 +146,8 @@ def _unsafe(client: ClusterClient) -> Iterator[str]:
     properties = client.properties
     if uses_tls(client.security_protocol) and not _checks_host(properties):
         yield (
-            f"{_HOST_CHECK} is empty, so whoever has a certificate of a trusted authority can "
-            f"pass for its brokers; give these certificates with their names and write "
+            f"{_HOST_CHECK} is empty, so anybody with a certificate of a trusted authority can "
+            f"impersonate its brokers; give the brokers certificates with their host names and set "
             f"{_HOST_CHECK}=https."
         )
     if not uses_sasl(client.security_protocol):
@@ -159,13 +159,13 @@ def _unsafe(client: ClusterClient) -> Iterator[str]:
         return
     if oauth.url.startswith("http:") and not _is_local(urlsplit(oauth.url).hostname or ""):
         yield (
-            "sasl.oauthbearer.token.endpoint.url has no TLS, so the client secret and the tokens "
-            "can be read on the way; write an https: address."
+            "sasl.oauthbearer.token.endpoint.url does not use TLS, so others on the network can "
+            "read the client secret and the tokens; use an https: address."
         )
     if oauth.url.startswith("https:") and not _checks_host(oauth.tls):
         yield (
-            f"{_HOST_CHECK} is empty in the JAAS entry, so whoever has a certificate of a trusted "
-            "authority can pass for the token endpoint and gets the client secret; take it out."
+            f"{_HOST_CHECK} is empty in the JAAS entry, so anybody with a certificate of a trusted "
+            "authority can impersonate the token endpoint and get the client secret; remove it."
         )
 
 

@@ -142,7 +142,7 @@ def _versions(reader: _Reader) -> tuple[str, ...]:
     unknown = [name for name in enabled if name not in VERSIONS and name not in _OLD_VERSIONS]
     if unknown:
         raise reader.error(
-            f"ssl.enabled.protocols names {', '.join(unknown)}, which is no TLS version.",
+            f"ssl.enabled.protocols names {', '.join(unknown)}, which is not a TLS version.",
             f"Choose from: {', '.join(VERSIONS)}.",
         )
     protocol = reader.text("ssl.protocol") or "TLSv1.3"
@@ -157,7 +157,7 @@ def _versions(reader: _Reader) -> tuple[str, ...]:
     )
     if not versions:
         raise reader.error(
-            "ssl.enabled.protocols leaves no TLS version that is still safe.",
+            "ssl.enabled.protocols names no TLS version that is still safe.",
             f"Name at least one of {', '.join(VERSIONS)}.",
         )
     return versions
@@ -174,7 +174,7 @@ def _ciphers(
     unknown = [name for name, ours in translated.items() if not ours]
     if len(unknown) == len(named):
         raise reader.error(
-            f"ssl.cipher.suites names only suites that are not known here: {', '.join(unknown)}.",
+            f"ssl.cipher.suites names only unknown suites: {', '.join(unknown)}.",
             "Name suites as Java does, such as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384.",
         )
     ours = [name for name in translated.values() if name]
@@ -185,7 +185,7 @@ def _ciphers(
     if not left:
         raise reader.error(
             "ssl.cipher.suites has no suite for the TLS versions in ssl.enabled.protocols.",
-            "Name suites of TLSv1.2 or TLSv1.3 that go with them.",
+            "Name suites of these versions.",
         )
     return left, ":".join(old), frozenset(ours)
 
@@ -254,7 +254,9 @@ def _check_password(
 
 
 def _only_pem(reader: _Reader, key: str, type_key: str, kind: str) -> ConfigError:
-    return reader.error(f"{key} holds PEM text, but {type_key} is {kind}.", f"Set {type_key}=PEM.")
+    return reader.error(
+        f"{key} contains PEM text, but {type_key} is {kind}.", f"Set {type_key}=PEM."
+    )
 
 
 def _both(reader: _Reader, one: str, other: str) -> ConfigError:

@@ -51,7 +51,7 @@ def bootstrap_servers(entry: Entry) -> tuple[str, ...]:
         match = _HOST_PORT.fullmatch(address)
         if match is None or not 0 < int(match.group(2)) <= 65_535:
             raise ConfigError(
-                f"{entry.key} holds '{shown(entry, address)}', which is not host:port.",
+                f"{entry.key} contains '{shown(entry, address)}', which is not host:port.",
                 where=entry.where,
                 do="Write host:port[,host:port…], for example kafka1.example.com:9092.",
             )
@@ -75,7 +75,7 @@ def client(
     servers = conf.get("bootstrap.servers")
     if servers is None:
         raise ConfigError(
-            f"{key} is missing: nothing says where cluster '{alias}' is.",
+            f"{key} is missing: cluster '{alias}' has no address.",
             where=path,
             do=f"Add {key}=host:port[,host:port…].",
         )
@@ -220,9 +220,8 @@ def fault_settings(own: Reader, *, by_record: bool = False) -> FaultSettings:
         entry = own.conf.get(key)
         if by_record and entry is not None and entry.value.strip() not in ("", "pause"):
             raise ConfigError(
-                f"{entry.key}={shown(entry, entry.value.strip())} contradicts dealing "
-                "records to partitions by key: there a record that the target refuses always stops "
-                "its partition.",
+                f"{entry.key}={shown(entry, entry.value.strip())} contradicts partitioning by "
+                "key: there, a record that the target refuses always halts its partition.",
                 where=entry.where,
                 do="Remove the key.",
             )

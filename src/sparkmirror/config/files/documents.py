@@ -53,7 +53,7 @@ class Node:
         if self.value is None:
             return {}
         if not isinstance(self.value, dict):
-            self.wrong("is no table of keys and values")
+            self.wrong("is not a table of keys and values")
         return self.value
 
     def items(self) -> list[Node]:
@@ -61,13 +61,13 @@ class Node:
         if self.value is None:
             return []
         if not isinstance(self.value, list):
-            self.wrong("is no list")
+            self.wrong("is not a list")
         return self.value
 
     def text(self) -> str:
         """The text. Raises ConfigError if it is not a text."""
         if not isinstance(self.value, str):
-            self.wrong("is no text, number or boolean")
+            self.wrong("is not a text, number or boolean")
         return self.value
 
     def get(self, key: str) -> Node | None:
@@ -91,7 +91,7 @@ class Node:
         raise ConfigError(
             f"{self.path or 'the document'} {what}.",
             where=self.where,
-            do="Correct it, or export the file once more.",
+            do="Correct it, or export the file again.",
         )
 
 
@@ -103,9 +103,9 @@ def load_json(path: Path) -> Node:
         return _JsonReader(text, path).document()
     except json.JSONDecodeError as error:
         raise ConfigError(
-            f"this is no JSON: {error.msg[:1].lower()}{error.msg[1:]} (column {error.colno}).",
+            f"this is not JSON: {error.msg[:1].lower()}{error.msg[1:]} (column {error.colno}).",
             where=f"{path}:{error.lineno}",
-            do="Name the connector's file as Kafka Connect takes it.",
+            do="Name a connector's file in the form that Kafka Connect accepts.",
         ) from None
     except RecursionError:
         raise _too_large(path) from None
@@ -122,13 +122,13 @@ def load_yaml(path: Path) -> list[Node]:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark is not None else ""
         raise ConfigError(
-            f"this is no YAML: {error.problem or 'it cannot be read'}.",
+            f"this is not YAML: {error.problem or 'it cannot be read'}.",
             where=f"{path}{line}",
             do="Name the file of the custom resource (kubectl get kafkamirrormaker2 NAME -o yaml).",
         ) from None
     except YAMLError:
         raise ConfigError(
-            "this is no YAML: it holds characters that YAML does not allow.",
+            "this is not YAML: it contains characters that YAML does not allow.",
             where=str(path),
             do="Save it as UTF-8 text.",
         ) from None
@@ -141,7 +141,7 @@ def _text(path: Path) -> str:
         return read_file(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"this is no UTF-8 text (byte {error.start}).",
+            f"this is not UTF-8 text (byte {error.start}).",
             where=str(path),
             do="Save it as UTF-8.",
         ) from None
@@ -149,7 +149,7 @@ def _text(path: Path) -> str:
 
 def _too_large(path: Path) -> ConfigError:
     return ConfigError(
-        f"the document has more than {_PARTS_MAX:,} parts, or they are too deep.",
+        f"the document has more than {_PARTS_MAX:,} parts, or is nested too deeply.",
         where=str(path),
         do="Name the file of a connector or of a KafkaMirrorMaker2 resource.",
     )
@@ -161,7 +161,7 @@ def _below(path: str, key: str) -> str:
 
 def _twice(key: str, path: str, where: str) -> ConfigError:
     return ConfigError(
-        f"{_below(path, key)} is there twice.", where=where, do="Leave one of them out."
+        f"{_below(path, key)} is defined twice.", where=where, do="Remove one of them."
     )
 
 
@@ -260,7 +260,7 @@ class _YamlReader:
         for key, value in node.value:
             if not isinstance(key, ScalarNode):
                 raise ConfigError(
-                    "a key is no text.", where=self._where(key), do="Write key: value."
+                    "a key is not a text.", where=self._where(key), do="Write key: value."
                 )
             if key.value in seen:
                 raise _twice(key.value, path, self._where(key))

@@ -163,7 +163,7 @@ def parse_properties(data: bytes, path: Path) -> Properties:
 
 
 def _refuse_other_encodings(data: bytes, path: Path) -> None:
-    do = "Save it as plain ASCII text without a mark."
+    do = "Save it as plain ASCII text without a byte order mark."
     zeros = data[:_SAMPLE_BYTES].count(b"\0")
     # In UTF-16, every other byte of ASCII text is zero; editors may omit the byte order mark.
     halves = 0.3 * len(data[:_SAMPLE_BYTES]) < zeros and _is_text(data[:_SAMPLE_BYTES])
@@ -177,7 +177,7 @@ def _refuse_other_encodings(data: bytes, path: Path) -> None:
         do = "Name the properties file."
     elif b"\0" in data:
         line = data[: data.index(b"\0")].count(b"\n") + 1
-        what = f"The file is not text: line {line} holds a zero byte."
+        what = f"The file is not text: line {line} contains a zero byte."
     else:
         return
     raise ConfigError(what, where=str(path), do=do)
@@ -210,7 +210,7 @@ def _refuse_other_formats(data: bytes, path: Path) -> None:
     raise ConfigError(
         f"The file looks like {kind}, not like a properties file.",
         where=str(path),
-        do="Write one key = value in each line, as connect-mirror-maker.properties has them.",
+        do="Write one key = value in each line, as in connect-mirror-maker.properties.",
     )
 
 
@@ -220,8 +220,8 @@ def _not_ascii(line: str, where: str) -> list[str]:
     if byte is None:
         return []
     return [
-        f"{where}: the line holds the byte 0x{byte:02X}, which is not ASCII. It is read as Java "
-        "reads it, as one character of ISO-8859-1; write \\uXXXX for any other."
+        f"{where}: the line contains the byte 0x{byte:02X}, which is not ASCII. It is read as in "
+        "Java, as one character of ISO-8859-1; write \\uXXXX for any other character."
     ]
 
 
@@ -259,7 +259,7 @@ def _split_property(line: str, where: str) -> tuple[str, str, bool]:
         return key, "", False
     if not key:
         raise ConfigError(
-            f"This line is no property: nothing stands before the {rest[0]!r}.",
+            f"This line has no key before the {rest[0]!r}.",
             where=where,
             do="Write key=value.",
         )
@@ -287,7 +287,8 @@ def _unescape(text: str, where: str) -> str:
             digits = _HEX4.match(text, at)
             if digits is None:
                 raise ConfigError(
-                    "The line holds a malformed \\uXXXX escape: four hex digits must follow \\u.",
+                    "The line contains a malformed \\uXXXX escape: four hex digits must follow "
+                    "\\u.",
                     where=where,
                     do="Complete the escape, or double the backslash if it is meant literally.",
                 )

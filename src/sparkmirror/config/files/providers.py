@@ -64,8 +64,8 @@ def resolve(
         changed = value != entry.value
         resolved[key] = replace(entry, value=value, secret=True) if changed else entry
         remarks += [
-            f"{entry.where}: {entry.key} holds a placeholder of '{name}', which config.providers "
-            "does not name; it is taken literally."
+            f"{entry.where}: {entry.key} contains a placeholder of '{name}', which "
+            "config.providers does not name; it is used literally."
             for name in undeclared
         ]
     return resolved, remarks
@@ -118,7 +118,7 @@ def _check_keys(raw: Mapping[str, Entry], providers: Mapping[str, _Provider]) ->
             what = f"{key}: config.providers does not name '{name}'."
             do = f"Add '{name}' to config.providers, or remove the key."
         elif rest != "class" and rest.removeprefix("param.") not in _parameters(raw, name):
-            what = f"{key} is no parameter of this provider."
+            what = f"{key} is not a parameter of this provider."
             do = "Known: " + ", ".join(
                 f"config.providers.{name}.param.{parameter}" for parameter in _parameters(raw, name)
             )

@@ -109,8 +109,8 @@ def _apply(work: _Work, entry: Entry, row: OldKey) -> None:
             work.errors.append(
                 _wrong(
                     entry,
-                    "has a value that it never could have",
-                    f"Remove the key: it has no effect any more (it took {', '.join(allowed)}).",
+                    "has a value that was never valid",
+                    f"Remove the key: it no longer has an effect (it took {', '.join(allowed)}).",
                 )
             )
         else:
@@ -130,7 +130,7 @@ def _rename(work: _Work, entry: Entry, row: OldKey, value: str) -> None:
         now = row.convert(value) if row.convert is not None else value
     except ValueError as error:
         work.errors.append(
-            _wrong(entry, f"{error} ({entry.key} is {row.now} today)", "Correct or remove it.")
+            _wrong(entry, f"{error} ({entry.key} is now {row.now})", "Correct or remove it.")
         )
         return
     if not now:
@@ -138,12 +138,12 @@ def _rename(work: _Work, entry: Entry, row: OldKey, value: str) -> None:
         return
     present = work.entries.get(row.now)
     if present is not None:
-        _tell(work, entry, f"is ignored, since {present.key} says the same (line {present.line})")
+        _tell(work, entry, f"is ignored because {present.key} is also set (line {present.line})")
         return
     work.entries[row.now] = Entry(row.now, now, entry.where, entry.secret)
     shown = redact(row.now, now) if not entry.secret else "[hidden]"
     remark = f" ({row.why})" if row.why else ""
-    _tell(work, entry, f"is {row.now}={shown} today{remark}")
+    _tell(work, entry, f"is now {row.now}={shown}{remark}")
 
 
 def _option(work: _Work, entry: Entry, row: OldKey, value: str) -> None:
@@ -157,7 +157,7 @@ def _option(work: _Work, entry: Entry, row: OldKey, value: str) -> None:
             work.errors.append(_wrong(entry, str(error), f"Remove it and give {option}."))
             return
     work.options[row.fate] = entry
-    _tell(work, entry, f"is the option {option} today, which counts if both are given")
+    _tell(work, entry, f"is now the option {option}, which applies if both are given")
 
 
 def _old_defaults(work: _Work) -> None:
@@ -174,13 +174,14 @@ def _old_defaults(work: _Work) -> None:
 def _find_brokers(work: _Work, entry: Entry, find_brokers: BrokerLookup | None) -> None:
     present = work.entries.get(_BOOTSTRAP)
     if present is not None:
-        _tell(work, entry, f"names no brokers here, since {_BOOTSTRAP} does (line {present.line})")
+        what = f"names no brokers here, because {_BOOTSTRAP} is set (line {present.line})"
+        _tell(work, entry, what)
         return
     if find_brokers is None:
         work.errors.append(
             _wrong(
                 entry,
-                "names a ZooKeeper, and brokers are needed",
+                "names a ZooKeeper, but brokers are needed",
                 f"Write {_BOOTSTRAP}=host:port[,host:port…].",
             )
         )
@@ -189,7 +190,7 @@ def _find_brokers(work: _Work, entry: Entry, find_brokers: BrokerLookup | None) 
     name = protocol.value.strip() if protocol is not None else "PLAINTEXT"
     servers = ",".join(find_brokers(entry.value.strip(), name or "PLAINTEXT"))
     work.entries[_BOOTSTRAP] = Entry(_BOOTSTRAP, servers, entry.where)
-    _tell(work, entry, f"is {_BOOTSTRAP}={servers} today (found in ZooKeeper)")
+    _tell(work, entry, f"is now {_BOOTSTRAP}={servers} (found in ZooKeeper)")
 
 
 def _tell(work: _Work, entry: Entry, what: str) -> None:

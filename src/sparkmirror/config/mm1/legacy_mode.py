@@ -19,9 +19,9 @@ from sparkmirror.names.replication_policy import policy_kind
 
 __all__ = ["LegacyMode", "legacy_mode"]
 
-_MIGRATE = "sparkmirror migrate-config makes a MirrorMaker 2 file of these"
-_NOT_HERE = f"MirrorMaker 1's files do without it ({_MIGRATE})"
-_ALREADY = "it is so with MirrorMaker 1's files"
+_MIGRATE = "sparkmirror migrate-config converts these to a MirrorMaker 2 file"
+_NOT_HERE = f"not supported with MirrorMaker 1's files ({_MIGRATE})"
+_ALREADY = "always so with MirrorMaker 1's files"
 _COUNTS = frozenset(
     {
         "config.properties.exclude",
@@ -111,8 +111,8 @@ def legacy_mode(file: Properties) -> tuple[Properties, LegacyMode, list[ConfigEr
                 )
             if name == "replication.policy.class" and policy_kind(entry.value) != "identity":
                 raise ConfigError(
-                    f"{entry.key}={entry.value.strip()} renames topics, which MirrorMaker 1's "
-                    "files cannot.",
+                    f"{entry.key}={entry.value.strip()} renames topics, which is not supported "
+                    "with MirrorMaker 1's files.",
                     where=entry.where,
                     do=f"Remove the key, or run a MirrorMaker 2 file: {_MIGRATE}.",
                 )

@@ -314,7 +314,7 @@ def _refuse_shared_groups(flows: Sequence[FlowSettings], paths: Sequence[Path]) 
             same = set(flow.source.bootstrap_servers) & set(other.source.bootstrap_servers)
             if same and flow.group_id == other.group_id:
                 raise ConfigError(
-                    f"the group {flow.group_id} on {sorted(same)[0]} is that of {path} already: "
+                    f"the group {flow.group_id} on {sorted(same)[0]} is already used by {path}: "
                     "each record would be mirrored twice.",
                     where=str(paths[index]),
                     do="Give one consumer file per source cluster; --num.streams adds streams.",
@@ -379,7 +379,7 @@ def _flow(
         raise ConfigError(
             "group.id is missing: the group's offsets on the source are the mirror's positions.",
             where=consumer.where("group.id"),
-            do="Add group.id=NAME; take the old MirrorMaker's to go on where it stopped.",
+            do="Add group.id=NAME; use the old MirrorMaker's group to continue where it stopped.",
         )
     group_id = named.value.strip()
     settings = Reader(consumer, Scope.CONSUMER)

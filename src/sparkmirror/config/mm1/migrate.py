@@ -41,7 +41,7 @@ def migrate(
     """
     page = Page()
     names = ", ".join(one.file.path.name for one in (*consumers, producer))
-    page.comment(f"MirrorMaker 2 file, made from MirrorMaker 1's {names}.")
+    page.comment(f"MirrorMaker 2 file, created from MirrorMaker 1's {names}.")
     _say_positions(page, settings.flows)
     page.gap()
     page.put("clusters", ", ".join(settings.clusters))
@@ -70,7 +70,7 @@ def migrate(
         own = {key: one for key, one in consumer.file.items() if find(key, Scope.SPARKMIRROR)}
         _flow(page, flow, own)
     page.gap()
-    page.comment("What MirrorMaker 1 does not do. Set a line to true to have it done.")
+    page.comment("Features that MirrorMaker 1 does not have. Set a line to true to enable it.")
     for key in _ABSENT_IN_MM1:
         page.put(key, "false")
     return page.migrated()
@@ -81,8 +81,9 @@ def _say_positions(page: Page, flows: Iterable[FlowSettings]) -> None:
         page.comment(
             f"Positions: MirrorMaker 1 keeps them in the group {flow.group_id} on the source, "
             f"MirrorMaker 2 in the group __mirror.{flow.name} on the target. Without positions a "
-            f"flow begins at {flow.fetch.auto_offset_reset}: stop MirrorMaker 1, then run the "
-            "command that made this file once more with --take-positions to go on where it stopped."
+            f"flow begins at {flow.fetch.auto_offset_reset}: to continue where MirrorMaker 1 "
+            "stopped, stop it, then run the command that wrote this file again with "
+            "--take-positions."
         )
 
 
@@ -129,15 +130,15 @@ def _flow(page: Page, flow: FlowSettings, own: Mapping[str, Entry]) -> None:
     page.comment("--include or --whitelist: Java regexes, matched against whole names.")
     page.put(f"{name}.topics", ",".join(flow.topics.include))
     page.comment(
-        "Kafka's own topics, the mirror's own, and --blacklist. MirrorMaker 2 leaves out every "
-        "topic that begins with __ or a dot in any case."
+        "Kafka's own topics, the mirror's own, and --blacklist. MirrorMaker 2 always excludes "
+        "topics that begin with __ or a dot."
     )
     page.put(f"{name}.topics.exclude", ",".join((r"mm2.*\.internal", *flow.topics.exclude)))
     page.comment("Topics keep their names, as with MirrorMaker 1.")
     page.put(f"{name}.replication.policy.class", "IdentityReplicationPolicy")
     page.comment("--num.streams")
     page.put(f"{name}.tasks.max", str(flow.tasks_max))
-    page.comment("Topics that the target lacks are made with the brokers' default.")
+    page.comment("Topics that the target lacks are created with the brokers' default.")
     page.put(f"{name}.replication.factor", str(flow.topics.replication_factor))
     page.comment("metadata.max.age.ms of the consumer file")
     page.put(f"{name}.refresh.topics.interval.seconds", str(flow.topics.refresh_interval_s))

@@ -11,7 +11,7 @@ from sparkmirror.errors import ConfigError, Defect
 from sparkmirror.model import EXACT_SLOTS_MAX, ProduceSettings
 
 SECRET_CHARS_MIN = 32
-"""Of ``sparkmirror.control.secret``: 16 bytes in hexadecimal digits."""
+"""Minimum length of ``sparkmirror.control.secret``: 16 bytes as hexadecimal digits."""
 _SECRET = "sparkmirror.control.secret"  # noqa: S105 (a name)
 
 _SWITCH = "exactly.once.source.support"
@@ -39,7 +39,7 @@ def wants_exactly_once(
     if required is not None and required.value.strip().lower() == "required" and not switched_on:
         raise ConfigError(
             f"{required.key}={shown(required, required.value.strip())}, but exactly-once is not "
-            "switched on for the target.",
+            "enabled for the target.",
             where=required.where,
             do=f"Add {target}.{_SWITCH}=enabled, or remove the key.",
         )
@@ -48,8 +48,8 @@ def wants_exactly_once(
     isolation = consumer.get("isolation.level")
     if isolation is not None and isolation.value.strip().lower() == "read_uncommitted":
         raise ConfigError(
-            f"{isolation.key}=read_uncommitted contradicts exactly-once: records of aborted "
-            "transactions would arrive, and those of a transaction that is still open for good.",
+            f"{isolation.key}=read_uncommitted contradicts exactly-once: it would mirror records "
+            "of aborted transactions, and of open ones before their outcome is known.",
             where=isolation.where,
             do=f"Set {source}.consumer.isolation.level=read_committed, or remove the key.",
         )
@@ -66,7 +66,7 @@ def exact_slots(flow: Reader, *, exact: bool) -> int:
         if given is None:
             raise Defect("the default of tasks.max is too much")
         raise ConfigError(
-            f"{given.key}={slots} is too much for exactly-once: every start fences the "
+            f"{given.key}={slots} is too many for exactly-once: every start fences the "
             f"transactional ids of all slots, at most {EXACT_SLOTS_MAX}.",
             where=given.where,
             do=f"Set tasks.max to {EXACT_SLOTS_MAX} or less, or leave exactly-once out.",
@@ -80,10 +80,10 @@ def control_secret(own: Reader) -> str:
     given = own.entry(_SECRET)
     if secret and given is not None and len(secret) < SECRET_CHARS_MIN:
         raise ConfigError(
-            f"{given.key} has {len(secret)} characters, so that readers of the control topic could "
-            f"guess it: it takes {SECRET_CHARS_MIN} at least.",
+            f"{given.key} has {len(secret)} characters, so readers of the control topic could "
+            f"guess it; it needs at least {SECRET_CHARS_MIN}.",
             where=given.where,
-            do="Make one with openssl rand -hex 32, the same for all mirrors of this file.",
+            do="Create one with openssl rand -hex 32, the same for all mirrors of this file.",
         )
     return secret
 

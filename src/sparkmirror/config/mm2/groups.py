@@ -32,7 +32,7 @@ def offset_sync_settings(conf: Conf, source: str, target: str, path: str) -> Off
     given = next((entry for key, entry in conf.items() if key.startswith("offset-syncs")), None)
     if not enabled and given is not None:
         raise ConfigError(
-            f"{given.key} cannot go with emit.offset-syncs.enabled=false.",
+            f"{given.key} cannot be combined with emit.offset-syncs.enabled=false.",
             where=given.where,
             do="Remove one of the two.",
         )
@@ -111,7 +111,7 @@ def heartbeat_settings(
                 raise
             remarks.append(
                 f"{path}: no heartbeats for {source}->{target}: {error.what} "
-                f"{source}->{target}.emit.heartbeats.enabled=false leaves out this remark."
+                f"{source}->{target}.emit.heartbeats.enabled=false removes this warning."
             )
     return tuple(found), remarks
 
@@ -149,6 +149,6 @@ def group_remarks(confs: Iterable[Conf]) -> list[str]:
             if entry is not None and flow.boolean(wanted) and not flow.boolean(needed):
                 lines[
                     f"{entry.where}: with {entry.key}=false, {wanted}=true has no effect, as in "
-                    f"MirrorMaker; set {wanted}=false to leave out this remark."
+                    f"MirrorMaker; set {wanted}=false to remove this warning."
                 ] = None
     return list(lines)

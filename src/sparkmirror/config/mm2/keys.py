@@ -46,9 +46,9 @@ _FAMILIES = {
 _SYNCS_AS_THEY_ARE = (
     "offset syncs are written one by one, as they are, to the one partition of their topic"
 )
-_OWN_WAY_TO_READ = "checkpoints are read back by the control plane, which has its own way to fetch"
+_OWN_WAY_TO_READ = "the control plane reads checkpoints with its own fetch settings"
 # Client keys that only MirrorMaker 1 uses, and why MirrorMaker 2 does not.
-_NO_GROUP = "partitions are dealt to slots by the mirror, not by a consumer group"
+_NO_GROUP = "the mirror assigns partitions to slots, not a consumer group"
 MM1_ONLY = {row.name: _NO_GROUP for row in GROUP_ROWS if row.status is Status.SUPPORTED} | {
     "partitioner.class": "records keep their partition number",
     "partitioner.ignore.keys": "records keep their partition number",
@@ -114,10 +114,10 @@ def modern(raw: Mapping[str, Entry]) -> tuple[dict[str, Entry], list[str]]:
         elif name not in RENAMED_KEYS:
             found[key] = entry
         elif (now := prefix + RENAMED_KEYS[name]) in raw:
-            told.append(f"{entry.where}: {key} is ignored, since {now} says the same.")
+            told.append(f"{entry.where}: {key} is ignored because {now} is also set.")
         else:
             found[now] = replace(entry, key=now)
-            told.append(f"{entry.where}: {key} is {now} today.")
+            told.append(f"{entry.where}: {key} is now called {now}.")
     return found, told
 
 
@@ -144,9 +144,9 @@ def _removed(entry: Entry, name: str) -> ConfigError | None:
     instead = REMOVED_KEYS[name]
     prefix = entry.key[: len(entry.key) - len(name)]
     return ConfigError(
-        f"{entry.key} is no key of MirrorMaker 4.3.",
+        f"{entry.key} is not a key of MirrorMaker 4.3.",
         where=entry.where,
-        do=f"Write {prefix}{instead}." if instead else "Remove it; nothing has taken its place.",
+        do=f"Write {prefix}{instead}." if instead else "Remove it; it has no replacement.",
     )
 
 
@@ -199,7 +199,7 @@ def _family(entry: Entry, name: str, flow: str = "") -> KeyUse | None:
     for prefix, row_name in _FAMILIES.items():
         if name.startswith(prefix):
             row = find(row_name, Scope.CONNECTOR)
-            reason = "records are carried as raw batches and never decoded"
+            reason = "records are copied as raw batches and never decoded"
             ignored = (row.reason or reason) if row else reason
             return KeyUse(entry, row, flow=flow, ignored=ignored) if row else None
     return None
@@ -276,12 +276,12 @@ def _no_flow(entry: Entry, source: str, rest: str, clusters: Sequence[str]) -> L
     near = [alias for alias in clusters if rest.startswith(alias) and alias != source]
     flow = f"{source}->{max(near, key=len)}" if source in clusters and near else "A->B"
     name = rest.rpartition("->")[2].partition(".")[2]
-    return Lost(entry, f"{flow}.{name or 'enabled'}", "names no flow and is passed over")
+    return Lost(entry, f"{flow}.{name or 'enabled'}", "names no flow and is ignored")
 
 
 def _unknown_cluster(entry: Entry, alias: str, clusters: Sequence[str]) -> ConfigError:
     if not alias or alias != alias.strip():
-        what = f"{entry.key} is no flow: an alias must stand on each side of '->'."
+        what = f"{entry.key} is not a flow: it needs an alias on each side of '->'."
     else:
         what = f"{entry.key} names the cluster '{alias}', which is not in clusters="
         what += ",".join(clusters) + "."
@@ -320,11 +320,11 @@ def _flow_setting(entry: Entry, flow: str, target: str, name: str) -> Outcome:
         if row is None:
             continue
         if bare == "bootstrap.servers" and prefix in ("consumer.", "admin."):
-            return Lost(entry, f"{flow}.source.{name}", "loses against the cluster's own address")
+            return Lost(entry, f"{flow}.source.{name}", "is overridden by the cluster's address")
         return KeyUse(entry, row, flow=flow, ignored=_unused(prefix, bare))
     if name.startswith("producer.") and find(name[len("producer.") :], Scope.PRODUCER):
         instead = f"{flow}.producer.override.{name[len('producer.') :]}"
-        return Lost(entry, instead, "reaches only the producer of offset syncs")
+        return Lost(entry, instead, "applies only to the producer of offset syncs")
     source = flow.partition("->")[0]
     for side, alias in (("source.cluster.", source), ("target.cluster.", target)):
         if name.startswith(side) and name[len(side) :] in CLIENT_SET:
@@ -332,7 +332,7 @@ def _flow_setting(entry: Entry, flow: str, target: str, name: str) -> Outcome:
             return Lost(
                 entry,
                 f"{alias}.{name[len(side) :]}",
-                "does not reach all clients of the cluster, and none that has a setting of its own",
+                "does not apply to all clients of the cluster, and to none with its own setting",
             )
     if name in CLIENT_SET:
         return Lost(entry, f"{source}.{name} and {target}.{name}")
@@ -393,7 +393,7 @@ def unknown_keys_error(
         where=unknown[0].where if number == 1 else path,
         do="Correct or remove "
         + ("it: " if number == 1 else "them: ")
-        + "a key that nothing reads is most likely a slip.",
+        + "a key that nothing reads is most likely a mistake.",
     )
 
 
@@ -407,7 +407,7 @@ def _tell_unknown(
     if entry.key in OLD_CLIENT_KEYS:
         instead = OLD_CLIENT_KEYS[entry.key]
         return f"{told} (a key of clients before Kafka 0.9; " + (
-            f"now {instead})" if instead else "nothing has taken its place)"
+            f"now {instead})" if instead else "it has no replacement)"
         )
     head, _, rest = entry.key.partition(".")
     known = rest and (find(rest, Scope.WORKER) or find(rest.partition(".")[2], *_ROLES.values()))

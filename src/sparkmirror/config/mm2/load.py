@@ -180,10 +180,10 @@ def _aliases(raw: Mapping[str, Entry], path: Path) -> tuple[str, ...]:
     entry = raw.get("clusters")
     if entry is None:
         raise ConfigError(
-            "clusters is missing: this is no MirrorMaker 2 file.",
+            "clusters is missing: this is not a MirrorMaker 2 file.",
             where=str(path),
             do="Add clusters=A,B and A.bootstrap.servers, B.bootstrap.servers and A->B.enabled; "
-            "MirrorMaker 1's files go with --consumer.config and --producer.config.",
+            "for MirrorMaker 1's files use --consumer.config and --producer.config.",
         )
     aliases = parse_list(entry)
     if not aliases:
@@ -193,9 +193,10 @@ def _aliases(raw: Mapping[str, Entry], path: Path) -> tuple[str, ...]:
         named = any(key.startswith(f"{alias}.") for key in raw)
         if "->" in alias or (re.search(r"\s", alias) and not named):
             raise ConfigError(
-                f"clusters holds '{shown(entry, alias)}', which is no alias.",
+                f"clusters contains '{shown(entry, alias)}', which is not an alias.",
                 where=entry.where,
-                do="Separate aliases by commas; an alias holds no '->', and better no blanks.",
+                do="Separate aliases by commas; an alias must not contain '->' and should not"
+                " contain blanks.",
             )
     return aliases
 
@@ -249,7 +250,7 @@ def _check_value(use: KeyUse) -> None:
         bootstrap_servers(entry)
     elif setting.name == "replication.policy.separator" and not _TOPIC_CHARS.fullmatch(value):
         raise ConfigError(
-            f"{entry.key} holds characters that no topic name may have.",
+            f"{entry.key} contains characters that are not allowed in topic names.",
             where=entry.where,
             do="Use letters, digits, '.', '_' and '-' only.",
         )
@@ -271,7 +272,7 @@ def _no_flows(
             f"{', '.join('->'.join(pair) for pair in enabled)}."
         )
     elif len(aliases) < 2:
-        do = "Name two clusters at least, and enable a flow between them: A->B.enabled=true."
+        do = "Name at least two clusters, and enable a flow between them: A->B.enabled=true."
     else:
         do = f"Enable one, for example {aliases[0]}->{aliases[1]}.enabled=true."
     return ConfigError("No source->target replication flows.", where=str(path), do=do)

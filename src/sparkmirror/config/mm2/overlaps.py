@@ -52,21 +52,21 @@ def check_names(flows: Sequence[Lane], path: str) -> list[str]:
 def _loops(flows: Sequence[Lane], path: str) -> Iterator[str]:
     for ring in _rings([flow for flow in flows if flow.policy.kind == "identity"]):
         way = "->".join([*(flow.source for flow in ring), ring[0].source])
-        what = f"IdentityReplicationPolicy keeps topic names, and the flows {way} lead in a circle"
+        what = f"IdentityReplicationPolicy keeps topic names, and the flows {way} form a loop"
         topics = ", ".join(f"{flow.name}.topics" for flow in ring)
         try:
             name = common_name([_unrenamed(flow) for flow in ring])
         except Undecided:
             yield (
-                f"{path}: {what}: a topic that all of them mirror goes round without end. Their "
-                f"lists are too complex to compare; make sure that {topics} have nothing in common."
+                f"{path}: {what}: a topic that all of them mirror is copied endlessly. Their lists "
+                f"are too complex to compare; make sure that {topics} do not overlap."
             )
             continue
         if name is not None:
             raise ConfigError(
-                f"{what}: each record of topic {name}, for one, would go round without end.",
+                f"{what}: each record of topic {name}, for example, would be copied endlessly.",
                 where=path,
-                do=f"Give {topics} lists that have nothing in common (or exclude topics), or use "
+                do=f"Give {topics} lists that do not overlap (or exclude topics), or use "
                 "DefaultReplicationPolicy.",
             )
 
@@ -128,8 +128,8 @@ def _collisions(flows: Sequence[Lane], path: str) -> Iterator[str]:
             yield (
                 f"{path}: topics of different clusters become one topic on {target}, where their "
                 f"records mix: for example {'; '.join(met[:_PAIRS_TOLD_MAX])}{more}. If that is "
-                "not meant, give the flows topics that do not overlap, or use "
-                "DefaultReplicationPolicy and aliases that are not the beginning of each other."
+                "not intended, give the flows topics that do not overlap, or use "
+                "DefaultReplicationPolicy and aliases of which none is a prefix of another."
             )
 
 
@@ -163,8 +163,8 @@ def _aliases_with_separators(flows: Iterable[Lane], path: str) -> Iterator[str]:
             told.add(alias)
             first = alias.partition(separator)[0]
             yield (
-                f"{path}: the alias '{alias}' holds the separator '{separator}'. This mirror knows "
-                f"its aliases and finds loops; Java's MirrorMaker and MirrorClient take topics of "
-                f"'{alias}' for topics of '{first}'. For them, use another alias or set "
+                f"{path}: the alias '{alias}' contains the separator '{separator}'. This mirror "
+                f"knows its aliases and finds loops; Java's MirrorMaker and MirrorClient take "
+                f"topics of '{alias}' for topics of '{first}'. For them, use another alias or set "
                 "replication.policy.separator."
             )

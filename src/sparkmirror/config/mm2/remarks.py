@@ -47,8 +47,8 @@ def lost_keys(lost: Iterable[Lost]) -> list[str]:
 def capped(uses: Iterable[KeyUse]) -> list[str]:
     """One line per ``fetch.max.bytes`` above the maximum that is used."""
     return [
-        f"{use.entry.where}: {use.entry.key}={shown(use.entry, use.entry.value.strip())} is taken "
-        f"as {FETCH_BYTES_MAX}: larger answers bring nothing."
+        f"{use.entry.where}: {use.entry.key}={shown(use.entry, use.entry.value.strip())} is limited"
+        f" to {FETCH_BYTES_MAX}: larger responses bring no benefit."
         for use in uses
         if use.setting.name == "fetch.max.bytes"
         and not use.ignored
@@ -70,8 +70,8 @@ def repeated_elements(entries: Iterable[tuple[Entry, Sequence[str]]]) -> list[st
 def aliases_with_blanks(clusters: Entry, aliases: Iterable[str]) -> list[str]:
     """One line per alias with a blank, which is not allowed in topic names."""
     return [
-        f"{clusters.where}: the alias '{'[hidden]' if clusters.secret else alias}' holds a blank, "
-        "which no topic name may have: topics that are named after it cannot be created."
+        f"{clusters.where}: the alias '{'[hidden]' if clusters.secret else alias}' contains a "
+        "blank, which is not allowed in topic names: topics named after it cannot be created."
         for alias in aliases
         if any(char.isspace() for char in alias)
     ]

@@ -18,7 +18,7 @@ _REGEX_LISTS = ("topics", "topics.exclude", "groups", "groups.exclude")
 def repeated_keys(file: Properties) -> list[str]:
     """One line per key that the file contains more than once; ten at most, then a count."""
     told = [
-        f"{file.where(key)}: {key} stands here again; the value of line {line} has no effect."
+        f"{file.where(key)}: {key} is set again here; the value in line {line} has no effect."
         for key, line in file.repeated[:_KEYS_TOLD_MAX]
     ]
     more = len(file.repeated) - len(told)
@@ -39,8 +39,8 @@ def _flow_slips(conf: Mapping[str, Entry]) -> Iterator[str]:
     factor = conf.get("replication.factor")
     if factor is not None and factor.value.strip() in ("0", "+0", "-0"):
         yield (
-            f"{factor.where}: {factor.key}=0: brokers make no topic without a replica. "
-            "Write -1 for their default, or 1 and more."
+            f"{factor.where}: {factor.key}=0: brokers cannot create a topic without a replica. "
+            "Write -1 for their default, or at least 1."
         )
     for name in _REGEX_LISTS:
         if name in conf:
@@ -54,8 +54,8 @@ def _flow_slips(conf: Mapping[str, Entry]) -> Iterator[str]:
     exclude = conf.get("topics.exclude")
     if exclude is not None and _nothing(split_list(topics.value), split_list(exclude.value)):
         yield (
-            f"{topics.where}: {topics.key} names no topic that {exclude.key} (line {exclude.line}) "
-            "does not leave out, so no topic is mirrored."
+            f"{topics.where}: {exclude.key} (line {exclude.line}) excludes all topics of "
+            f"{topics.key}, so no topic is mirrored."
         )
 
 
@@ -77,8 +77,8 @@ def globs(where: str, key: str, regexes: Iterable[str]) -> Iterator[str]:
         if _GLOB.search(regex):
             instead = re.sub(r"(?<=[\w-])\*", ".*", regex)
             yield (
-                f"{where}: {key} holds {regex}, a regex in which * repeats the character before "
-                f"it. For any text there write {instead}."
+                f"{where}: {key} contains {regex}, a regex in which * repeats the character before "
+                f"it. To match any text there, write {instead}."
             )
 
 

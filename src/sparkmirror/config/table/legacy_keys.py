@@ -84,7 +84,7 @@ _CODECS = {
 def _codec(value: str) -> str:
     """The current name of a codec given by name or number."""
     if value.lower() not in _CODECS:
-        raise ValueError("has a value that it never could have")
+        raise ValueError("has a value that was never valid")
     return _CODECS[value.lower()]
 
 
@@ -109,14 +109,14 @@ def _dropped(why: str, era: str = "") -> OldKey:
     return OldKey(Fate.DROPPED, why=why, era=era)
 
 
-_NO_QUEUE = "there is no queue between consumer and producer; memory is bounded by fetch.max.bytes"
-_NO_BALANCE = "partitions are dealt to slots by the mirror, not by rebalancing in ZooKeeper"
+_NO_QUEUE = "there is no queue between consumer and producer; fetch.max.bytes limits memory"
+_NO_BALANCE = "the mirror assigns partitions to slots, without rebalancing in ZooKeeper"
 _ACKNOWLEDGED = "positions are committed after the target has acknowledged"
-_SHALLOW = "--keep.partitions lets batches pass as they are, compressed and never opened"
-_SOURCE_CODEC = "without the key, and by --keep.partitions, the source's compression is kept"
-_ALIKE = "all topics are compressed alike: as compression.type says, else as at the source"
-_BYTES = "records are carried as bytes"
-_TIME_BOUND = "time limits bound retrying, not counts (delivery.timeout.ms)"
+_SHALLOW = "--keep.partitions copies batches unchanged, without decompressing them"
+_SOURCE_CODEC = "without the key, and with --keep.partitions, the source's compression is kept"
+_ALIKE = "all topics use one compression: that of compression.type, else the source's"
+_BYTES = "records are copied as bytes"
+_TIME_BOUND = "retries are limited by time, not by count (delivery.timeout.ms)"
 _NO_ZK = "nothing is kept in ZooKeeper"
 _JAVA = "it names a Java class, which cannot be loaded"
 _POSITIVE, _ANY = _number(1), _number(0)
@@ -137,19 +137,19 @@ CONSUMER_KEYS: Mapping[str, OldKey] = {
     "zk.connect": OldKey(Fate.ZOOKEEPER, era="0.7"),
     "zookeeper.connect": OldKey(Fate.ZOOKEEPER),
     "zk.sessiontimeout.ms": _dropped(_NO_ZK, "0.7"),
-    "zk.connectiontimeout.ms": _dropped("ZooKeeper is only asked for the brokers", "0.7"),
+    "zk.connectiontimeout.ms": _dropped("ZooKeeper is only used to find brokers", "0.7"),
     "zk.synctime.ms": _dropped(_NO_ZK, "0.7"),
     "zookeeper.session.timeout.ms": _dropped(_NO_ZK),
-    "zookeeper.connection.timeout.ms": _dropped("ZooKeeper is only asked for the brokers"),
+    "zookeeper.connection.timeout.ms": _dropped("ZooKeeper is only used to find brokers"),
     "zookeeper.sync.time.ms": _dropped(_NO_ZK),
     "broker.list": _renamed("bootstrap.servers", _brokers_07),
     "metadata.broker.list": _renamed("bootstrap.servers", _brokers_07),
     # Group and positions.
     "groupid": _renamed("group.id", era="0.7"),
-    "consumerid": _dropped("the client id is made from the group id", "0.7"),
-    "consumer.id": _dropped("the client id is made from the group id"),
+    "consumerid": _dropped("the client id is derived from the group id", "0.7"),
+    "consumer.id": _dropped("the client id is derived from the group id"),
     "autocommit.enable": _dropped(_ACKNOWLEDGED, "0.7"),
-    "autocommit.interval.ms": _dropped("--offset.commit.interval.ms says how often", "0.7"),
+    "autocommit.interval.ms": _dropped("--offset.commit.interval.ms sets the interval", "0.7"),
     "auto.commit.enable": _dropped(_ACKNOWLEDGED),
     # No version had this key, but many guides use it.
     "auto.commit.enabled": _dropped(_ACKNOWLEDGED),
@@ -158,10 +158,10 @@ CONSUMER_KEYS: Mapping[str, OldKey] = {
     "offsets.storage": _dropped(
         "positions are kept in Kafka; those in ZooKeeper are taken over at the first start"
     ),
-    "dual.commit.enabled": _dropped("positions are kept in Kafka alone"),
-    "offsets.channel.backoff.ms": _dropped("retry.backoff.ms holds for all requests"),
-    "offsets.channel.socket.timeout.ms": _dropped("request.timeout.ms holds for all requests"),
-    "offsets.commit.max.retries": _dropped("a commit is repeated until it succeeds"),
+    "dual.commit.enabled": _dropped("positions are only kept in Kafka"),
+    "offsets.channel.backoff.ms": _dropped("retry.backoff.ms applies to all requests"),
+    "offsets.channel.socket.timeout.ms": _dropped("request.timeout.ms applies to all requests"),
+    "offsets.commit.max.retries": _dropped("a commit is retried until it succeeds"),
     # Fetching.
     "fetch.size": _renamed("max.partition.fetch.bytes", _POSITIVE, era="0.7"),
     "fetch.message.max.bytes": _renamed("max.partition.fetch.bytes", _POSITIVE),
@@ -171,22 +171,22 @@ CONSUMER_KEYS: Mapping[str, OldKey] = {
     "socket.buffersize": _renamed("receive.buffer.bytes", _POSITIVE, era="0.7"),
     "socket.buffer.size": _renamed("receive.buffer.bytes", _POSITIVE, era="0.7"),
     "socket.receive.buffer.bytes": _renamed("receive.buffer.bytes", _POSITIVE),
-    "backoff.increment.ms": _dropped("the source holds a Fetch until there is data", "0.7"),
-    "fetcher.backoff.ms": _dropped("the source holds a Fetch until there is data", "0.7"),
+    "backoff.increment.ms": _dropped("the source delays a Fetch until there is data", "0.7"),
+    "fetcher.backoff.ms": _dropped("the source delays a Fetch until there is data", "0.7"),
     "refresh.leader.backoff.ms": _renamed("retry.backoff.ms", _ANY),
     "num.consumer.fetchers": _dropped("each slot has a connection to each broker it reads from"),
     "queuedchunks.max": _dropped(_NO_QUEUE, "0.7"),
     "queued.max.message.chunks": _dropped(_NO_QUEUE),
-    "consumer.timeout.ms": _dropped("the mirror waits for records as long as it takes"),
+    "consumer.timeout.ms": _dropped("the mirror waits for records without a time limit"),
     "shallow.iterator.enable": _dropped(_SHALLOW),
     "shallowiterator.enable": _dropped(_SHALLOW),
     # Keys in 0.8.2 of the consumer that was released with 0.9.
     "fetch.buffer.bytes": _renamed("max.partition.fetch.bytes", _POSITIVE),
-    "heartbeat.frequency": _dropped("heartbeat.interval.ms says how often"),
-    "metadata.fetch.timeout.ms": _dropped("the flow waits as long as it takes"),
+    "heartbeat.frequency": _dropped("heartbeat.interval.ms sets the interval"),
+    "metadata.fetch.timeout.ms": _dropped("the flow waits without a time limit"),
     "total.memory.bytes": _dropped(_NO_QUEUE),
     # Rebalancing.
-    "internal.leave.group.on.close": _dropped("who ends in order leaves the group"),
+    "internal.leave.group.on.close": _dropped("a member that ends normally leaves the group"),
     "rebalance.retries.max": _dropped(_NO_BALANCE, "0.7"),
     "rebalance.max.retries": _dropped(_NO_BALANCE),
     "rebalance.backoff.ms": _dropped(_NO_BALANCE),
@@ -201,26 +201,26 @@ PRODUCER_KEYS: Mapping[str, OldKey] = {
     # Addresses of the target.
     "zk.connect": OldKey(Fate.ZOOKEEPER, era="0.7"),
     "zookeeper.connect": OldKey(Fate.ZOOKEEPER),
-    "zk.read.num.retries": _dropped("ZooKeeper is only asked for the brokers", "0.7"),
+    "zk.read.num.retries": _dropped("ZooKeeper is only used to find brokers", "0.7"),
     "zk.sessiontimeout.ms": _dropped(_NO_ZK, "0.7"),
-    "zk.connectiontimeout.ms": _dropped("ZooKeeper is only asked for the brokers", "0.7"),
+    "zk.connectiontimeout.ms": _dropped("ZooKeeper is only used to find brokers", "0.7"),
     "zk.synctime.ms": _dropped(_NO_ZK, "0.7"),
     "broker.list": _renamed("bootstrap.servers", _brokers_07),
     "metadata.broker.list": _renamed("bootstrap.servers", _brokers_07),
     # Acknowledgements and time limits.
     "request.required.acks": _renamed(
-        "acks", _acks, "positions follow acknowledgements, so 0 and 2 or more mean all"
+        "acks", _acks, "positions need acknowledgements, so 0, 2 and more mean all"
     ),
     "timeout.ms": _renamed("request.timeout.ms", _POSITIVE),
     "socket.timeout.ms": _renamed("request.timeout.ms", _POSITIVE, era="0.7"),
     "connect.timeout.ms": _renamed("socket.connection.setup.timeout.ms", _POSITIVE, era="0.7"),
     "message.send.max.retries": _dropped(_TIME_BOUND),
     "num.retries": _dropped(_TIME_BOUND),
-    "block.on.buffer.full": _dropped("the mirror always waits for room and drops nothing"),
-    "metadata.fetch.timeout.ms": _dropped("the flow waits as long as it takes"),
+    "block.on.buffer.full": _dropped("the mirror always waits for space and drops nothing"),
+    "metadata.fetch.timeout.ms": _dropped("the flow waits without a time limit"),
     "metadata.fetch.backoff.ms": _renamed("retry.backoff.ms", _ANY),
     "topic.metadata.refresh.interval.ms": _dropped(
-        "metadata is renewed when a leader moves, and each metadata.max.age.ms"
+        "metadata is refreshed when a leader moves, and every metadata.max.age.ms"
     ),
     # Sockets.
     "buffer.size": _renamed("send.buffer.bytes", _POSITIVE, era="0.7"),
@@ -234,7 +234,7 @@ PRODUCER_KEYS: Mapping[str, OldKey] = {
     "queue.buffering.max.ms": _dropped(_NO_QUEUE),
     "queue.buffering.max.messages": _dropped(_NO_QUEUE),
     "batch.num.messages": _dropped("raw batches keep the source's size"),
-    "max.message.size": _dropped("the target topic's max.message.bytes decides what it takes"),
+    "max.message.size": _dropped("the target topic's max.message.bytes is the limit"),
     "compression.codec": _renamed("compression.type", _codec, _SOURCE_CODEC),
     "compressed.topics": _dropped(_ALIKE),
     "compression.topics": _dropped(_ALIKE),

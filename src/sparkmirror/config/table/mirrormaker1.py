@@ -19,12 +19,12 @@ _SHORT = tuple(STRATEGIES.values())
 GROUP_ROWS = (
     Setting(
         "group.id", Type.STRING, None,
-        "MirrorMaker 1: consumer group on the source that deals the partitions and keeps the "
+        "MirrorMaker 1: consumer group on the source that assigns the partitions and holds the "
         "positions; required there.", _CONSUMER,
     ),
     Setting(
         "session.timeout.ms", Type.INT, str(_G.session_timeout_ms),
-        "MirrorMaker 1: silence after which the group gives a member's partitions to others.",
+        "MirrorMaker 1: time without heartbeats until the group reassigns a member's partitions.",
         _CONSUMER, low=1,
     ),
     Setting(
@@ -45,14 +45,14 @@ GROUP_ROWS = (
     ),
     Setting(
         "group.instance.id", Type.STRING, None,
-        "MirrorMaker 1: name of a static member: the group waits session.timeout.ms for it to "
-        "come back before it gives its partitions to others.", _CONSUMER,
+        "MirrorMaker 1: name of a static member; the group waits session.timeout.ms for its return "
+        "before it reassigns its partitions.", _CONSUMER,
     ),
     Setting(
         "group.protocol", Type.STRING, "classic",
-        "Group protocol; the classic one is spoken, which MirrorMaker 1 spoke, too.", _CONSUMER,
+        "Group protocol; always the classic one, as in MirrorMaker 1.", _CONSUMER,
         choices=("classic", "consumer"), fold_case=True, status=Status.IGNORED,
-        reason="the classic protocol is spoken with every group",
+        reason="the classic protocol is used with every group",
     ),
     Setting(
         "group.remote.assignor", Type.STRING, None, "Assignor on the broker.", _CONSUMER,
@@ -76,13 +76,13 @@ CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 RECORD_ROWS = (
     Setting(
         "partitioner.class", Type.CLASS, None,
-        "MirrorMaker 1: where records go: by key (also without this key), all sticky, or round "
+        "MirrorMaker 1: how records are partitioned: by key (the default), all sticky, or round "
         "robin.", _PRODUCER, choices=tuple(PARTITIONERS),
         reason="custom Java partitioners cannot be loaded; a message handler may choose partitions",
     ),
     Setting(
         "partitioner.ignore.keys", Type.BOOLEAN, "false",
-        "MirrorMaker 1: treat records with a key like those without one: sticky.", _PRODUCER,
+        "MirrorMaker 1: partition records with a key like records without one: sticky.", _PRODUCER,
     ),
     Setting(
         "batch.size", Type.INT, str(RecordSettings().sticky_bytes),
@@ -91,14 +91,14 @@ RECORD_ROWS = (
     ),
     Setting(
         "compression.type", Type.STRING, None,
-        "MirrorMaker 1, unless partitions are kept: compression of what is written. Without it, "
-        "that of the source's batches.", _PRODUCER, choices=tuple(CODECS), fold_case=True,
+        "MirrorMaker 1, unless partitions are kept: compression of written batches. Default: the "
+        "source's.", _PRODUCER, choices=tuple(CODECS), fold_case=True,
         java_default="none",
     ),
     *(
         Setting(
             f"compression.{codec}.level", Type.INT, default,
-            f"MirrorMaker 1, unless partitions are kept: how hard {codec} tries.", _PRODUCER,
+            f"MirrorMaker 1, unless partitions are kept: compression level of {codec}.", _PRODUCER,
             low=low, high=high,
         )
         for codec, default, low, high in (

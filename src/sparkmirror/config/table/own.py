@@ -19,49 +19,50 @@ _REFUSAL = "sparkmirror.on.bad.record"
 FAULT_ROWS = (
     Setting(
         _LOSS, Type.STRING, _F.source_loss,
-        "When source data is gone before it was mirrored (deleted, truncated, topic made anew, "
-        "cluster replaced): `fail` stops the partition concerned, `record-and-continue` goes on "
-        "at the first offset that is there. Both leave a gap record (`sparkmirror gaps`).",
+        "What to do when source data was lost before it was mirrored (deleted, truncated, topic "
+        "recreated, cluster replaced): `fail` halts the partition, `record-and-continue` continues "
+        "at the first available offset. Both write a gap record (`sparkmirror gaps`).",
         (Scope.SPARKMIRROR,), choices=LOSS_CHOICES,
     ),
     *(
         Setting(
             f"{_LOSS}.{choice}.topics", Type.LIST, "",
-            f"Source topics (Java regexes) for which it is `{choice}`, whatever `{_LOSS}` says; "
-            "the more careful choice wins where several lists name a topic.",
+            f"Source topics (Java regexes) with `{choice}`, regardless of `{_LOSS}`; if several "
+            "lists match a topic, the safer choice wins.",
             (Scope.SPARKMIRROR,), regexes=True,
         )
         for choice in LOSS_CHOICES
     ),
     Setting(
         _TARGET_LOSS, Type.STRING, _F.target_loss,
-        "When the target has lost records that it had acknowledged (remote topic deleted and made "
-        "anew, log truncated, cluster replaced): `repair` mirrors them again from where the "
-        "target's log ends, `fail` stops the partition concerned, `record-and-continue` goes on "
-        "without them. All leave a gap record (`sparkmirror gaps`).",
+        "What to do when the target has lost records that it had acknowledged (remote topic "
+        "recreated, log truncated, cluster replaced): `repair` mirrors them again from the end of "
+        "the target's log, `fail` halts the partition, `record-and-continue` continues without "
+        "them. All write a gap record (`sparkmirror gaps`).",
         (Scope.SPARKMIRROR,), choices=TARGET_LOSS_CHOICES,
     ),
     *(
         Setting(
             f"{_TARGET_LOSS}.{choice}.topics", Type.LIST, "",
-            f"Source topics (Java regexes) for which it is `{choice}`, whatever `{_TARGET_LOSS}` "
-            "says; where several lists name a topic, `fail` wins, then `repair`.",
+            f"Source topics (Java regexes) with `{choice}`, regardless of `{_TARGET_LOSS}`; if "
+            "several lists match a topic, `fail` wins, then `repair`.",
             (Scope.SPARKMIRROR,), regexes=True,
         )
         for choice in TARGET_LOSS_CHOICES
     ),
     Setting(
         _REFUSAL, Type.STRING, _F.bad_record,
-        "When the target refuses a record (too large, timestamp, null key on a compacted topic): "
-        "`pause` stops the partition and tries again, `skip` leaves the record out, `dead-letter` "
-        "writes it to `<remote topic>.dead-letter`. What is left out gets a gap record.",
+        "What to do when the target refuses a record (too large, timestamp, null key on a "
+        "compacted topic): `pause` halts the partition and retries, `skip` leaves the record out, "
+        "`dead-letter` writes it to `<remote topic>.dead-letter`. Records left out get a gap "
+        "record.",
         (Scope.SPARKMIRROR,), choices=REFUSAL_CHOICES,
     ),
     *(
         Setting(
             f"{_REFUSAL}.{choice}.topics", Type.LIST, "",
-            f"Source topics (Java regexes) for which it is `{choice}`, whatever `{_REFUSAL}` says; "
-            "the more careful choice wins where several lists name a topic.",
+            f"Source topics (Java regexes) with `{choice}`, regardless of `{_REFUSAL}`; if several "
+            "lists match a topic, the safer choice wins.",
             (Scope.SPARKMIRROR,), regexes=True,
         )
         for choice in REFUSAL_CHOICES
@@ -77,18 +78,18 @@ _D = (Scope.DRIVER,)
 METRICS_ROWS = (
     Setting(
         "sparkmirror.metrics.listen", Type.STRING, "",
-        "`HOST:PORT` for `/metrics` and `/health`; `PORT` alone is on 127.0.0.1, port 0 any free"
-        " one, empty none. `--metrics` beats it. An address that others can reach needs a"
-        " certificate and a token.", _D,
+        "`HOST:PORT` for `/metrics` and `/health`; `PORT` alone means 127.0.0.1, port 0 any free"
+        " port, empty no server. `--metrics` overrides it. An address that other machines can reach"
+        " needs a certificate and a token.", _D,
     ),
     Setting(
         "sparkmirror.metrics.labels", Type.STRING, "partition",
-        "How fine the series are: with `topic` the label `partition` is left out, with `flow` also"
+        "Granularity of the series: `topic` omits the label `partition`, `flow` also omits"
         " `topic`.", _D, choices=("partition", "topic", "flow"),
     ),
     Setting(
         "sparkmirror.metrics.tls.cert", Type.STRING, "",
-        "PEM file with the certificate chain to serve with; renewed files are taken up.", _D,
+        "PEM file with the server's certificate chain; it is reloaded when it changes.", _D,
     ),
     Setting(
         "sparkmirror.metrics.tls.key", Type.STRING, "",
@@ -96,11 +97,12 @@ METRICS_ROWS = (
     ),
     Setting(
         "sparkmirror.metrics.token", Type.PASSWORD, "",
-        "What scrapers have to present as `Authorization: Bearer …`; better from a config provider"
-        " or a file of its own than here.", _D,
+        "Token that scrapers must send as `Authorization: Bearer …`; safer from a config provider"
+        " or `sparkmirror.metrics.token.file` than here.", _D,
     ),
     Setting(
         "sparkmirror.metrics.token.file", Type.STRING, "",
-        "File that holds the token alone; read anew for each request, so it can be replaced.", _D,
+        "File that contains only the token; it is read for each request, so it can be replaced.",
+        _D,
     ),
 )  # fmt: skip

@@ -22,9 +22,9 @@ _F = FetchSettings()
 _P = ProduceSettings()
 _RAW = "raw batches keep the source's"
 _NO_JMX = "there are no JMX metrics; see sparkmirror.metrics.listen"
-_NO_GROUP = "partitions are dealt to slots by the mirror, not by a consumer group"
-_BYTES = "records are carried as bytes"
-_ONE_POLICY = "sparkmirror starts over from the bootstrap list when no known broker answers"
+_NO_GROUP = "the mirror assigns partitions to slots, not a consumer group"
+_BYTES = "records are copied as bytes"
+_ONE_POLICY = "sparkmirror starts over from the bootstrap list when no known broker responds"
 
 _CLIENT = ClusterClient("", (), "")
 COMMON_ROWS = (
@@ -51,7 +51,7 @@ COMMON_ROWS = (
     ),
     Setting(
         "metadata.max.age.ms", Type.LONG, str(_CLIENT.metadata_age_ms_max),
-        "Age at which metadata is renewed.", _ALL, low=0,
+        "Age at which metadata is refreshed.", _ALL, low=0,
     ),
     Setting(
         "socket.connection.setup.timeout.ms", Type.LONG, str(_CLIENT.connect_timeout_ms),
@@ -66,27 +66,28 @@ COMMON_ROWS = (
 FETCH_ROWS = (
     Setting(
         "fetch.max.wait.ms", Type.INT, str(_F.fetch_max_wait_ms),
-        "How long the source may hold a Fetch until there is enough to return.", _CONSUMER, low=0,
+        "How long the source may delay a Fetch response until there is enough data.", _CONSUMER,
+        low=0,
         mm1=("fetch.wait.max.ms",),
     ),
     Setting(
-        "fetch.min.bytes", Type.INT, str(_F.fetch_min_bytes), "What is enough to return.",
-        _CONSUMER, low=0,
+        "fetch.min.bytes", Type.INT, str(_F.fetch_min_bytes),
+        "How many bytes are enough for a Fetch response.", _CONSUMER, low=0,
     ),
     Setting(
         "fetch.max.bytes", Type.INT, str(_F.fetch_max_bytes),
-        "Most bytes of one Fetch response. More than 4 MiB is taken as 4 MiB: it brings nothing.",
+        "Maximum bytes of one Fetch response. More than 4 MiB means 4 MiB: it brings no benefit.",
         _CONSUMER, low=0, java_default="52428800",
     ),
     Setting(
         "max.partition.fetch.bytes", Type.INT, str(_F.partition_fetch_bytes_max),
-        "Most bytes of one partition in a Fetch response.", _CONSUMER, low=0,
+        "Maximum bytes of one partition in a Fetch response.", _CONSUMER, low=0,
         java_default="1048576",
         mm1=("fetch.message.max.bytes",),
     ),
     Setting(
         "isolation.level", Type.STRING, _F.isolation_level,
-        "Whether aborted and open transactions are left out. Java's default mirrors them.",
+        "Whether aborted and open transactions are excluded. Java's default mirrors them.",
         _CONSUMER, choices=("read_committed", "read_uncommitted"), java_default="read_uncommitted",
     ),
     Setting(
@@ -119,25 +120,27 @@ PRODUCE_ROWS = (
     ),
     Setting(
         "enable.idempotence", Type.BOOLEAN, "true",
-        "Have the target drop duplicates of retried batches. Off when acks is not all or more "
-        "than 5 requests may be in flight, unless asked for.", _PRODUCER, java_default="false",
+        "Have the target drop duplicates of retried batches. Disabled if acks is not all or more "
+        "than 5 requests may be in flight; that is an error if it is set to true.", _PRODUCER,
+        java_default="false",
     ),
     Setting(
         "max.in.flight.requests.per.connection", Type.INT, str(_P.in_flight_requests_max),
-        "Most unanswered Produce requests per broker.", _PRODUCER, low=1, java_default="1",
+        "Maximum number of Produce requests in flight per broker.", _PRODUCER, low=1,
+        java_default="1",
     ),
     Setting(
         "delivery.timeout.ms", Type.INT, str(_P.delivery_timeout_ms),
-        "How long a batch is retried before its partition stops.", _PRODUCER, low=0,
+        "How long a batch is retried before its partition is halted.", _PRODUCER, low=0,
     ),
     Setting(
         "transaction.timeout.ms", Type.INT, "60000",
-        "Exactly-once: time after which the target aborts a transaction that nobody ends.",
+        "Exactly-once: time after which the target aborts a transaction that was not ended.",
         _PRODUCER, low=1,
     ),
     Setting(
         "max.request.size", Type.INT, str(_P.request_bytes_max),
-        "Most bytes of one Produce request.", _PRODUCER, low=0, java_default="1048576",
+        "Maximum bytes of one Produce request.", _PRODUCER, low=0, java_default="1048576",
     ),
     Setting(
         "send.buffer.bytes", Type.INT, str(_P.send_buffer_bytes),
@@ -146,9 +149,9 @@ PRODUCE_ROWS = (
     ),
     Setting(
         "linger.ms", Type.LONG, str(_P.linger_ms),
-        "How long records wait for more, so that batches that are joined or written anew get "
-        "fuller. The source's broker does the waiting, at most fetch.max.wait.ms; a record after a "
-        "pause does not wait.", _PRODUCER, low=0, java_default="5",
+        "How long records wait for more, so that joined and re-encoded batches get larger. The "
+        "source's broker waits, at most fetch.max.wait.ms; the first record after a pause does not "
+        "wait.", _PRODUCER, low=0, java_default="5",
     ),
 )  # fmt: skip
 
@@ -176,12 +179,12 @@ _IGNORED = (
          "How long the names of the bootstrap servers may not resolve.",
          "names are resolved for each connection, within request.timeout.ms"),
         ("metadata.cluster.check.enable", Type.BOOLEAN, "true", None, (),
-         "Have brokers refuse a client that looks for another cluster.",
-         "positions carry the cluster's id, which is compared here"),
+         "Have brokers refuse a client that expects another cluster.",
+         "positions contain the cluster's id, which the mirror compares"),
         ("connections.max.idle.ms", Type.LONG, "540000", None, (), "Closes idle connections.",
          "connections live as long as the flow"),
         ("metadata.recovery.strategy", Type.STRING, "rebootstrap", None, ("rebootstrap", "none"),
-         "What to do when no known broker answers.", _ONE_POLICY),
+         "What to do when no known broker responds.", _ONE_POLICY),
         ("metadata.recovery.rebootstrap.trigger.ms", Type.LONG, "300000", 0, (),
          "When to start over from the bootstrap list.", _ONE_POLICY),
         ("enable.metrics.push", Type.BOOLEAN, "true", None, (), "Send client metrics to brokers.",
@@ -207,20 +210,20 @@ _IGNORED = (
     *_ignored(
         (Scope.PRODUCER, Scope.ADMIN),
         ("receive.buffer.bytes", Type.INT, "32768", -1, (), "TCP receive buffer.",
-         "only small responses come back on these connections"),
+         "only small responses are received on these connections"),
         ("retries", Type.INT, "2147483647", 0, (), "How often to retry.",
-         "time limits bound retrying, not counts"),
+         "retries are limited by time, not by count"),
     ),
     *_ignored(
         _CONSUMER,
         ("allow.auto.create.topics", Type.BOOLEAN, "true", None, (),
-         "Let the source create topics that are asked for.", "source topics are never created"),
+         "Let the source create topics that are requested.", "source topics are never created"),
         ("auto.commit.interval.ms", Type.INT, "5000", 0, (), "How often offsets are committed.",
          "positions are committed after the target has acknowledged"),
         ("enable.auto.commit", Type.BOOLEAN, "false", None, (), "Commit offsets when polled.",
          "positions are committed after the target has acknowledged"),
-        ("max.poll.records", Type.INT, "500", 1, (), "Most records of one poll.",
-         "whole batches are carried (fetch.max.bytes bounds them)"),
+        ("max.poll.records", Type.INT, "500", 1, (), "Maximum number of records of one poll.",
+         "whole batches are copied (fetch.max.bytes limits them)"),
         ("key.deserializer", Type.CLASS, None, None, (), "How keys are decoded.", _BYTES),
         ("value.deserializer", Type.CLASS, None, None, (), "How values are decoded.", _BYTES),
         ("share.acknowledgement.mode", Type.STRING, "implicit", None, ("implicit", "explicit"),
@@ -228,14 +231,14 @@ _IGNORED = (
         ("share.acquire.mode", Type.STRING, "batch_optimized", None,
          ("batch_optimized", "record_limit"), "For share groups.", _NO_GROUP),
         ("internal.throw.on.fetch.stable.offset.unsupported", Type.BOOLEAN, "false", None, (),
-         "Internal switch of Java's consumer.", "it is for Java's own programs"),
+         "Internal switch of Java's consumer.", "it is only for Java programs"),
     ),
     *_ignored(
         _PRODUCER,
         ("buffer.memory", Type.LONG, "33554432", 0, (), "Memory for records to be sent.",
-         "memory is bounded by fetch.max.bytes"),
+         "fetch.max.bytes limits memory"),
         ("max.block.ms", Type.LONG, "9223372036854775807", 0, (), "How long a send may block.",
-         "the flow waits as long as it takes"),
+         "the flow waits without a time limit"),
         ("metadata.max.idle.ms", Type.LONG, "300000", 5000, (), "When unused topics are forgotten.",
          "every topic of a flow is in use"),
         ("partitioner.adaptive.partitioning.enable", Type.BOOLEAN, "true", None, (),
@@ -247,7 +250,7 @@ _IGNORED = (
         ("client.rack", Type.STRING, "", None, (), "Rack of the producer.",
          "it belongs to partitioner.rack.aware"),
         ("buffer.memory.allocation.strategy", Type.STRING, "full", None, ("full", "incremental"),
-         "How batches' memory is allocated.", "memory is bounded by fetch.max.bytes"),
+         "How batches' memory is allocated.", "fetch.max.bytes limits memory"),
         ("key.serializer", Type.CLASS, None, None, (), "How keys are encoded.", _BYTES),
         ("value.serializer", Type.CLASS, None, None, (), "How values are encoded.", _BYTES),
         ("transaction.two.phase.commit.enable", Type.BOOLEAN, "false", None, (),
@@ -259,7 +262,7 @@ _IGNORED = (
     ),
     *_ignored(
         _ADMIN,
-        ("bootstrap.controllers", Type.LIST, "", None, (), "Controllers to talk to directly.",
+        ("bootstrap.controllers", Type.LIST, "", None, (), "Controllers to connect to directly.",
          "brokers are used (bootstrap.servers)"),
     ),
 )  # fmt: skip
@@ -271,7 +274,7 @@ _REFUSED = (
     ),
     Setting(
         "transactional.id", Type.STRING, None, "Transactional id of the producer.", _PRODUCER,
-        status=_R, reason="the mirror sets it itself when exactly-once is on",
+        status=_R, reason="the mirror sets it itself when exactly-once is enabled",
     ),
 )  # fmt: skip
 

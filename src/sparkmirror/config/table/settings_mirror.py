@@ -22,9 +22,9 @@ _T = TopicSettings()
 _S = OffsetSyncSettings()
 _G = CheckpointSettings()
 
-_NO_REST = "there is no REST server: everything that nodes tell each other goes through Kafka"
+_NO_REST = "there is no REST server: nodes communicate through Kafka"
 _NO_CONNECT = "no Kafka Connect runs here"
-_RAW = "records are carried as raw batches and never decoded"
+_RAW = "records are copied as raw batches and never decoded"
 
 DRIVER_ROWS = (
     Setting(
@@ -63,7 +63,7 @@ _SOURCE_ROWS = (
     Setting("enabled", Type.BOOLEAN, "false", "Mirror this flow.", _C, java_default="true"),
     Setting(
         "tasks.max", Type.INT, "1",
-        "Most slots (Spark tasks) that one flow runs at once; exactly-once: at most 1,000.", _C,
+        "Maximum number of slots (Spark tasks) of one flow; exactly-once: at most 1,000.", _C,
         low=1, mm1=("--num.streams",),
     ),
     Setting(
@@ -73,7 +73,7 @@ _SOURCE_ROWS = (
     ),
     Setting(
         "topics.exclude", Type.LIST, ",".join(_T.exclude),
-        "Topics not to mirror; beats `topics`.", _C, regexes=True,
+        "Topics to exclude; overrides `topics`.", _C, regexes=True,
     ),
     Setting(
         "config.properties.exclude", Type.LIST, ",".join(_T.config_properties_exclude),
@@ -82,8 +82,9 @@ _SOURCE_ROWS = (
     ),
     Setting(
         "use.defaults.from", Type.STRING, _T.use_defaults_from,
-        "Whose defaults a remote topic gets for configs left at their default: `source` copies "
-        "the source's, anything else leaves the target's. Works only as `A->B.use.defaults.from`.",
+        "Which defaults a remote topic gets for configs that the source topic does not set: "
+        "`source` copies the source's, anything else keeps the target's. Works only as "
+        "`A->B.use.defaults.from`.",
         _C,
     ),
     Setting(
@@ -134,7 +135,7 @@ _SYNC_ROWS = (
     ),
     Setting(
         "sync.topic.acls.enabled", Type.BOOLEAN, "true",
-        "Give remote topics the ACLs of their source topics, writing excepted.", _C,
+        "Copy the ACLs of source topics to remote topics, except write permissions.", _C,
     ),
     Setting(
         "sync.topic.acls.interval.seconds", Type.LONG, str(_T.sync_acls_interval_s),
@@ -151,9 +152,9 @@ _GROUP_ROWS = (
             ("emit.heartbeats.enabled", "true",
              "Emit heartbeats to the target, also for a pair of clusters without a flow."),
             ("emit.checkpoints.enabled", "true",
-             "Emit checkpoints: where consumer groups of the source stand on the target."),
+             "Emit checkpoints: offsets of the source's groups, translated to the target."),
             ("emit.offset-syncs.enabled", "true",
-             "Emit offset syncs, which checkpoints are made from."),
+             "Emit offset syncs, from which checkpoints are computed."),
             ("sync.group.offsets.enabled", "false",
              "Commit translated offsets to groups of the target that have no active members."),
             ("refresh.groups.enabled", "true", "Pick up new consumer groups while running."),
@@ -169,7 +170,7 @@ _GROUP_ROWS = (
             ("refresh.groups.interval.seconds", _G.refresh_interval_s,
              "How often to look for new consumer groups."),
             ("offset.lag.max", _S.lag_max,
-             "Offset syncs: how many target offsets may pass before the next one."),
+             "Offset syncs: number of target offsets after which the next one is written."),
         )
     ),
     *(
@@ -184,12 +185,12 @@ _GROUP_ROWS = (
     ),
     Setting(
         "groups", Type.LIST, ",".join(_G.include),
-        "Consumer groups to make checkpoints of: Java regexes, each matching whole names.", _C,
+        "Consumer groups that get checkpoints: Java regexes, each matching whole names.", _C,
         regexes=True,
     ),
     Setting(
         "groups.exclude", Type.LIST, ",".join(_G.exclude),
-        "Consumer groups to leave out; beats `groups`.", _C, regexes=True,
+        "Consumer groups to exclude; overrides `groups`.", _C, regexes=True,
     ),
 )  # fmt: skip
 
@@ -237,7 +238,7 @@ _CONNECT_ROWS = (
             ("connector.plugin.version", Type.STRING, None, None, (), "Connector version.",
              _NO_CONNECT),
             ("tasks.max.enforce", Type.BOOLEAN, "true", None, (),
-             "Fail a connector that makes too many tasks.", "tasks.max always holds"),
+             "Fail a connector that creates too many tasks.", "tasks.max is always enforced"),
             ("config.action.reload", Type.STRING, "restart", None, ("none", "restart"),
              "What happens when a config provider has new values.",
              "values are read once, when the mirror starts"),
@@ -278,7 +279,7 @@ _CONNECT_ROWS = (
     ),
     Setting(
         "exactly.once.support", Type.STRING, "requested",
-        "`required`: the flow does not start unless exactly-once is switched on for its target.",
+        "`required`: the flow does not start unless exactly-once is enabled for its target.",
         _C, choices=("requested", "required"), fold_case=True,
     ),
     *(
@@ -299,7 +300,7 @@ CONNECTOR_ROWS = _SOURCE_ROWS + _SYNC_ROWS + _GROUP_ROWS + _CONNECT_ROWS
 OWN_ROWS = (
     Setting(
         "sync.topic.configs.keep", Type.LIST, "",
-        "Topic configs whose overrides on remote topics stay when the source has no override; "
+        "Topic configs whose overrides on remote topics are kept if the source has no override; "
         "Java MirrorMaker resets them at each sync.", (Scope.SPARKMIRROR,), regexes=True,
     ),
     Setting(
@@ -309,51 +310,52 @@ OWN_ROWS = (
     ),
     Setting(
         "sparkmirror.position.interval.ms", Type.INT, "1000",
-        "How often positions are committed, at most; offset.flush.interval.ms lowers it.",
+        "Time between two commits of positions; a smaller offset.flush.interval.ms lowers it.",
         (Scope.SPARKMIRROR,), low=100, high=60_000, mm1=("--offset.commit.interval.ms",),
     ),
     Setting(
         "sparkmirror.transaction.interval.ms", Type.INT,
         "100",
-        "Exactly-once: how long a transaction lasts at most, less than the producer's "
-        "transaction.timeout.ms; sparkmirror.transaction.bytes ends it sooner.",
+        "Exactly-once: maximum duration of a transaction, less than the producer's "
+        "transaction.timeout.ms; sparkmirror.transaction.bytes may end it sooner.",
         (Scope.SPARKMIRROR,), low=10, high=10_000,
     ),
     Setting(
         "sparkmirror.transaction.bytes", Type.INT, str(32 * 1024 * 1024),
-        "Exactly-once: how many bytes of records a transaction holds at most (one batch at least); "
-        "fewer where they would take more than a quarter of the producer's transaction.timeout.ms, "
-        "or half of a slot's memory frames.",
+        "Exactly-once: maximum bytes of records in a transaction (at least one batch); fewer if "
+        "they would take more than a quarter of the producer's transaction.timeout.ms, or half of "
+        "a slot's memory frames.",
         (Scope.SPARKMIRROR,), low=1, high=32 * 1024 * 1024,
     ),
     Setting(
         "sparkmirror.control.secret", Type.PASSWORD, "",
-        "Signs the claims in the control topic that say which run writes a flow; "
-        "unsigned ones are not believed. At least 32 characters that nobody can guess, the same "
-        "for all mirrors that run the flow.", (Scope.SPARKMIRROR,),
+        "Signs the claims in the control topic that say which run writes a flow; unsigned claims "
+        "are ignored. At least 32 characters that are hard to guess, the same for all mirrors that "
+        "run the flow.", (Scope.SPARKMIRROR,),
     ),
     Setting(
         "sparkmirror.session.timeout.ms", Type.INT, "10000",
-        "Of several processes that run one file, one mirrors a flow and the others stand by. They "
-        "take it over when its reports in the control topic have stopped for this long.",
+        "If several processes run one file, one mirrors a flow and the others stand by. A standby "
+        "takes it over when the owner's reports in the control topic have stopped for this long.",
         (Scope.SPARKMIRROR,), low=2_000, high=3_600_000,
     ),
     Setting(
         "sparkmirror.join.bytes", Type.INT, str(ProduceSettings().join_bytes),
-        "Neighbouring small batches are joined up to this size; 0 never joins.",
+        "Consecutive small batches are joined up to this size; 0 disables joining.",
         (Scope.SPARKMIRROR,), low=0, high=16 * 1024 * 1024,
     ),
     Setting(
         "sparkmirror.link.joining", Type.STRING, ProduceSettings().link_joining,
-        "Whether batches that wait to be written to the target are unpacked, joined to larger ones "
-        "and packed again. `auto`: where an answer of the target takes 5 ms and more and more wait "
-        "than may be in flight. `always`: all that wait; `off`: none.", (Scope.SPARKMIRROR,),
+        "Whether batches that wait to be written to the target are decompressed, joined and "
+        "compressed again. `auto`: if responses of the target take at least 5 ms and more batches "
+        "wait than may be in flight. `always`: all waiting batches; `off`: none.",
+        (Scope.SPARKMIRROR,),
         choices=("auto", "off", "always"),
     ),
     Setting(
         "sparkmirror.link.compression", Type.STRING, None,
-        "Compression of batches that were joined for the link; by default that of the source's "
-        "batches, which is also kept where the result would be larger than these.",
+        "Compression of batches that were joined for the link. Default: that of the source's "
+        "batches, which is also used if the result would otherwise be larger than they are.",
         (Scope.SPARKMIRROR,), choices=("gzip", "snappy", "lz4", "zstd"),
     ),
 )  # fmt: skip

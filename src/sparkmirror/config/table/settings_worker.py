@@ -10,14 +10,14 @@ from sparkmirror.config.table.setting import Scope, Setting, Status, Type
 _W = (Scope.WORKER,)
 _I = Status.IGNORED
 _NO_CONNECT = "no Kafka Connect runs here"
-_NO_REST = "there is no REST server: everything that nodes tell each other goes through Kafka"
+_NO_REST = "there is no REST server: nodes communicate through Kafka"
 _NO_JAVA = "no Java plugins are loaded"
 _OWN_CLIENTS = "it is for the Connect worker's own clients; write B.producer.KEY or B.admin.KEY"
 
 _SUPPORTED = (
     Setting(
         "offset.storage.topic", Type.STRING, None,
-        "Topic on the target that keeps positions in Connect's format; mm2-offsets.A.internal.", _W,
+        "Topic on the target with positions in Connect's format; mm2-offsets.A.internal.", _W,
     ),
     Setting(
         "offset.storage.partitions", Type.INT, "25",
@@ -30,13 +30,13 @@ _SUPPORTED = (
     ),
     Setting(
         "offset.flush.interval.ms", Type.LONG, "60000",
-        "Upper bound of sparkmirror.position.interval.ms (which never goes below 100 ms).", _W,
+        "Upper limit of sparkmirror.position.interval.ms (which is at least 100 ms).", _W,
         low=1, mm1=("--offset.commit.interval.ms",),
     ),
     Setting(
         "exactly.once.source.support", Type.STRING, "disabled",
-        "`enabled`: records and positions are written in one transaction. `preparing` is needed by "
-        "no mirror here and means the same as `disabled`.", _W,
+        "`enabled`: records and positions are written in one transaction. `preparing` means the "
+        "same as `disabled`, because no mirror has to be prepared.", _W,
         choices=("disabled", "preparing", "enabled"), fold_case=True,
     ),
 )  # fmt: skip
@@ -50,7 +50,7 @@ _IGNORED = tuple(
         ("group.id", Type.STRING, None, None, (), "Connect group of the workers.", _NO_CONNECT),
         ("connect.protocol", Type.STRING, "sessioned", None, ("eager", "compatible", "sessioned"),
          "Version of Connect's group protocol.", _NO_CONNECT),
-        ("session.timeout.ms", Type.INT, "10000", None, (), "Silence after which a worker is out.",
+        ("session.timeout.ms", Type.INT, "10000", None, (), "Time until a worker is removed.",
          _NO_CONNECT),
         ("heartbeat.interval.ms", Type.INT, "3000", None, (), "Heartbeats of workers.",
          _NO_CONNECT),
@@ -90,7 +90,8 @@ _IGNORED = tuple(
         ("inter.worker.key.generation.algorithm", Type.STRING, "HmacSHA256", None, (),
          "Makes keys that sign REST requests.", _NO_REST),
         ("inter.worker.key.size", Type.INT, None, None, (), "Bits of these keys.", _NO_REST),
-        ("inter.worker.key.ttl.ms", Type.INT, "3600000", 0, (), "Life of these keys.", _NO_REST),
+        ("inter.worker.key.ttl.ms", Type.INT, "3600000", 0, (), "Lifetime of these keys.",
+         _NO_REST),
         ("inter.worker.signature.algorithm", Type.STRING, "HmacSHA256", None, (),
          "Signs REST requests.", _NO_REST),
         ("inter.worker.verification.algorithms", Type.LIST, "HmacSHA256", None, (),
@@ -106,10 +107,10 @@ _IGNORED = tuple(
          "How host names are resolved.", _OWN_CLIENTS),
         ("connections.max.idle.ms", Type.LONG, "540000", None, (), "Closes idle connections.",
          _OWN_CLIENTS),
-        ("metadata.max.age.ms", Type.LONG, "300000", 0, (), "Age at which metadata is renewed.",
+        ("metadata.max.age.ms", Type.LONG, "300000", 0, (), "Age at which metadata is refreshed.",
          _OWN_CLIENTS),
         ("metadata.recovery.strategy", Type.STRING, "rebootstrap", None, ("rebootstrap", "none"),
-         "What to do when no known broker answers.", _OWN_CLIENTS),
+         "What to do when no known broker responds.", _OWN_CLIENTS),
         ("metadata.recovery.rebootstrap.trigger.ms", Type.LONG, "300000", 0, (),
          "When to start over from the bootstrap list.", _OWN_CLIENTS),
         ("request.timeout.ms", Type.INT, "40000", 0, (), "Time limit of a request.", _OWN_CLIENTS),

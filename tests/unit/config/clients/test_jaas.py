@@ -49,17 +49,17 @@ def test_entries(text: str, options: dict[str, str]):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("", "holds 0 login modules"),
-        (f"{PLAIN} required; {PLAIN} required;", "holds 2 login modules"),
+        ("", "contains 0 login modules"),
+        (f"{PLAIN} required; {PLAIN} required;", "contains 2 login modules"),
         (PLAIN, "the text ends where the control flag"),
-        (f"{PLAIN} perhaps;", "no control flag"),
+        (f"{PLAIN} perhaps;", "not a control flag"),
         (f'{PLAIN} required username="alice"', "';' is missing after the last option"),
         (f"{PLAIN} required username;", "'=' is missing after the option username"),
         (f"{PLAIN} required password=hunter2 ;=", "the login module's class"),
         # A number is no text for Java, and a slash begins a comment.
-        (f"{PLAIN} required password=12345;", "a bare number stands where the value"),
+        (f"{PLAIN} required password=12345;", "there is a bare number where the value"),
         (f"{PLAIN} required keyTab=/etc/x.keytab;", "the text ends where the value"),
-        (f"{PLAIN} required\n a=b\n c=;", "line 3: ';' stands where the value"),
+        (f"{PLAIN} required\n a=b\n c=;", "line 3: there is ';' where the value"),
     ],
 )
 def test_syntax_errors_show_nothing_secret(text: str, what: str):
@@ -125,9 +125,9 @@ def test_a_file(tmp_path: Path):
         ("KafkaClient { M required; M required; };", "2 login modules for KafkaClient"),
         ("KafkaClient { M required; }", "';' is missing after the closing brace"),
         ("KafkaClient { M required;", "the text ends where the login module"),
-        ("KafkaClient { M required a='b'; };", "''' stands where the value"),
+        ("KafkaClient { M required a='b'; };", "there is ''' where the value"),
         ('KafkaClient { M required a="${no.such}"; };', "Java system property that is not set"),
-        ("A { M required; }; A { M required; };", "the entry A stands there twice"),
+        ("A { M required; }; A { M required; };", "the entry A is defined twice"),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path: Path, text: str, what: str):

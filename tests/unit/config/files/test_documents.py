@@ -99,11 +99,11 @@ def test_lines_are_those_of_the_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ('{"a": 1,\n}', 2, "this is no JSON"),
-        ('{"a":\n 1 "b"}', 2, "this is no JSON"),
-        ('{"a": 1,\n "a": 2}', 2, "a is there twice"),
-        ('{"x": {"a": 1,\n\n"a": 2}}', 3, "x.a is there twice"),
-        ("[" * 100_000, 0, "too deep"),
+        ('{"a": 1,\n}', 2, "this is not JSON"),
+        ('{"a":\n 1 "b"}', 2, "this is not JSON"),
+        ('{"a": 1,\n "a": 2}', 2, "a is defined twice"),
+        ('{"x": {"a": 1,\n\n"a": 2}}', 3, "x.a is defined twice"),
+        ("[" * 100_000, 0, "too deeply"),
         ("[" + "0," * 100_001 + "0]", 0, "more than 100,000 parts"),
     ],
 )
@@ -122,11 +122,11 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("a: b: c\n", 1, "this is no YAML"),
-        ("a:\n\t- b\n", 2, "this is no YAML"),
-        ("a: 1\nb: *c\n", 2, "this is no YAML"),
-        ("a: 1\nb: 2\na: 3\n", 3, "a is there twice"),
-        ("? [1]\n: 2\n", 1, "a key is no text"),
+        ("a: b: c\n", 1, "this is not YAML"),
+        ("a:\n\t- b\n", 2, "this is not YAML"),
+        ("a: 1\nb: *c\n", 2, "this is not YAML"),
+        ("a: 1\nb: 2\na: 3\n", 3, "a is defined twice"),
+        ("? [1]\n: 2\n", 1, "a key is not a text"),
         ("a: \x01\n", 0, "characters that YAML does not allow"),
         (BOMB, 0, "more than 100,000 parts"),
     ],
@@ -148,7 +148,7 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b'{"a": "\xff"}')
     for load in (load_json, load_yaml):
-        with pytest.raises(ConfigError, match="no UTF-8"):
+        with pytest.raises(ConfigError, match="not UTF-8"):
             load(path)  # type: ignore[operator]
 
 

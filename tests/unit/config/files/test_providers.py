@@ -81,7 +81,7 @@ def test_undeclared_placeholders_stay_and_are_told(tmp_path: Path) -> None:
         ("config.providers=x\na=b", "config.providers.x.class is missing"),
         ("config.providers=x\nconfig.providers.x.class=com.acme.Vault", "custom Java classes"),
         ("config.providers.x.class=y", "config.providers does not name 'x'"),
-        (ENV + "config.providers.env.param.foo=1", "is no parameter of this provider"),
+        (ENV + "config.providers.env.param.foo=1", "is not a parameter of this provider"),
     ],
 )
 def test_what_cannot_be_resolved(lines: str, what: str) -> None:

@@ -227,8 +227,8 @@ def test_the_command_writes_secrets_to_a_private_file_only(
 @pytest.mark.parametrize(
     ("extra", "told"),
     [
-        (["--source", "a b"], "is no alias"),
-        (["--source", "target"], "two clusters have one name"),
+        (["--source", "a b"], "is not an alias"),
+        (["--source", "target"], "two clusters have the same name"),
         (["--source", "x", "--source", "y"], "2 names are given for 1"),
         (["--blacklist", "x"], "Exactly one of whitelist or blacklist"),
         (["--output", "/none/there/x"], "cannot be written"),

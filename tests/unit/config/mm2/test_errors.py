@@ -17,7 +17,7 @@ from tests.unit.config_files import BASE, LINE, load, refused
         ("X->A.topics=t", "X->A.topics names the cluster 'X'", "clusters"),
         ("b->A.enabled=true", "names the cluster 'b', which is not in clusters=A,B", "Add"),
         ("A->A.enabled=true", "A->A.enabled: a flow cannot lead from a cluster to itself", "two"),
-        ("->A.enabled=true", "->A.enabled is no flow", "alias"),
+        ("->A.enabled=true", "->A.enabled is not a flow", "alias"),
         # values
         ("topics=a(", "'a(' is an invalid regex: a '(' is not closed", "Java regular"),
         ("A->B.topics.exclude=[", "'[' is an invalid regex", "Java regular"),
@@ -42,24 +42,24 @@ from tests.unit.config_files import BASE, LINE, load, refused
         ("A.consumer.auto.offset.reset=by_duration:1D", "is not one of", "by_duration:PT12H"),
         ("A.consumer.auto.offset.reset=by_duration:PT", "is not one of", "by_duration:PT12H"),
         ("A.consumer.auto.offset.reset=by_duration:-PT1H", "is not one of", "by_duration:PT12H"),
-        ("replication.policy.separator=/", "characters that no topic name may have", "letters"),
+        ("replication.policy.separator=/", "not allowed in topic names", "letters"),
         # servers
-        ("B.bootstrap.servers=b", "B.bootstrap.servers holds 'b', which is not host:port", "host"),
-        ("B.bootstrap.servers=b:x", "holds 'b:x', which is not host:port", "host"),
-        ("B.bootstrap.servers=b:1 c:1", "holds 'b:1 c:1', which is not host:port", "host"),
-        ("B.bootstrap.servers=b:70000", "holds 'b:70000'", "host"),
-        ("B.bootstrap.servers=::1:9092", "holds '::1:9092'", "host"),
+        ("B.bootstrap.servers=b", "B.bootstrap.servers contains 'b', which is not", "host"),
+        ("B.bootstrap.servers=b:x", "contains 'b:x', which is not host:port", "host"),
+        ("B.bootstrap.servers=b:1 c:1", "contains 'b:1 c:1', which is not host:port", "host"),
+        ("B.bootstrap.servers=b:70000", "contains 'b:70000'", "host"),
+        ("B.bootstrap.servers=::1:9092", "contains '::1:9092'", "host"),
         ("B.bootstrap.servers=", "B.bootstrap.servers= is empty", "at least one"),
         # unavailable or impossible
         ("security.protocol=abc", "security.protocol=abc is not one of", "PLAINTEXT, SSL"),
         (
             "B.security.protocol=SASL_SSL",
-            "Cluster 'B': security.protocol=SASL_SSL takes a login",
+            "Cluster 'B': security.protocol=SASL_SSL needs a login",
             "KafkaClient",
         ),
         (
             "A.consumer.security.protocol=plaintextsasl",
-            "takes a login (sasl.mechanism=GSSAPI)",
+            "needs a login (sasl.mechanism=GSSAPI)",
             "java.security.auth.login.config",
         ),
         (
@@ -70,7 +70,7 @@ from tests.unit.config_files import BASE, LINE, load, refused
         ("B.exactly.once.source.support=on", "is not one of", "disabled, preparing, enabled"),
         (
             "A->B.exactly.once.support=required",
-            "exactly-once is not switched on",
+            "exactly-once is not enabled",
             "B.exactly.once.source.support=enabled",
         ),
         ("B.producer.transactional.id=x", "the mirror sets it itself", "Remove"),
@@ -87,13 +87,13 @@ from tests.unit.config_files import BASE, LINE, load, refused
             "IdentityReplicationPolicy",
         ),
         ("key.converter=org.apache.kafka.connect.json.JsonConverter", "raw batches", "ByteArray"),
-        ("transforms=route", "transforms cannot be used: records are carried as raw", "Remove"),
+        ("transforms=route", "transforms cannot be used: records are copied as raw", "Remove"),
         ("A.consumer.interceptor.classes=x", "interceptor.classes cannot be used", "Remove"),
         ("A->B.source.cluster.alias=Z", "it is set by the mirror itself", "Remove"),
         # keys of older releases
-        ("emit.heartbeats=true", "is no key of", "Write emit.heartbeats.enabled"),
-        ("A->B.enable=true", "is no key of", "Write A->B.enabled"),
-        ("auto.include.jmx.reporter=true", "is no key of", "nothing has taken its place"),
+        ("emit.heartbeats=true", "is not a key of", "Write emit.heartbeats.enabled"),
+        ("A->B.enable=true", "is not a key of", "Write A->B.enabled"),
+        ("auto.include.jmx.reporter=true", "is not a key of", "it has no replacement"),
     ],
 )
 def test_one_wrong_line(tmp_path: Path, line: str, what: str, do: str) -> None:
@@ -120,7 +120,7 @@ def test_one_wrong_line(tmp_path: Path, line: str, what: str, do: str) -> None:
         ("C.producer.acks=all", "('C' is not in clusters=A,B)"),
         ("A -> B.enabled = true", "(a flow is written without blanks, as in A->B.enabled=true)"),
         ("zookeeper.connect=z:1", "now bootstrap.servers)"),
-        ("serializer.class=x", "nothing has taken its place)"),
+        ("serializer.class=x", "it has no replacement)"),
         ("A->B.=x", "A->B. is unknown"),
         ("qqqqqqqq=1", "qqqqqqqq is unknown. "),
     ],
@@ -155,8 +155,8 @@ def test_all_wrong_values_are_told_at_once(tmp_path: Path) -> None:
         ("", "clusters is missing"),
         ("bootstrap.servers=a:1\ngroup.id=g\n", "clusters is missing"),
         ("clusters=\n", "clusters is empty"),
-        ("clusters=A B\n", "clusters holds 'A B', which is no alias"),
-        ("clusters=A->B\n", "clusters holds 'A->B', which is no alias"),
+        ("clusters=A B\n", "clusters contains 'A B', which is not an alias"),
+        ("clusters=A->B\n", "clusters contains 'A->B', which is not an alias"),
         ("clusters=A,,B\n", "clusters has an empty element"),
     ],
 )
@@ -168,7 +168,7 @@ def test_clusters(tmp_path: Path, text: str, what: str) -> None:
 def test_missing_servers_are_told_once(tmp_path: Path, alias: str) -> None:
     error = refused(tmp_path, BASE.replace(f"{alias}.bootstrap.servers", "# x"))
     assert error.what == (
-        f"{alias}.bootstrap.servers is missing: nothing says where cluster '{alias}' is."
+        f"{alias}.bootstrap.servers is missing: cluster '{alias}' has no address."
     )
     assert error.do.startswith(f"Add {alias}.bootstrap.servers=host:port")
 
@@ -178,7 +178,7 @@ def test_missing_servers_are_told_once(tmp_path: Path, alias: str) -> None:
     [
         (BASE.replace("true", "false"), (), "Enable one, for example A->B.enabled=true"),
         (BASE, ("A",), "--clusters A keeps only flows to these targets; the file enables A->B"),
-        ("clusters=A\nA.bootstrap.servers=a:1\n", (), "Name two clusters"),
+        ("clusters=A\nA.bootstrap.servers=a:1\n", (), "Name at least two clusters"),
     ],
 )
 def test_no_flow_left(tmp_path: Path, text: str, clusters: tuple[str, ...], do: str) -> None:

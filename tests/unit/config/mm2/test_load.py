@@ -318,9 +318,9 @@ def test_a_key_that_java_heeds_in_part_is_told_as_such(tmp_path: Path) -> None:
     extra = "A->B.producer.acks=1\nA->B.source.cluster.security.protocol=plaintext\n"
     settings = load(tmp_path, BASE + extra)
     syncs, cluster = settings.warnings
-    assert "reaches only the producer of offset syncs" in syncs
+    assert "applies only to the producer of offset syncs" in syncs
     assert "write A->B.producer.override.acks." in syncs
-    assert "does not reach all clients of the cluster" in cluster
+    assert "does not apply to all clients of the cluster" in cluster
     assert "write A.security.protocol." in cluster
     assert settings.flows[0].offset_syncs.produce.acks == 1
     assert settings.flows[0].produce.acks == -1
@@ -356,8 +356,8 @@ def test_answers_that_are_larger_than_what_is_used_are_told(
 ) -> None:
     settings = load(tmp_path, BASE + f"A.consumer.fetch.max.bytes={size}\n" + QUIET)
     line = (
-        f"{tmp_path}/mm2.properties:{LINE}: A.consumer.fetch.max.bytes={size} is taken as 4194304: "
-        "larger answers bring nothing."
+        f"{tmp_path}/mm2.properties:{LINE}: A.consumer.fetch.max.bytes={size} is limited to "
+        "4194304: larger responses bring no benefit."
     )
     assert settings.warnings == ((line,) if told else ())
 
@@ -447,7 +447,7 @@ def test_what_cannot_work_without_another_is_told(tmp_path: Path, lines: str, to
 
 def test_settings_of_syncs_that_are_off_are_refused_as_in_java(tmp_path: Path) -> None:
     text = BASE + "emit.offset-syncs.enabled=false\noffset-syncs.topic.location=target\n"
-    with pytest.raises(ConfigError, match="location cannot go with") as caught:
+    with pytest.raises(ConfigError, match="location cannot be combined with") as caught:
         load(tmp_path, text)
     assert caught.value.where.endswith(f":{LINE + 1}")
 
@@ -472,7 +472,7 @@ def test_the_documented_file_with_its_slip(tmp_path: Path) -> None:
     assert there.policy == back.policy
     assert there.policy.aliases == ("cluster-1", "cluster-2")
     slip, *aliases = settings.warnings
-    assert ":13: cluster-2->cluster-1B->C.topics names no flow and is passed over" in slip
+    assert ":13: cluster-2->cluster-1B->C.topics names no flow and is ignored" in slip
     assert "write cluster-2->cluster-1.topics." in slip
     assert len(aliases) == 2
     assert all("finds loops" in line for line in aliases)
@@ -502,9 +502,9 @@ def test_names_of_older_releases(tmp_path: Path) -> None:
     assert flow.topics.config_properties_exclude == ("z",)
     told = "\n".join(settings.warnings)
     for remark in (
-        f":{LINE}: topics.blacklist is topics.exclude today.",
-        "A->B.groups.blacklist is A->B.groups.exclude today.",
-        "config.properties.blacklist is ignored, since config.properties.exclude says the same.",
+        f":{LINE}: topics.blacklist is now called topics.exclude.",
+        "A->B.groups.blacklist is now called A->B.groups.exclude.",
+        "config.properties.blacklist is ignored because config.properties.exclude is also set.",
         "use.incremental.alter.configs has no effect: topic configs are always changed one by one.",
         "A->B.add.source.alias.to.metrics has no effect: metrics always name the source.",
     ):
@@ -515,7 +515,7 @@ def test_aliases_with_blanks(tmp_path: Path) -> None:
     text = BASE.replace("B", "my\\ B")
     settings = load(tmp_path, text.replace("clusters=A,my\\ B", "clusters=A,my B"))
     assert [flow.name for flow in settings.flows] == ["A->my B"]
-    assert any("the alias 'my B' holds a blank" in line for line in settings.warnings)
+    assert any("the alias 'my B' contains a blank" in line for line in settings.warnings)
 
 
 @pytest.mark.parametrize("value", ["by_duration:P1D", "by_duration:pt12h", "BY_DURATION:PT1.5S"])

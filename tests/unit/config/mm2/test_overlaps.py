@@ -23,8 +23,8 @@ _THREE = (
 )
 def test_a_ring_of_unrenamed_topics_is_refused(tmp_path: Path, extra: str, topic: str) -> None:
     error = refused(tmp_path, _BOTH + extra)
-    assert "the flows A->B->A lead in a circle" in error.what
-    assert f"each record of topic {topic}, for one," in error.what
+    assert "the flows A->B->A form a loop" in error.what
+    assert f"each record of topic {topic}, for example," in error.what
     assert "Give A->B.topics, B->A.topics lists" in error.do
 
 
@@ -48,20 +48,20 @@ def test_lists_that_have_nothing_in_common_are_no_ring(tmp_path: Path, extra: st
 
 def test_lists_beyond_comparison_are_told(tmp_path: Path) -> None:
     (remark,) = load(tmp_path, _BOTH + "A->B.topics=(?!x).*\nB->A.topics=y.*\n").warnings
-    assert "A->B->A lead in a circle" in remark
-    assert "make sure that A->B.topics, B->A.topics have nothing in common" in remark
+    assert "A->B->A form a loop" in remark
+    assert "make sure that A->B.topics, B->A.topics do not overlap" in remark
 
 
 def test_a_longer_ring(tmp_path: Path) -> None:
     text = _THREE + "A->B.enabled=true\nB->C.enabled=true\nC->A.enabled=true\n"
-    assert "A->B->C->A lead in a circle" in refused(tmp_path, text).what
+    assert "A->B->C->A form a loop" in refused(tmp_path, text).what
     # Each two of the lists have something in common, all three have not.
     lists = "A->B.topics=x,y\nB->C.topics=y,z\nC->A.topics=z,x\n"
     assert load(tmp_path, text + lists).warnings == ()
 
 
 def test_a_ring_that_another_node_closes_is_seen(tmp_path: Path) -> None:
-    assert "lead in a circle" in refused(tmp_path, _BOTH, clusters=["B"]).what
+    assert "form a loop" in refused(tmp_path, _BOTH, clusters=["B"]).what
 
 
 def test_topics_of_two_clusters_that_become_one_are_told(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_names_that_meet_although_they_are_prefixed(tmp_path: Path) -> None:
     text = "clusters=A,A.B,C\nbootstrap.servers=x:1\nA->C.enabled=true\nA.B->C.enabled=true\n"
     meeting, alias = load(tmp_path, text + "topics=t,B[.]t\n").warnings
     assert "B.t of A and t of A.B as A.B.t" in meeting
-    assert "the alias 'A.B' holds the separator '.'" in alias
+    assert "the alias 'A.B' contains the separator '.'" in alias
     assert "take topics of 'A.B' for topics of 'A'" in alias
     other = text + "replication.policy.separator=-\ntopics=t,B[.]t\n"
     assert load(tmp_path, other).warnings == ()

@@ -12,23 +12,24 @@ from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.errors import ConfigError
 from tests.unit.config_files import BASE, LINE, load, refused, write
 
-GLOB = "a regex in which * repeats the character before it. For any text there write "
+GLOB = "a regex in which * repeats the character before it. To match any text there, write "
 
 
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        ("tasks.max=2\ntasks.max=3\n", f":{LINE + 1}: tasks.max stands here again; the value of "
+        ("tasks.max=2\ntasks.max=3\n", f":{LINE + 1}: tasks.max is set again here; the value in "
          f"line {LINE} has no effect."),
-        ("replication.factor=0\n", "replication.factor=0: brokers make no topic without a replica"),
+        ("replication.factor=0\n", "replication.factor=0: brokers cannot create a topic without a "
+         "replica"),
         ("A->B.topics=\n", "A->B.topics is empty, so no topic is mirrored"),
         ("topics=orders.*\ntopics.exclude=x,orders.*\n",
-         f"topics names no topic that topics.exclude (line {LINE + 1}) does not leave out"),
+         f"topics.exclude (line {LINE + 1}) excludes all topics of topics, so no topic"),
         ("topics=orders-.*\nA->B.topics.exclude=.*\n", "so no topic is mirrored"),
-        ("topics=orders-*\n", f"topics holds orders-*, {GLOB}orders-.*."),
+        ("topics=orders-*\n", f"topics contains orders-*, {GLOB}orders-.*."),
         ("topics=a,(x|orders*)-eu\n", f"{GLOB}(x|orders.*)-eu."),
-        ("topics.exclude=tmp_*\n", f"topics.exclude holds tmp_*, {GLOB}tmp_.*."),
-        ("groups=app-*\n", f"groups holds app-*, {GLOB}app-.*."),
+        ("topics.exclude=tmp_*\n", f"topics.exclude contains tmp_*, {GLOB}tmp_.*."),
+        ("groups=app-*\n", f"groups contains app-*, {GLOB}app-.*."),
         ("A.admin.client.id=${file:/secrets:x}\n", "which config.providers does not name"),
     ],
 )  # fmt: skip
@@ -64,8 +65,8 @@ def test_files_of_mirrormaker_1(tmp_path: Path) -> None:
         write(tmp_path, "bootstrap.servers=b:1\n", "producer.properties"),
         include="orders-*,x",
     ).warnings
-    assert any("--include: the list holds orders-*" in line for line in found)
-    assert any("fetch.min.bytes stands here again" in line for line in found)
+    assert any("--include: the list contains orders-*" in line for line in found)
+    assert any("fetch.min.bytes is set again here" in line for line in found)
 
 
 JSON = '{"name": "mm2", "config": {"clusters": "A,B"}}'
@@ -88,7 +89,7 @@ STRIMZI = "apiVersion: kafka.strimzi.io/v1beta2\nkind: KafkaMirrorMaker2\n"
         (gzip.compress(BASE.encode(), mtime=0), "is binary"),
         (b"PK\x03\x04" + BASE.encode(), "is binary"),
         (bytes(range(256)) * 4, "is binary"),
-        (BASE.encode() + b"tasks.max=\x001\n", f"line {LINE} holds a zero byte"),
+        (BASE.encode() + b"tasks.max=\x001\n", f"line {LINE} contains a zero byte"),
     ],
 )
 def test_files_of_another_kind_say_what_they_are(data: bytes, told: str, tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_an_assertion_that_cannot_be_made(
 
 def test_what_a_file_must_say(tmp_path: Path) -> None:
     for url, key, told in (
-        ("https://idp/token", {}, "has no assertion to show and no key to sign one with"),
+        ("https://idp/token", {}, "has neither an assertion nor a key to sign one"),
         ("file:/token", {"file": "x"}, "needs a token endpoint"),
     ):
         with pytest.raises(ConfigError) as caught:

@@ -77,7 +77,7 @@ def test_kerberos_as_in_java():
         ("OAUTHBEARER", "", {}, "names no principal"),
         ("OAUTHBEARER", 'clientId="a"', {}, "not supported: clientId"),
         ("OAUTHBEARER", 'unsecuredLoginStringClaim_sub="a" unsecuredLoginLifetimeSeconds="x"', {},
-         "is no number"),
+         "is not a number"),
         ("OAUTHBEARER", "", {"sasl_login_callback_handler_class": HANDLER}, "token.endpoint.url"),
         ("OAUTHBEARER", "", {"sasl_login_callback_handler_class": HANDLER,
          "sasl_oauthbearer_token_endpoint_url": "https://x"}, "no client id"),
@@ -121,7 +121,7 @@ def test_no_part_of_a_password_shows_as_an_option(mechanism: str, options: str, 
 
 
 def test_the_mechanism_and_the_module_have_to_fit():
-    with pytest.raises(ConfigError, match=r"goes with the login module ScramLoginModule"):
+    with pytest.raises(ConfigError, match=r"needs the login module ScramLoginModule"):
         sasl_settings(
             {"sasl.mechanism": "SCRAM-SHA-256",
              "sasl.jaas.config": f"{MODULES['PLAIN']} required username=a password=b;"},
