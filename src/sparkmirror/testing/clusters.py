@@ -87,7 +87,7 @@ class KafkaCluster:
             raise Defect("one port for each node, or none")
         major = int(self.version.partition(".")[0])
         if self.chroot is not None and major >= 4:
-            raise Defect("Kafka 4 knows no ZooKeeper")
+            raise Defect("Kafka 4 does not support ZooKeeper")
         self._nodes: list[Node] = []
         self._home: Path | None = None
         self._cluster_id = _cluster_id()
@@ -266,9 +266,9 @@ class KafkaCluster:
         for port in self.ports:
             if not port_is_free(port):
                 raise MachineError(
-                    f"Port {port} is taken by another process.",
+                    f"Port {port} is in use by another process.",
                     where=f"cluster {self.name}",
-                    do="Name another port, or none: then a free one is chosen.",
+                    do="Name another port, or none to use a free one.",
                 )
         if self._home is None:
             self._home = self.directory or self._temporary_directory()
@@ -309,7 +309,7 @@ class KafkaCluster:
                 if not node.runs:
                     raise node.failure(self.name, "ended while it was starting")
                 if time.monotonic() > deadline:
-                    raise node.failure(self.name, f"gave no answer in {START_TIMEOUT_S:.0f} s")
+                    raise node.failure(self.name, f"did not respond in {START_TIMEOUT_S:.0f} s")
             if waiting:
                 time.sleep(_POLL_S)
 

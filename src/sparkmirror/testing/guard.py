@@ -32,7 +32,7 @@ for line in sys.stdin:
     kept.add(value) if sign == "+" else kept.discard(value)
 for process in map(int, processes):
     try:
-        # Those with a session of their own go with all that they started.
+        # A process with its own session is killed with its whole process group.
         own = os.getpgid(process) == process
         (os.killpg if own else os.kill)(process, signal.SIGKILL)
     except ProcessLookupError:

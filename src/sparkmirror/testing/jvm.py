@@ -30,10 +30,10 @@ __all__ = [
 ]
 
 KAFKA_VERSION = "4.3.0"
-"""The broker that runs when no version is asked for."""
+"""The default version of brokers."""
 
 KAFKA_VERSIONS = (KAFKA_VERSION, "4.4.0")
-"""The brokers that the demo runs on."""
+"""The versions of brokers that the demo supports."""
 
 # Releases whose kafka-tools jar is not in the public repository, and whose tools to use instead.
 _TOOLS_VERSIONS = {"4.4.0": KAFKA_VERSION}

@@ -112,9 +112,9 @@ def _parse(coordinate: str) -> _Coordinate:
     found = re.fullmatch(r"([\w.-]+):([\w.-]+):([\w.-]+)(@jar)?", coordinate)
     if not found:
         raise MachineError(
-            "This is no Maven coordinate.",
+            "This is not a Maven coordinate.",
             where=coordinate,
-            do="Write group:artifact:version, or group:artifact:version@jar for one jar alone.",
+            do="Write group:artifact:version, or group:artifact:version@jar for a single jar.",
         )
     return _Coordinate(found[1], found[2], found[3], transitive=found[4] is None)
 
@@ -295,7 +295,7 @@ def _explained(wanted: Sequence[_Coordinate], output: list[str]) -> MachineError
     if "PKIX" in trouble:
         return MachineError(
             f"The jars of {names} cannot be downloaded: this Java does not trust the repository's"
-            " certificate, as happens behind a proxy that looks into TLS.",
+            " certificate, for example because a proxy intercepts TLS.",
             where="Maven repository",
             do="Give it your system's certificates, on Debian for example"
             " JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=/etc/ssl/certs/java/cacerts, or use"
@@ -305,8 +305,8 @@ def _explained(wanted: Sequence[_Coordinate], output: list[str]) -> MachineError
         return MachineError(
             f"The jars of {names} cannot be downloaded: {trouble}",
             where="Maven repository",
-            do="Check the network; behind a proxy set HTTPS_PROXY, with a repository of your own"
-            f" name an Ivy settings file in {_SETTINGS_VARIABLE}.",
+            do="Check the network. Behind a proxy, set HTTPS_PROXY; for your own repository, set"
+            f" {_SETTINGS_VARIABLE} to an Ivy settings file.",
         )
     missing = [line.strip(": \t") for line in output if "not found" in line]
     return MachineError(

@@ -42,21 +42,20 @@ def verify_jars(wanted: Iterable[str], jars: Sequence[Path]) -> None:
                 f"{jar.name} is not the file that sparkmirror was tested with: its SHA-256 is "
                 f"{found}, and it should be {' or '.join(sorted(known))}. It was deleted.",
                 where=str(jar),
-                do="Try again. If it happens again, the repository or a proxy in between gives "
-                "out another file: do not use it, and find out who changed it.",
+                do="Try again. If it happens again, the repository or a proxy serves another file: "
+                "do not use it, and find out who changed it.",
             )
     if not strangers:
         return
     named = ", ".join(sorted(strangers)[:5]) + (" …" if len(strangers) > 5 else "")
     if not unlisted:
         raise MachineError(
-            f"{len(strangers)} jars came with the download that do not belong to it: {named}.",
+            f"the download contains {len(strangers)} jars that do not belong to it: {named}.",
             where="Maven repository",
-            do="Use another repository: this one gives out other dependencies than the "
-            "project's own for the same version.",
+            do="Use another repository: this one has other dependencies for the same version.",
         )
     log.warning(
-        "no hash is known of %s: %d jars are used as the repository gives them (%s)",
+        "no hash is known of %s: %d jars are used without verification (%s)",
         *(", ".join(unlisted), len(strangers), named),
     )
 

@@ -147,7 +147,7 @@ def test_a_running_mirror_is_scraped_paused_and_drained_from_outside(
         assert found is not None
         watched.url = found[1]
         assert watched.get("health/live") == b"live\n"  # while it starts
-        wait_until(lambda: "records in all" in mirror.text(), "the first records")
+        wait_until(lambda: "records in total" in mirror.text(), "the first records")
         watched.wait_until_mirrored()
         watched.produce(50, partition=1)
         watched.wait_until_mirrored()

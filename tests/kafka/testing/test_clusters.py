@@ -124,7 +124,7 @@ def test_taken_port_is_named() -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", port))
         holder.listen()
-        with pytest.raises(MachineError, match=f"Port {port} is taken") as caught:
+        with pytest.raises(MachineError, match=f"Port {port} is in use") as caught:
             KafkaCluster("taken", ports=[port]).start()
     assert caught.value.where == "cluster taken"
 

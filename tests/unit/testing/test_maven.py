@@ -25,7 +25,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("text", ["kafka", "a:b", "a:b:1@pom", "a:b:1 2", "a:b:../x"])
 def test_no_coordinate(text: str) -> None:
-    with pytest.raises(MachineError, match="no Maven coordinate") as caught:
+    with pytest.raises(MachineError, match="not a Maven coordinate") as caught:
         resolve(text)
     assert caught.value.where == text
 

@@ -93,7 +93,7 @@ def flow_line(view: FlowView) -> str:
     if view.latency_ms_p50 is not None and not view.catching_up:
         low, high = latency_text(view.latency_ms_p50), latency_text(view.latency_ms_p99)
         parts.append(f"latency p50 {low} ms p99 {high} ms")
-    parts.append(f"{count_text(view.records)} records in all")
+    parts.append(f"{count_text(view.records)} records in total")
     if view.errors:
         counts = ", ".join(f"{code} {n:,}" for code, n in sorted(view.errors.items()))
         parts.append(f"retried errors: {counts}")
@@ -258,6 +258,6 @@ class LineDisplay:
             self._stream.write(text)
             self._stream.flush()
         except OSError as error:
-            _log.warning("progress lines cannot be written (%s); the mirror goes on", error)
+            _log.warning("progress lines cannot be written (%s); the mirror continues", error)
             discard(self._stream)
             self._stream = None

@@ -121,7 +121,7 @@ def _sides(left: Text, right: Text, width: int) -> list[Text]:
 
 def _footer(frame: Frame) -> Text:
     if not frame.keys:
-        return Text("Ctrl+C: write what was read and end", style="dim")
+        return Text("Ctrl+C: drain and end", style="dim")
     topics = "hide topics" if frame.show_topics else "topics"
     return Text.assemble(
         ("t", "bold"),
@@ -129,7 +129,7 @@ def _footer(frame: Frame) -> Text:
         ("q", "bold"),
         (" or ", "dim"),
         ("Ctrl+C", "bold"),
-        (" write what was read and end", "dim"),
+        (" drain and end", "dim"),
     )
 
 
@@ -326,7 +326,7 @@ class LiveDisplay:
         try:
             write()
         except OSError as error:
-            _log.warning("the terminal is gone (%s); the mirror goes on without the view", error)
+            _log.warning("the terminal was closed (%s); the mirror continues without it", error)
             self._gone = True
             discard(self._console.file)
 

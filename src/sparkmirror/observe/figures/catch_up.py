@@ -7,7 +7,7 @@ from collections import deque
 __all__ = ["CATCHING_UP_S", "CatchUp"]
 
 CATCHING_UP_S = 10.0
-"""From this age of the oldest record on a flow catches up: what passes is old, not late."""
+"""Age of the oldest missing record from which a flow is catching up."""
 
 _WINDOW_MS = 30_000
 # End offsets and positions are read every two seconds, so a shorter span would be too inaccurate.

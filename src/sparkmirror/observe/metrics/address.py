@@ -32,7 +32,7 @@ def resolve(listen: str, where: str) -> Address:
     host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
     if not (port.isascii() and port.isdigit()) or int(port) > 65_535 or listen.startswith(":"):
         raise ConfigError(
-            f"{listen!r} is no address to listen on.",
+            f"{listen!r} is not an address to listen on.",
             where=where,
             do="Write HOST:PORT, for example 127.0.0.1:9404; port 0 takes any free port.",
         )

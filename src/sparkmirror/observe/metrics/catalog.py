@@ -51,8 +51,8 @@ _MM2 = (
     Metric(f"{MIRROR_SOURCE}_record_rate", "gauge", REMOTE, "The same per second."),
     Metric(
         f"{MIRROR_SOURCE}_byte_count", "gauge", REMOTE,
-        "Bytes of the record batches that the target acknowledged, as they travel (compressed,"
-        " with keys and headers; MirrorMaker 2 counts the values unpacked).",
+        "Bytes of the record batches that the target acknowledged, as sent (compressed, with keys"
+        " and headers; MirrorMaker 2 counts uncompressed values).",
     ),
     Metric(f"{MIRROR_SOURCE}_byte_rate", "gauge", REMOTE, "The same per second."),
     *_spread(f"{MIRROR_SOURCE}_record_age_ms", REMOTE, "Age of records when they were read"),
@@ -69,11 +69,11 @@ _MM2 = (
 _OWN = (
     Metric(
         "sparkmirror_build_info", "gauge", ("version", "python", "pyspark", "kafka_python"),
-        "1; what runs here.",
+        "1; versions of the components.",
     ),
     Metric(
         "sparkmirror_flow_info", "gauge", (*FLOW, "group", "mode"),
-        "1; the group that keeps the positions, and whose file the flow is from (mm1, mm2).",
+        "1; the group that holds the positions, and the kind of file of the flow (mm1, mm2).",
     ),
     Metric(
         "sparkmirror_flow_state", "gauge", (*FLOW, "state"),
@@ -93,22 +93,22 @@ _OWN = (
     Metric("sparkmirror_link_joined_bytes", "counter", FLOW, "Bytes of these batches."),
     Metric(
         "sparkmirror_link_written_bytes", "counter", FLOW,
-        "Bytes of the batches that became of them.",
+        "Bytes of the joined batches that were written in their place.",
     ),
     Metric(
         "sparkmirror_link_joining_cpu_seconds", "counter", FLOW,
-        "Processor time that joining them took.",
+        "Processor time spent on joining them.",
     ),
     Metric("sparkmirror_partitions", "gauge", FLOW, "Source partitions assigned."),
     Metric(
         "sparkmirror_partitions_reported", "gauge", FLOW,
         "Source partitions whose position is known.",
     ),
-    Metric("sparkmirror_halted_partitions", "gauge", FLOW, "Source partitions that stand still."),
+    Metric("sparkmirror_halted_partitions", "gauge", FLOW, "Source partitions that are halted."),
     Metric(
         "sparkmirror_partition_halted", "gauge",
         (*FLOW, "topic", "partition", "code", "retriable", "reason"),
-        "1 for each source partition that stands still, and why. Only with partition labels.",
+        "1 for each halted source partition, with the reason. Only with partition labels.",
     ),
     Metric("sparkmirror_flow_lag_records", "gauge", FLOW, "Records not mirrored yet."),
     Metric(
@@ -117,26 +117,26 @@ _OWN = (
     ),
     Metric(
         "sparkmirror_flow_lag_bytes", "gauge", FLOW,
-        "About as many bytes are not mirrored yet, by the mean size of those that are.",
+        "Estimated bytes not mirrored yet, from the mean size of mirrored records.",
     ),
     Metric(
         "sparkmirror_flow_catch_up_seconds", "gauge", FLOW,
-        "Time until nothing is behind any more at the pace of the last 30 s. Only while a record"
-        " of 10 s and more is not at the target and the lag gets less.",
+        "Estimated time until the lag is zero, at the rate of the last 30 s. Only while a record"
+        " that is at least 10 s old is not at the target and the lag shrinks.",
     ),
     Metric("sparkmirror_lag_records", "gauge", PARTITION, "Source end offset minus position."),
     Metric(
         "sparkmirror_lag_seconds", "gauge", PARTITION,
-        "Age of the oldest record that is not at the target; 0 without lag. Times of records are"
-        " read every 2 s of 50 partitions at most, those in turn that were not read for longest.",
+        "Age of the oldest record that is not at the target; 0 without lag. Record times are read"
+        " every 2 s for at most 50 partitions, least recently read ones first.",
     ),
     Metric(
         "sparkmirror_lag_bytes", "gauge", PARTITION,
-        "About as many bytes are not mirrored yet, by the mean size of those that are.",
+        "Estimated bytes not mirrored yet, from the mean size of mirrored records.",
     ),
     Metric(
         "sparkmirror_position_age_seconds", "gauge", PARTITION,
-        "Age of the newest mirrored record, lag or not.",
+        "Age of the newest mirrored record, with or without lag.",
     ),
     Metric(
         "sparkmirror_position_offset", "gauge", PARTITION,
@@ -149,7 +149,7 @@ _OWN = (
     Metric(
         "sparkmirror_group_lag_records", "gauge", PARTITION,
         "Source end offset minus the committed offset of a consumer group of the source, for the"
-        " groups and topics that have checkpoints; as of the last round of them.",
+        " groups and topics that have checkpoints; at the last round of checkpoints.",
     ),
     Metric(
         "sparkmirror_group_lag_seconds", "gauge", PARTITION,
@@ -165,10 +165,10 @@ _OWN = (
         (*FLOW, "code"),
         "Failures that were retried, losses at the source, records that were left out.",
     ),
-    Metric("sparkmirror_throttled", "counter", FLOW, "Answers after which a quota made us wait."),
+    Metric("sparkmirror_throttled", "counter", FLOW, "Responses that were throttled by a quota."),
     Metric(
         "sparkmirror_last_report_timestamp_seconds", "gauge", FLOW,
-        "When a slot of the flow reported last; at least every 10 s while it runs.",
+        "Time of the newest report of a slot; at least every 10 s while the flow runs.",
     ),
 )  # fmt: skip
 
@@ -177,12 +177,12 @@ CATALOG: dict[str, Metric] = {metric.name: metric for metric in _MM2 + _OWN}
 _HEAD = """\
 # Metrics
 
-Generated by `make docs` from the one table that `/metrics` is written from; do not edit.
-How to switch it on and who may look is in [monitoring](monitoring.md#metrics).
+Generated by `make docs` from the table that `/metrics` uses; do not edit. How to enable and protect
+it is in [monitoring](monitoring.md#metrics).
 
 Counters and sums begin at 0 with each run. With `sparkmirror.metrics.labels=topic` the label
-`partition` is left out, with `flow` also `topic`: counts, rates and lag are then sums, latencies
-and ages the worst of all (`_min` the least, `_avg` the mean of means).
+`partition` is omitted, with `flow` also `topic`. Counts, rates and lag are then sums, latencies and
+ages the highest of all (`_min` the lowest, `_avg` the mean of means).
 """
 
 
@@ -190,8 +190,8 @@ def metrics_page() -> str:
     """The text of docs/metrics.md."""
     lines = [_HEAD, "## MirrorMaker 2's", ""]
     lines += [
-        "Names as the usual JMX exporter rules give them; `topic` is the remote topic. A value",
-        "that the last minute did not bring is `NaN`, as there.",
+        "Names are those of the usual JMX exporter rules; `topic` is the remote topic. A value",
+        "without samples in the last minute is `NaN`, as in MirrorMaker 2.",
         "",
         *_table(_MM2),
         "",

@@ -27,7 +27,7 @@ from sparkmirror.observe.metrics.catalog import CATALOG, MIRROR_CHECKPOINT, MIRR
 __all__ = ["LABELS", "FlowFacts", "MirrorCollector"]
 
 LABELS = {"partition": ("topic", "partition"), "topic": ("topic",), "flow": ()}
-"""Which labels of a partition are kept, by ``sparkmirror.metrics.labels``."""
+"""The partition labels that are kept, by ``sparkmirror.metrics.labels``."""
 THROTTLED = "THROTTLED"
 _REASON_CHARS_MAX = 300
 

@@ -9,7 +9,7 @@ __all__ = ["REPORT_AGE_S_MAX", "FlowHealth", "Health", "judge"]
 
 SILENT_S_MAX = 60.0
 REPORT_AGE_S_MAX = 30.0
-"""Slots report every 10 s at least: after this long nobody mirrors any more."""
+"""Slots report at least every 10 s; after this long without a report, the flow is not mirrored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,8 @@ def check_surface(settings: MetricsSettings) -> tuple[Address, _Token, _Certific
     guarded = bool(settings.tls_cert and (settings.token or settings.token_file))
     if not address.loopback and not guarded:
         raise ConfigError(
-            f"metrics on {settings.listen} could be read by everybody who reaches this machine.",
+            f"metrics on {settings.listen} could be read by anybody who can connect to this"
+            " machine.",
             where=settings.where,
             do="Listen on 127.0.0.1, or set sparkmirror.metrics.tls.cert and .key, and"
             " sparkmirror.metrics.token (or sparkmirror.metrics.token.file).",
@@ -116,7 +117,7 @@ def open_surface(
         raise MachineError(
             f"cannot listen on {settings.listen} ({error.strerror}).",
             where=settings.where,
-            do="Choose a free port; port 0 takes any.",
+            do="Choose a free port; port 0 means any.",
         ) from error
     return Surface(server, address)
 
@@ -137,15 +138,15 @@ class _Token:
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(
                     f"the token file {settings.token_file} cannot be read"
-                    f" ({getattr(error, 'strerror', None) or 'it is no text'}).",
+                    f" ({getattr(error, 'strerror', None) or 'it is not text'}).",
                     where=settings.where,
-                    do="Name a file that this user may read and that holds the token alone.",
+                    do="Name a file that this user may read and that contains only the token.",
                 ) from error
         if (settings.token_file or text) and len(text) < _TOKEN_CHARS_MIN:
             raise ConfigError(
                 f"the metrics token has fewer than {_TOKEN_CHARS_MIN} characters.",
                 where=settings.where,
-                do="Take a longer one, for example from: openssl rand -hex 32.",
+                do="Use a longer one, for example from: openssl rand -hex 32.",
             )
         return text.encode()
 
@@ -154,7 +155,7 @@ class _Token:
         try:
             expected = self.expected()
         except ConfigError as error:
-            log.warning("metrics are refused: %s", error)
+            log.warning("metrics requests are refused: %s", error)
             return False
         scheme, _, given = header.partition(" ")
         if not expected:
@@ -200,7 +201,7 @@ class _Certificate:
             try:
                 self._load()
             except (OSError, ssl.SSLError) as error:
-                log.warning("metrics go on with the former certificate: %s", error)
+                log.warning("metrics continue with the previous certificate: %s", error)
         return self._context
 
 
@@ -309,7 +310,7 @@ class _Server(ThreadingHTTPServer):
         """Handle a connection in its own thread."""
         one = _Connection(request, _network(client_address[0]), time.monotonic() + _HEAD_S_MAX)
         if not self.connections.admit(one):
-            log.debug("too many requests: %s is hung up on", client_address)
+            log.debug("too many connections: the one from %s is closed", client_address)
             self.shutdown_request(request)
             return
         thread = threading.Thread(
@@ -320,7 +321,7 @@ class _Server(ThreadingHTTPServer):
         except RuntimeError as error:  # no more threads
             self.connections.leave(one)
             self.shutdown_request(request)
-            log.warning("a request is not answered: %s", error)
+            log.warning("a request is dropped: %s", error)
 
     def _serve(self, one: _Connection, client_address: Any) -> None:
         """Handle the request of one connection, then close it."""

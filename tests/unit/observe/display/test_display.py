@@ -89,7 +89,7 @@ def test_the_view_shows_every_figure_uncut_at_any_usual_width(width: int) -> Non
     assert "1 halted" in next(line for line in lines if line.startswith("B->A"))
     assert any("halted B->A logs-3: CORRUPT_BATCH: the checksum" in line for line in lines)
     assert any(line.startswith("00:01:01 topic orders: created A.orders") for line in lines)
-    assert lines[-1] == "t topics   q or Ctrl+C write what was read and end"
+    assert lines[-1] == "t topics   q or Ctrl+C drain and end"
     assert not any("…" in line for line in lines)
 
 
@@ -317,12 +317,12 @@ def test_text_lines_golden() -> None:
         "00:00:00 warning: key x is ignored",
         "00:00:00 starting Spark",
         "00:01:23 A->B  2.41 M records/s  241.2 MB/s  lag 12.3 k records (1.2 s)"
-        "  latency p50 2.1 ms p99 3.4 ms  123 M records in all  retried errors: NOT_LEADER 3",
-        "00:01:23 B->A  0 records/s  0.00 MB/s  lag 7 records  0 records in all"
+        "  latency p50 2.1 ms p99 3.4 ms  123 M records in total  retried errors: NOT_LEADER 3",
+        "00:01:23 B->A  0 records/s  0.00 MB/s  lag 7 records  0 records in total"
         "  1 partition halted",
         "00:01:23 topic t: created A.t",
         "00:01:25 A->B  2.41 M records/s  241.2 MB/s  lag 12.3 k records (1.2 s)"
-        "  latency p50 2.1 ms p99 3.4 ms  123 M records in all  retried errors: NOT_LEADER 3",
+        "  latency p50 2.1 ms p99 3.4 ms  123 M records in total  retried errors: NOT_LEADER 3",
     ]
 
 
