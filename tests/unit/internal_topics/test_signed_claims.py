@@ -171,7 +171,7 @@ def test_a_short_secret_is_refused_and_not_shown(tmp_path: Path, line: str) -> N
         load_mm2(path)
     text = str(refused.value)
     assert f"{line} has 31 characters" in text
-    assert "it takes 32 at least" in text
+    assert "it needs at least 32" in text
     assert "openssl rand -hex 32" in text
     assert SECRET[:31] not in text
 

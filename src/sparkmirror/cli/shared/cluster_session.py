@@ -46,6 +46,7 @@ class Asking(Connections):
             self.cluster(flow.source_admin),
             self.cluster(flow.target_admin),
             syncs=self.cluster(flow.source) if on_source else checkpoints,
+            runs=self.cluster(flow.target),
             checkpoints=checkpoints,
         )
 

@@ -86,7 +86,7 @@ class Connections:
         return cluster
 
     def again(self) -> None:
-        """Probe all clusters again, from now on: their availability may have changed."""
+        """Start to probe all clusters again, because their availability may have changed."""
         before, self._probes = self._probes, []
         self.expect(probe.client for probe in before)
 

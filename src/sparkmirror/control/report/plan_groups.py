@@ -97,7 +97,7 @@ def find_groups(look: Look) -> GroupsFound:
         return GroupsFound(committed, stored, ())  # nothing has been mirrored yet
     translation = Translation(
         TopicFollower(look.syncs, syncs),
-        TopicFollower(look.checkpoints, runs),
+        TopicFollower(look.runs, runs),
         must_read_to_end=not loaded,
         mapped=rules.mapped,
     )
@@ -107,7 +107,7 @@ def find_groups(look: Look) -> GroupsFound:
         )
         translation.topic_ids = mirrored_topic_ids(look.source, known)
         translation.catch_up()
-        new = plan_checkpoints(known, rules, translation.translate, stored)
+        new = plan_checkpoints(known, rules, translation.translate, stored, translation.cut)
     finally:
         translation.close()
     return GroupsFound(committed, stored, tuple(new))

@@ -62,8 +62,8 @@ class Look:
     """Both clusters of one flow; what is observed is kept for all planners.
 
     ``source`` and ``target`` use the admin settings, as a run does to list, describe and create.
-    ``syncs`` and ``checkpoints`` are the clients that read the topics of offset syncs and of
-    checkpoints; the default is the admin client of the cluster.
+    ``syncs``, ``runs`` and ``checkpoints`` are the clients that read the topics of offset syncs,
+    of runs and of checkpoints; the default is the admin client of the cluster.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Look:
         target: Cluster,
         *,
         syncs: Cluster | None = None,
+        runs: Cluster | None = None,
         checkpoints: Cluster | None = None,
     ) -> None:
         self.flow = flow
@@ -81,6 +82,7 @@ class Look:
         self.wanted = FlowTopics(flow)
         self.syncs_admin = source if flow.offset_syncs.location == "source" else target
         self.syncs = syncs or self.syncs_admin
+        self.runs = runs or target
         self.checkpoints = checkpoints or target
 
     @cached_property
