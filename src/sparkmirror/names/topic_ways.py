@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import Lane, MirrorMode, TopicRule
@@ -40,6 +40,7 @@ _PATHS_MAX = 200
 _TRIES_MAX = 6
 _ANY = ".*"
 _GROUP = re.compile(r"\((?:\?<[A-Za-z][A-Za-z0-9]*>|(?!\?))")
+_OPTIONAL = re.compile(r"[?*]|\{0")
 _IGNORES_CASE = re.compile(r"\(\?[a-z]*i")
 # A regex without its groups looks like this if each name comes from one topic only.
 _PLAIN = re.compile(r"(?:[\w-]|\\[._-]|\[[.]\]|\\Q[\w.-]*\\E|\(\)|\^|\$)*")
@@ -128,18 +129,24 @@ def quoted(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """The parts of a rule. ``spans``: start and end of each group's content in ``regex``."""
+    """The parts of a rule.
+
+    ``spans``: start and end of each group's content in ``regex``. ``unsure``: groups that may match
+    nothing because they are optional or one of several alternatives.
+    """
 
     regex: str
     parts: tuple[Part, ...]
     spans: tuple[tuple[int, int], ...]
+    unsure: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, rule: TopicRule) -> _Shape | None:
         """The shape of ``rule``; None if its name uses a group and another one within it."""
         pattern = compile_regex(rule.regex)
         parts = parse_name(rule.name, pattern.groups, pattern.groupindex)
-        shape = cls(rule.regex, parts, ((0, len(rule.regex)), *_group_spans(rule.regex)))
+        spans, unsure = _groups(rule.regex)
+        shape = cls(rule.regex, parts, ((0, len(rule.regex)), *spans), unsure)
         groups = [part for part in parts if isinstance(part, int)]
         apart = len(shape.spans) == pattern.groups + 1 and all(
             shape.spans[one][1] <= shape.spans[other][0]
@@ -170,6 +177,7 @@ class _Shape:
                 start, end = self.spans[part]
                 content = self.regex[start:end]
                 told.append(group.replace("{number}", str(part)).replace("{content}", content))
+                told.append("?" if part in self.unsure else "")
         return flags + "".join(told)
 
     def origin(self, name: str) -> Names | None:
@@ -190,10 +198,23 @@ class _Shape:
         return Names((regex,))
 
 
-def _group_spans(regex: str) -> list[tuple[int, int]]:
-    """Start and end of the content of each numbered group."""
+@dataclass(slots=True)
+class _Open:
+    """An open parenthesis, or the whole regex.
+
+    ``within``: the groups in it. ``either``: it contains a ``|``.
+    """
+
+    number: int | None = None
+    within: set[int] = field(default_factory=set)
+    either: bool = False
+
+
+def _groups(regex: str) -> tuple[list[tuple[int, int]], frozenset[int]]:
+    """Start and end of each numbered group's content, and the groups that may match nothing."""
     spans: list[tuple[int, int]] = []
-    open_groups: list[int | None] = []
+    unsure: set[int] = set()
+    stack = [_Open()]
     at = classes = 0
     while at < len(regex):
         char, step = regex[at], 1
@@ -206,17 +227,27 @@ def _group_spans(regex: str) -> list[tuple[int, int]]:
             classes += 1
         elif char == "]":
             classes = max(0, classes - 1)
-        elif char == "(" and not classes:
+        elif classes:
+            pass
+        elif char == "|":
+            stack[-1].either = True
+        elif char == "(":
             match = _GROUP.match(regex, at)
-            open_groups.append(None if match is None else len(spans))
+            stack.append(_Open(None if match is None else len(spans) + 1))
             if match is not None:
                 spans.append((match.end(), match.end()))
-        elif char == ")" and not classes and open_groups:
-            group = open_groups.pop()
-            if group is not None:
-                spans[group] = spans[group][0], at
+        elif char == ")" and len(stack) > 1:
+            one = stack.pop()
+            unsure |= one.within if one.either else set()
+            if one.number is not None:
+                spans[one.number - 1] = spans[one.number - 1][0], at
+                one.within.add(one.number)
+            if _OPTIONAL.match(regex, at + 1):
+                unsure |= one.within
+            stack[-1].within |= one.within
         at += step
-    return spans
+    unsure |= stack[0].within if stack[0].either else set()
+    return spans, frozenset(unsure)
 
 
 # --- questions ----------------------------------------------------------------------------------

@@ -50,6 +50,10 @@ EU = "^eu[.](.*)$ => tenant-eu.$1"
         [lane("A->B", "t => t"), lane("B->A", kind="identity")],
         [lane("A->B", "(a)-(b) => $2.$1"), lane("B->A", topics="b.a")],
         [lane("A->B", "(?i)EU[.](.*) => x.$1"), lane("B->A", topics="x[.]q")],
+        # A group that took no part is empty in the name.
+        [lane("A->B", "(a)(b)?.* => $2$1", "a"), lane("B->A", topics="a")],
+        [lane("A->B", "(?:(a)|(c))x => $1$2-", "cx"), lane("B->A", topics="c-")],
+        [lane("A->B", "(a)|(d) => q$2", "d"), lane("B->A", topics="qd")],
         [lane("A->B", EU), lane("B->C", "tenant-eu[.](.*) => c.$1"), lane("C->A")],
         [lane("A->B", EU), lane("B->C"), lane("C->A", "B[.](.*) => back.$1")],
         [lane("A->B", "a => q; b.* => r.$0", kind="identity"), lane("B->A", topics="r.*")],
