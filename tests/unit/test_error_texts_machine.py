@@ -172,7 +172,7 @@ def test_a_flow_by_key_leaves_no_record_out(tmp_path: Path, value: str) -> None:
 def test_keys_that_mirrormaker_no_longer_has_are_named_as_they_stand() -> None:
     """In a connector's JSON, and in a Strimzi resource."""
     name, instead = next(item for item in REMOVED_KEYS.items() if item[1])
-    what, do = f"B.{name} is no key of MirrorMaker", f"Write B.{instead}."
+    what, do = f"B.{name} is not a key of MirrorMaker", f"Write B.{instead}."
     entry = Entry(f"target.cluster.{name}", "x", "c.json:3")
     check(
         lambda: connectors._check(entry, f"B.{name}", ("B",)), ConfigError,
@@ -237,7 +237,7 @@ def test_records_of_the_demo_that_did_not_arrive(tmp_path: Path) -> None:
     results: Any = [SimpleNamespace(topic="orders", source=source)]
     check(
         lambda: run.Demo._check_sent(demo, results), ClusterError,
-        "2,000 records were sent and 1,999 are there.", "cluster A, topic orders",
+        "2,000 records were sent, but 1,999 were found.", "cluster A, topic orders",
         "produce-orders.log",
     )  # fmt: skip
 
@@ -258,7 +258,7 @@ def test_topics_of_the_demo_without_leaders(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"), [("x\nnot enough memory\n", "not enough memory"), ("", "it said nothing")]
+    ("lines", "said"), [("x\nnot enough memory\n", "not enough memory"), ("", "it printed nothing")]
 )
 def test_a_producer_of_the_demo_that_fails(tmp_path: Path, lines: str, said: str) -> None:
     log = write(tmp_path, lines, "produce-orders.log")
@@ -296,7 +296,7 @@ def test_a_console_consumer_that_ends_too_soon(monkeypatch: pytest.MonkeyPatch) 
     ("code", "said", "drained"),
     [
         (3, "ended with exit code 3", "exit code 3 when it was"),
-        (None, "went on", "did not end 120 s"),
+        (None, "timed out", "did not end 120 s"),
     ],
 )
 def test_a_mirror_of_the_demo_that_does_not_do_its_work(
