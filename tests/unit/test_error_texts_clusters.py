@@ -179,7 +179,7 @@ def test_an_order_for_a_flow_that_never_ran() -> None:
     order = as_self(flow=FLOW, target=SimpleNamespace(alias="A", topics=lambda _: {}))
     check(
         lambda: control_commands._give(CommandKind.PAUSE, order, 0.0), TopicError,
-        f"topic {control_topic(FLOW)} does not exist", "cluster A", "start the mirror first",
+        f"{control_topic(FLOW)} does not exist", "cluster A", "start the mirror first",
     )  # fmt: skip
 
 
