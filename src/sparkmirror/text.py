@@ -6,7 +6,7 @@ import json
 import sys
 from unicodedata import category
 
-__all__ = ["printable", "printable_json", "say"]
+__all__ = ["echo", "printable", "printable_json"]
 
 # Characters that terminals and readers act on: control and format characters (cursor, colours,
 # writing direction), surrogates, separators of lines and paragraphs.
@@ -41,7 +41,7 @@ def printable_json(text: str) -> str:
     )
 
 
-def say(*lines: str, end: str = "\n", error: bool = False) -> None:
+def echo(*lines: str, end: str = "\n", error: bool = False) -> None:
     """Print lines for people on stdout or stderr, each made printable and one line."""
     stream = sys.stderr if error else sys.stdout
     print("\n".join(map(printable, lines)), end=end, file=stream, flush=True)

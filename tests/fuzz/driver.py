@@ -29,7 +29,7 @@ from sparkmirror.wire.admin.acl_answers import read_acls
 from sparkmirror.wire.admin.config_decoder import ConfigReader
 from sparkmirror.wire.admin.groups import read_offsets
 from sparkmirror.wire.admin.leaders import read_metadata
-from sparkmirror.wire.admin.raw_responses import Answer, Remembered
+from sparkmirror.wire.admin.raw_responses import DecodeCache, RawResponse
 from sparkmirror.wire.group import session  # noqa: F401  (they register APIs)
 from sparkmirror.wire.net.kafka_python_limits import UNREADABLE
 from sparkmirror.wire.produce import transactions  # noqa: F401  (they register APIs)
@@ -44,9 +44,9 @@ _MANY = (2_000, 20_000, 100_000)
 _CONFIGS = ConfigReader()  # one for all answers, as in a cluster
 _LARGE = (
     (DescribeConfigsResponse, 0, _CONFIGS.read),
-    (DescribeAclsResponse, 0, Remembered(read_acls).read),
-    (MetadataResponse, 1, Remembered(read_metadata).read),
-    (OffsetFetchResponse, 8, Remembered(read_offsets).read),
+    (DescribeAclsResponse, 0, DecodeCache(read_acls).read),
+    (MetadataResponse, 1, DecodeCache(read_metadata).read),
+    (OffsetFetchResponse, 8, DecodeCache(read_offsets).read),
 )
 
 
@@ -87,7 +87,7 @@ def large(rng: Random) -> None:
     whole = rng.random() < 0.1
     data = frame if whole else mutated(frame, rng)
     try:
-        read(Answer(version, data, throttles_from=3))
+        read(RawResponse(version, data, throttles_from=3))
     except UNREADABLE:
         assert not whole
 

@@ -209,7 +209,7 @@ def sessions(rng: Random) -> None:
         under_way = fetcher._requests.get((_SESSION_NODE, 0))
         if under_way is None:
             break
-        asked = {tp: offset for tp, (offset, _, _) in under_way.asked.items()}
+        asked = {tp: offset for tp, (offset, _, _) in under_way.requested.items()}
         assert broker.known == asked
         assert list(asked.values()) == [fetcher.position(tp) for tp in asked]
         if expected is not None:

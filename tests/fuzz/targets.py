@@ -85,13 +85,13 @@ from sparkmirror.model import (
 from sparkmirror.records.codecs import DECOMPRESSED_BYTES_MAX, compress, decompress
 from sparkmirror.records.header import split, stamp
 from sparkmirror.records.key_columns import COST_BYTES_MAX, scans
-from sparkmirror.records.partitioner import Dealer, write_dealt
+from sparkmirror.records.partitioner import RecordPartitioner, write_partitioned
 from sparkmirror.records.selection import AbortedTransaction, SelectRules, select
 from sparkmirror.records.split import cut_batch
 from sparkmirror.wire.fetch import fetcher as fetching
 from sparkmirror.wire.fetch.messages import FETCH_HIGHEST, FETCH_LOWEST
 from sparkmirror.wire.net.connection import ConnectionLost
-from sparkmirror.wire.produce.messages import parse_answer
+from sparkmirror.wire.produce.messages import parse_response
 from tests.fuzz.driver import admin, internal, large
 from tests.fuzz.exchanges import CLIENT, Answering, groups, logins, sessions
 from tests.fuzz.inputs import batches, bomb, mutated
@@ -123,7 +123,7 @@ def fetch(rng: Random) -> None:
     fetcher = fetching.Fetcher(_Routes(), FetchSettings())  # type: ignore[arg-type]
     fetcher.assign(_TP, 7)
     state = fetcher._states[_TP]
-    state.asked = True
+    state.requested = True
     peer = SimpleNamespace(receive_available=lambda _: memoryview(frame))
     fetcher._requests[1, 0] = fetching._Request(
         peer, 77, version, {_TP: state}, 0.0, 0.0, {_TP: (7, -1, 0)}  # type: ignore[arg-type]
@@ -131,7 +131,7 @@ def fetch(rng: Random) -> None:
     for part in fetcher.receive(peer):
         assert len(part.records) <= len(frame)
         _choose(bytes(part.records), part.aborted, SelectRules())
-    assert not state.asked
+    assert not state.requested
 
 
 def _fetch_frame(rng: Random, version: int) -> bytes:
@@ -213,8 +213,8 @@ def dealt(rng: Random) -> None:
             for found in islice(scans(piece), 3):  # rows leave between them
                 size = len(found.columns.flat)
                 assert size <= max(COST_BYTES_MAX, DECOMPRESSED_BYTES_MAX)
-                partitions = Dealer(Partitioner.KEY, rng=rng).choose(found, 12)
-                write_dealt(found, partitions, codec=codec, batch_bytes=256 * 1024)
+                partitions = RecordPartitioner(Partitioner.KEY, rng=rng).choose(found, 12)
+                write_partitioned(found, partitions, codec=codec, batch_bytes=256 * 1024)
     except BatchError:
         return
 
@@ -264,7 +264,7 @@ def produce(rng: Random) -> None:
     )
     frame = struct.pack(">i", 77) + bytes(answer.encode(version=version))
     try:
-        parse_answer(memoryview(mutated(frame, rng)), version)
+        parse_response(memoryview(mutated(frame, rng)), version)
     except (struct.error, ValueError):  # what the producer takes for a broken connection
         return
 

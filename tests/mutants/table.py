@@ -23,7 +23,7 @@ _LEADERLESS = "tests/unit/wire/cluster/test_leaderless.py"
 _LOSSES = "tests/unit/data/read/test_loss_detection.py"
 _MEMBER = "tests/unit/control/mm1/test_membership.py"
 _MEMBERS = "tests/unit/wire/admin/test_members.py"
-_OPEN_ENDS = "tests/unit/data/coordination/test_hanging_transactions.py"
+_HANGING = "tests/unit/data/coordination/test_hanging_transactions.py"
 _OWNERSHIP = "tests/unit/control/coordination/test_ownership.py"
 _REHEARSAL = "tests/unit/data/test_spark_source.py"
 _CONTROL_LOOP = "tests/unit/control/test_loop.py"
@@ -756,7 +756,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a partition whose connection broke is not asked for again",
         "Connections that break again and again",
         "wire/fetch/fetcher.py",
-        "                    state.asked = False\n                    if state.replica",
+        "                    state.requested = False\n                    if state.replica",
         "                    if state.replica",
         (f"{_FETCH}::test_a_connection_that_breaks_loses_no_place",),
     ),
@@ -805,7 +805,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "the source's quota is not kept",
         "A quota's waiting time",
         "wire/fetch/fetcher.py",
-        "                self._wait(one, now + answer.throttle_ms / 1000)\n",
+        "                self._wait(one, now + response.throttle_ms / 1000)\n",
         "                self._wait(one, now)\n",
         (f"{_FETCH}::test_a_quotas_waiting_time_is_kept",),
     ),
@@ -1160,31 +1160,31 @@ MUTANTS: tuple[Mutant, ...] = (
         "clocks of two machines are compared",
         "One process mirrors a flow",
         "control/coordination/contest.py",
-        "            self._heard_s[report.run_id] = now_s\n",
-        "            self._heard_s[report.run_id] = report.time_ms / 1000\n",
+        "            self._reported_s[report.run_id] = now_s\n",
+        "            self._reported_s[report.run_id] = report.time_ms / 1000\n",
         (f"{_CONTEST}::test_silence_counts_from_what_arrives_whatever_clocks_say",),
     ),
     Mutant(
         "time in which the target did not answer counts as silence",
         "One process mirrors a flow",
         "control/coordination/contest.py",
-        "        self._since_s = self._looked_s = None\n",
-        "        self._looked_s = None\n",
+        "        self._since_s = self._read_s = None\n",
+        "        self._read_s = None\n",
         (f"{_CONTEST}::test_a_target_that_does_not_answer_takes_nothing_from_the_owner",),
     ),
     Mutant(
         "no look after a claim of one's own",
         "One process mirrors a flow",
         "control/coordination/ownership.py",
-        "        if self.look() is not Verdict.OURS:\n",
-        "        if self.look() is not self.look():\n",
+        "        if self.check() is not ClaimState.OURS:\n",
+        "        if self.check() is not self.check():\n",
         (f"{_OWNERSHIP}::test_of_two_that_claim_at_once_one_begins",),
     ),
     Mutant(
         "a second process begins beside the first",
         "One process mirrors a flow",
         "control/coordination/ownership.py",
-        "            if (take_over or verdict is not Verdict.HELD) and self._claim(",
+        "            if (take_over or claim_state is not ClaimState.HELD) and self._claim(",
         "            if self._claim(",
         (f"{_OWNERSHIP}::test_the_second_process_stands_by_until_the_first_is_silent",),
     ),
@@ -1261,7 +1261,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if end.counts(written[tp]) == counts}",
         "if end.counts(written[tp]) != counts}",
         (
-            f"{_OPEN_ENDS}::test_each_is_closed_the_way_its_transaction_ended",
+            f"{_HANGING}::test_each_is_closed_the_way_its_transaction_ended",
             "tests/property/test_missing_markers_properties.py"
             "::test_each_record_counts_once_and_in_order",
         ),
@@ -1272,7 +1272,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "wire/produce/hanging_transactions.py",
         "        return self.last_sequence == (written.records - 1) % SEQUENCE_MODULO\n",
         "        return self.last_sequence <= written.records % SEQUENCE_MODULO\n",
-        (f"{_OPEN_ENDS}::test_only_the_very_records_of_the_position_count",),
+        (f"{_HANGING}::test_only_the_very_records_of_the_position_count",),
     ),
     Mutant(
         "a slot of an older deal writes on",

@@ -25,7 +25,7 @@ from sparkmirror.records.split import decode_batches
 from sparkmirror.wire.cluster.coordinator import Leader
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.net.poller import Poller
-from sparkmirror.wire.produce.in_doubt import Arrived, Doubt
+from sparkmirror.wire.produce.in_doubt import InDoubtBatch, WasWritten
 
 VERSION = 8
 OK, TOO_LARGE, NOT_LEADER, OUT_OF_ORDER, INVALID_RECORD = 0, 10, 6, 45, 87
@@ -107,7 +107,7 @@ class SimConnection:
         self.due: deque[Waiting] = deque()
         self.lost = False
         self._pollers: list[Poller[Any]] = []
-        self._answers: deque[bytes] = deque()
+        self._responses: deque[bytes] = deque()
         self._unsent: deque[bytes] = deque()
         self.clogged = False
         self._correlation = itertools.count()
@@ -153,10 +153,10 @@ class SimConnection:
         self._unsent = deque(bytes(part) for part in self._unsent)
 
     def has_ahead(self) -> bool:
-        return self.lost or bool(self._answers)
+        return self.lost or bool(self._responses)
 
     def readable(self, _timeout_s: float = 0.0) -> bool:
-        return self.lost or bool(self._answers)
+        return self.lost or bool(self._responses)
 
     def ended_idle(self) -> bool:
         return False
@@ -169,20 +169,20 @@ class SimConnection:
         return self.lost
 
     def receive_ahead(self) -> memoryview:
-        if not self._answers:
+        if not self._responses:
             raise ConnectionLost("broken")
         self.socket.recv(1)
-        return memoryview(self._answers.popleft())
+        return memoryview(self._responses.popleft())
 
     def answer(self, frame: bytes) -> None:
         if not self.lost:
-            self._answers.append(frame)
+            self._responses.append(frame)
             self._far_end.send(b".")
 
     def break_off(self) -> None:
         """Answers that have not been read are gone; what was sent may still arrive."""
         self.lost = True
-        self._answers.clear()
+        self._responses.clear()
         self._far_end.send(b"!")
 
     def drop(self) -> None:
@@ -231,7 +231,7 @@ class SimTarget:
 
         return SimpleNamespace(request=request, close=lambda: None)
 
-    def asking(self, _connection: object) -> nullcontext[None]:
+    def using(self, _connection: object) -> nullcontext[None]:
         return nullcontext()
 
     def close_idle(self, _longer_s: float = 0.0) -> None:
@@ -262,18 +262,18 @@ class SimTarget:
         for connection in [*self._connections.values(), *self._broken]:
             connection.close()
 
-    def arrival(self, _routes: object, doubt: Doubt) -> Arrived:
+    def arrival(self, _routes: object, doubt: InDoubtBatch) -> WasWritten:
         """What the broker that is taken for the leader knows of a batch in doubt."""
         one = self.partitions[doubt.tp]
         if self.leaders[doubt.tp].node != one.leader:
-            return Arrived.LATER
+            return WasWritten.LATER
         known = one.known(doubt.producer_id)
         if not known:
-            return Arrived.NO if doubt.first else Arrived.UNKNOWN
+            return WasWritten.NO if doubt.first else WasWritten.UNKNOWN
         last = known[-1][1]
         if last.sequence + len(last.values) - 1 < doubt.last_sequence:
-            return Arrived.NO
-        return Arrived.YES if one.replicated == len(one.log) else Arrived.LATER
+            return WasWritten.NO
+        return WasWritten.YES if one.replicated == len(one.log) else WasWritten.LATER
 
     # -- what brokers do -------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from sparkmirror.records.columns import Columns, TooMuchError, read_columns, rea
 from sparkmirror.records.encode_columns import encode_columns
 from sparkmirror.records.header import HEADER, HEADER_BYTES
 from sparkmirror.records.header_columns import gather_heads
-from sparkmirror.records.record_offsets import OddError
+from sparkmirror.records.record_offsets import IrregularRecordError
 from sparkmirror.records.records import Limits, Record, decode_records, encode_batch
 from tests.fuzz.inputs import resealed
 
@@ -112,7 +112,7 @@ def test_a_damaged_body_is_never_read_as_something_else(count: int, seed: int) -
         damaged = resealed(bytes(out))
         try:
             columns = columns_of([[damaged]])
-        except (OddError, BatchError):
+        except (IrregularRecordError, BatchError):
             continue
         rest = [
             bytes(columns.flat[at : at + size])
@@ -132,7 +132,7 @@ def test_no_batch_may_state_more_records_than_it_has_room_for() -> None:
     one = bytearray(encode_batch([Record(0, 5, None, b"v")]))
     for count in (0, -1, 2, 2**31 - 1):
         one[57:61] = count.to_bytes(4, "big", signed=True)
-        with pytest.raises(OddError):
+        with pytest.raises(IrregularRecordError):
             columns_of([[bytes(one)]])
 
 
@@ -145,7 +145,7 @@ def test_offsets_within_a_batch_must_rise_and_end_where_the_header_says() -> Non
     assert falling[at] == 2, "the second record's offset delta"
     falling[at] = 0
     for odd in (short, bytes(falling)):
-        with pytest.raises(OddError):
+        with pytest.raises(IrregularRecordError):
             columns_of([[odd]])
 
 
@@ -159,7 +159,7 @@ def test_what_unpacks_to_too_much_is_left_to_the_next_answer(codec: int) -> None
     assert len(columns_of(batches, Limits(together_bytes_max=3_500)).offset) == 3
     # One group is taken whatever it takes together; within itself it has a bound, too.
     assert len(columns_of([[one]], Limits(together_bytes_max=10)).offset) == 1
-    with pytest.raises(OddError):
+    with pytest.raises(IrregularRecordError):
         columns_of([[one, one]], Limits(joined_bytes_max=1_500))
 
 

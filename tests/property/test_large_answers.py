@@ -14,8 +14,12 @@ from kafka.protocol.admin import (
 from kafka.protocol.metadata import MetadataRequest
 
 from sparkmirror.wire.admin.acl_answers import AclRows, all_topic_acls, read_acls
-from sparkmirror.wire.admin.config_decoder import ConfigReader, TopicConfigs, ask_for_configs
-from sparkmirror.wire.admin.raw_responses import Answer, Remembered, undecoded
+from sparkmirror.wire.admin.config_decoder import (
+    ConfigReader,
+    TopicConfigs,
+    describe_configs_request,
+)
+from sparkmirror.wire.admin.raw_responses import DecodeCache, RawResponse, undecoded
 from sparkmirror.wire.cluster.views import AclBinding
 from sparkmirror.wire.net.kafka_python_limits import UNREADABLE
 
@@ -83,18 +87,18 @@ RESOURCES = st.lists(
 )
 
 
-def config_answer(rows: list[object], version: int) -> Answer:
+def config_answer(rows: list[object], version: int) -> RawResponse:
     """What a broker says."""
     response = DescribeConfigsResponse(throttle_time_ms=7, results=rows)
-    return Answer(version, bytes(response.encode(version=version)))
+    return RawResponse(version, bytes(response.encode(version=version)))
 
 
-def acl_answer(rows: list[object], version: int, code: int = 0) -> Answer:
+def acl_answer(rows: list[object], version: int, code: int = 0) -> RawResponse:
     """What a broker says."""
     response = DescribeAclsResponse(
         throttle_time_ms=7, error_code=code, error_message=None, resources=rows
     )
-    return Answer(version, bytes(response.encode(version=version)))
+    return RawResponse(version, bytes(response.encode(version=version)))
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -162,7 +166,7 @@ def test_a_broken_answer_is_read_or_refused(results: list, resources: list, data
             raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
         cut = bytes(raw[: data.draw(st.integers(4, len(raw)))])
         try:
-            read(Answer(answer.version, cut))
+            read(RawResponse(answer.version, cut))
         except UNREADABLE:
             continue
 
@@ -172,13 +176,13 @@ def test_an_answer_that_ends_early_or_counts_too_much_is_refused() -> None:
     whole = config_answer([row], 4)
     for size in range(4, len(whole.data)):
         with pytest.raises(UNREADABLE):
-            ConfigReader().read(Answer(4, whole.data[:size]))
+            ConfigReader().read(RawResponse(4, whole.data[:size]))
     for data in (
         b"\0\0\0\0\xff\xff\xff\xff\x0f",  # 4 billion topics
         b"\0\0\0\0\xff\xff\xff\xff\xff\xff",  # a number without end
     ):
         with pytest.raises(UNREADABLE):
-            ConfigReader().read(Answer(4, data))
+            ConfigReader().read(RawResponse(4, data))
 
 
 def test_topics_with_the_same_configs_share_them_from_answer_to_answer() -> None:
@@ -201,7 +205,7 @@ def test_topics_with_the_same_configs_share_them_from_answer_to_answer() -> None
 
 
 def test_an_answer_like_the_last_ones_is_not_read_again() -> None:
-    reader = Remembered(read_acls, answers_max=2)
+    reader = DecodeCache(read_acls, responses_max=2)
     one, two, three = (acl_answer([], 3, code) for code in (0, 54, 31))
     first = reader.read(one)
     assert first == AclRows(0, None, ())
@@ -210,13 +214,15 @@ def test_an_answer_like_the_last_ones_is_not_read_again() -> None:
     reader.read(three)
     assert reader.read(two) is not None
     assert reader.read(one) is not first, "it had been forgotten"
-    assert reader.read(Answer(2, one.data)) is not reader.read(one), "other versions, other bytes"
+    assert reader.read(RawResponse(2, one.data)) is not reader.read(one), (
+        "other versions, other bytes"
+    )
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (lambda: ask_for_configs(["t"]), DescribeConfigsRequest),
+        (lambda: describe_configs_request(["t"]), DescribeConfigsRequest),
         (all_topic_acls, DescribeAclsRequest),
         (lambda: undecoded(MetadataRequest, throttles_from=3)(topics=None), MetadataRequest),
     ],
@@ -236,5 +242,5 @@ def test_a_request_without_decoding_is_the_same_request(ours, theirs) -> None:
 
 
 def test_only_versions_with_a_throttle_time_have_one() -> None:
-    assert Answer(2, b"\0\0\0\1", throttles_from=3).throttle_time_ms == 0
-    assert Answer(3, b"\0\0\0\1", throttles_from=3).throttle_time_ms == 1
+    assert RawResponse(2, b"\0\0\0\1", throttles_from=3).throttle_time_ms == 0
+    assert RawResponse(3, b"\0\0\0\1", throttles_from=3).throttle_time_ms == 1

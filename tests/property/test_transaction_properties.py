@@ -106,7 +106,7 @@ class SimTransactions(Transactions):
         self._coordinator = coordinator
         self._troubles = troubles
 
-    def _ask(self, kind: int, key: str, message: Any, *, highest: int) -> Any:
+    def _query(self, kind: int, key: str, message: Any, *, highest: int) -> Any:
         trouble = next(self._troubles, "")
         early = {"loading": LOADING, "moved": NOT_COORDINATOR, "gone": UNAVAILABLE}.get(trouble)
         if trouble == "request lost":

@@ -25,10 +25,10 @@ from sparkmirror.config.callables import load_callable
 from sparkmirror.config.clients.jaas import parse_property, read_file_entry
 from sparkmirror.config.clients.sasl import KerberosLogin
 from sparkmirror.config.files.properties import read_file
-from sparkmirror.control.mm1.rebalance_listener import Listener
+from sparkmirror.control.mm1.rebalance_listener import RebalanceListener
 from sparkmirror.control.positions import preflight
 from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE, new_key, seal, unseal
-from sparkmirror.data.spark.temp_dir import Scratch
+from sparkmirror.data.spark.temp_dir import TempDirectory
 from sparkmirror.errors import (
     ClusterError,
     ConfigError,
@@ -263,11 +263,11 @@ def test_what_this_machine_lacks(tmp_path: Path) -> None:
         "The lock file cannot be opened (", str(blocked), "Set XDG_CACHE_HOME",
     )  # fmt: skip
     check(
-        lambda: Scratch.make((blocked, tmp_path / ("x" * 120))), MachineError,
+        lambda: TempDirectory.make((blocked, tmp_path / ("x" * 120))), MachineError,
         "its path is too long for a Unix socket", "", "Set TMPDIR",
     )  # fmt: skip
     with pytest.raises(MachineError, match="/dev/null/x: Not a directory"):
-        Scratch.make((Path("/dev/null/x"),))
+        TempDirectory.make((Path("/dev/null/x"),))
     check(
         lambda: guard.spawn([str(tmp_path / "none")]), MachineError,
         "The program cannot be started (No such file", str(tmp_path / "none"), "Check that the fi",
@@ -358,7 +358,7 @@ def failing(what: str, partitions: object, *args: str) -> None:
     [("Failing", "were revoked (KeyError: 'gone')."), ("failing", "revoked (ValueError: revoked")],
 )
 def test_a_listener_that_fails_is_named(name: str, text: str) -> None:
-    listener = Listener(GroupSettings(listener=f"{__name__}:{name}"))
+    listener = RebalanceListener(GroupSettings(listener=f"{__name__}:{name}"))
     check(
         lambda: listener.revoked([TopicPartition("t", 0)]), MirrorError, text,
         f"--consumer.rebalance.listener {__name__}:{name}", "nothing is lost",

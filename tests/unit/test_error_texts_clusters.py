@@ -21,7 +21,7 @@ from sparkmirror.config.clients.tls import Store, TlsSettings
 from sparkmirror.control.coordination.ownership import Ownership
 from sparkmirror.control.positions.seeding import check_group_is_free
 from sparkmirror.control.topics.internal_topics import create_internal_topics, internal_names
-from sparkmirror.control.verify.scope import Offsets
+from sparkmirror.control.verify.scope import ScopeOffsets
 from sparkmirror.data.read import survivors
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.transform.record_path import _PartitionCounts, _RecordPath
@@ -163,7 +163,7 @@ def test_a_coordinator_that_does_not_answer_is_told_per_group(
         asked.append(left)
         return left[1:] or left
 
-    monkeypatch.setattr(groups, "_ask_all", ask_all)
+    monkeypatch.setattr(groups, "_query_all", ask_all)
     link: Any = SimpleNamespace(client=AT_ONCE)
     answers: Any = object()
     found = groups.committed_by_group(link, answers, ["g2", "g1"], raising(AssertionError("no")))
@@ -187,7 +187,7 @@ def test_no_topic_to_verify() -> None:
     source: Any = SimpleNamespace(topics=dict)
     scope: Any = SimpleNamespace(topics=("none",))
     check(
-        lambda: Offsets(source, source, FLOW, scope), ConfigError, "no topic of the flow",
+        lambda: ScopeOffsets(source, source, FLOW, scope), ConfigError, "no topic of the flow",
         "flow A->A", "--topic",
     )  # fmt: skip
 

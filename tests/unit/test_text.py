@@ -23,7 +23,7 @@ from sparkmirror.cli.shared.tables import Table
 from sparkmirror.errors import ClusterError
 from sparkmirror.observe.console import PrintableConsole
 from sparkmirror.observe.logs import close_logs, open_logs
-from sparkmirror.text import printable, printable_json, say
+from sparkmirror.text import echo, printable, printable_json
 
 # Title, colours, a C1 sequence, a line of one's own, the other direction of writing.
 EVIL = "a\x1b]0;x\x07\x1b[2J\x9b31m\r\nfake\u202etxt\u2028\x00\x7f"
@@ -55,8 +55,8 @@ def test_what_stays() -> None:
 
 def test_lines_and_tables(capsys: pytest.CaptureFixture[str]) -> None:
     columns = {"NAME": itemgetter(0), "OTHER": itemgetter(1)}
-    say(*Table(columns, [(EVIL, [EVIL]), ("b", 1)]).lines(), EVIL)
-    say(EVIL, error=True)
+    echo(*Table(columns, [(EVIL, [EVIL]), ("b", 1)]).lines(), EVIL)
+    echo(EVIL, error=True)
     told = capsys.readouterr()
     assert len(told.out.splitlines()) == 4
     assert active(told.out.replace("\n", "")) == active(told.err.replace("\n", "")) == []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sparkmirror.config.connectors import Connector, Setup, connector_kind
+from sparkmirror.config.connectors import Connector, ConnectorSetup, connector_kind
 from sparkmirror.config.files.documents import Node, load_json
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.errors import ConfigError
@@ -17,12 +17,12 @@ from sparkmirror.errors import ConfigError
 __all__ = ["read_connect"]
 
 
-def read_connect(paths: Sequence[Path], offset_topic: str) -> Setup:
+def read_connect(paths: Sequence[Path], offset_topic: str) -> ConnectorSetup:
     """Read the connectors of these files. ``offset_topic``: the workers' ``offset.storage.topic``.
 
     Raises ConfigError with file, line and key.
     """
-    setup = Setup(f"Kafka Connect's {', '.join(path.name for path in paths)}")
+    setup = ConnectorSetup(f"Kafka Connect's {', '.join(path.name for path in paths)}")
     foreign: list[Entry] = []
     for path in paths:
         for name, config in _configs(load_json(path)):

@@ -27,7 +27,15 @@ from sparkmirror.config.table.settings import (
 )
 from sparkmirror.errors import ConfigError
 
-__all__ = ["KINDS", "ClusterLines", "Connector", "Setup", "Taken", "connector_kind", "mm2_file"]
+__all__ = [
+    "KINDS",
+    "ClusterLines",
+    "Connector",
+    "ConnectorSetup",
+    "Taken",
+    "connector_kind",
+    "mm2_file",
+]
 
 SOURCE, CHECKPOINT, HEARTBEAT = "MirrorSource", "MirrorCheckpoint", "MirrorHeartbeat"
 KINDS = (SOURCE, CHECKPOINT, HEARTBEAT)
@@ -89,7 +97,7 @@ ClusterLines = dict[str, dict[str, Taken]]
 
 
 @dataclass
-class Setup:
+class ConnectorSetup:
     """What was read: connectors, clusters, and settings of neither.
 
     ``title``: the origin of the file. ``offset_topic``: the topic where Kafka Connect keeps the
@@ -124,7 +132,7 @@ def connector_kind(name: str) -> str:
     return simple if simple in KINDS else ""
 
 
-def mm2_file(setup: Setup) -> Migrated:
+def mm2_file(setup: ConnectorSetup) -> Migrated:
     """The MirrorMaker 2 file that replaces the connectors of ``setup``.
 
     Raises ConfigError, with file, line and key, for wrong settings and for settings that cannot be
@@ -176,7 +184,7 @@ def _short(note: str) -> str:
     return f"{place.rpartition('/')[2]}{mark}{rest}"
 
 
-def _flows(setup: Setup) -> dict[str, list[Connector]]:
+def _flows(setup: ConnectorSetup) -> dict[str, list[Connector]]:
     """Connectors by flow, those of each flow in the order of `KINDS`. Raises ConfigError."""
     if not setup.connectors:
         raise ConfigError(
@@ -205,7 +213,7 @@ def _flows(setup: Setup) -> dict[str, list[Connector]]:
     return found
 
 
-def _cluster_keys(setup: Setup, connector: Connector) -> None:
+def _cluster_keys(setup: ConnectorSetup, connector: Connector) -> None:
     """Add ``source.cluster.*`` and ``target.cluster.*`` of one connector to their clusters."""
     for side, alias in zip(_SIDES, _ends(connector), strict=True):
         for key, entry in connector.config.items():
@@ -247,7 +255,7 @@ def _check(entry: Entry, key: str, clusters: Sequence[str]) -> KeyUse | Lost | N
 
 
 def _flow_lines(
-    setup: Setup, connectors: Sequence[Connector], clusters: Sequence[str]
+    setup: ConnectorSetup, connectors: Sequence[Connector], clusters: Sequence[str]
 ) -> dict[str, Taken]:
     """The flow's keys, without its name."""
     name = connectors[0].flow
@@ -307,7 +315,7 @@ def _no_counterpart(
 
 
 def _merge(
-    setup: Setup, lines: dict[str, Taken], key: str, entry: Entry, connector: Connector
+    setup: ConnectorSetup, lines: dict[str, Taken], key: str, entry: Entry, connector: Connector
 ) -> None:
     """Merge a connector's value into the flow's keys; a MirrorSourceConnector's come first."""
     before = lines.get(key)
@@ -359,7 +367,7 @@ def _differs(what: str, one: Entry | None, other: Entry) -> ConfigError:
     )
 
 
-def _find_providers(setup: Setup) -> None:
+def _find_providers(setup: ConnectorSetup) -> None:
     """Declare the config providers that values use; in Connect the workers declare them."""
     clusters = (one for lines in setup.clusters.values() for one in lines.values())
     of_clusters = (one.entry for one in clusters if not one.reference)
@@ -377,7 +385,7 @@ def _find_providers(setup: Setup) -> None:
                 )
 
 
-def _providers(page: Page, setup: Setup) -> None:
+def _providers(page: Page, setup: ConnectorSetup) -> None:
     if setup.providers:
         page.put("config.providers", ", ".join(setup.providers))
         for name, kind in setup.providers.items():
@@ -385,7 +393,7 @@ def _providers(page: Page, setup: Setup) -> None:
         page.gap()
 
 
-def _cluster(page: Page, setup: Setup, alias: str, targets: Iterable[str]) -> None:
+def _cluster(page: Page, setup: ConnectorSetup, alias: str, targets: Iterable[str]) -> None:
     page.gap()
     page.comment(f"Cluster {alias}.")
     for key, taken in setup.clusters.get(alias, {}).items():

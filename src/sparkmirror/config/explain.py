@@ -19,7 +19,7 @@ from sparkmirror.config.table.settings import CLIENT_SET, HIDDEN, SETTINGS, Sett
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
 
-__all__ = ["Effective", "FlowSetup", "Place", "Setup", "explain"]
+__all__ = ["Effective", "ExplainedFile", "FlowSetup", "Place", "explain"]
 
 _DEFAULT = "default"
 # Values that MirrorMaker derives; these rows are shown with the derived value.
@@ -63,7 +63,7 @@ class FlowSetup:
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class ExplainedFile:
     """A whole file: its flows with their settings, and the settings of a run with its warnings."""
 
     path: Path
@@ -71,7 +71,9 @@ class Setup:
     settings: MirrorSettings
 
 
-def explain(path: Path, *, clusters: Sequence[str] = (), flows: Sequence[str] = ()) -> Setup:
+def explain(
+    path: Path, *, clusters: Sequence[str] = (), flows: Sequence[str] = ()
+) -> ExplainedFile:
     """Read ``path`` as a run does, and return the settings of each flow.
 
     ``clusters``: only flows to these targets; ``flows``: only these (``A->B``); empty: all.
@@ -93,7 +95,7 @@ def explain(path: Path, *, clusters: Sequence[str] = (), flows: Sequence[str] = 
         for flow in settings.flows
         if not flows or flow.name in flows
     ]
-    return Setup(path, tuple(explained), settings)
+    return ExplainedFile(path, tuple(explained), settings)
 
 
 def _flow(file: Mm2File, flow: FlowSettings, literal: Mapping[str, str]) -> Iterator[Effective]:

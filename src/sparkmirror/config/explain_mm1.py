@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from sparkmirror.config.clients.security import idle_reason
-from sparkmirror.config.explain import Effective, FlowSetup, Place, Setup
+from sparkmirror.config.explain import Effective, ExplainedFile, FlowSetup, Place
 from sparkmirror.config.files.properties import Entry, load_properties
 from sparkmirror.config.mm1.legacy import BrokerLookup, translate
 from sparkmirror.config.mm1.load import load_mm1
@@ -25,7 +25,9 @@ from sparkmirror.model import FlowSettings
 __all__ = ["explain_mm1"]
 
 
-def explain_mm1(consumers: Sequence[Path], producer: Path, *, find_brokers: BrokerLookup) -> Setup:
+def explain_mm1(
+    consumers: Sequence[Path], producer: Path, *, find_brokers: BrokerLookup
+) -> ExplainedFile:
     """Read the files as a run does, and return the settings of each flow's clients.
 
     Raises the same ConfigError as a run, and the errors of ``find_brokers``.
@@ -38,7 +40,7 @@ def explain_mm1(consumers: Sequence[Path], producer: Path, *, find_brokers: Brok
         source = _Explained(path, Scope.CONSUMER, Part.CONSUMER, look_up).rows()
         rows = tuple(_derived(row, flow) for row in (*source, *target))
         flows.append(FlowSetup(flow.name, rows))
-    return Setup(consumers[0], tuple(flows), settings)
+    return ExplainedFile(consumers[0], tuple(flows), settings)
 
 
 def _derived(row: Effective, flow: FlowSettings) -> Effective:

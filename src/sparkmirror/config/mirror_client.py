@@ -13,7 +13,7 @@ from pathlib import Path
 from sparkmirror.config.clients.typed import client
 from sparkmirror.config.files.properties import Entry, load_properties
 from sparkmirror.config.files.providers import resolve
-from sparkmirror.config.files.values import Reader
+from sparkmirror.config.files.values import ValueReader
 from sparkmirror.config.table.settings import CLIENT_SET, Scope
 from sparkmirror.errors import Defect
 from sparkmirror.model import ClusterClient, PolicySettings
@@ -54,7 +54,7 @@ def mirror_client_settings(
         where = "the client's properties"
         given = {key: Entry(key, value, where) for key, value in properties.items()}
     raw, _ = resolve(given)
-    reader = Reader(raw, Scope.CONNECTOR)
+    reader = ValueReader(raw, Scope.CONNECTOR)
     named = reader.entry(_POLICY + "class")
     alias = raw.get("source.cluster.alias")
     if named is None:

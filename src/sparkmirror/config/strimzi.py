@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sparkmirror.config.connectors import CHECKPOINT, HEARTBEAT, SOURCE, Connector, Setup
+from sparkmirror.config.connectors import CHECKPOINT, HEARTBEAT, SOURCE, Connector, ConnectorSetup
 from sparkmirror.config.files.documents import Node, load_yaml
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.mm2.keys import KeyUse, classify
@@ -56,7 +56,7 @@ _PARTS = {
 }
 
 
-def read_strimzi(path: Path, secrets: Path) -> Setup:
+def read_strimzi(path: Path, secrets: Path) -> ConnectorSetup:
     """The mirrors of a KafkaMirrorMaker2 resource.
 
     ``secrets``: the directory where its Secrets are mounted, each in a subdirectory of its name.
@@ -69,9 +69,9 @@ class _Reader:
     def __init__(self, path: Path, secrets: Path) -> None:
         self._path = path
         self._secrets = secrets
-        self._setup = Setup(f"Strimzi's {path.name}")
+        self._setup = ConnectorSetup(f"Strimzi's {path.name}")
 
-    def setup(self) -> Setup:
+    def setup(self) -> ConnectorSetup:
         spec = self._resource().need("spec")
         self._name_others(spec, _SPEC, _OF_PODS)
         target = spec.get("target")

@@ -27,7 +27,11 @@ from sparkmirror.control.flows.topics_job import TopicsJob
 from sparkmirror.control.groups.job import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.control.jobs import Job, run_once
 from sparkmirror.control.mm1.group_share import GroupShare
-from sparkmirror.control.permissions.missing import own_topics, tell_lacks, tell_unseen
+from sparkmirror.control.permissions.missing import (
+    own_topics,
+    report_hidden_topics,
+    report_missing_permissions,
+)
 from sparkmirror.control.positions.preflight import (
     freeze_ends,
     leave_out_paused,
@@ -66,8 +70,8 @@ _SYNC_FAILURE_PAUSE_S = 60.0
 class FlowControl:
     """The driver's state and work for one flow.
 
-    ``say`` takes one-line notices for the user. ``release`` is our version. ``key`` signs the run's
-    assignments; with an empty key they are not signed. ``file`` is the configuration file.
+    ``notify`` takes one-line notices for the user. ``release`` is our version. ``key`` signs the
+    run's assignments; with an empty key they are not signed. ``file`` is the configuration file.
     ``published`` holds what the slots know. ``topics``, ``source_ends`` and ``slots`` are jobs:
     each may run on a thread of its own, and any thread may read their results.
     """
@@ -76,7 +80,7 @@ class FlowControl:
         self,
         settings: FlowSettings,
         run_id: str,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         *,
         once: bool = False,
         take_over: bool = False,
@@ -89,7 +93,7 @@ class FlowControl:
         self.name = settings.name
         self._run_id = run_id
         self._channel = channel(settings, run_id)
-        self._say = say
+        self._notify = notify
         self._once = once
         self._take_over = take_over
         self._release = release
@@ -109,7 +113,7 @@ class FlowControl:
         self.ownership: Ownership | None = None
         if settings.mode is MirrorMode.MM2:
             self.ownership = Ownership(
-                clusters.target, settings, run_id, say, file=file, release=release, now_ms=now_ms
+                clusters.target, settings, run_id, notify, file=file, release=release, now_ms=now_ms
             )
         self._writer = ControlTopicWriter(
             clusters.target, control_topic(settings), Signer(key) if key else None
@@ -124,15 +128,15 @@ class FlowControl:
             now_ms=now_ms,
         )
         self.history = History(clusters.target, settings, run_id, now_ms=now_ms)
-        self.topics = TopicsJob(settings, clusters, self._wanted, self.published, say)
+        self.topics = TopicsJob(settings, clusters, self._wanted, self.published, notify)
         self.slots = SlotReports(
             settings,
             run_id,
             clusters.target,
             self.published,
             self.history,
-            drain=self._drain_as_asked,
-            say=say,
+            drain=self._drain_as_ordered,
+            notify=notify,
             now_ms=now_ms,
         )
         self.source_ends = SourceEnds(
@@ -142,8 +146,8 @@ class FlowControl:
             clusters.target,
             settings,
             run_id,
-            say_again=self._writer.command,
-            drain=self._drain_as_asked,
+            pass_on=self._writer.command,
+            drain=self._drain_as_ordered,
         )
 
     @property
@@ -168,7 +172,7 @@ class FlowControl:
             checkpoints=checkpoints,
             source=own.source,
         )
-        return GroupsJob(settings, clusters, self._say)
+        return GroupsJob(settings, clusters, self._notify)
 
     # --- start-up ---------------------------------------------------------------------------
 
@@ -193,11 +197,11 @@ class FlowControl:
                 pool.submit(warn_of_java, self.settings, clusters.target),
             )
             for line in create_internal_topics(clusters.target_admin, self.settings):
-                self._say(line)
+                self._notify(line)
         for one in beside:
             for line in one.result():
-                self._say(line)
-        self._tell_lacks(own_topics(self.settings))
+                self._notify(line)
+        self._report_missing_permissions(own_topics(self.settings))
         own = self.ownership
         if own is not None and not own.at_start(once=self._once, take_over=self._take_over):
             return
@@ -251,10 +255,12 @@ class FlowControl:
         self.slots.gaps.since_ms = self._now_ms()
         assignment = topics.observe()
         seen = {tp.topic for tp in assignment.halted} | set(assignment.topics)
-        tell_unseen(self.settings, clusters.source_admin, seen, self._say)
-        self._tell_lacks({dead_letter_topic(each.remote_topic) for each in assignment.partitions})
+        report_hidden_topics(self.settings, clusters.source_admin, seen, self._notify)
+        self._report_missing_permissions(
+            {dead_letter_topic(each.remote_topic) for each in assignment.partitions}
+        )
         if not assignment.partitions:
-            self._say(
+            self._notify(
                 f"{self.name}: no topic on {clusters.source.alias} matches, or its principal has "
                 "neither Read nor Describe on it; waiting for one"
             )
@@ -264,7 +270,7 @@ class FlowControl:
         )
         if alone:  # members of the group commit positions themselves
             take_over_positions(
-                *(clusters.keeper, topics.beginnings, self.settings, assignment), self._say
+                *(clusters.keeper, topics.beginnings, self.settings, assignment), self._notify
             )
         if self._once:
             assignment = leave_out_paused(self.settings, clusters.target, assignment)
@@ -280,7 +286,7 @@ class FlowControl:
                 topics.beginnings,
                 alone=alone,
                 publish=published.publish_share,
-                say=self._say,
+                notify=self._notify,
             )
             assignment = replace(assignment, partitions=())
         topics.found = assignment
@@ -288,7 +294,7 @@ class FlowControl:
         # A pause must be known before anything is mirrored. A failure here is not reported:
         # the orders job meets it again and reports it.
         with contextlib.suppress(Denied, TopicError):
-            self.orders.look()
+            self.orders.poll()
         # All this may have taken minutes. A run that has lost the flow does not report a start.
         lost = self._lost()
         if lost is not None:
@@ -296,8 +302,8 @@ class FlowControl:
         published.adopt(assignment, CommandKind.RUN)
         self.history.begin(self._release, len(assignment.partitions), once=self._once)
 
-    def _tell_lacks(self, names: Iterable[str]) -> None:
-        tell_lacks(self.settings, names, self.clusters.of, self._say)
+    def _report_missing_permissions(self, names: Iterable[str]) -> None:
+        report_missing_permissions(self.settings, names, self.clusters.of, self._notify)
 
     # --- while it runs ----------------------------------------------------------------------
 
@@ -325,13 +331,13 @@ class FlowControl:
                 partial(run_once, self.slots),
                 after_failure=self.slots.forget_reader,
             ),
-            Job(f"orders-{name}", self.orders.look, after_failure=self.forget_orders),
+            Job(f"orders-{name}", self.orders.poll, after_failure=self.forget_orders),
         ]
         if self.share is not None:
             jobs.append(Job(f"group-{name}", self.share.step))
         report_interval_s = _REPORT_INTERVAL_S
         if own is not None:
-            jobs.append(Job(f"claims-{name}", own.watch, lambda: own.look_interval_s))
+            jobs.append(Job(f"claims-{name}", own.watch, lambda: own.check_interval_s))
             report_interval_s = min(report_interval_s, own.report_interval_s)
         jobs += [
             Job(f"report-{name}", mine(self.report), lambda: report_interval_s),
@@ -356,10 +362,10 @@ class FlowControl:
         if settings.mode is MirrorMode.MM2:
             admins, topics = (clusters.source_admin, clusters.target_admin), settings.topics
             if topics.sync_acls_enabled:
-                acls = AclSync(settings, *admins, self._wanted, self._say, self._named_topics)
+                acls = AclSync(settings, *admins, self._wanted, self._notify, self._named_topics)
                 rounds.append(("acls", acls.round, topics.sync_acls_interval_s))
             if topics.sync_configs_enabled:
-                configs = ConfigSync(settings, *admins, self._remote_topics, self._say)
+                configs = ConfigSync(settings, *admins, self._remote_topics, self._notify)
                 rounds.append(("configs", configs.round, topics.sync_configs_interval_s))
         return [
             Job(
@@ -388,14 +394,14 @@ class FlowControl:
             return None if self.over.is_set() else self.ownership.lost()
         return None if self.share is None else self.share.failure(self.slots.progress())
 
-    def _drain_as_asked(self) -> None:
+    def _drain_as_ordered(self) -> None:
         if not self.draining:
-            self._say(f"{self.name}: asked to drain")
+            self._notify(f"{self.name}: asked to drain")
             self.history.note(EventKind.DRAIN, "an operator asked for it")
-        if not self.published.told.is_set():
+        if not self.published.drain_sent.is_set():
             self.drain(again=False)
 
-    def farewell(self) -> None:
+    def write_last_report(self) -> None:
         """Write the last report, and the end of the run to the history. Raises `MirrorError`.
 
         A standby process can then take the flow at once.
@@ -421,7 +427,7 @@ class FlowControl:
             ended=ended,
             partitions=len(assignment.partitions),
             halts=assignment.halted,
-            orders=starting or self.orders.hears,
+            orders=starting or self.orders.readable,
             to_go_s=self.to_go_s,
         )
         with self._reporting:
@@ -452,12 +458,12 @@ class FlowControl:
             return None
         if not own.holds():
             with contextlib.suppress(MirrorError):  # then the claim that was read last counts
-                own.look()
+                own.check()
         return own.lost()
 
-    def tell_last_gaps(self) -> None:
+    def report_last_gaps(self) -> None:
         """Report gaps recorded since the gaps topic was last read. Raises `MirrorError`."""
-        self.slots.gaps.last_look()
+        self.slots.gaps.report_last()
 
     def end(self) -> None:
         """Note that the queries have ended cleanly: no slot writes any more."""
@@ -471,7 +477,7 @@ class FlowControl:
     def leaving(self) -> bool:
         """Whether the slots are draining and the flow is still to be handed over."""
         claimed = self.ownership is not None  # MirrorMaker 1: the group reassigns the partitions
-        return claimed and self.published.told.is_set() and not self.over.is_set()
+        return claimed and self.published.drain_sent.is_set() and not self.over.is_set()
 
     @property
     def draining(self) -> bool:

@@ -73,7 +73,7 @@ class Job:
     timed: bool = False
 
 
-class Say(Protocol):
+class Notify(Protocol):
     """Takes one-line notices for the user."""
 
     def __call__(
@@ -89,11 +89,11 @@ class Jobs:
     because a cluster was unreachable.
     """
 
-    def __init__(self, say: Say, flow_of: Callable[[str], str]) -> None:
+    def __init__(self, notify: Notify, flow_of: Callable[[str], str]) -> None:
         self.stopping = threading.Event()
         self.threads: list[threading.Thread] = []
         self.unreachable: set[str] = set()
-        self._say = say
+        self._notify = notify
         self._flow_of = flow_of
         self._reasons: dict[str, set[str]] = {}
 
@@ -112,7 +112,7 @@ class Jobs:
             if job.waits_first:
                 self._wait(job, failing)
             while not self._ended(job):
-                failing = not self._round(job, told=failing)
+                failing = not self._round(job, failed_before=failing)
                 if self._ended(job) or (job.single and not failing):
                     return
                 self._wait(job, failing)
@@ -128,9 +128,9 @@ class Jobs:
         else:
             self.stopping.wait(job.failure_pause_s if failing else job.pause_s())
 
-    def _round(self, job: Job, *, told: bool) -> bool:
+    def _round(self, job: Job, *, failed_before: bool) -> bool:
         began = time.monotonic()
-        good = self.attempt(job.name, job.once, job.after_failure, told=told)
+        good = self.attempt(job.name, job.once, job.after_failure, failed_before=failed_before)
         if good and job.timed:
             log.info("%s: a round took %.0f ms", job.name, (time.monotonic() - began) * 1000)
         return good
@@ -141,12 +141,12 @@ class Jobs:
         once: Callable[[], object],
         after_failure: Callable[[], None] | None = None,
         *,
-        told: bool,
+        failed_before: bool,
     ) -> bool:
         """Run a round; True if it succeeded. A failure is reported, not raised.
 
-        ``told``: the round before this one failed too. In a series of failures each reason is
-        reported once, and at most ten reasons. The next success is reported as well.
+        ``failed_before``: the round before this one failed too. In a series of failures each reason
+        is reported once, and at most ten reasons. The next success is reported as well.
         """
         error: Exception
         try:
@@ -159,19 +159,19 @@ class Jobs:
             error = unknown
         else:
             self.unreachable.discard(name)
-            if told:
-                self._say(f"{name}: works again", flow=self._flow_of(name))
+            if failed_before:
+                self._notify(f"{name}: works again", flow=self._flow_of(name))
             return True
         if isinstance(error, Unreachable):
             self.unreachable.add(name)
         else:
             self.unreachable.discard(name)
-        self._tell(name, error, first=not told)
+        self._report_failure(name, error, first=not failed_before)
         if after_failure is not None:
             after_failure()
         return False
 
-    def _tell(self, name: str, error: Exception, *, first: bool) -> None:
+    def _report_failure(self, name: str, error: Exception, *, first: bool) -> None:
         reasons = self._reasons.setdefault(name, set())
         if first:
             reasons.clear()
@@ -180,7 +180,7 @@ class Jobs:
             return
         reasons.add(reason)
         expected = error if isinstance(error, MirrorError) else MirrorError(str(error))
-        self._say(
+        self._notify(
             f"{name}: {error}",
             flow=self._flow_of(name),
             level="warning",

@@ -27,9 +27,9 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-_LEADER_LOOK_S = 1.0
-_QUICK_LOOK_S = 5.0
-_QUICK_LOOKS = 6
+_LEADER_CHECK_S = 1.0
+_QUICK_ROUND_S = 5.0
+_QUICK_ROUNDS = 6
 _LAST_REPORT_S = 0.7
 _DRAIN_TIMEOUT_S = 2.0
 _STOP_TIMEOUT_S = 3.0
@@ -60,12 +60,12 @@ class ControlLoop:
         self._events_lock = threading.Lock()
         self._owned: frozenset[str] = frozenset()
         self._owning = threading.Lock()
-        self._jobs = Jobs(self._say, self._flow_of)
+        self._jobs = Jobs(self._notify, self._flow_of)
         self._flows = {
             flow.name: FlowControl(
                 flow,
                 run_id,
-                partial(self._say, flow=flow.name),
+                partial(self._notify, flow=flow.name),
                 once=once,
                 take_over=take_over,
                 release=release,
@@ -77,7 +77,7 @@ class ControlLoop:
         }
         self._wake = {name: threading.Event() for name in self._flows}
         self._heartbeats = [
-            HeartbeatJob(beats, partial(self._say, flow=beats.name))
+            HeartbeatJob(beats, partial(self._notify, flow=beats.name))
             for beats in settings.heartbeats
         ]
 
@@ -138,7 +138,7 @@ class ControlLoop:
         return Job(
             f"standby-{flow.name}",
             turn,
-            lambda: own.look_interval_s,
+            lambda: own.check_interval_s,
             over=lambda: taken or flow.draining,
         )
 
@@ -156,7 +156,7 @@ class ControlLoop:
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
-                self._say(f"{thread.name}: the target takes no commands at present")
+                self._notify(f"{thread.name}: the target takes no commands at present")
 
     def finish(self, *, timeout_s: float) -> None:
         """Write the last checkpoints and group offsets, and report the last gaps.
@@ -173,21 +173,21 @@ class ControlLoop:
             if flow.groups is not None and name in self._owned and not flow.over.is_set()
         ]
         gaps = [
-            self._jobs.spawn(f"gaps-{name}", partial(self._tell_last_gaps, name, flow))
+            self._jobs.spawn(f"gaps-{name}", partial(self._report_last_gaps, name, flow))
             for name, flow in self._flows.items()
         ]
         deadline = time.monotonic() + timeout_s
         for job in jobs:
             job.join(max(0.0, deadline - time.monotonic()))
             if job.is_alive():
-                self._say(f"{job.name}: the last checkpoints took too long and are left out")
+                self._notify(f"{job.name}: the last checkpoints took too long and are left out")
         for job in gaps:
             job.join(max(0.0, deadline - time.monotonic()))
 
-    def because(self, reason: str) -> None:
+    def note_reason(self, reason: str) -> None:
         """Note why the run is about to end, for the history of its flows."""
         for flow in self._flows.values():
-            flow.history.because(reason)
+            flow.history.note_reason(reason)
 
     @property
     def leaving(self) -> frozenset[str]:
@@ -202,22 +202,22 @@ class ControlLoop:
         flow = self._flows[name]
         flow.end()
         self._finish_groups(name, flow)
-        self._jobs.attempt(f"farewell-{name}", flow.farewell, told=False)
-        self._say(f"{name}: drained: another process of this file may mirror it now")
+        self._jobs.attempt(f"farewell-{name}", flow.write_last_report, failed_before=False)
+        self._notify(f"{name}: drained: another process of this file may mirror it now")
 
-    def _tell_last_gaps(self, name: str, flow: FlowControl) -> None:
-        self._jobs.attempt(f"gaps-{name}", flow.tell_last_gaps, told=False)
+    def _report_last_gaps(self, name: str, flow: FlowControl) -> None:
+        self._jobs.attempt(f"gaps-{name}", flow.report_last_gaps, failed_before=False)
 
     def _finish_groups(self, name: str, flow: FlowControl) -> None:
         if flow.groups is not None:
             finish = partial(flow.as_owner, flow.groups.finish)
-            self._jobs.attempt(f"groups-{name}", finish, told=False)
+            self._jobs.attempt(f"groups-{name}", finish, failed_before=False)
 
     def stop(self) -> None:
         """End the threads and close the connections; takes at most a few seconds."""
         self._jobs.stopping.set()
         working = list(self._jobs.threads)
-        self._say_farewell()
+        self._write_last_reports()
         for wake in self._wake.values():
             wake.set()
         deadline = time.monotonic() + _STOP_TIMEOUT_S
@@ -231,7 +231,7 @@ class ControlLoop:
         for beats in self._heartbeats:
             beats.close()
 
-    def _say_farewell(self) -> None:
+    def _write_last_reports(self) -> None:
         """Write the last report of each owned flow; wait at most `_LAST_REPORT_S` for all."""
         if not self._jobs.threads:
             return
@@ -246,7 +246,7 @@ class ControlLoop:
 
     def _last_report(self, flow: FlowControl) -> None:
         try:
-            flow.farewell()
+            flow.write_last_report()
         except MirrorError as error:
             log.debug("%s: the last report: %s", flow.name, error)
 
@@ -319,7 +319,7 @@ class ControlLoop:
         """Lag of the consumer groups of the flow's source."""
         return self._flows[flow].group_rows
 
-    def away(self, flow: str) -> str:
+    def unreachable_cluster(self, flow: str) -> str:
         """The flow's cluster that is unreachable now, as ``target B``; empty if none."""
         settings = self._flows[flow].settings
         if self._jobs.unreachable & {f"progress-{flow}", f"report-{flow}"}:
@@ -334,7 +334,7 @@ class ControlLoop:
 
     # --- threads ----------------------------------------------------------------------------
 
-    def _say(
+    def _notify(
         self,
         line: str,
         *,
@@ -357,13 +357,15 @@ class ControlLoop:
         """The job that discovers topics at the refresh interval, and more often after `refresh`."""
         topics, wake = flow.settings.topics, self._wake[flow.name]
         interval_s = float(topics.refresh_interval_s) if topics.refresh_enabled else None
-        quick_looks = 0
+        quick_rounds = 0
 
         def wait(failing: bool) -> None:
-            nonlocal quick_looks
-            asked = self._await_look(flow, _QUICK_LOOK_S if quick_looks or failing else interval_s)
+            nonlocal quick_rounds
+            asked = self._await_round(
+                flow, _QUICK_ROUND_S if quick_rounds or failing else interval_s
+            )
             wake.clear()
-            quick_looks = _QUICK_LOOKS if asked else max(0, quick_looks - 1)
+            quick_rounds = _QUICK_ROUNDS if asked else max(0, quick_rounds - 1)
 
         return Job(
             f"topics-{flow.name}",
@@ -373,7 +375,7 @@ class ControlLoop:
             timed=True,
         )
 
-    def _await_look(self, flow: FlowControl, pause_s: float | None) -> bool:
+    def _await_round(self, flow: FlowControl, pause_s: float | None) -> bool:
         """Wait until the next round is due or requested; True if it was requested.
 
         Meanwhile partitions that had no leader begin as soon as they have one.
@@ -381,17 +383,19 @@ class ControlLoop:
         due_s = None if pause_s is None else time.monotonic() + pause_s
         wake, failing = self._wake[flow.name], False
         while flow.topics.has_leaderless and not self._jobs.stopping.is_set():
-            left_s = _LEADER_LOOK_S if due_s is None else due_s - time.monotonic()
-            if wake.wait(min(_LEADER_LOOK_S, max(0.0, left_s))):
+            left_s = _LEADER_CHECK_S if due_s is None else due_s - time.monotonic()
+            if wake.wait(min(_LEADER_CHECK_S, max(0.0, left_s))):
                 return True
             if due_s is not None and time.monotonic() >= due_s:
                 return False
             begin = partial(flow.as_owner, flow.topics.begin_leaderless)
-            failing = not self._jobs.attempt(f"beginnings-{flow.name}", begin, told=failing)
+            failing = not self._jobs.attempt(
+                f"beginnings-{flow.name}", begin, failed_before=failing
+            )
         return wake.wait(None if due_s is None else max(0.0, due_s - time.monotonic()))
 
     def _drain(self, flow: FlowControl) -> None:
-        self._jobs.attempt(f"drain-{flow.name}", flow.drain, told=False)
+        self._jobs.attempt(f"drain-{flow.name}", flow.drain, failed_before=False)
 
     def _clients(self) -> list[ClusterClient]:
         """One client per cluster and bootstrap list: the start-up check reaches each once."""

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING
 from sparkmirror.data.coordination.sealed_options import new_key
 from sparkmirror.data.coordination.slot_plan import encode_flow
 from sparkmirror.data.rows.schema import SCHEMA
-from sparkmirror.data.spark.failures import failure, mends_itself, own_words
-from sparkmirror.data.spark.rest import Rest
-from sparkmirror.data.spark.restarts import Revival, Revivals
+from sparkmirror.data.spark.failures import ended_for_repair, failure, own_words
+from sparkmirror.data.spark.rest import DrainCheck
+from sparkmirror.data.spark.restarts import QueryRestart, RestartLimit
 from sparkmirror.data.spark.session import Spark
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, MirrorSettings
@@ -76,10 +76,10 @@ class FlowRunner:
         self._queries: dict[str, StreamingQuery] = {}
         self._wanted: frozenset[str] = frozenset()
         self._starting = threading.Lock()
-        self._revivals = Revivals()
-        self._reviving: dict[str, Revival] = {}
+        self._revivals = RestartLimit()
+        self._reviving: dict[str, QueryRestart] = {}
         self._stopping = False
-        self._rests: dict[StreamingQuery, Rest] = {}
+        self._rests: dict[StreamingQuery, DrainCheck] = {}
         self._failures: tuple[MirrorError, ...] = ()
         self.at_rest = False
 
@@ -191,7 +191,7 @@ class FlowRunner:
         if not self._stopping or self._session is None:
             return bool(query.isActive)
         if query not in self._rests:
-            self._rests[query] = Rest(self._session, query)
+            self._rests[query] = DrainCheck(self._session, query)
         return self._rests[query].busy()
 
     def errors(self) -> tuple[MirrorError, ...]:
@@ -223,12 +223,12 @@ class FlowRunner:
         error = query.exception()
         if error is None or spark is None or self._stopping:
             return error
-        if own_words(error) and not mends_itself(error):
+        if own_words(error) and not ended_for_repair(error):
             return error
         if not self._revivals.allow(name, failure(error, name, self._spark.log_path)):
             return error
         flow = next(flow for flow in self._settings.flows if flow.name == name)
-        self._reviving[name] = Revival(partial(self._start_query, spark, flow, again=True))
+        self._reviving[name] = QueryRestart(partial(self._start_query, spark, flow, again=True))
         return None
 
     def end(self, flow: str, *, grace_s: float) -> bool:
@@ -240,7 +240,7 @@ class FlowRunner:
         query, session = self._queries[flow], self._session
         if session is None:
             return False
-        rest, deadline = Rest(session, query), time.monotonic() + grace_s
+        rest, deadline = DrainCheck(session, query), time.monotonic() + grace_s
         while rest.busy():
             if self._stopping:
                 return False

@@ -30,7 +30,7 @@ from sparkmirror.data.rows.schema import SCHEMA
 
 if TYPE_CHECKING:
     from sparkmirror.data.coordination.control_reader import ControlWatch
-    from sparkmirror.data.coordination.planner_report import PlannerVoice
+    from sparkmirror.data.coordination.planner_report import PlannerReporter
     from sparkmirror.data.coordination.slot_plan import SlotPlan
     from sparkmirror.data.write.slot_sink import SlotSummary
     from sparkmirror.internal_topics.commands import AssignmentDocument
@@ -82,7 +82,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._flow_text = options["flow"]
         self._once = options.get("once") == "true"
         self._watch: ControlWatch | None = None
-        self._planned: PlannerVoice | None = None
+        self._planned: PlannerReporter | None = None
         self._fenced_version = 0
         self._once_epoch: int | None = None
         self._bounded = (0, 0)  # epoch planned last, version of the assignment that it carries
@@ -100,7 +100,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         run_id = self._options["run_id"]
         if self._once:
             watch.catch_up()
-        elif not self._heard(watch):
+        elif not self._read_control_topic(watch):
             return start
         if self._once and self._planned is not None:
             return self._bounded_share(start, watch, self._planned)
@@ -111,7 +111,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 # other members of the group mirror everything meanwhile.
                 return {"epoch": int(start["epoch"]) + 1}
             # Spark asks for an offset only when no epoch runs.
-            self._planned.tell(assignment.version)
+            self._planned.report(assignment.version)
         if self._once:
             if self._once_epoch is None:
                 self._once_epoch = int(start["epoch"]) + 1
@@ -125,7 +125,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         return {"epoch": int(start["epoch"]) + 1}
 
-    def _heard(self, watch: ControlWatch) -> bool:
+    def _read_control_topic(self, watch: ControlWatch) -> bool:
         """Read the control topic to its end; a standby waits there for a moment."""
         known = watch.assignment
         ours = known is not None and known.run_id == self._options["run_id"]
@@ -133,7 +133,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _caught_up(watch)
 
     def _bounded_share(
-        self, start: dict[str, int], watch: ControlWatch, planned: PlannerVoice
+        self, start: dict[str, int], watch: ControlWatch, planned: PlannerReporter
     ) -> dict[str, int]:
         """``--once`` as a member of a group: one epoch for each share that the group assigns.
 
@@ -150,7 +150,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if _drained(watch, run_id):
                 return start
             if assignment is not None and assignment.run_id == run_id:
-                planned.tell(assignment.version)
+                planned.report(assignment.version)
                 if assignment.member is not None:
                     if assignment.version == version or not assignment.partitions:
                         return start
@@ -256,7 +256,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _control(self) -> ControlWatch:
         if self._watch is None:
             from sparkmirror.data.coordination.control_reader import ControlWatch  # noqa: PLC0415
-            from sparkmirror.data.coordination.planner_report import PlannerVoice  # noqa: PLC0415
+            from sparkmirror.data.coordination.planner_report import PlannerReporter  # noqa: PLC0415
             from sparkmirror.data.coordination.slot_plan import decode_flow  # noqa: PLC0415
             from sparkmirror.model import MirrorMode  # noqa: PLC0415
 
@@ -264,7 +264,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             run_id = self._options["run_id"]
             self._watch = ControlWatch(flow, run_id)
             if flow.mode is MirrorMode.MM1:
-                self._planned = PlannerVoice(flow, run_id)
+                self._planned = PlannerReporter(flow, run_id)
         return self._watch
 
 

@@ -195,7 +195,7 @@ def judge_timestamps(
         old = None if time.oldest_ms is None else now_ms - time.oldest_ms
         if before is not None and old is not None and old > before:
             found.append(
-                _told(
+                _pair_finding(
                     check, pair, tried,
                     f"the first record to copy is {_span(old / 1000)} old, the target takes "
                     f"records of at most {_span(before / 1000)}",
@@ -205,7 +205,7 @@ def judge_timestamps(
         new = None if time.newest_ms is None else time.newest_ms - now_ms
         if after is not None and new is not None and new > after:
             found.append(
-                _told(
+                _pair_finding(
                     check, pair, tried,
                     f"a record is {_span(new / 1000)} in the future, the target takes "
                     f"at most {_span(after / 1000)}",
@@ -218,7 +218,7 @@ def judge_timestamps(
     return [ok(check, f"{known} topics", tried, "none is refused")] if known else []
 
 
-def _told(check: str, pair: Pair, tried: str, found: str, do: str) -> Finding:
+def _pair_finding(check: str, pair: Pair, tried: str, found: str, do: str) -> Finding:
     return Finding(check, Level.FAIL, f"topic {pair.remote}", tried, found, do)
 
 

@@ -28,14 +28,14 @@ from sparkmirror.doctor.compare import (
 from sparkmirror.doctor.facts import (
     SourceFacts,
     TargetFacts,
-    look_at_source,
-    look_at_target,
+    observe_source,
+    observe_target,
     pairs,
 )
 from sparkmirror.doctor.finding import Finding, Level, at_work, gathered, ok
 from sparkmirror.doctor.jobs import at_once
 from sparkmirror.doctor.names import judge_names, look_at_names
-from sparkmirror.doctor.network import Network, check_round_trip, explore, way_of
+from sparkmirror.doctor.network import Network, check_round_trip, explore, path_key
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import (
     ClusterClient,
@@ -76,7 +76,7 @@ class Examination:
 
 def examine(flow: FlowSettings, how: Examination | None = None) -> list[Finding]:
     """Run all checks on ``flow``. Changes nothing, and does not raise `MirrorError`."""
-    return _Patient(flow, how or Examination()).examined()
+    return _FlowExamination(flow, how or Examination()).examined()
 
 
 def check_heartbeats(flow: FlowSettings, heartbeats: Iterable[HeartbeatSettings]) -> list[Finding]:
@@ -101,7 +101,7 @@ def check_heartbeats(flow: FlowSettings, heartbeats: Iterable[HeartbeatSettings]
     return [ok("heartbeats", f"flow {flow.name}", "read the file", found)]
 
 
-class _Patient:
+class _FlowExamination:
     def __init__(self, flow: FlowSettings, how: Examination) -> None:
         self.flow = flow
         self.how = how
@@ -114,7 +114,7 @@ class _Patient:
         source = self._inspector(self.flow.source_admin, usable)
         target = self._inspector(self.flow.target_admin, usable)
         try:
-            self._ask(source, target)
+            self._check_clusters(source, target)
         finally:
             for one in (source, target):
                 if one is not None:
@@ -129,7 +129,7 @@ class _Patient:
         flow = self.flow
         clients: dict[str, ClusterClient] = {}
         for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
-            clients.setdefault(way_of(client), client)
+            clients.setdefault(path_key(client), client)
         found = at_once(
             {
                 way: partial(explore, client, timeout_s=_NETWORK_S, resolver=self.how.resolver)
@@ -149,7 +149,7 @@ class _Patient:
     def _clusters(self, networks: Mapping[str, Network]) -> None:
         views = [
             networks[way].view
-            for way in (way_of(self.flow.source), way_of(self.flow.target))
+            for way in (path_key(self.flow.source), path_key(self.flow.target))
             if way in networks
         ]
         ids = [view.cluster_id for view in views if view is not None and view.cluster_id]
@@ -173,7 +173,7 @@ class _Patient:
         self.findings.append(Finding("clusters", level, subject, tried, what, do))
 
     def _inspector(self, client: ClusterClient, usable: Mapping[str, bool]) -> Inspector | None:
-        if usable.get(way_of(client), False):
+        if usable.get(path_key(client), False):
             bounded = min(_REQUEST_MS_MAX, client.request_timeout_ms)
             return Inspector(replace(client, request_timeout_ms=bounded))
         what = "no other check was run, because no advertised broker can be used from here"
@@ -182,7 +182,7 @@ class _Patient:
         self.findings.append(Finding("cluster", Level.SKIP, subject, "check it", what, do))
         return None
 
-    def _ask(self, source: Inspector | None, target: Inspector | None) -> None:
+    def _check_clusters(self, source: Inspector | None, target: Inspector | None) -> None:
         flow = self.flow
         keeper = source if flow.mode is MirrorMode.MM1 else target
         first: dict[str, Check] = {}
@@ -190,8 +190,8 @@ class _Patient:
             if one is not None:
                 first[f"clock {side}"] = partial(check_clock, one, self.how.now_s)
                 first[f"round-trip {side}"] = partial(check_round_trip, one, flow, side)
-                look = partial(rights.check_group_topics, one, flow, side)
-                first[f"group-topics {side}"] = look
+                observe = partial(rights.check_group_topics, one, flow, side)
+                first[f"group-topics {side}"] = observe
         if keeper is not None:
             first["group"] = partial(rights.check_group, keeper, flow)
         if target is not None:
@@ -200,7 +200,7 @@ class _Patient:
             first["mirrors"] = partial(_mirrors, target, flow, int(self.how.now_s() * 1000))
         topics: SourceFacts | None = None
         if source is not None:
-            topics = self._fact("topics", partial(look_at_source, source, flow), first)
+            topics = self._fact("topics", partial(observe_source, source, flow), first)
         else:
             self._fact("", None, first)
         if source is None or topics is None:
@@ -221,7 +221,7 @@ class _Patient:
             self.findings += judge_names(flow, topics, found)
             topics = topics.without(found)
         then["write"] = partial(rights.check_write, target, flow, topics)
-        remote = self._fact("remote topics", partial(look_at_target, target, flow, topics), then)
+        remote = self._fact("remote topics", partial(observe_target, target, flow, topics), then)
         if remote is not None:
             self._fact("", None, {
                 "create": partial(rights.check_create, target, flow, remote),
@@ -230,15 +230,15 @@ class _Patient:
             })  # fmt: skip
 
     def _fact(
-        self, name: str, look: Callable[[], T] | None, checks: Mapping[str, Check]
+        self, name: str, observe: Callable[[], T] | None, checks: Mapping[str, Check]
     ) -> T | None:
-        """Run ``checks`` and ``look`` in parallel; returns the result of ``look``, or None.
+        """Run ``checks`` and ``observe`` in parallel; returns the result of ``observe``, or None.
 
-        A failure of ``look`` becomes a FAIL finding, because other checks need its result.
+        A failure of ``observe`` becomes a FAIL finding, because other checks need its result.
         """
         jobs: dict[str, Callable[[], object]] = dict(checks)
-        if look is not None:
-            jobs[name] = look
+        if observe is not None:
+            jobs[name] = observe
         results = at_once(jobs, self.deadline)
         fact: T | None = None
         for job in jobs:
@@ -253,7 +253,7 @@ class _Patient:
                 tried = "send requests to the cluster"
                 level = at_work(check, result.where or subject, tried, result)
                 self.findings.append(replace(level, level=Level.FAIL) if vital else level)
-            elif job == name and look is not None:
+            elif job == name and observe is not None:
                 fact = result  # type: ignore[assignment]
             else:
                 self.findings += result  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from sparkmirror.doctor.network import explore
 from sparkmirror.errors import MachineError, MirrorError
 from sparkmirror.model import MirrorSettings
 
-__all__ = ["explore_from_executors", "look_around"]
+__all__ = ["explore_from_executors", "explore_from_here"]
 
 _NETWORK_S = 6.0
 _SETTLED_S = 2.0
@@ -80,7 +80,7 @@ def _run(context: Any, tasks: int, flows: Mapping[str, str]) -> list[str]:
         own = f"{socket.gethostname()}:{Path.cwd()}"
         first = here.allGather(own).index(own)
         if first == here.partitionId():
-            yield look_around(text)
+            yield explore_from_here(text)
 
     try:
         rows = context.parallelize(range(tasks), tasks).barrier().mapPartitions(job)
@@ -94,7 +94,7 @@ def _run(context: Any, tasks: int, flows: Mapping[str, str]) -> list[str]:
         ) from error
 
 
-def look_around(flows: str) -> str:
+def explore_from_here(flows: str) -> str:
     """Run on an executor: network findings for all clusters, as a JSON object by flow."""
     place = socket.gethostname()
     found: dict[str, list[dict[str, object]]] = {}

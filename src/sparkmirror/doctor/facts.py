@@ -68,7 +68,7 @@ class Pair:
     target_configs: Configs
 
 
-def look_at_source(
+def observe_source(
     source: Inspector, flow: FlowSettings, *, topics_max: int | None = None
 ) -> SourceFacts:
     """Read the facts of the source, for at most ``topics_max`` topics (the first ones by name).
@@ -85,7 +85,7 @@ def look_at_source(
     return SourceFacts(source.describe(), topics, source.topic_configs(topics) if topics else {})
 
 
-def look_at_target(
+def observe_target(
     target: Inspector, flow: FlowSettings, source: SourceFacts, *, try_missing: bool = True
 ) -> TargetFacts:
     """Read the facts of the target about the remote topics of ``source``. Raises `MirrorError`.

@@ -19,22 +19,22 @@ from sparkmirror.control.topics.config_sync import wanted_changes
 from sparkmirror.doctor import rights
 from sparkmirror.doctor.clocks import check_clock
 from sparkmirror.doctor.compare import ONE_REPLICA, compare_topics
-from sparkmirror.doctor.facts import Pair, look_at_source, look_at_target, pairs
+from sparkmirror.doctor.facts import Pair, observe_source, observe_target, pairs
 from sparkmirror.doctor.finding import Finding, Level, gathered
 from sparkmirror.doctor.jobs import at_once
-from sparkmirror.doctor.network import Network, explore, way_of
+from sparkmirror.doctor.network import Network, explore, path_key
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode, MirrorSettings
 from sparkmirror.wire.admin.inspector import Inspector
 from sparkmirror.wire.cluster.views import ConfigEntry
 from sparkmirror.wire.probe.broker_path import Resolver, resolve
 
-__all__ = ["LIMIT_S", "Glance", "in_step"]
+__all__ = ["LIMIT_S", "QuickCheck", "in_step"]
 
 # Healthy clusters respond within a second; a result of a busy one is useful even later.
 LIMIT_S = 15.0
 _NETWORK_S = 4.0
-_TOLD_MAX = 12
+_SHOWN_MAX = 12
 _TOPICS_MAX = 500
 _OWN = "DYNAMIC_TOPIC_CONFIG"
 _COMPARED = frozenset({"replication", "message-size"})
@@ -42,56 +42,56 @@ _COMPARED = frozenset({"replication", "message-size"})
 _log = logging.getLogger(__name__)
 
 
-class Glance:
+class QuickCheck:
     """The quick check of all enabled flows of ``settings``, in two parts of at most `LIMIT_S` each.
 
-    ``say`` takes lines for the user. ``begun`` waits until the clusters respond and the topics are
-    created; False: the run has ended before. ``resolver`` and ``now_s``: see `Examination`.
+    ``notify`` takes lines for the user. ``begun`` waits until the clusters respond and the topics
+    are created; False: the run has ended before. ``resolver`` and ``now_s``: see `Examination`.
     """
 
     def __init__(
         self,
         settings: MirrorSettings,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         begun: Callable[[], bool],
         *,
         resolver: Resolver = resolve,
         now_s: Callable[[], float] = time.time,
     ) -> None:
         self._flows = [flow for flow in settings.flows if flow.enabled]
-        self._say = say
+        self._notify = notify
         self._begun = begun
         self._resolver = resolver
         self._now_s = now_s
-        self._told = 0
+        self._reported = 0
 
-    def look(self) -> None:
+    def run(self) -> None:
         """Run the whole quick check. Raises nothing but defects."""
         clients: dict[str, ClusterClient] = {}
         for flow in self._flows:
             for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
-                clients.setdefault(way_of(client), client)
+                clients.setdefault(path_key(client), client)
         networks = self._networks(clients)
         # If a cluster cannot be used at all, the control plane reports it and the run ends.
         usable = [network for network in networks.values() if network.usable]
-        self._tell(one for network in usable for one in network.findings)
+        self._report(one for network in usable for one in network.findings)
         if not self._begun():
             return
         # The run has started nevertheless, so nobody has reported these yet.
         others = [network for network in networks.values() if not network.usable]
-        self._tell(one for network in others for one in network.findings)
+        self._report(one for network in others for one in network.findings)
         inspectors = {
             way: Inspector(replace(client, request_timeout_ms=int(LIMIT_S * 1000)))
             for way, client in clients.items()
         }
         try:
-            self._ask(inspectors)
+            self._check_clusters(inspectors)
         finally:
             for one in inspectors.values():
                 # Closed on a thread, because an abandoned check may hold its lock.
                 threading.Thread(target=one.close, daemon=True).start()
-        if self._told:
-            self._say(_closing(self._told))
+        if self._reported:
+            self._notify(_closing(self._reported))
 
     def _networks(self, clients: Mapping[str, ClusterClient]) -> dict[str, Network]:
         found = at_once(
@@ -103,40 +103,40 @@ class Glance:
         )
         return {way: one for way, one in found.items() if isinstance(one, Network)}
 
-    def _ask(self, inspectors: Mapping[str, Inspector]) -> None:
+    def _check_clusters(self, inspectors: Mapping[str, Inspector]) -> None:
         """Check clocks of all clusters; groups, topics and permissions of all flows."""
         jobs: dict[str, Callable[[], object]] = {}
         for one in {each.alias: each for each in inspectors.values()}.values():
             jobs[f"clock {one.alias}"] = partial(check_clock, one, self._now_s)
         for flow in self._flows:
-            source = inspectors[way_of(flow.source_admin)]
-            target = inspectors[way_of(flow.target_admin)]
-            reader = inspectors[way_of(flow.source)]
-            writer = inspectors[way_of(flow.target)]
+            source = inspectors[path_key(flow.source_admin)]
+            target = inspectors[path_key(flow.target_admin)]
+            reader = inspectors[path_key(flow.source)]
+            writer = inspectors[path_key(flow.target)]
             keeper = reader if flow.mode is MirrorMode.MM1 else writer
             jobs[f"group {flow.name}"] = partial(rights.check_group, keeper, flow)
             jobs[f"topics {flow.name}"] = partial(
-                _look_at_topics, flow, source, target, reader=reader, writer=writer
+                _check_topics, flow, source, target, reader=reader, writer=writer
             )
         results = at_once(jobs, time.monotonic() + LIMIT_S)
         for name in jobs:
             result = results.get(name)
             if isinstance(result, list):
-                self._tell(result)
+                self._report(result)
             else:
                 _log.info("quick check: %s: %s", name, result or f"no result in {LIMIT_S:g} s")
 
-    def _tell(self, found: Iterable[Finding]) -> None:
+    def _report(self, found: Iterable[Finding]) -> None:
         bad = [one for one in found if one.level in (Level.WARN, Level.FAIL)]
         for one in gathered(bad):
-            self._told += 1
+            self._reported += 1
             line = f"quick check: {one.subject}: {one.found}. {one.do}"
             _log.info("%s", line)
-            if self._told <= _TOLD_MAX:
-                self._say(line)
+            if self._reported <= _SHOWN_MAX:
+                self._notify(line)
 
 
-def _look_at_topics(
+def _check_topics(
     flow: FlowSettings,
     source: Inspector,
     target: Inspector,
@@ -148,8 +148,8 @@ def _look_at_topics(
 
     Raises `MirrorError`.
     """
-    topics = look_at_source(source, flow, topics_max=_TOPICS_MAX)
-    there = look_at_target(target, flow, topics, try_missing=False)
+    topics = observe_source(source, flow, topics_max=_TOPICS_MAX)
+    there = observe_target(target, flow, topics, try_missing=False)
     both = [in_step(flow, pair) for pair in pairs(flow, topics, there) if pair.present]
     brokers = len(there.cluster.brokers)
     found = [
@@ -179,9 +179,9 @@ def in_step(flow: FlowSettings, pair: Pair) -> Pair:
     return replace(pair, target_configs=configs)
 
 
-def _closing(told: int) -> str:
-    more = f", {told - _TOLD_MAX} of them in the log" if told > _TOLD_MAX else ""
+def _closing(reported: int) -> str:
+    more = f", {reported - _SHOWN_MAX} of them in the log" if reported > _SHOWN_MAX else ""
     return (
-        f"quick check: {told} to look at{more}. The mirror continues, and retries what fails; "
+        f"quick check: {reported} to look at{more}. The mirror continues, and retries what fails; "
         "sparkmirror doctor checks everything."
     )

@@ -14,16 +14,16 @@ from sparkmirror.model import FETCH_BYTES_MAX, ClusterClient, FlowSettings
 from sparkmirror.wire.admin.inspector import Inspector
 from sparkmirror.wire.cluster.views import ClusterView
 from sparkmirror.wire.fetch.lanes import LANES_MAX
-from sparkmirror.wire.probe.advertised import advertised_failure, walk_all
+from sparkmirror.wire.probe.advertised import advertised_failure, check_paths
 from sparkmirror.wire.probe.broker_path import (
     DNS,
     KAFKA,
     LOGIN,
     TCP,
     TLS,
+    BrokerPath,
     Resolver,
     Step,
-    Way,
     resolve,
 )
 from sparkmirror.wire.produce.joining import JOINED_BYTES_MAX, ROUND_TRIP_S_MIN
@@ -59,7 +59,7 @@ class Network:
     usable: bool
 
 
-def way_of(client: ClusterClient) -> str:
+def path_key(client: ClusterClient) -> str:
     """Key for the way to a cluster: bootstrap servers, protocol and client properties."""
     properties = frozenset(client.properties.items())
     return f"{hash((client.bootstrap_servers, client.security_protocol, properties)):x}"
@@ -70,7 +70,7 @@ def explore(client: ClusterClient, *, timeout_s: float, resolver: Resolver = res
 
     Takes about ``timeout_s`` in all. Does not raise `MirrorError`.
     """
-    ways = walk_all(client, timeout_s=timeout_s, resolver=resolver)
+    ways = check_paths(client, timeout_s=timeout_s, resolver=resolver)
     findings: list[Finding] = []
     for way in ways.bootstrap:
         findings += _of_bootstrap(client.alias, way, other=ways.reached)
@@ -82,12 +82,12 @@ def explore(client: ClusterClient, *, timeout_s: float, resolver: Resolver = res
     return Network(client, tuple(findings), ways.reached.cluster, usable)
 
 
-def findings_of(alias: str, way: Way, node: int | None, place: str = "") -> list[Finding]:
+def findings_of(alias: str, way: BrokerPath, node: int | None, place: str = "") -> list[Finding]:
     """Findings for each step to one address. ``node``: its broker id; None: a bootstrap server."""
     return [_finding(alias, way, step, node, place) for step in way.steps]
 
 
-def _finding(alias: str, way: Way, step: Step, node: int | None, place: str) -> Finding:
+def _finding(alias: str, way: BrokerPath, step: Step, node: int | None, place: str) -> Finding:
     address = f"{way.host}:{way.port}"
     subject = f"cluster {alias}, bootstrap {address}"
     found, do = step.found, step.do
@@ -98,7 +98,7 @@ def _finding(alias: str, way: Way, step: Step, node: int | None, place: str) -> 
     return Finding(step.name, _LEVELS[step.outcome], subject, _TRIED[step.name], found, do, place)
 
 
-def _of_bootstrap(alias: str, way: Way, other: Way | None) -> list[Finding]:
+def _of_bootstrap(alias: str, way: BrokerPath, other: BrokerPath | None) -> list[Finding]:
     """Findings for a bootstrap server; a failure is only a warning if another one responds."""
     findings = findings_of(alias, way, None)
     if way.whole or other is None:

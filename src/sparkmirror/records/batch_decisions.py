@@ -9,12 +9,12 @@ A batch is **plain** if it meets four conditions. A plain batch can be carried u
 4. It begins after the batch before it, at the fetch offset or later, and it ends before the end
    offset.
 
-``Chooser.choose`` decides frame by frame. Only it drops, trims or refuses batches that are not
-plain. Three shortcuts check the four conditions for many batches and leave the rest to it:
-``Chooser._choose_untouched`` one header at a time, ``Chooser._plain`` as columns (long runs of tiny
-batches), and `records.single_record_batches` for a few batches of one record. Nobody checks the
-conditions again: the sink cuts by length (`records.header.batches`), and `records.header.stamp`
-relies on them.
+``BatchSelector.choose`` decides frame by frame. Only it drops, trims or refuses batches that are
+not plain. Three shortcuts check the four conditions for many batches and leave the rest to it:
+``BatchSelector._choose_untouched`` one header at a time, ``BatchSelector._plain`` as columns (long
+runs of tiny batches), and `records.single_record_batches` for a few batches of one record. Nobody
+checks the conditions again: the sink cuts by length (`records.header.batches`), and
+`records.header.stamp` relies on them.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from sparkmirror.records.header import (
 )
 from sparkmirror.records.header_columns import Int64s, chain_holds, gather_heads, merge_runs
 from sparkmirror.records.message_v0_v1 import legacy_codec
-from sparkmirror.records.rebatch import Group
+from sparkmirror.records.rebatch import BatchGroup
 from sparkmirror.records.records import INT64_MAX, RECORD_BYTES_MIN, decode_records
 from sparkmirror.records.walk import fault_at
 
-__all__ = ["AbortedTransaction", "Chooser", "Raw", "SelectRules", "extend_runs"]
+__all__ = ["AbortedTransaction", "BatchSelector", "Raw", "SelectRules", "extend_runs"]
 
 _ABORT_KEY = 0
 _COLUMNS_FRAMES_MIN = 32
@@ -107,10 +107,10 @@ class Raw:
     runs: list[tuple[int, int]]
 
 
-class Chooser:
+class BatchSelector:
     """Decides what happens to each frame of one response, in order.
 
-    ``items``: the decisions, in order: ``Raw`` ranges, and ``Group`` s to re-encode.
+    ``items``: the decisions, in order: ``Raw`` ranges, and ``BatchGroup`` s to re-encode.
     """
 
     def __init__(
@@ -129,13 +129,13 @@ class Chooser:
         self.end_offset = end_offset
         self.rules = rules
         self.next_offset = fetch_offset
-        self.items: list[Raw | Group] = []
+        self.items: list[Raw | BatchGroup] = []
         self._expected = -INT64_MAX
         self._join_below = self._uncompressed_below = min(rules.join_below_bytes, rules.join_bytes)
         if self._join_below and len(starts) > _UNCOMPRESSED_FRAMES_MIN:
             most = min(rules.join_uncompressed_below_bytes, rules.join_bytes)
             self._uncompressed_below = max(self._join_below, most)
-        self._pending: Group | None = None
+        self._pending: BatchGroup | None = None
         self._to_abort: list[AbortedTransaction] = []
         if rules.read_committed and aborted:
             self._to_abort = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
@@ -370,7 +370,7 @@ class Chooser:
             self._carry_small(frame, frame + 1, codec, forced)
         elif forced:
             self._flush()
-            self.items.append(Group(codec, [(frame, frame + 1)], size, forced=True))
+            self.items.append(BatchGroup(codec, [(frame, frame + 1)], size, forced=True))
         else:
             self._carry_raw(self._raw(frame))
 
@@ -381,7 +381,7 @@ class Chooser:
             group = self._pending
             if group is None or group.codec != codec:
                 self._flush()
-                self._pending = group = Group(codec, [])
+                self._pending = group = BatchGroup(codec, [])
             room = self.rules.join_bytes - group.size
             fits = bisect_right(starts, starts[first] + room, first, end + 1) - 1
             if fits == first:

@@ -1,8 +1,8 @@
 """Reads many batches at once: their records become numpy columns.
 
 This is the fast engine of `rebatch`. It finds where all records start (`record_offsets`) and
-decodes the fields before their keys together. If anything is unusual it raises OddError, and the
-caller reads record by record. Both ways give the same bytes.
+decodes the fields before their keys together. If anything is unusual it raises
+IrregularRecordError, and the caller reads record by record. Both ways give the same bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparkmirror.records.header import (
     Buffer,
 )
 from sparkmirror.records.header_columns import Int64s, Uint64s, words_at
-from sparkmirror.records.record_offsets import OddError, read_varints, record_starts
+from sparkmirror.records.record_offsets import IrregularRecordError, read_varints, record_starts
 from sparkmirror.records.records import (
     RECORD_BYTES_MIN,
     RECORD_COST_BYTES,
@@ -72,7 +72,7 @@ def read_columns(
     """The records within ``limits`` of all batches at ``first_bytes``: all compressed, or none.
 
     ``heads``: their headers. ``members``: number of batches in each group, in order. Raises
-    OddError, TooMuchError or BatchError if they cannot be read this way.
+    IrregularRecordError, TooMuchError or BatchError if they cannot be read this way.
     """
     counts = heads["count"].astype(np.int64)
     sizes = heads["length"].astype(np.int64) - LENGTH_MIN
@@ -90,7 +90,7 @@ def read_columns(
         flat = np.frombuffer(b"".join(bodies), np.uint8)
         at = np.cumsum(sizes) - sizes
     if bool(((counts < 1) | (counts > sizes // RECORD_BYTES_MIN)).any()):
-        raise OddError
+        raise IrregularRecordError
     offset = heads["base_offset"].astype(np.int64)
     timestamp = heads["base_timestamp"].astype(np.int64)
     group = np.repeat(np.arange(len(members)), members)
@@ -121,7 +121,8 @@ def _unpacked(
 ) -> list[Buffer]:
     """Decompressed bodies of the batches at ``spans`` (attribute bits, start, body size, records).
 
-    Raises OddError if one group exceeds its limit, TooMuchError if all groups together do.
+    Raises IrregularRecordError if one group exceeds its limit, TooMuchError if all groups together
+    do.
     """
     bodies: list[Buffer] = []
     together = 0
@@ -137,7 +138,7 @@ def _unpacked(
             if group and together > limits.together_bytes_max:
                 raise TooMuchError(group)
             if joined > limits.joined_bytes_max:
-                raise OddError
+                raise IrregularRecordError
     return bodies
 
 
@@ -188,7 +189,7 @@ def _walk_singles(flat: npt.NDArray[np.uint8], at: Int64s, end: Int64s) -> _Walk
 def _walk_records(
     flat: npt.NDArray[np.uint8], at: Int64s, end: Int64s, *, counts: Int64s, last_delta: Int64s
 ) -> _Walk:
-    """All records of the batches; raises OddError on any fault."""
+    """All records of the batches; raises IrregularRecordError on any fault."""
     starts = record_starts(flat, at, end, counts)
     fields = read_fields(flat, starts)
     firsts = np.cumsum(counts) - counts
@@ -202,7 +203,7 @@ def _walk_records(
     odd = (fields.end != follow) | (fields.rest_at > follow) | ~rises
     # Deltas rise, so the last one of a batch is its largest.
     if bool(odd.any()) or bool((fields.offset_delta[firsts + counts - 1] > last_delta).any()):
-        raise OddError
+        raise IrregularRecordError
     return _Walk(
         fields.attributes,
         fields.timestamp_delta,
@@ -226,7 +227,7 @@ class Fields:
 def read_fields(flat: npt.NDArray[np.uint8], starts: Int64s) -> Fields:
     """Decode the records at ``starts`` without checking their values.
 
-    Raises OddError if they cannot be decoded at all.
+    Raises IrregularRecordError if they cannot be decoded at all.
     """
     quick = _fields_of_words(flat, starts)
     if quick is not None:

@@ -24,14 +24,14 @@ from sparkmirror.records.header_columns import (
     words_at,
 )
 
-__all__ = ["Written", "encode_columns"]
+__all__ = ["EncodedBatch", "encode_columns"]
 
 _1, _2, _3, _7, _8, _LOW7 = map(np.uint64, (1, 2, 3, 7, 8, 0x7F))
 _WORD_BYTES = 8
 
 
 @dataclass(slots=True)
-class Written:
+class EncodedBatch:
     """One re-encoded batch; ``data`` is empty if no record was left.
 
     ``runs``: ``(first source offset, record count)``, in order.
@@ -43,12 +43,12 @@ class Written:
     timestamp_ms_max: int
 
 
-_NOTHING = Written(b"", [], 0, -1)
+_NOTHING = EncodedBatch(b"", [], 0, -1)
 
 
 def encode_columns(
     columns: Columns, codecs: Sequence[int], levels: Sequence[int] = LEVELS
-) -> list[Written]:
+) -> list[EncodedBatch]:
     """One batch for each group (``codecs`` is in group order), empty if no record was left.
 
     ``levels``: compression level by codec.
@@ -166,8 +166,8 @@ def _assemble(
     begin: Int64s,
     body_ends: Int64s,
     out: npt.NDArray[np.uint8],
-) -> list[Written]:
-    results: list[Written] = []
+) -> list[EncodedBatch]:
+    results: list[EncodedBatch] = []
     body_at = 0
     view = out.data
     for codec, count, first, body_end in zip(
@@ -189,7 +189,7 @@ def _assemble(
             runs = [(int(offsets[0]), count)]
         else:
             runs = merge_runs(offsets, np.ones(count, np.int64))
-        results.append(Written(b"".join((head, body)), runs, count, latest))
+        results.append(EncodedBatch(b"".join((head, body)), runs, count, latest))
     return results
 
 

@@ -23,7 +23,7 @@ from sparkmirror.records.header import (
     split,
 )
 from sparkmirror.records.header_columns import Int64s, gather_heads
-from sparkmirror.records.record_offsets import OddError, read_varints, record_starts
+from sparkmirror.records.record_offsets import IrregularRecordError, read_varints, record_starts
 from sparkmirror.records.records import RECORD_BYTES_MIN, RECORD_COST_BYTES, check_count
 
 __all__ = ["COST_BYTES_MAX", "Scan", "scan", "scans"]
@@ -122,12 +122,12 @@ def _read(
     try:
         at = record_starts(flat, begins[full], ends[full], counts[full])
         return _columns(flat, at, heads, counts, bits, last=last)
-    except OddError:
+    except IrregularRecordError:
         for batch in full.tolist():  # find the first one that cannot be read
             one = slice(batch, batch + 1)
             try:
                 record_starts(flat, begins[one], ends[one], counts[one])
-            except OddError:
+            except IrregularRecordError:
                 raise _corrupt(bases[batch]) from None
         raise _corrupt(bases[0]) from None
 
@@ -151,7 +151,7 @@ def _columns(
             | (key_at + np.maximum(key_bytes, 0) >= fields.end)
         ).any()
     ):
-        raise OddError
+        raise IrregularRecordError
     batch = np.repeat(np.arange(len(counts)), counts)
     timestamp = heads["base_timestamp"].astype(np.int64)[batch] + fields.timestamp_delta
     appended = (bits & LOG_APPEND_TIME_BIT) != 0

@@ -21,14 +21,14 @@ from sparkmirror.records.header_columns import Int64s
 from sparkmirror.records.key_columns import Scan
 from sparkmirror.records.murmur2 import key_partitions
 
-__all__ = ["Dealer", "Dealt", "write_dealt"]
+__all__ = ["PartitionedBatches", "RecordPartitioner", "write_partitioned"]
 
 # Bytes of a record besides its key, value and headers: exact enough to limit a batch.
 _PREFIX_BYTES = 8
 
 
 @dataclass(slots=True)
-class Dealt:
+class PartitionedBatches:
     """Batches in the order in which they are produced, and the target partition of each.
 
     ``timestamp_ms``: the largest timestamp of the records.
@@ -40,7 +40,7 @@ class Dealt:
     timestamp_ms: int
 
 
-class Dealer:
+class RecordPartitioner:
     """Chooses partitions of one target topic. ``sticky_bytes``: Java's ``batch.size``."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Dealer:
             first, self._turn = self._turn, self._turn + count
             return (first + np.arange(count, dtype=np.int64)) % partitions
         if self._partitioner is Partitioner.STICKY:
-            return self._stick(columns.rest_bytes, partitions)
+            return self._choose_sticky(columns.rest_bytes, partitions)
         keyed = found.key_bytes >= 0
         if keyed.all():
             return key_partitions(columns.flat, found.key_at, found.key_bytes, partitions)
@@ -75,10 +75,10 @@ class Dealer:
             columns.flat, found.key_at[rows], found.key_bytes[rows], partitions
         )
         rest = np.flatnonzero(~keyed)
-        chosen[rest] = self._stick(columns.rest_bytes[rest], partitions)
+        chosen[rest] = self._choose_sticky(columns.rest_bytes[rest], partitions)
         return chosen
 
-    def _stick(self, sizes: Int64s, partitions: int) -> Int64s:
+    def _choose_sticky(self, sizes: Int64s, partitions: int) -> Int64s:
         """One partition until it has received ``sticky_bytes``, then another one."""
         if not 0 <= self._partition < partitions:
             self._partition = self._random.randrange(partitions)
@@ -96,7 +96,7 @@ class Dealer:
         return chosen
 
 
-def write_dealt(
+def write_partitioned(
     found: Scan,
     chosen: Int64s,
     *,
@@ -104,7 +104,7 @@ def write_dealt(
     batch_bytes: int,
     levels: Sequence[int] = LEVELS,
     now_ms: int | None = None,
-) -> Dealt:
+) -> PartitionedBatches:
     """Batches of the records in their new partitions, each about ``batch_bytes`` at most.
 
     The records of a partition keep the order of the source. ``levels``: compression level by codec.
@@ -124,7 +124,7 @@ def write_dealt(
     full = (before - begin) // batch_bytes
     new |= np.concatenate(([True], full[1:] != full[:-1]))
     firsts = np.flatnonzero(new)
-    dealt = Columns(
+    partitioned = Columns(
         columns.flat,
         np.cumsum(new) - 1,
         columns.offset[order],
@@ -133,8 +133,8 @@ def write_dealt(
         columns.rest_at[order],
         columns.rest_bytes[order],
     )
-    written = encode_columns(dealt, [codec] * len(firsts), levels)
-    return Dealt(
+    written = encode_columns(partitioned, [codec] * len(firsts), levels)
+    return PartitionedBatches(
         [one.data for one in written],
         _plain(partition[firsts]),
         len(order),

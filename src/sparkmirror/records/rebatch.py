@@ -14,21 +14,28 @@ import numpy as np
 
 from sparkmirror.errors import BatchError, CorruptBatch
 from sparkmirror.records.columns import TooMuchError, read_columns
-from sparkmirror.records.encode_columns import Written, encode_columns
+from sparkmirror.records.encode_columns import EncodedBatch, encode_columns
 from sparkmirror.records.header import HEADER_BYTES, MAGIC_AT, record_count
 from sparkmirror.records.header_columns import Int64s, gather_heads
 from sparkmirror.records.message_v0_v1 import carry_legacy
-from sparkmirror.records.record_offsets import OddError
+from sparkmirror.records.record_offsets import IrregularRecordError
 from sparkmirror.records.records import Carried, Limits, carry, write_carried
 
-__all__ = ["Group", "GroupError", "Written", "join_batches", "one_batch", "write_groups"]
+__all__ = [
+    "BatchGroup",
+    "BatchGroupError",
+    "EncodedBatch",
+    "join_batches",
+    "one_batch",
+    "write_groups",
+]
 
 _COLUMNS_RECORDS_MIN = 64
 """With fewer records, going record by record is faster than setting up columns."""
 
 
 @dataclass(slots=True)
-class Group:
+class BatchGroup:
     """Source batches that become one: frame index ranges ``[i, j)``, all of one codec.
 
     ``size``: their bytes. ``forced``: even a single batch must be re-encoded.
@@ -50,7 +57,7 @@ class Group:
         return sum(end - first for first, end in self.ranges)
 
 
-class GroupError(Exception):
+class BatchGroupError(Exception):
     """Internal: frame ``frame`` of a group cannot be read because of ``error``."""
 
     def __init__(self, frame: int, error: BatchError) -> None:
@@ -60,14 +67,14 @@ class GroupError(Exception):
 
 
 def write_groups(
-    buffer: memoryview, starts: Sequence[int], groups: Sequence[Group], limits: Limits
-) -> list[Written]:
+    buffer: memoryview, starts: Sequence[int], groups: Sequence[BatchGroup], limits: Limits
+) -> list[EncodedBatch]:
     """One new batch for each group, in order.
 
     ``starts``: first byte of each frame in ``buffer``, then the end of the last one. Raises
     GroupError for the first frame that cannot be read.
     """
-    written: list[Written | None] = [None] * len(groups)
+    written: list[EncodedBatch | None] = [None] * len(groups)
     if _many(buffer, starts, groups):
         positions = np.fromiter(starts, np.int64, len(starts))
         for packed in (False, True):
@@ -77,7 +84,7 @@ def write_groups(
                     buffer, positions, groups=groups, chosen=chosen, limits=limits, written=written
                 )
     unpacked_bytes = 0
-    results: list[Written] = []
+    results: list[EncodedBatch] = []
     for group, done in zip(groups, written, strict=True):
         if done is None:
             if unpacked_bytes > limits.together_bytes_max:
@@ -88,7 +95,7 @@ def write_groups(
     return results
 
 
-def _many(buffer: memoryview, starts: Sequence[int], groups: Sequence[Group]) -> bool:
+def _many(buffer: memoryview, starts: Sequence[int], groups: Sequence[BatchGroup]) -> bool:
     """Whether there are enough records for columns, by the counts that batches state."""
     records = 0
     for group in groups:
@@ -101,13 +108,13 @@ def _many(buffer: memoryview, starts: Sequence[int], groups: Sequence[Group]) ->
     return False
 
 
-def _too_much(frame: int, unpacked_bytes: int) -> GroupError:
+def _too_much(frame: int, unpacked_bytes: int) -> BatchGroupError:
     """The error that postpones ``frame`` and what follows, because batches decompress to too much.
 
     The batches before ``frame`` are mirrored now, the others with the next response. So memory and
     the time until the slot reports again are bounded, whatever a producer packs into a batch.
     """
-    return GroupError(
+    return BatchGroupError(
         frame, CorruptBatch(f"{unpacked_bytes} bytes are too many to unpack at once.")
     )
 
@@ -116,8 +123,8 @@ def _too_much(frame: int, unpacked_bytes: int) -> GroupError:
 
 
 def _write_group(
-    buffer: memoryview, starts: Sequence[int], group: Group, limits: Limits
-) -> tuple[Written, int]:
+    buffer: memoryview, starts: Sequence[int], group: BatchGroup, limits: Limits
+) -> tuple[EncodedBatch, int]:
     """The new batch, and the `Carried.unpacked_bytes` of it."""
     carried = Carried()
     frame = first = group.ranges[0][0]
@@ -131,16 +138,16 @@ def _write_group(
             if carried.unpacked_bytes > limits.joined_bytes_max and frame != first:
                 raise _too_much(frame, carried.unpacked_bytes)
     except BatchError as error:
-        raise GroupError(frame, error) from error
+        raise BatchGroupError(frame, error) from error
     if not carried.offsets:
-        return Written(b"", [], 0, -1), carried.unpacked_bytes
+        return EncodedBatch(b"", [], 0, -1), carried.unpacked_bytes
     return one_batch(carried, group.codec), carried.unpacked_bytes
 
 
-def one_batch(carried: Carried, codec: int) -> Written:
+def one_batch(carried: Carried, codec: int) -> EncodedBatch:
     """All records of ``carried`` (at least one) as one batch."""
     data = write_carried(carried, codec)
-    return Written(data, _runs(carried.offsets), len(carried.offsets), max(carried.timestamps))
+    return EncodedBatch(data, _runs(carried.offsets), len(carried.offsets), max(carried.timestamps))
 
 
 def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
@@ -160,7 +167,7 @@ def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
 # Whole batches that follow one another --------------------------------------------------------
 
 
-def join_batches(batches: Sequence[memoryview], codec: int, limits: Limits) -> Written | None:
+def join_batches(batches: Sequence[memoryview], codec: int, limits: Limits) -> EncodedBatch | None:
     """All records of ``batches``, in order, as one batch of ``codec``.
 
     ``batches``: magic 2, all compressed or none. None if they exceed ``limits`` together, or are
@@ -175,7 +182,7 @@ def join_batches(batches: Sequence[memoryview], codec: int, limits: Limits) -> W
     members = np.array([len(batches)])
     try:
         columns = read_columns(buffer, first_bytes, heads, members, limits)
-    except (OddError, BatchError, TooMuchError):
+    except (IrregularRecordError, BatchError, TooMuchError):
         return None
     return encode_columns(columns, [codec])[0]
 
@@ -187,10 +194,10 @@ def _write_columns(
     buffer: memoryview,
     positions: Int64s,
     *,
-    groups: Sequence[Group],
+    groups: Sequence[BatchGroup],
     chosen: Sequence[int],
     limits: Limits,
-    written: list[Written | None],
+    written: list[EncodedBatch | None],
 ) -> None:
     """Fill ``written`` for the chosen groups, unless something is unusual. Raises GroupError."""
     frames = [
@@ -203,7 +210,7 @@ def _write_columns(
     members = np.array([len(part) for part in frames])
     try:
         columns = read_columns(buffer, first_bytes, heads, members, limits)
-    except (OddError, BatchError):
+    except (IrregularRecordError, BatchError):
         return  # the record-by-record engine reports the frame and the fault
     except TooMuchError as error:
         frame = groups[chosen[error.group]].ranges[0][0]

@@ -18,7 +18,7 @@ from sparkmirror.records.header_columns import Int64s
 from sparkmirror.records.records import RECORD_BYTES_MIN
 from sparkmirror.records.varint import read_varint
 
-__all__ = ["OddError", "read_varints", "record_starts"]
+__all__ = ["IrregularRecordError", "read_varints", "record_starts"]
 
 _1, _LOW7 = np.uint64(1), np.uint64(0x7F)
 # A step over all batches costs about as much as this many records one by one.
@@ -27,7 +27,7 @@ _STEP_RECORDS = 24
 _ALIKE = 4
 
 
-class OddError(Exception):
+class IrregularRecordError(Exception):
     """Internal: something unusual, which must be read record by record."""
 
 
@@ -35,7 +35,7 @@ def record_starts(flat: npt.NDArray[np.uint8], at: Int64s, end: Int64s, counts: 
     """The first bytes of all records, batch by batch.
 
     ``at``, ``end``: where the records of each batch begin and must end in ``flat``. ``counts``:
-    records of each batch, at least one. Raises OddError if they do not end there.
+    records of each batch, at least one. Raises IrregularRecordError if they do not end there.
     """
     if not len(counts):
         return np.zeros(0, np.int64)
@@ -44,7 +44,7 @@ def record_starts(flat: npt.NDArray[np.uint8], at: Int64s, end: Int64s, counts: 
             return _together(flat, at, end, counts)
         return _singly(flat, at.tolist(), end.tolist(), counts.tolist())
     except IndexError:
-        raise OddError from None
+        raise IrregularRecordError from None
 
 
 @cache
@@ -69,7 +69,7 @@ def _together(flat: npt.NDArray[np.uint8], at: Int64s, end: Int64s, counts: Int6
     widths = np.searchsorted(falling, -np.arange(-int(falling[0])), "left").tolist()
     try:
         return _step(flat, at[order], end[order], row=row.copy(), widths=widths, all_known=True)
-    except (OddError, IndexError):
+    except (IrregularRecordError, IndexError):
         return _step(flat, at[order], end[order], row=row, widths=widths, all_known=False)
 
 
@@ -82,11 +82,11 @@ def _step(
     widths: list[int],
     all_known: bool,
 ) -> Int64s:
-    """Find the k-th records of all batches, step by step. Raises OddError.
+    """Find the k-th records of all batches, step by step. Raises IrregularRecordError.
 
     ``widths``: how many batches have a k-th record. ``row``: the row of each batch's first record.
     ``all_known``: rely on `_sizes` alone. Then a batch with a record whose size it does not know
-    ends before its ``end``, which is an OddError.
+    ends before its ``end``, which is an IrregularRecordError.
     """
     sizes = _sizes()
     words = np.ndarray((max(len(flat) - 1, 0),), "<u2", flat.data, strides=(1,))
@@ -104,12 +104,12 @@ def _step(
             length, head = read_varints(flat, at)
             size = head - at + length
             if int(size.min()) < RECORD_BYTES_MIN:
-                raise OddError
+                raise IrregularRecordError
         at = at + size
     stops[: len(at)] = at
     # A record of size 0 would begin where its batch ends.
     if not np.array_equal(stops, end) or bool((starts[rows - 1] >= end).any()):
-        raise OddError
+        raise IrregularRecordError
     return starts
 
 
@@ -136,7 +136,7 @@ def _singly(
                 left -= more
                 alike = 0
         if at != end:
-            raise OddError
+            raise IrregularRecordError
     return np.array(starts, np.int64)
 
 
@@ -145,9 +145,9 @@ def _long_size(data: memoryview, at: int) -> int:
     try:
         length, head = read_varint(data, at)
     except CorruptBatch:
-        raise OddError from None
+        raise IrregularRecordError from None
     if length < RECORD_BYTES_MIN - 1:
-        raise OddError
+        raise IrregularRecordError
     return head - at + length
 
 
@@ -168,7 +168,8 @@ def _run(flat: npt.NDArray[np.uint8], at: int, size: int, most: int) -> int:
 def read_varints(flat: npt.NDArray[np.uint8], at: Int64s) -> tuple[Int64s, Int64s]:
     """Decode the zigzag varints at ``at``: their values, and the positions after them.
 
-    Positions past the end read the last byte instead. Raises OddError for more than ten bytes.
+    Positions past the end read the last byte instead. Raises IrregularRecordError for more than ten
+    bytes.
     """
     byte = flat.take(at, mode="clip")
     zigzag = (byte & 0x7F).astype(np.uint64)
@@ -177,7 +178,7 @@ def read_varints(flat: npt.NDArray[np.uint8], at: Int64s) -> tuple[Int64s, Int64
     shift = 7
     while len(longer):
         if shift > 63:
-            raise OddError
+            raise IrregularRecordError
         byte = flat.take(after[longer], mode="clip")
         zigzag[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
         after[longer] += 1

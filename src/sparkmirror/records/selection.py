@@ -15,15 +15,21 @@ from dataclasses import dataclass, field
 from sparkmirror.errors import BatchError
 from sparkmirror.records.batch_decisions import (
     AbortedTransaction,
-    Chooser,
+    BatchSelector,
     Raw,
     SelectRules,
     extend_runs,
 )
-from sparkmirror.records.rebatch import Group, GroupError, Written, one_batch, write_groups
+from sparkmirror.records.rebatch import (
+    BatchGroup,
+    BatchGroupError,
+    EncodedBatch,
+    one_batch,
+    write_groups,
+)
 from sparkmirror.records.records import INT64_MAX, Limits
 from sparkmirror.records.single_record_batches import SINGLES_MAX, read_singles
-from sparkmirror.records.walk import walk_frames
+from sparkmirror.records.walk import walk_batches
 
 __all__ = ["AbortedTransaction", "SelectRules", "Selection", "select"]
 
@@ -77,7 +83,7 @@ def select(
     Raises CorruptBatch or UnknownCodec if the first batch to be mirrored is damaged. If valid
     batches precede the damage, these are returned, and the next call starts at the damage.
     """
-    frames = walk_frames(buffer)
+    frames = walk_batches(buffer)
     end = INT64_MAX if end_offset is None else end_offset
     limits = Limits(fetch_offset, end, rules.check_crcs, rules.decompressed_bytes_max)
     starts = frames.starts
@@ -87,7 +93,7 @@ def select(
         if joined is not None:
             return joined
     while True:
-        chooser = Chooser(
+        chooser = BatchSelector(
             buffer,
             starts,
             fetch_offset=fetch_offset,
@@ -100,7 +106,7 @@ def select(
             raise fault
         try:
             selection = _build(buffer, starts, chooser, limits)
-        except GroupError as bad:
+        except BatchGroupError as bad:
             # Decide again about the frames before the bad one, so that they are mirrored. The
             # traceback goes, because it would keep decompressed data in memory.
             starts, fault = starts[: bad.frame + 1], bad.error.with_traceback(None)
@@ -156,19 +162,19 @@ def _leader_epoch(buffer: memoryview, starts: Sequence[int], next_offset: int) -
 
 
 def _build(
-    buffer: memoryview, starts: Sequence[int], chooser: Chooser, limits: Limits
+    buffer: memoryview, starts: Sequence[int], chooser: BatchSelector, limits: Limits
 ) -> Selection:
     """Carry out the decisions of ``chooser``. Raises GroupError."""
     selection = Selection(next_offset=chooser.next_offset)
-    groups = [item for item in chooser.items if isinstance(item, Group)]
+    groups = [item for item in chooser.items if isinstance(item, BatchGroup)]
     anew = iter(write_groups(buffer, starts, groups, limits) if groups else ())
     for item in chooser.items:
-        if isinstance(item, Group):
+        if isinstance(item, BatchGroup):
             batch = next(anew)
             if not batch.record_count:
                 continue
             piece: memoryview | bytes = batch.data
-            done: Written | Raw = batch
+            done: EncodedBatch | Raw = batch
             selection.batch_count += 1
             selection.reencoded += 1
             if item.frame_count > 1:

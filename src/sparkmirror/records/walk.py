@@ -18,7 +18,7 @@ from sparkmirror.records.header import (
 )
 from sparkmirror.records.message_v0_v1 import LEGACY_LENGTH_MIN
 
-__all__ = ["Frames", "fault_at", "walk_frames"]
+__all__ = ["BatchStarts", "fault_at", "walk_batches"]
 
 _DAMAGED = "The log or the network path is damaged; check the source broker's log and disks."
 _STRIDE_TRIES = 16
@@ -26,7 +26,7 @@ _LENGTH = struct.Struct(">8xi")
 
 
 @dataclass(slots=True)
-class Frames:
+class BatchStarts:
     """Where batches start: ``starts`` has the end of the last whole one as its last entry.
 
     ``cut_bytes``: size of the batch that the end of the response cuts, 0 for none; if its length
@@ -38,7 +38,7 @@ class Frames:
     fault: CorruptBatch | None = None
 
 
-def walk_frames(buffer: memoryview) -> Frames:
+def walk_batches(buffer: memoryview) -> BatchStarts:
     """Cut by the length field, which is at the same place in all three formats."""
     size = len(buffer)
     head_last = size - LOG_OVERHEAD_BYTES
@@ -53,7 +53,7 @@ def walk_frames(buffer: memoryview) -> Frames:
             append(at)
             (length,) = unpack(buffer, at)
             if not LEGACY_LENGTH_MIN <= length <= BATCH_BYTES_MAX:
-                return Frames(starts, 0, fault_at(buffer, at, f"has length {length}"))
+                return BatchStarts(starts, 0, fault_at(buffer, at, f"has length {length}"))
             at += length + LOG_OVERHEAD_BYTES
             if at > head_last:
                 break
@@ -64,9 +64,9 @@ def walk_frames(buffer: memoryview) -> Frames:
                 starts.extend(range(at, at + skipped * stride, stride))
                 at += skipped * stride
     if at > size:
-        return Frames(starts, at - starts[-1])
+        return BatchStarts(starts, at - starts[-1])
     starts.append(at)
-    return Frames(starts, HEADER_BYTES if at < size else 0)
+    return BatchStarts(starts, HEADER_BYTES if at < size else 0)
 
 
 def _regular(buffer: memoryview, at: int, stride: int) -> int:

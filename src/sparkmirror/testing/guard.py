@@ -84,20 +84,20 @@ def spawn(
 
 def guard_process(pid: int) -> None:
     """Have the child process ``pid`` killed when this process ends."""
-    _tell(f"+ process {pid}")
+    _send_to_guard(f"+ process {pid}")
 
 
 def guard_directory(directory: Path) -> None:
     """Have ``directory`` removed when this process ends."""
-    _tell(f"+ directory {directory}")
+    _send_to_guard(f"+ directory {directory}")
 
 
 def forget(what: int | Path) -> None:
     """Undo ``guard_process`` (for a process that was reaped) or ``guard_directory``."""
-    _tell(f"- process {what}" if isinstance(what, int) else f"- directory {what}")
+    _send_to_guard(f"- process {what}" if isinstance(what, int) else f"- directory {what}")
 
 
-def _tell(line: str) -> None:
+def _send_to_guard(line: str) -> None:
     global _helper, _owner  # noqa: PLW0603 - one helper per process
     with _lock:
         if _helper is None or _owner != os.getpid():

@@ -241,18 +241,18 @@ class _Reader:
     def read(self, line: str) -> None:
         if found := re.match(r"\s*found (\S+?)#(\S+);(\S+) in ", line):
             self._modules += 1
-            self._tell("resolve", found[2])
+            self._report("resolve", found[2])
         elif found := re.match(r"downloading \S*/(\S+)", line):
             self._name = found[1]
             if self._name.endswith(".jar"):
-                self._tell("download", self._name)
+                self._report("download", self._name)
         elif found := re.match(r"\.* ?\((\d+)kB\)", line):
             self._bytes += int(found[1]) * 1024
         elif re.match(r"\s*\[SUCCESSFUL \] \S*\.jar", line):
             self._jars += 1
-            self._tell("download", self._name)
+            self._report("download", self._name)
 
-    def _tell(self, phase: Literal["resolve", "download"], name: str) -> None:
+    def _report(self, phase: Literal["resolve", "download"], name: str) -> None:
         if self._progress is None:
             return
         done = self._modules if phase == "resolve" else self._jars

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkmirror.config.mm2.load import load_mm2
-from sparkmirror.doctor.glance import LIMIT_S, Glance
+from sparkmirror.doctor.glance import LIMIT_S, QuickCheck
 from sparkmirror.model import MirrorSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.node import Node
@@ -209,7 +209,7 @@ def looked(settings: MirrorSettings, **how: Any) -> list[str]:
     """All that a look finds, with its last line."""
     lines: list[str] = []
     began = time.monotonic()
-    Glance(settings, lines.append, lambda: True, **how).look()
+    QuickCheck(settings, lines.append, lambda: True, **how).run()
     assert time.monotonic() - began < 3 * LIMIT_S  # twice is the most, and the machine is busy
     return lines
 

@@ -124,9 +124,9 @@ class Moving:
         source.commit_offsets(self.group, {TopicPartition(self.slot.topic, 0): (offset, "")})
         return self.round()
 
-    def round(self, say: Callable[[str], None] = lambda _: None) -> Checkpoint | None:
+    def round(self, notify: Callable[[str], None] = lambda _: None) -> Checkpoint | None:
         """The last round of a run; the newest checkpoint of the group then."""
-        job = GroupsJob(self.slot.flow, self.clusters, say)
+        job = GroupsJob(self.slot.flow, self.clusters, notify)
         job.finish()
         job.close()
         found = [

@@ -13,7 +13,7 @@ from kafka.protocol.consumer import OffsetCommitRequest
 from sparkmirror.model import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.messages import commit_error, error_code
-from sparkmirror.wire.admin.requester import Link
+from sparkmirror.wire.admin.requester import Requester
 from tests.kafka.harness.mirror_process import wait_until
 
 _SCHEMAS = "tests.kafka.harness.schemas"
@@ -36,7 +36,7 @@ class StreamsMember:
 
     def __init__(self, cluster: KafkaCluster, group: str, topic: str) -> None:
         servers = tuple(cluster.bootstrap_servers.split(","))
-        self._link = Link(ClusterClient("S", servers, "streams-app"))
+        self._requester = Requester(ClusterClient("S", servers, "streams-app"))
         self._group, self._topic = group, topic
         self._id = str(uuid.uuid4())
         self._epoch = 0
@@ -55,7 +55,7 @@ class StreamsMember:
         self._thread.join()
         self._epoch = _LEAVE
         self._beat()
-        self._link.close()
+        self._requester.close()
 
     def commit(self, offsets: dict[int, int]) -> None:
         """Commit as the member that it is."""
@@ -85,7 +85,9 @@ class StreamsMember:
                 max_version=9,
             )
 
-        answer = self._link.request(request, "committing", group=self._group, check=commit_error)
+        answer = self._requester.request(
+            request, "committing", group=self._group, check=commit_error
+        )
         assert [row.error_code for topic in answer.topics for row in topic.partitions] == [
             0 for _ in offsets
         ]
@@ -119,7 +121,7 @@ class StreamsMember:
                 shutdown_application=False,
             )
 
-        answer = self._link.request(request, "heartbeat", group=self._group, check=error_code)
+        answer = self._requester.request(request, "heartbeat", group=self._group, check=error_code)
         if self._epoch != _LEAVE:
             self._epoch = answer.member_epoch
         if answer.active_tasks is not None:

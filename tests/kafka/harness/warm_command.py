@@ -29,11 +29,11 @@ def _main(directory: Path, command: str, arguments: list[str]) -> int:
     flow.new_key = lambda: key
     make_launcher = spark._python_launcher
 
-    def launcher(work_dir: Path, nursery: Path) -> str:
+    def launcher(work_dir: Path, prefork_dir: Path) -> str:
         """The JVM's ``PYSPARK_PYTHON`` cannot change: it is a link to this run's."""
         link, new = directory / "python", directory / "python.new"
         new.unlink(missing_ok=True)
-        new.symlink_to(make_launcher(work_dir, nursery))
+        new.symlink_to(make_launcher(work_dir, prefork_dir))
         new.replace(link)
         return str(link)
 

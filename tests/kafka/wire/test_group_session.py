@@ -90,7 +90,7 @@ class _Flow:
             for tp in self.owned:
                 self._world.owners.pop(tp, None)
 
-    def say(self, line: str) -> None:
+    def notify(self, line: str) -> None:
         print(line)
 
 

@@ -71,7 +71,7 @@ def test_a_slot_reads_writes_listens_and_resumes(
     try:
         watch.catch_up()
         assert watch.command is not None, "the command that drained the slot"
-        assert watch.look()
+        assert watch.read_to_end()
     finally:
         watch.close()
 

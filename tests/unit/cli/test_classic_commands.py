@@ -11,7 +11,7 @@ import sparkmirror.cli.verbs.lag as lag_verb
 from sparkmirror.cli import kafka_mirror_maker, kafka_run_class
 from sparkmirror.cli.main import main
 from sparkmirror.cli.run.parts import RunOptions
-from sparkmirror.cli.verbs.lag_looks import GroupLook
+from sparkmirror.cli.verbs.lag_looks import GroupOptions
 from sparkmirror.model import FlowSettings, MirrorMode, MirrorSettings
 from tests.unit.config_files import BASE, write
 
@@ -103,11 +103,11 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What ``sparkmirror lag`` was to look at, and in which format it was to show it."""
     seen: list[object] = []
 
-    def group_looks(_file: object, wanted: GroupLook, *_: object) -> list[object]:
+    def group_readers(_file: object, wanted: GroupOptions, *_: object) -> list[object]:
         seen.append(wanted)
         return []
 
-    monkeypatch.setattr(lag_verb, "group_looks", group_looks)
+    monkeypatch.setattr(lag_verb, "group_readers", group_readers)
     monkeypatch.setattr(lag_verb, "_show", lambda _views, output, **_: seen.append(output))
     return seen
 
@@ -117,12 +117,12 @@ def test_the_classes_that_show_lag(looks: list[object]) -> None:
     more = ["--zookeeper", "z:1/k", "--topic", "a,b", "--broker-info"]
     times = ["--socket.timeout.ms", "6000", "--retry.backoff.ms", "3000"]
     assert kafka_run_class.main([*checker, *more, *times]) == 0
-    wanted = GroupLook("g", "z:1/k", None, None, ("a", "b"), 6_000, 3_000)
+    wanted = GroupOptions("g", "z:1/k", None, None, ("a", "b"), 6_000, 3_000)
     assert looks == [wanted, lag_verb.Format.CLASSIC]
     looks.clear()
     command = ["kafka.admin.ConsumerGroupCommand", "--new-consumer", "--describe", "--group", "g"]
     assert kafka_run_class.main([*command, "--bootstrap-server", "b:1", "--timeout", "70"]) == 0
-    assert looks == [GroupLook("g", None, "b:1", None, (), 70), lag_verb.Format.GROUPS]
+    assert looks == [GroupOptions("g", None, "b:1", None, (), 70), lag_verb.Format.GROUPS]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_lag_asks_the_classic_zookeeper(
         "sparkmirror.cli.shared.connections._loaded", lambda _client: lambda *_, **__: None
     )
     monkeypatch.setattr(
-        "sparkmirror.cli.verbs.lag.ask_each", lambda ones, ask: ([ask(*ones)][:0], [])
+        "sparkmirror.cli.verbs.lag.query_each", lambda ones, ask: ([ask(*ones)][:0], [])
     )
     times = ["--socket.timeout.ms", "6000", "--retry.backoff.ms", "3000"]
     assert main(["lag", "--group", "g", *times]) == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.config.mm2.load import load_mm2
-from sparkmirror.control.coordination.contest import Verdict
+from sparkmirror.control.coordination.contest import ClaimState
 from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.jobs import run_once
 from sparkmirror.control.loop import ControlLoop
@@ -43,7 +43,7 @@ def test_each_reason_in_a_row_of_failures_is_told_once() -> None:
             if reason:
                 raise ClusterError(reason)
 
-        failing = not loop._jobs.attempt("ends", job, told=failing)
+        failing = not loop._jobs.attempt("ends", job, failed_before=failing)
         told.append(loop.events())
     assert told == [
         ["ends: no answer in 3.1 s"],
@@ -64,8 +64,8 @@ def test_who_stands_by_writes_no_heartbeats(
     loop = ControlLoop(load_mm2(write(tmp_path, BASE)), once=False, run_id="r")
     own = loop._flows["A->B"].ownership
     assert own is not None
-    for verdict, expected in ((Verdict.HELD, []), (Verdict.OURS, ["A->B", "B->A"])):
-        monkeypatch.setattr(own, "look", lambda found=verdict: found)
+    for verdict, expected in ((ClaimState.HELD, []), (ClaimState.OURS, ["A->B", "B->A"])):
+        monkeypatch.setattr(own, "check", lambda found=verdict: found)
         for beats in loop._heartbeats:
             loop._beat(beats)()
         assert sorted(written) == expected
@@ -81,17 +81,17 @@ def test_a_failure_tells_its_code_its_flow_and_its_cluster(tmp_path: Path) -> No
             raise gone[0]
 
     for name, away in (("ends-A->B", "source A"), ("progress-A->B", "target B")):
-        assert not loop._jobs.attempt(name, job, told=False)
+        assert not loop._jobs.attempt(name, job, failed_before=False)
         (notice,) = loop.events()
         assert (notice.level, notice.code, notice.flow, notice.cluster) == (
             "warning", "UNREACHABLE", "A->B", "A",
         )  # fmt: skip
-        assert loop.away("A->B") == away
+        assert loop.unreachable_cluster("A->B") == away
     gone.clear()
-    assert loop._jobs.attempt("progress-A->B", job, told=True)
-    assert loop.away("A->B") == "source A"
-    assert loop._jobs.attempt("ends-A->B", job, told=True)
-    assert loop.away("A->B") == ""
+    assert loop._jobs.attempt("progress-A->B", job, failed_before=True)
+    assert loop.unreachable_cluster("A->B") == "source A"
+    assert loop._jobs.attempt("ends-A->B", job, failed_before=True)
+    assert loop.unreachable_cluster("A->B") == ""
     assert [(one.level, one.flow) for one in loop.events()] == [("info", "A->B")] * 2
     for control in loop._flows.values():
         control.close()
@@ -104,7 +104,7 @@ def test_reasons_without_end_are_told_of_a_few_times() -> None:
         raise ClusterError(reason)
 
     for n in range(100):
-        loop._jobs.attempt("ends", lambda: fail("x" * n), told=n > 0)  # noqa: B023
+        loop._jobs.attempt("ends", lambda: fail("x" * n), failed_before=n > 0)  # noqa: B023
     assert len(loop.events()) == 10
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from sparkmirror.data import spark_source
 from sparkmirror.data.coordination.control_reader import ControlWatch
-from sparkmirror.data.coordination.planner_report import PlannerVoice
+from sparkmirror.data.coordination.planner_report import PlannerReporter
 from sparkmirror.data.spark_source import _Planner
 from sparkmirror.internal_topics.commands import (
     AssignmentDocument,
@@ -46,7 +46,7 @@ class Voice:
     def __init__(self) -> None:
         self.told: list[int] = []
 
-    def tell(self, version: int) -> None:
+    def report(self, version: int) -> None:
         self.told.append(version)
 
 
@@ -54,7 +54,7 @@ class Query:
     """Asks the planner as Spark does."""
 
     def __init__(self) -> None:
-        self.watch, self.voice = Watch(), Voice()
+        self.watch, self.reporter = Watch(), Voice()
         self.planner = _Planner({"flow": "", "run_id": RUN, "once": "true"})
 
     def next_epoch(self, epoch: int, given: Sequence[Given | Command]) -> int:
@@ -65,7 +65,9 @@ class Query:
         ]
         self.watch.catch_up()
         found = self.planner._bounded_share(
-            {"epoch": epoch}, cast("ControlWatch", self.watch), cast("PlannerVoice", self.voice)
+            {"epoch": epoch},
+            cast("ControlWatch", self.watch),
+            cast("PlannerReporter", self.reporter),
         )
         assert not self.watch.coming, "the planner did not wait"
         return found["epoch"]
@@ -80,7 +82,7 @@ def query(monkeypatch: pytest.MonkeyPatch) -> Query:
 def test_the_share_that_is_carried_to_its_ends_ends_the_query(query: Query) -> None:
     # Nothing is given before the mirror has joined: it hears that the slots obey.
     assert query.next_epoch(0, [(1, (), None), (2, ONE, FIRST)]) == 1
-    assert query.voice.told == [1, 2]
+    assert query.reporter.told == [1, 2]
     assert query.next_epoch(1, [(2, ONE, FIRST)]) == 1
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparkmirror.data.query import FlowRunner
-from sparkmirror.data.spark.restarts import REVIVALS_MAX
+from sparkmirror.data.spark.restarts import RESTARTS_MAX
 from tests.unit.config_files import BASE, load
 
 FLOW = "A->B"
@@ -53,7 +53,7 @@ def test_what_each_attempt_mends_ends_no_query_for_good(
     queries = Queries(tmp_path, monkeypatch, LOST)
     (told,) = queries.errors()
     assert "was truncated to offset 5" in told
-    assert queries.begun == [False, *[True] * REVIVALS_MAX], "not for ever either"
+    assert queries.begun == [False, *[True] * RESTARTS_MAX], "not for ever either"
 
 
 def test_a_claim_ends_a_query_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

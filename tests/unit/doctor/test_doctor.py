@@ -35,8 +35,8 @@ from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.admin.inspector import Inspector
 from sparkmirror.wire.cluster.views import ClusterView, ConfigEntry, TopicView
 from sparkmirror.wire.probe import advertised
-from sparkmirror.wire.probe.advertised import Ways
-from sparkmirror.wire.probe.broker_path import DNS, LOGIN, TCP, TLS, Step, Way, walk
+from sparkmirror.wire.probe.advertised import ClusterPaths
+from sparkmirror.wire.probe.broker_path import DNS, LOGIN, TCP, TLS, BrokerPath, Step, check_path
 from tests.certificates import Authority, Certified
 from tests.unit.config_files import BASE, load, load_flow, write
 
@@ -132,7 +132,7 @@ def test_certificates(
 ) -> None:
     certified = signer.certify("broker", *names, ends=timedelta(days=ends))
     with tls_server(certified, tmp_path) as port:
-        way = walk(client_of(AUTHORITY, tmp_path), HOST, port, timeout_s=5)
+        way = check_path(client_of(AUTHORITY, tmp_path), HOST, port, timeout_s=5)
     (step,) = [one for one in way.steps if one.name == TLS]
     assert step.outcome == outcome, step
     assert found in step.found
@@ -158,28 +158,31 @@ def test_a_name_that_only_a_fake_resolver_knows(tmp_path: Path) -> None:
 
 
 _NO_NAME = Step(DNS, "fail", "does not resolve here (no such name)", "Check the DNS.")
-_THERE = Way("b", 1, (Step(TCP, "ok", "connects"),), ClusterView("id", (), 1))
-_NAMELESS = Way("w1", 9092, (_NO_NAME,))
-_NO_LOGIN = Way("w1", 9092, (Step(TCP, "ok", "connects"), Step(LOGIN, "fail", "refused")))
+_THERE = BrokerPath("b", 1, (Step(TCP, "ok", "connects"),), ClusterView("id", (), 1))
+_NAMELESS = BrokerPath("w1", 9092, (_NO_NAME,))
+_NO_LOGIN = BrokerPath("w1", 9092, (Step(TCP, "ok", "connects"), Step(LOGIN, "fail", "refused")))
 
 
 @pytest.mark.parametrize(
     ("ways", "told"),
     [
-        (Ways((_NAMELESS,), None, ()), None),  # no bootstrap server answers: that may pass
-        (Ways((_THERE,), _THERE, ((1, _NAMELESS), (2, _THERE))), None),
-        (Ways((_THERE,), _THERE, ((1, _NAMELESS), (2, _NO_LOGIN))), None),
-        (Ways((_THERE,), _THERE, ((1, _NAMELESS),)), "broker 1 advertises w1:9092, which does not"),
+        (ClusterPaths((_NAMELESS,), None, ()), None),  # no bootstrap server answers: that may pass
+        (ClusterPaths((_THERE,), _THERE, ((1, _NAMELESS), (2, _THERE))), None),
+        (ClusterPaths((_THERE,), _THERE, ((1, _NAMELESS), (2, _NO_LOGIN))), None),
         (
-            Ways((_THERE,), _THERE, tuple((node, _NAMELESS) for node in range(1, 6))),
+            ClusterPaths((_THERE,), _THERE, ((1, _NAMELESS),)),
+            "broker 1 advertises w1:9092, which does not",
+        ),
+        (
+            ClusterPaths((_THERE,), _THERE, tuple((node, _NAMELESS) for node in range(1, 6))),
             "; and 2 more.",
         ),
     ],
 )
 def test_a_cluster_is_no_use_when_none_of_its_brokers_is(
-    monkeypatch: pytest.MonkeyPatch, ways: Ways, told: str | None
+    monkeypatch: pytest.MonkeyPatch, ways: ClusterPaths, told: str | None
 ) -> None:
-    monkeypatch.setattr(advertised, "walk_all", lambda *_, **__: ways)
+    monkeypatch.setattr(advertised, "check_paths", lambda *_, **__: ways)
     reason = advertised.why_unusable(ClusterClient("A", ("b:1",), "test"), 1.0)
     assert (reason is None) is (told is None)
     if told is not None:
@@ -487,5 +490,5 @@ def test_the_quickest_answer_of_a_few_counts(monkeypatch: pytest.MonkeyPatch) ->
     def answer(*_: object, **__: object) -> None:
         time.sleep(next(took))
 
-    monkeypatch.setattr(cluster._link, "request", answer)
+    monkeypatch.setattr(cluster._requester, "request", answer)
     assert 20 <= cluster.round_trip_ms() < 50

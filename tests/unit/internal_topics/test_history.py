@@ -145,8 +145,8 @@ def test_what_was_noted_is_read_in_the_order_of_the_topic(
     notes = _history(target, flow)
     notes.begin("1.0", 7, once=False)
     notes.note(EventKind.REPAIR, "t-0: 5 records written again", code="TARGET_TRUNCATED")
-    notes.because("stopped by SIGTERM")
-    notes.because("stopped by SIGTERM")
+    notes.note_reason("stopped by SIGTERM")
+    notes.note_reason("stopped by SIGTERM")
     notes.end(drained=True)
     _history(target, flow, "r1", NOW - HOUR_S * 1_000).end(drained=False)
     found = _read(target, flow)
@@ -258,11 +258,11 @@ def test_a_partition_that_is_tried_again_and_again_stops_once(
     watch = HaltWatch(notes)
     refused, denied = Halt("INVALID_RECORD", "no key"), Halt("DENIED", "no permission")
     for minute in range(10):
-        watch.look({T0: refused, T1: refused}, NOW + minute * 60_000)
-        watch.look({T1: refused}, NOW + minute * 60_000 + 30_000)  # it is tried again
-    watch.look({T1: denied}, NOW + 600_000)
-    watch.look({T1: denied}, NOW + 800_000)
-    watch.look({T1: denied}, NOW + 900_000)
+        watch.observe({T0: refused, T1: refused}, NOW + minute * 60_000)
+        watch.observe({T1: refused}, NOW + minute * 60_000 + 30_000)  # it is tried again
+    watch.observe({T1: denied}, NOW + 600_000)
+    watch.observe({T1: denied}, NOW + 800_000)
+    watch.observe({T1: denied}, NOW + 900_000)
     notes.flush()
     assert [(one.kind.value, one.code, one.text) for one in _read(target, flow)] == [
         ("halt", "INVALID_RECORD", "t-0 stopped: no key"),
@@ -276,9 +276,9 @@ def test_thousands_that_stop_at_once_are_few_events(target: Target, flow: FlowSe
     notes = _history(target, flow)
     watch = HaltWatch(notes)
     many = {TopicPartition("t", n): Halt("DENIED", "no") for n in range(3_000)}
-    watch.look(many, NOW)
-    watch.look({}, NOW + 1)
-    watch.look({}, NOW + 600_000)
+    watch.observe(many, NOW)
+    watch.observe({}, NOW + 1)
+    watch.observe({}, NOW + 600_000)
     notes.flush()
     found = _read(target, flow)
     assert len(found) == 42
@@ -326,10 +326,10 @@ def test_a_run_notes_what_it_sees(
         FLOW, T0, "A.t", GapKind.TARGET_RECREATED, GapAction.REPAIRED, 3, 8, 6, 3, "RECREATED",
         "made anew", NOW,
     )  # fmt: skip
-    control.slots.gaps._tell([lost, replace(lost, action=GapAction.CONTINUED, resumed_at=9)])
+    control.slots.gaps._report([lost, replace(lost, action=GapAction.CONTINUED, resumed_at=9)])
     run_once(control.slots)
     run_once(control.slots)
-    control.farewell()
+    control.write_last_report()
     assert [(one.kind.value, one.text) for one in _read(target, flow)] == [
         ("repair", "made anew (repaired at offset 3)"),
         ("gap", "made anew (continued at offset 9)"),
@@ -360,7 +360,7 @@ def test_who_takes_over_notes_no_gaps_of_the_time_when_it_stood_by(
         FLOW, T0, "A.t", GapKind.DELETED, GapAction.CONTINUED, 3, 8, 6, 9, "OFFSETS_DELETED",
         "while it stood by", NOW + 1,
     )  # fmt: skip
-    control.slots.gaps._tell([gap, replace(gap, reason="since", time_ms=clock[0])])
+    control.slots.gaps._report([gap, replace(gap, reason="since", time_ms=clock[0])])
     control.history.flush()
     assert [one.text for one in _read(target, flow)] == ["since (continued at offset 9)"]
     control.close()
@@ -381,7 +381,7 @@ def test_a_loop_tells_all_flows_why_it_ends(tmp_path: Path) -> None:
     from sparkmirror.config.mm2.load import load_mm2
 
     loop = ControlLoop(load_mm2(write(tmp_path, BASE)), once=False, run_id="r")
-    loop.because("stopped by SIGTERM")
+    loop.note_reason("stopped by SIGTERM")
     assert [flow.history._reasons for flow in loop._flows.values()] == [["stopped by SIGTERM"]]
     loop.stop()
 
@@ -397,7 +397,7 @@ def _shown(
     *arguments: str,
 ) -> str:
     path = write(tmp_path, BASE)
-    monkeypatch.setattr(verb, "ask_targets", lambda *_: ([(FLOW, found)], []))
+    monkeypatch.setattr(verb, "query_targets", lambda *_: ([(FLOW, found)], []))
     assert main(["history", str(path), *arguments]) == 0
     return capsys.readouterr().out
 

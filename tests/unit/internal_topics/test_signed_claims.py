@@ -52,7 +52,7 @@ def watch() -> Iterator[ControlWatch]:
 
 
 def hear(watch: ControlWatch, claim: Claim, signer: Signer | None) -> Claim | None:
-    watch._hear(watch._commands, *encode_claim(claim, signer))
+    watch._apply(watch._commands, *encode_claim(claim, signer))
     return watch.claim
 
 
@@ -113,7 +113,7 @@ def test_not_even_where_it_is_the_only_one_left(watch: ControlWatch) -> None:
     partitions = (SourcePartition("t", 0, "A.t"),)
     document = AssignmentDocument("A->B", "mine", 1, partitions, claim_term=200)
     for record in encode_assignment(document):
-        watch._hear(watch._commands, *record)
+        watch._apply(watch._commands, *record)
     assert watch.claim is None
     assert hear(watch, OLD, OURS) is None
     (plan,) = plan_slots(

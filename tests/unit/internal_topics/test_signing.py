@@ -41,7 +41,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[ControlWatch]:
 
 def hear(watch: ControlWatch, document: AssignmentDocument, signer: Signer | None) -> None:
     for key, value in encode_assignment(document, signer=signer):
-        watch._hear(watch._commands, key, value)
+        watch._apply(watch._commands, key, value)
 
 
 @pytest.mark.parametrize("piece_bytes_max", [900_000, 900])

@@ -16,7 +16,7 @@ from sparkmirror.model import Partitioner
 from sparkmirror.records.header import HEADER_BYTES, split
 from sparkmirror.records.key_columns import scan
 from sparkmirror.records.murmur2 import key_partitions, murmur2
-from sparkmirror.records.partitioner import Dealer, Dealt, write_dealt
+from sparkmirror.records.partitioner import PartitionedBatches, RecordPartitioner, write_partitioned
 from sparkmirror.records.records import Record, decode_records, encode_batch
 
 KEYS = st.lists(st.binary(max_size=40), min_size=1, max_size=30)
@@ -67,7 +67,7 @@ def _records(rows: list[tuple[int, bytes | None, bytes | None, bool]]) -> list[R
     ]
 
 
-def _decoded(dealt: Dealt) -> dict[int, list[Record]]:
+def _decoded(dealt: PartitionedBatches) -> dict[int, list[Record]]:
     found: dict[int, list[Record]] = {}
     for data, partition in zip(dealt.batches, dealt.partitions, strict=True):
         view = memoryview(data)
@@ -99,9 +99,9 @@ def test_every_record_goes_to_its_keys_partition_in_order(
     data = b"".join(encode_batch(records[a:b], codec=codec) for a, b in pairwise(places))
     found = scan(memoryview(data))
     assert found.codec == codec
-    dealer = Dealer(Partitioner.KEY, sticky_bytes=500, rng=random.Random(7))
-    chosen = dealer.choose(found, partitions)
-    dealt = write_dealt(found, chosen, codec=codec, batch_bytes=batch_bytes)
+    partitioner = RecordPartitioner(Partitioner.KEY, sticky_bytes=500, rng=random.Random(7))
+    chosen = partitioner.choose(found, partitions)
+    dealt = write_partitioned(found, chosen, codec=codec, batch_bytes=batch_bytes)
     assert dealt.records == len(records)
     assert dealt.timestamp_ms == max(one.timestamp for one in records)
     got = _decoded(dealt)
@@ -119,7 +119,7 @@ def test_runs_of_equal_sizes_are_walked_like_all_others(sizes: list[int]) -> Non
     values = [bytes(60 if size < 2 else 40 * size) for size in sizes]
     records = [Record(index, 5, b"k", value) for index, value in enumerate(values)]
     found = scan(memoryview(encode_batch(records)))
-    dealt = write_dealt(found, np.zeros(len(values), np.int64), codec=0, batch_bytes=1 << 20)
+    dealt = write_partitioned(found, np.zeros(len(values), np.int64), codec=0, batch_bytes=1 << 20)
     assert [one.value for one in decode_records(memoryview(dealt.batches[0]))] == values
 
 
@@ -128,10 +128,10 @@ def _keyless(count: int, size: int = 92) -> memoryview:
 
 
 def test_records_without_a_key_stick_for_a_batch_and_then_move() -> None:
-    dealer = Dealer(Partitioner.KEY, sticky_bytes=1_000, rng=random.Random(3))
+    partitioner = RecordPartitioner(Partitioner.KEY, sticky_bytes=1_000, rng=random.Random(3))
     chosen: list[int] = []
     for _ in range(20):
-        chosen += dealer.choose(scan(_keyless(7)), 5).tolist()
+        chosen += partitioner.choose(scan(_keyless(7)), 5).tolist()
     runs = [[chosen[0], 0]]
     for one in chosen:
         if runs[-1][0] != one:
@@ -144,10 +144,10 @@ def test_records_without_a_key_stick_for_a_batch_and_then_move() -> None:
 
 def test_other_partitioners() -> None:
     keyed = memoryview(encode_batch([Record(n, 1, b"same", b"v") for n in range(7)]))
-    ring = Dealer(Partitioner.ROUND_ROBIN)
+    ring = RecordPartitioner(Partitioner.ROUND_ROBIN)
     assert ring.choose(scan(keyed), 3).tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert ring.choose(scan(keyed), 3).tolist() == [1, 2, 0, 1, 2, 0, 1]
-    sticky = Dealer(Partitioner.STICKY, sticky_bytes=20, rng=random.Random(1))
+    sticky = RecordPartitioner(Partitioner.STICKY, sticky_bytes=20, rng=random.Random(1))
     assert len(set(sticky.choose(scan(keyed), 4).tolist())) > 1
     # One partition is all there is.
     assert set(sticky.choose(scan(keyed), 1).tolist()) == {0}
@@ -170,11 +170,11 @@ def test_records_without_a_timestamp_get_the_time_of_mirroring() -> None:
     records = [Record(n, at, b"k", b"v") for n, at in enumerate(times)]
     found = scan(memoryview(encode_batch(records)))
     whole = {"codec": 0, "batch_bytes": 1 << 20}
-    dealt = write_dealt(found, np.zeros(4, np.int64), now_ms=90, **whole)
+    dealt = write_partitioned(found, np.zeros(4, np.int64), now_ms=90, **whole)
     (batch,) = map(memoryview, dealt.batches)
     assert [one.timestamp for one in decode_records(batch)] == [90, 70, 90, 5]
     assert dealt.timestamp_ms == 70  # how old the source's records are is still unknown
-    kept = write_dealt(found, np.zeros(4, np.int64), **whole)
+    kept = write_partitioned(found, np.zeros(4, np.int64), **whole)
     assert [one.timestamp for one in decode_records(memoryview(kept.batches[0]))] == times
 
 
@@ -189,7 +189,7 @@ def test_compression_levels(codec: int, low: int, high: int) -> None:
     sizes = []
     for level in (low, high):
         levels = [level] * 5
-        dealt = write_dealt(
+        dealt = write_partitioned(
             found, np.zeros(len(values), np.int64), codec=codec, batch_bytes=1 << 20, levels=levels
         )
         (batch,) = map(memoryview, dealt.batches)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sparkmirror.records import record_offsets
 from sparkmirror.records.header import HEADER_BYTES
-from sparkmirror.records.record_offsets import OddError, record_starts
+from sparkmirror.records.record_offsets import IrregularRecordError, record_starts
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.records.varint import varint
 
@@ -54,7 +54,7 @@ def walk(together: bool, *layout: np.ndarray) -> list[int] | None:
         patch.setattr(record_offsets, "_STEP_RECORDS", 0 if together else 1 << 40)
         try:
             return record_starts(*layout).tolist()
-        except OddError:
+        except IrregularRecordError:
             return None
 
 

@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from sparkmirror.errors import BatchError, CorruptBatch, UnknownCodec
 from sparkmirror.records import rebatch
-from sparkmirror.records.batch_decisions import Chooser
+from sparkmirror.records.batch_decisions import BatchSelector
 from sparkmirror.records.codecs import LZ4, NAMES
 from sparkmirror.records.header import HEADER, HEADER_BYTES, split, stamp
 from sparkmirror.records.records import Record, decode_records, encode_batch
@@ -356,7 +356,7 @@ def test_many_tiny_batches_take_the_quick_way(
         raise AssertionError("record by record")
 
     monkeypatch.setattr(rebatch, "_write_group", slow_way)
-    monkeypatch.setattr(Chooser, "choose", slow_way)
+    monkeypatch.setattr(BatchSelector, "choose", slow_way)
     assert carried(choose(response)) == records(0, 300)
 
 

@@ -199,7 +199,7 @@ def fork(work):
     while True:  # a signal just before one long wait would be heard after it
         time.sleep(0.05)
 
-hung_up = fork(lambda: slot_plan.deal([], 1))
+hung_up = fork(lambda: slot_plan.assign_round_robin([], 1))
 os.kill(hung_up, signal.SIGHUP)
 assert os.waitstatus_to_exitcode(os.waitpid(hung_up, 0)[1]) == -signal.SIGHUP
 left = fork(lambda: (slot_plan.SlotPlan(0, 0, "r", (), None, 0).end_offsets(), os._exit(7)))
@@ -241,7 +241,7 @@ def test_what_forks_ran_is_known_however_they_end(tmp_path: Path) -> None:
     missing = _missing(FORKS, tmp_path)
     names = _functions(missing)
     assert "plan_slots" in names, "nobody called it"
-    assert "deal" not in names, "the fork that was ended by a signal"
+    assert "assign_round_robin" not in names, "the fork that was ended by a signal"
     after = [line for line in missing if line in _lines_of(SLOT_PLAN, "if self.ends is None:")]
     assert after == [], "the fork that left by os._exit"
 
@@ -255,7 +255,7 @@ from sparkmirror.data.coordination import slot_plan
 if pid := os.fork():
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 else:
-    slot_plan.deal([], 1)
+    slot_plan.assign_round_robin([], 1)
     saving.save()
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -264,7 +264,7 @@ else:
 def test_what_was_saved_outlives_its_process(tmp_path: Path) -> None:
     names = _functions(_missing(KILLED, tmp_path))
     assert "plan_slots" in names, "nobody called it"
-    assert "deal" not in names
+    assert "assign_round_robin" not in names
 
 
 def test_processes_learn_by_the_variable_that_coverage_sets(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ from sparkmirror.wire.group.session import GroupSession
 from sparkmirror.wire.net import connection as connecting
 from sparkmirror.wire.net import framing
 from sparkmirror.wire.net.connection import ConnectionLost, ReceiveBuffer
-from sparkmirror.wire.produce.messages import parse_answer
+from sparkmirror.wire.produce.messages import parse_response
 from sparkmirror.wire.security.sasl import Login
 from tests.fuzz.exchanges import Answering
 from tests.fuzz.inputs import resealed
@@ -74,14 +74,14 @@ def test_a_topic_name_of_a_negative_size_does_not_lead_round_in_circles(size: in
     fetcher = received(struct.pack(">iihi", 77, 0, 0, 0) + topics)
     assert fetcher.errors == {"CONNECTION_LOST": 1}
     with pytest.raises(struct.error):
-        parse_answer(memoryview(struct.pack(">i", 77) + topics), 3)
+        parse_response(memoryview(struct.pack(">i", 77) + topics), 3)
     assert time.monotonic() - began_s < 2
 
 
 def test_an_answer_that_says_it_is_huge_is_hung_up_on() -> None:
     peer = connecting.Connection.__new__(connecting.Connection)
     peer.host, peer.port = "a", 1
-    for size in (framing.ANSWER_FRAME_BYTES_MAX + 1, -1, 3):
+    for size in (framing.RESPONSE_FRAME_BYTES_MAX + 1, -1, 3):
         peer._receive_size = lambda size=size: size  # type: ignore[method-assign]
         with pytest.raises(ConnectionLost, match="invalid frame size"):
             peer.receive_frame()

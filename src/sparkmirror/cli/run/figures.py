@@ -41,7 +41,7 @@ class Figures:
         self._flows = {flow.name: flow for flow in settings.flows if flow.enabled}
         self._meters = {name: FlowMeter(name) for name in self._flows}
         self._states: dict[str, str] = {}
-        self._away: dict[str, str] = {}
+        self._unreachable: dict[str, str] = {}
         self._standing_by: dict[str, str] = {}
         self._control: ControlPart | None = None
 
@@ -61,7 +61,7 @@ class Figures:
                 meter.ends(control.end_offsets(name), control.oldest_ms(name))
                 meter.halts(control.assignment(name).halted)
                 control.to_go(name, meter.view().to_go_s)
-            self._away = {name: control.away(name) for name in self._flows}
+            self._unreachable = {name: control.unreachable_cluster(name) for name in self._flows}
             draining = {name: control.draining(name) for name in self._flows}
             self._states = {
                 name: PHASE_DRAINING if draining[name] else _PAUSED
@@ -82,7 +82,7 @@ class Figures:
             return [
                 replace(
                     view,
-                    state=self._told(name, view),
+                    state=self._state_text(name, view),
                     source=flow.source.alias,
                     target=flow.target.alias,
                 )
@@ -129,20 +129,20 @@ class Figures:
             return self._states.get(name, PHASE_RUNNING)
         return self.phase
 
-    def _told(self, name: str, view: FlowView) -> str:
+    def _state_text(self, name: str, view: FlowView) -> str:
         """The flow's state as users read it; whatever keeps it from mirroring has priority."""
         state = self._state(name)
         if state == STANDING_BY:
             return self._standing_by[name]
         if state != PHASE_RUNNING:
             return state
-        away = self._away.get(name, "")
+        unreachable = self._unreachable.get(name, "")
         silent_ms = wall_ms() - self._meters[name].reported_ms
-        if not away and view.partitions_reported and silent_ms > REPORT_AGE_MS_MAX:
+        if not unreachable and view.partitions_reported and silent_ms > REPORT_AGE_MS_MAX:
             # Reports come through the target, at least every ten seconds.
-            away = f"target {self._flows[name].target.alias}"
-        if away:
-            return f"waiting for the {away}"
+            unreachable = f"target {self._flows[name].target.alias}"
+        if unreachable:
+            return f"waiting for the {unreachable}"
         if not view.partitions:
             return "waiting for a topic"
         if len(view.halted) >= view.partitions:

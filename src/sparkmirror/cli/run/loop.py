@@ -17,7 +17,7 @@ from sparkmirror.cli.run.figures import PHASE_DRAINING, PHASE_RUNNING, Figures
 from sparkmirror.cli.run.os_signals import Signals, standard_terminals
 from sparkmirror.cli.run.parts import END_S, ControlPart, FlowPart, RunOptions
 from sparkmirror.cli.run.processes import child_processes, end_processes
-from sparkmirror.cli.run.quick_check import LookPart
+from sparkmirror.cli.run.quick_check import QuickCheckPart
 from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, show_error
 from sparkmirror.errors import ConfigError, Defect, MirrorError
 from sparkmirror.model import MirrorSettings
@@ -88,7 +88,7 @@ class RunLoop:
         self._terminals = standard_terminals()
         self._control: ControlPart | None = None
         self._flow: FlowPart | None = None
-        self._look: LookPart | None = None
+        self._quick_check: QuickCheckPart | None = None
         self._collecting = False
         self._running = False
         self._stop_signal: int | None = None
@@ -103,7 +103,7 @@ class RunLoop:
         self._refresh: Background | None = None
         self._ends_s = 0.0
 
-    def run(self, make: Callable[[], tuple[ControlPart, FlowPart, LookPart]]) -> int:
+    def run(self, make: Callable[[], tuple[ControlPart, FlowPart, QuickCheckPart]]) -> int:
         """Start, mirror until the end or a signal, stop; returns the exit code."""
         try:
             try:
@@ -123,9 +123,9 @@ class RunLoop:
             return error.exit_code
         return self._options.start_failure_exit_code
 
-    def _start(self, make: Callable[[], tuple[ControlPart, FlowPart, LookPart]]) -> None:
+    def _start(self, make: Callable[[], tuple[ControlPart, FlowPart, QuickCheckPart]]) -> None:
         def assemble() -> None:
-            self._control, self._flow, self._look = make()
+            self._control, self._flow, self._quick_check = make()
 
         self._display.phase("loading")
         self._await(Background(assemble, "sparkmirror-load"))
@@ -133,14 +133,14 @@ class RunLoop:
             raise Defect("the run has no control plane yet")
         if self._flow is None:
             raise Defect("the run has no pipeline yet")
-        if self._look is None:
+        if self._quick_check is None:
             raise Defect("the run has no quick check yet")
         self._display.phase("connecting to the clusters, creating topics")
         # Spark takes longest to start and does not need the clusters.
         self._opening = Background(self._flow.open, "sparkmirror-open")
-        self._look.begin()
+        self._quick_check.begin()
         self._await(Background(self._control.prepare, "sparkmirror-prepare"))
-        self._look.topics_made()
+        self._quick_check.topics_made()
         self._await(Background(self._control.start, "sparkmirror-control"))
         self._collecting = True
         if self._mirrors:
@@ -163,7 +163,7 @@ class RunLoop:
     def _mirror(self) -> int:
         self._running = True
         self._figures.phase = PHASE_RUNNING
-        self._display.phase(self._doing())
+        self._display.phase(self._phase())
         while True:
             self._step(REFRESH_S)
             if self._drain is None:
@@ -173,7 +173,9 @@ class RunLoop:
                 return self._ended(errors)
             if self._drain is None and errors:
                 for error in errors:
-                    self._because(str(error))  # a flow's last event may be written before the end
+                    self._note_reason(
+                        str(error)
+                    )  # a flow's last event may be written before the end
                 self._begin_drain("a flow failed: writing what the other flows have read …")
             if self._drain is None and self._figures.drained:
                 self._drained_elsewhere = True
@@ -182,7 +184,7 @@ class RunLoop:
                 return self._drained(errors)
             self._hand_over()
 
-    def _doing(self) -> str:
+    def _phase(self) -> str:
         if not self._mirrors:
             return "emitting heartbeats: no flow is enabled for this node"
         if not self._begun:
@@ -201,11 +203,11 @@ class RunLoop:
         if self._readying is not None and self._readying.done:
             self._readying = None
             if not self._begun:
-                self._display.phase(self._doing())
+                self._display.phase(self._phase())
         taken, self._taking = self._control.owned - self._begun, None
         if taken:
             self._begun |= taken
-            self._display.phase(self._doing())
+            self._display.phase(self._phase())
             start = partial(self._flow.start, taken)
             self._taking = Background(start, "sparkmirror-take-over")
 
@@ -276,7 +278,7 @@ class RunLoop:
             raise _StoppedError(EXIT_INTERRUPTED)
         self._stop_signal = number
         self._stop_signal_s = now_s
-        self._because(f"stopped by {signal.Signals(number).name}")
+        self._note_reason(f"stopped by {signal.Signals(number).name}")
         if not self._running:
             self._display.phase("stopping")
             interrupted = number == signal.SIGINT
@@ -312,7 +314,7 @@ class RunLoop:
         self._figures.phase = PHASE_DRAINING
         self._display.phase(text)
         if self._stop_signal is None:
-            self._because(text.partition(":")[0])
+            self._note_reason(text.partition(":")[0])
         if self._drain is None:
             self._drain = Background(self._control.drain, "sparkmirror-drain")
 
@@ -326,7 +328,7 @@ class RunLoop:
     def _collect(self) -> None:
         """Feed the meters and the display."""
         self._figures.beat()
-        for text in self._look.lines() if self._look is not None else ():
+        for text in self._quick_check.lines() if self._quick_check is not None else ():
             flow, cluster = named_places(text)
             self._display.warning(Notice(text, level="warning", flow=flow, cluster=cluster))
         if not self._collecting:
@@ -475,13 +477,13 @@ class RunLoop:
         by_signal = self._stop_signal == signal.SIGTERM
         return self._options.sigterm_exit_code if by_signal else 0
 
-    def _because(self, reason: str) -> None:
+    def _note_reason(self, reason: str) -> None:
         if self._control is not None:
-            self._control.because(reason)
+            self._control.note_reason(reason)
 
     def _failed(self, errors: Sequence[Exception], code: int) -> int:
         for error in errors:
-            self._because(str(error))
+            self._note_reason(str(error))
         self._stop_parts(at_once=True)
         self._display.close()
         for error in errors:
@@ -494,8 +496,8 @@ class RunLoop:
         self._collecting = self._running = False
         flow, self._flow = self._flow, None
         control, self._control = self._control, None
-        if self._look is not None:
-            self._look.end()
+        if self._quick_check is not None:
+            self._quick_check.end()
         tasks = []
         if flow is not None:
             grace_s = 0.0 if at_once else FLOW_STOP_S

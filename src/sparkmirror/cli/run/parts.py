@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from sparkmirror.cli.run.quick_check import LookPart, QuickLook
+from sparkmirror.cli.run.quick_check import QuickCheckPart, QuickCheckThread
 from sparkmirror.cli.shared.errors import EXIT_START_FAILED
 from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.model import Halt, SlotProgress, TopicPartition
@@ -172,7 +172,7 @@ class ControlPart(Protocol):
     def drain(self) -> None:
         """Order all slots to drain."""
 
-    def because(self, reason: str) -> None:
+    def note_reason(self, reason: str) -> None:
         """Note for the history why the run is about to end."""
 
     def refresh(self) -> None:
@@ -212,7 +212,7 @@ class ControlPart(Protocol):
     def group_rows(self, flow: str) -> tuple[GroupRow, ...]:
         """Lag of the consumer groups at the flow's source."""
 
-    def away(self, flow: str) -> str:
+    def unreachable_cluster(self, flow: str) -> str:
         """The flow's cluster that is unavailable now, as ``target B``; empty if both respond."""
 
     def events(self) -> Sequence[str]:
@@ -244,7 +244,7 @@ class Parts:
 
     control: Callable[..., ControlPart]
     flow: Callable[..., FlowPart]
-    look: Callable[..., LookPart]
+    quick_check: Callable[..., QuickCheckPart]
 
     @classmethod
     def real(cls) -> Parts:
@@ -252,4 +252,4 @@ class Parts:
         from sparkmirror.control.loop import ControlLoop  # noqa: PLC0415
         from sparkmirror.data.query import FlowRunner  # noqa: PLC0415
 
-        return cls(control=ControlLoop, flow=FlowRunner, look=QuickLook)
+        return cls(control=ControlLoop, flow=FlowRunner, quick_check=QuickCheckThread)

@@ -12,8 +12,8 @@ from sparkmirror.model import MirrorSettings
 _log = logging.getLogger(__name__)
 
 
-class LookPart(Protocol):
-    """The quick check while a run starts; `QuickLook` implements it."""
+class QuickCheckPart(Protocol):
+    """The quick check while a run starts; `QuickCheckThread` implements it."""
 
     def begin(self) -> None:
         """Start the check; returns at once."""
@@ -28,8 +28,8 @@ class LookPart(Protocol):
         """Cancel the check."""
 
 
-class QuickLook:
-    """A `Glance` in a thread, which ends by itself or with `end`; all methods return at once."""
+class QuickCheckThread:
+    """A `QuickCheck` in a thread that ends by itself or with `end`; no method blocks."""
 
     def __init__(self, settings: MirrorSettings) -> None:
         self._settings = settings
@@ -57,9 +57,9 @@ class QuickLook:
     def _run(self) -> None:
         try:
             # Imported here: it takes a tenth of a second, which would delay Spark's start.
-            from sparkmirror.doctor.glance import Glance  # noqa: PLC0415
+            from sparkmirror.doctor.glance import QuickCheck  # noqa: PLC0415
 
-            Glance(self._settings, self._lines.append, self._begun).look()
+            QuickCheck(self._settings, self._lines.append, self._begun).run()
         except Exception:  # a defect here must not end the run
             _log.exception("the quick check failed")
 

@@ -29,7 +29,7 @@ from sparkmirror.cli.run.parts import (
     RunOptions,
     check_master,
 )
-from sparkmirror.cli.run.quick_check import LookPart
+from sparkmirror.cli.run.quick_check import QuickCheckPart
 from sparkmirror.cli.run.workdir import new_run_id, open_work_dir
 from sparkmirror.cli.shared.errors import show_error
 from sparkmirror.cli.shared.secrets import hide_secrets
@@ -129,7 +129,7 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
             do="Give a file in a directory that exists and that this user may write.",
         ) from error
 
-    def make() -> tuple[ControlPart, FlowPart, LookPart]:
+    def make() -> tuple[ControlPart, FlowPart, QuickCheckPart]:
         chosen = parts or Parts.real()
         flow: FlowPart = NoFlows()
         if settings.flows:
@@ -149,7 +149,7 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
             release=tool_version(),
             key=flow.key,
         )
-        return control, flow, chosen.look(settings)
+        return control, flow, chosen.quick_check(settings)
 
     try:
         with Signals() as signals, Keys() as keys:

@@ -11,12 +11,12 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from sparkmirror.cli.run.figures import Figures
 from sparkmirror.model import MetricsSettings
 from sparkmirror.observe.metrics.exposition import MirrorCollector
-from sparkmirror.observe.metrics.server import Surface, open_surface
+from sparkmirror.observe.metrics.server import MetricsServer, open_metrics_server
 
 
 def serve_metrics(
     settings: MetricsSettings, figures: Figures, *, listen: str, release: str
-) -> Surface:
+) -> MetricsServer:
     """Listen on ``listen``, or as the file says if that is empty. Raises `MirrorError`."""
     if listen:
         settings = replace(settings, listen=listen, where="--metrics")
@@ -29,4 +29,4 @@ def serve_metrics(
     }
     registry.register(MirrorCollector(figures.facts, labels=settings.labels, build=build))
     ProcessCollector(registry=registry)
-    return open_surface(settings, registry, figures.health)
+    return open_metrics_server(settings, registry, figures.health)

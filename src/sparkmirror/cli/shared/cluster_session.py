@@ -14,7 +14,7 @@ from sparkmirror.cli.shared.tables import Format, Report
 from sparkmirror.errors import ConfigError, MirrorError
 
 if TYPE_CHECKING:
-    from sparkmirror.control.topics.observation import Look
+    from sparkmirror.control.topics.observation import Observation
     from sparkmirror.model import FlowSettings, MirrorSettings
     from sparkmirror.wire.admin.cluster import Cluster
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Asking(Connections):
+class ClusterSession(Connections):
     """The flows of a file, and the connections to their clusters."""
 
     def __init__(self, settings: MirrorSettings) -> None:
@@ -35,13 +35,13 @@ class Asking(Connections):
             self.expect((flow.source_admin, flow.target_admin))
         return super().__enter__()
 
-    def look(self, flow: FlowSettings) -> Look:
+    def observe(self, flow: FlowSettings) -> Observation:
         """Both clusters of ``flow``; internal topics are read with the clients that a run uses."""
-        from sparkmirror.control.topics.observation import Look  # noqa: PLC0415
+        from sparkmirror.control.topics.observation import Observation  # noqa: PLC0415
 
         checkpoints = self.cluster(flow.checkpoints.client or flow.target)
         on_source = flow.offset_syncs.location == "source"
-        return Look(
+        return Observation(
             flow,
             self.cluster(flow.source_admin),
             self.cluster(flow.target_admin),
@@ -58,12 +58,12 @@ def open_flows(
     listed: bool = True,
     clusters: Sequence[str] | None = None,
     flows: Sequence[str] | None = None,
-) -> Asking:
+) -> ClusterSession:
     """Read a MirrorMaker 2 file, or MirrorMaker 1's; this connects to no cluster yet.
 
     The options are those of `load_settings`. Raises `MirrorError`.
     """
-    return Asking(
+    return ClusterSession(
         load_settings(
             files,
             clusters or (),
@@ -74,18 +74,18 @@ def open_flows(
     )
 
 
-def ask_targets(
+def query_targets(
     files: Files,
     clusters: Sequence[str] | None,
     flows: Sequence[str] | None,
-    ask: Callable[[Cluster, FlowSettings], R],
+    query: Callable[[Cluster, FlowSettings], R],
 ) -> tuple[list[R], list[MirrorError]]:
-    """`ask_each` for the flows of ``files``, each with a connection to its target cluster."""
+    """`query_each` for the flows of ``files``, each with a connection to its target cluster."""
     settings = load_settings(files, clusters or (), listed=False, flows=flows or ())
     with Connections() as connections:
         connections.expect(flow.target_admin for flow in settings.flows)
-        return ask_each(
-            settings.flows, lambda flow: ask(connections.cluster(flow.target_admin), flow)
+        return query_each(
+            settings.flows, lambda flow: query(connections.cluster(flow.target_admin), flow)
         )
 
 
@@ -100,16 +100,16 @@ def refuse_mm1(verb: str, files: Files) -> None:
         )
 
 
-def ask_each(items: Iterable[T], ask: Callable[[T], R]) -> tuple[list[R], list[MirrorError]]:
-    """Call ``ask`` for each item; returns the results, and the errors of items that failed."""
-    answers: list[R] = []
+def query_each(items: Iterable[T], query: Callable[[T], R]) -> tuple[list[R], list[MirrorError]]:
+    """Call ``query`` for each item; returns the results, and the errors of items that failed."""
+    results: list[R] = []
     failures: list[MirrorError] = []
     for item in items:
         try:
-            answers.append(ask(item))
+            results.append(query(item))
         except MirrorError as error:
             failures.append(error)
-    return answers, failures
+    return results, failures
 
 
 def show_failures(failures: Iterable[MirrorError], output: Format) -> None:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from sparkmirror.observe.logs import mask_secrets
-from sparkmirror.text import printable, printable_json, say
+from sparkmirror.text import echo, printable, printable_json
 
 UNLIMITED = sys.maxsize
 _WIDTH_MAX = 50
@@ -92,7 +92,7 @@ class Report:
         """Print it."""
         if output is Format.TABLE:
             if self.body:
-                say(*self.lines())
+                echo(*self.lines())
         elif self.one_line:
             print(json.dumps(self.document), flush=True)
         else:

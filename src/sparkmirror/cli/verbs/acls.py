@@ -22,7 +22,7 @@ from sparkmirror.cli.shared.settings_options import (
 )
 from sparkmirror.cli.verbs.kafka_acls import lock_text, needed_text, report
 from sparkmirror.errors import ClusterError, ConfigError
-from sparkmirror.text import say
+from sparkmirror.text import echo
 
 if TYPE_CHECKING:
     from sparkmirror.control.permissions.acl_lock import LockPlan
@@ -81,7 +81,7 @@ def needed(
     who = _principals(settings, principal or ())
     permissions = needed_permissions(settings, who)
     if output is Format.COMMANDS:
-        say(*needed_text(permissions, command_config))
+        echo(*needed_text(permissions, command_config))
     else:
         report(permissions).show(tables.Format(output.value))
 
@@ -134,7 +134,7 @@ def lock(
         target = connections.cluster(wanted.target_admin)
         who = _principals(settings, principal or ())
         plan = _lock_plan(wanted, target, who, readers or (), apply=apply)
-        say(*lock_text(plan, wanted, command_config))
+        echo(*lock_text(plan, wanted, command_config))
         if plan.blocking:
             raise typer.Exit(1)
         if apply:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from sparkmirror.cli.shared.cluster_session import Asking, ask_each, finish, open_flows
+from sparkmirror.cli.shared.cluster_session import ClusterSession, finish, open_flows, query_each
 from sparkmirror.cli.shared.settings_options import Files, with_files
 from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 
@@ -43,9 +43,9 @@ def clusters(
 
     Exit codes: 0 shown, 2 wrong usage or file, 3 a cluster is unavailable.
     """
-    with open_flows(files, listed=False) as asking:
-        found, failures = ask_each(
-            _roles(asking.flows), lambda role: _survey(asking, role[0], role[1])
+    with open_flows(files, listed=False) as session:
+        found, failures = query_each(
+            _roles(session.flows), lambda role: _survey(session, role[0], role[1])
         )
     finish(report(found), output, failures)
 
@@ -58,19 +58,19 @@ def _roles(flows: Sequence[FlowSettings]) -> list[tuple[ClusterClient, FlowSetti
     return [roles[alias] for alias in sorted(roles)]
 
 
-def _survey(asking: Asking, client: ClusterClient, flow: FlowSettings) -> Survey:
+def _survey(session: ClusterSession, client: ClusterClient, flow: FlowSettings) -> Survey:
     from sparkmirror.client import MirrorClient  # noqa: PLC0415
     from sparkmirror.model import MirrorMode  # noqa: PLC0415
     from sparkmirror.names.replication_policy import make_policy  # noqa: PLC0415
 
-    cluster = asking.cluster(client)
+    cluster = session.cluster(client)
     view = cluster.describe()
     mirror = MirrorClient.of(cluster, make_policy(flow.policy, flow.source.alias))
     hops = mirror.hops()
     # MirrorMaker 1 emits no heartbeats, so none are missing.
     sources = (
         one.source.alias
-        for one in asking.flows
+        for one in session.flows
         if one.target.alias == client.alias and one.mode is MirrorMode.MM2
     )
     return Survey(

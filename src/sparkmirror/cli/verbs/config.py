@@ -13,7 +13,7 @@ from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 from sparkmirror.errors import ConfigError, Defect
 
 if TYPE_CHECKING:
-    from sparkmirror.config.explain import Effective, Place, Setup
+    from sparkmirror.config.explain import Effective, ExplainedFile, Place
     from sparkmirror.model import MirrorSettings
 
 
@@ -57,7 +57,7 @@ def config(
     _report(setup, given=given).show(output)
 
 
-def _setup(files: Files, clusters: Sequence[str], flows: Sequence[str]) -> Setup:
+def _setup(files: Files, clusters: Sequence[str], flows: Sequence[str]) -> ExplainedFile:
     from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
     from sparkmirror.cli.shared.settings_options import (  # noqa: PLC0415
         choose_flows,
@@ -97,24 +97,24 @@ def _check_files(settings: MirrorSettings) -> None:
         for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
             context_for(client)
     if settings.metrics.listen:
-        from sparkmirror.observe.metrics.server import check_surface  # noqa: PLC0415
+        from sparkmirror.observe.metrics.server import check_metrics_server  # noqa: PLC0415
 
-        check_surface(settings.metrics)
+        check_metrics_server(settings.metrics)
 
 
 def _origin(one: Effective) -> str:
     told = one.origin
     if one.place is not None:
-        told = _told(one.place)
+        told = _place_text(one.place)
         if one.overrides:
-            told += f"; overrides {', '.join(map(_told, one.overrides))}"
+            told += f"; overrides {', '.join(map(_place_text, one.overrides))}"
     for remark in (one.remark, f"IGNORED: {one.ignored}" if one.ignored else ""):
         if remark:
             told += f"; {remark}"
     return told
 
 
-def _told(place: Place) -> str:
+def _place_text(place: Place) -> str:
     line = place.where.rpartition(":")[2]
     return f"line {line} {place.spelling} ({place.scope})"
 
@@ -127,7 +127,7 @@ _COLUMNS: Columns = {
 }
 
 
-def _report(setup: Setup, *, given: bool) -> Report:
+def _report(setup: ExplainedFile, *, given: bool) -> Report:
     """The settings of each flow's parts, then the warnings."""
     warnings = setup.settings.warnings
     chosen = {

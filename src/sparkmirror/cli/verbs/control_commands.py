@@ -27,7 +27,7 @@ from sparkmirror.control.coordination.status import FlowState, FlowStatus, obser
 from sparkmirror.errors import Denied, MirrorError, TopicError
 from sparkmirror.internal_topics.commands import Command, CommandKind, channel, control_topic
 from sparkmirror.model import FlowSettings
-from sparkmirror.text import say
+from sparkmirror.text import echo
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 
@@ -83,7 +83,7 @@ def _give_orders(
                 show_error(error)
                 raise typer.Exit(EXIT_START_FAILED) from error
             failed |= not good
-            say(f"{flow.name}: {said}")
+            echo(f"{flow.name}: {said}")
     raise typer.Exit(1 if failed else 0)
 
 

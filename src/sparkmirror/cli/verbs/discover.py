@@ -15,7 +15,7 @@ import typer
 from sparkmirror.cli.shared import tables
 from sparkmirror.errors import ClusterError, ConfigError, Defect
 from sparkmirror.observe.logs import register_secret
-from sparkmirror.text import printable, say
+from sparkmirror.text import echo, printable
 
 if TYPE_CHECKING:
     from sparkmirror.wire.legacy.ambari import Found
@@ -117,7 +117,7 @@ def discover(
     register_secret(secret)
     if parts.scheme == "http" and parts.hostname not in _LOCAL:
         told = "without encryption; the password is sent in clear text"
-        say(f"warning: {parts.hostname} is queried {told}.", error=True)
+        echo(f"warning: {parts.hostname} is queried {told}.", error=True)
     found = find_cluster(
         AmbariLogin(url, user, secret, ca_file),
         cluster,
@@ -125,7 +125,7 @@ def discover(
         zookeeper_port=zookeeper_port,
     )
     for host in found.stopped:
-        say(f"warning: the broker on {host} is not started.", error=True)
+        echo(f"warning: the broker on {host} is not started.", error=True)
     if ip and not found.broker_ips:
         raise ClusterError(
             "Ambari does not report the IP address of every broker.",

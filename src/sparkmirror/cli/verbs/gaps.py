@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sparkmirror.cli.shared.cluster_session import ask_targets, finish
+from sparkmirror.cli.shared.cluster_session import finish, query_targets
 from sparkmirror.cli.shared.settings_options import (
     Clusters,
     Files,
@@ -54,7 +54,7 @@ def gaps(
     from sparkmirror.control.report.gaps import read_gaps  # noqa: PLC0415
 
     earliest_ms = since_ms(since)
-    found, failures = ask_targets(files, clusters, flows, read_gaps)
+    found, failures = query_targets(files, clusters, flows, read_gaps)
     kept = [gap for of_flow in found for gap in of_flow if gap.time_ms >= earliest_ms]
     finish(report(kept, complete=not failures), output, failures)
 

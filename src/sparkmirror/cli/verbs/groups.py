@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from sparkmirror.cli.shared.cluster_session import ask_each, finish, open_flows, refuse_mm1
+from sparkmirror.cli.shared.cluster_session import finish, open_flows, query_each, refuse_mm1
 from sparkmirror.cli.shared.settings_options import Clusters, Files, Flows, with_files
 from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 
@@ -50,8 +50,10 @@ def groups(
     from sparkmirror.control.report.compare_groups import compare_groups  # noqa: PLC0415
 
     refuse_mm1("groups", files)
-    with open_flows(files, clusters=clusters, flows=flows) as asking:
-        found, failures = ask_each(asking.flows, lambda flow: compare_groups(asking.look(flow)))
+    with open_flows(files, clusters=clusters, flows=flows) as session:
+        found, failures = query_each(
+            session.flows, lambda flow: compare_groups(session.observe(flow))
+        )
     failures += [failure for one in found for failure in one.failures]
     finish(report(found), output, failures)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.cli.shared.cluster_session import ask_targets, finish
+from sparkmirror.cli.shared.cluster_session import finish, query_targets
 from sparkmirror.cli.shared.settings_options import (
     Clusters,
     Files,
@@ -55,11 +55,11 @@ def history(
 
     from sparkmirror.control.report.history import read_history  # noqa: PLC0415
 
-    def ask(target: Cluster, flow: FlowSettings) -> tuple[str, list[Event] | None]:
+    def query(target: Cluster, flow: FlowSettings) -> tuple[str, list[Event] | None]:
         return flow.name, read_history(target, flow)
 
     earliest_ms = since_ms(since)
-    found, failures = ask_targets(files, clusters, flows, ask)
+    found, failures = query_targets(files, clusters, flows, query)
     # Of one flow each event stays behind those before it, whatever its host's clock said.
     events = list(heapq.merge(*(of or () for _, of in found), key=lambda one: one.time_ms))
     kept = [one for one in events if one.time_ms >= earliest_ms][-limit:]

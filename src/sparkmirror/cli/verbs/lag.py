@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from sparkmirror.cli.shared import tables
-from sparkmirror.cli.shared.cluster_session import ask_each, show_failures
+from sparkmirror.cli.shared.cluster_session import query_each, show_failures
 from sparkmirror.cli.shared.connections import Connections
 from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, EXIT_START_FAILED
 from sparkmirror.cli.shared.settings_options import Clusters, Flows
 from sparkmirror.cli.shared.tables import Report, Table
-from sparkmirror.cli.verbs.lag_looks import GroupLook, Look, flow_looks, group_looks, named
+from sparkmirror.cli.verbs.lag_looks import (
+    GroupOptions,
+    LagReader,
+    flow_readers,
+    group_readers,
+    named,
+)
 from sparkmirror.cli.verbs.lag_tables import broker_lines, classic_table, flow_tables, groups_table
 from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.observe.display.units import seconds_text
@@ -226,7 +232,7 @@ def lag(
     if json_output:
         output = Format.JSON
     topics = tuple(name.strip() for text in topic or () for name in text.split(",") if name.strip())
-    wanted = GroupLook(
+    wanted = GroupOptions(
         *(group, zkconnect, bootstrap_server, command_config, topics),
         socket_timeout_ms,
         retry_backoff_ms,
@@ -236,12 +242,12 @@ def lag(
         output = Format.CLASSIC if about_group else Format.TABLE
     with Connections() as connections:
         if about_group:
-            looks = group_looks(file, wanted, include, clusters or flows or (), connections)
+            readers = group_readers(file, wanted, include, clusters or flows or (), connections)
         else:
-            looks = flow_looks(named(file), clusters or (), flows or (), include, connections)
+            readers = flow_readers(named(file), clusters or (), flows or (), include, connections)
         if watch:
-            _watch(looks, connections, output, interval, brokers=broker_info)
-        views, failures = _round(looks, output, brokers=broker_info)
+            _watch(readers, connections, output, interval, brokers=broker_info)
+        views, failures = _round(readers, output, brokers=broker_info)
     if failures:
         raise typer.Exit(EXIT_START_FAILED)
     rows = [row for view in views for row in view.partitions]
@@ -257,7 +263,7 @@ def over_limit(row: PartitionLag, records: int | None, seconds: float | None) ->
 
 
 def _watch(
-    looks: Sequence[Look],
+    readers: Sequence[LagReader],
     connections: Connections,
     output: Format,
     interval_s: float,
@@ -266,9 +272,9 @@ def _watch(
 ) -> NoReturn:
     """Repeat rounds until Ctrl+C ends the command."""
     head = _CLEAR if sys.stdout.isatty() else ""
-    pace = Pace()
+    pace = LagTrend()
     while True:
-        _round(looks, output, brokers=brokers, head=head + "%Y-%m-%d %H:%M:%S", pace=pace)
+        _round(readers, output, brokers=brokers, head=head + "%Y-%m-%d %H:%M:%S", pace=pace)
         try:
             time.sleep(interval_s)
         except KeyboardInterrupt:
@@ -277,22 +283,22 @@ def _watch(
 
 
 def _round(
-    looks: Iterable[Look],
+    readers: Iterable[LagReader],
     output: Format,
     *,
     brokers: bool,
     head: str = "",
-    pace: Pace | None = None,
+    pace: LagTrend | None = None,
 ) -> tuple[list[LagView], list[MirrorError]]:
     """Read all lags once and print them; ``head``: time format of the line above a table."""
-    views, failures = ask_each(looks, lambda look: look())
+    views, failures = query_each(readers, lambda read: read())
     to_go_s = {} if pace is None else pace.note(views, int(time.monotonic() * 1000))
     _show(views, output, brokers=brokers, head=head, to_go_s=to_go_s)
     show_failures(failures, _kind(output))
     return views, failures
 
 
-class Pace:
+class LagTrend:
     """How fast the lag of each group shrinks from round to round."""
 
     def __init__(self) -> None:

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from sparkmirror.control.positions.lag import LagView
     from sparkmirror.model import FlowSettings
 
-Look = Callable[[], "LagView"]
+LagReader = Callable[[], "LagView"]
 
 _ZOOKEEPER = "localhost:2181"
 
 
 @dataclass(frozen=True, slots=True)
-class GroupLook:
+class GroupOptions:
     """The options that name a consumer group and its cluster; None: as a file says."""
 
     name: str | None
@@ -62,13 +62,13 @@ def named(file: Path | None) -> Path:
     return file
 
 
-def flow_looks(
+def flow_readers(
     path: Path,
     clusters: Sequence[str],
     flows: Sequence[str],
     include: str | None,
     connections: Connections,
-) -> list[Look]:
+) -> list[LagReader]:
     """One function per flow that reads its lag, through ``connections``. Raises ConfigError."""
     from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
     from sparkmirror.cli.shared.settings_options import (  # noqa: PLC0415
@@ -93,17 +93,17 @@ def flow_looks(
     else:
         settings = load_mm1_consumer(path, include=include, find_brokers=look_up_brokers)
     hide_secrets(settings)
-    looks: list[Look] = []
+    readers: list[LagReader] = []
     for flow in choose_flows(settings, flows):
         connections.expect([flow.source])
         if flow.mode is MirrorMode.MM2:
             connections.expect([flow.target_admin])
         group = flow.mode is MirrorMode.MM1 and include is None
-        looks.append(partial(_look_at_group if group else _look_at_flow, connections, flow))
-    return looks
+        readers.append(partial(_read_group if group else _read_flow, connections, flow))
+    return readers
 
 
-def _look_at_flow(connections: Connections, flow: FlowSettings) -> LagView:
+def _read_flow(connections: Connections, flow: FlowSettings) -> LagView:
     from sparkmirror.control.positions.lag import observe_flow  # noqa: PLC0415
     from sparkmirror.model import MirrorMode  # noqa: PLC0415
 
@@ -113,19 +113,19 @@ def _look_at_flow(connections: Connections, flow: FlowSettings) -> LagView:
     return observe_flow(source, target, flow)
 
 
-def _look_at_group(connections: Connections, flow: FlowSettings) -> LagView:
+def _read_group(connections: Connections, flow: FlowSettings) -> LagView:
     from sparkmirror.control.positions.lag import observe_group  # noqa: PLC0415
 
     return observe_group(connections.cluster(flow.source), flow)
 
 
-def group_looks(
+def group_readers(
     path: Path | None,
-    wanted: GroupLook,
+    wanted: GroupOptions,
     include: str | None,
     clusters: Sequence[str],
     connections: Connections,
-) -> list[Look]:
+) -> list[LagReader]:
     """The function that reads one group's lag, through ``connections``. Raises ConfigError."""
     from sparkmirror.cli.shared.secrets import hide_secrets  # noqa: PLC0415
     from sparkmirror.cli.shared.settings_options import look_up_brokers  # noqa: PLC0415

@@ -22,7 +22,7 @@ from sparkmirror.cli.shared.settings_options import (
     ProducerFile,
 )
 from sparkmirror.errors import ConfigError, MachineError
-from sparkmirror.text import say
+from sparkmirror.text import echo
 
 if TYPE_CHECKING:
     from sparkmirror.config.files.page import Migrated
@@ -196,7 +196,7 @@ def _from_connectors(
     else:
         made = mm2_file(read_connect(connect or [], offset_topic))
     for note in made.notes:
-        say(f"left out: {note}", error=True)
+        echo(f"left out: {note}", error=True)
     return made
 
 

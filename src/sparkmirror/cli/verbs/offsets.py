@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparkmirror.cli.shared.cluster_session import ask_each, finish, open_flows
+from sparkmirror.cli.shared.cluster_session import finish, open_flows, query_each
 from sparkmirror.cli.shared.settings_options import Files, Mm2File, SameFlow, one_flow
 from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 from sparkmirror.errors import ConfigError
 
 if TYPE_CHECKING:
     from sparkmirror.client import Checkpoint
-    from sparkmirror.control.topics.observation import Look
+    from sparkmirror.control.topics.observation import Observation
     from sparkmirror.model import TopicPartition
 
 offsets = typer.Typer(
@@ -86,11 +86,11 @@ def translate(
             do="Give one of the two.",
         )
     pattern = compile_regex(regex, where="--regex") if regex is not None else None
-    with open_flows(Files(file), flows=[flow]) as asking:
-        answers, failures = ask_each(
-            asking.flows,
+    with open_flows(Files(file), flows=[flow]) as session:
+        answers, failures = query_each(
+            session.flows,
             lambda one: MirrorClient.of(
-                asking.cluster(one.target_admin), make_policy(one.policy, one.source.alias)
+                session.cluster(one.target_admin), make_policy(one.policy, one.source.alias)
             ).checkpoints(one.source.alias, timeout),
         )
         found = {
@@ -101,8 +101,9 @@ def translate(
         }
         theirs: Theirs | None = None
         if mirrormaker and found:
-            told, not_told = ask_each(
-                [asking.look(one) for one in asking.flows], lambda look: _theirs(look, found)
+            told, not_told = query_each(
+                [session.observe(one) for one in session.flows],
+                lambda observed: _theirs(observed, found),
             )
             failures += not_told
             theirs = {key: offset for answer in told for key, offset in answer.items()}
@@ -111,15 +112,15 @@ def translate(
         raise typer.Exit(1)
 
 
-def _theirs(look: Look, found: Found) -> Theirs:
+def _theirs(observed: Observation, found: Found) -> Theirs:
     from sparkmirror.control.groups.checkpoints import CheckpointRules  # noqa: PLC0415
     from sparkmirror.control.report.compare_groups import mirrormaker_offsets  # noqa: PLC0415
     from sparkmirror.control.topics.compacted import TopicFollower  # noqa: PLC0415
     from sparkmirror.internal_topics.mm2_records import offset_syncs_topic  # noqa: PLC0415
 
-    follower = TopicFollower(look.syncs, offset_syncs_topic(look.flow))
+    follower = TopicFollower(observed.syncs, offset_syncs_topic(observed.flow))
     try:
-        return mirrormaker_offsets(CheckpointRules(look.flow), follower, found.values())
+        return mirrormaker_offsets(CheckpointRules(observed.flow), follower, found.values())
     finally:
         follower.close()
 

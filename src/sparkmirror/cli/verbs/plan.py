@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sparkmirror.cli.shared.cluster_session import ask_each, finish, open_flows
+from sparkmirror.cli.shared.cluster_session import finish, open_flows, query_each
 from sparkmirror.cli.shared.settings_options import (
     Clusters,
     Flows,
@@ -22,7 +22,7 @@ _COLUMNS: Columns = {
     "CLUSTER": "cluster",
     "ACTION": "action",
     "SUBJECT": "subject",
-    "DETAILS": lambda change: _told(change.details),
+    "DETAILS": lambda change: _details_text(change.details),
 }
 
 
@@ -47,12 +47,12 @@ def plan(
 
     with open_flows(
         files, keep_partitions=keep_partitions, clusters=clusters, flows=flows
-    ) as asking:
-        plans, failures = ask_each(asking.flows, lambda flow: plan_flow(asking.look(flow)))
+    ) as session:
+        plans, failures = query_each(session.flows, lambda flow: plan_flow(session.observe(flow)))
         if not flows:
-            beats, silent = ask_each(
-                asking.settings.heartbeats,
-                lambda one: plan_heartbeats(one, asking.cluster(one.target_admin)),
+            beats, silent = query_each(
+                session.settings.heartbeats,
+                lambda one: plan_heartbeats(one, session.cluster(one.target_admin)),
             )
             plans += [one for one in beats if one.changes or one.failures]
             failures += silent
@@ -88,7 +88,7 @@ def _document(one: FlowPlan) -> dict[str, object]:
     return {"flow": one.flow, "changes": changes, "complete": not one.failures}
 
 
-def _told(details: Mapping[str, object]) -> str:
+def _details_text(details: Mapping[str, object]) -> str:
     if "reason" in details:
         return str(details["reason"])
     if "acl" in details:

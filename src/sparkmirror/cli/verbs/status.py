@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sparkmirror.cli.shared.cluster_session import ask_each, show_failures
+from sparkmirror.cli.shared.cluster_session import query_each, show_failures
 from sparkmirror.cli.shared.connections import Connections
 from sparkmirror.cli.shared.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.shared.settings_options import (
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class _Row:
     flow: FlowStatus
     lag: LagView | None
-    looked_ms: int
+    observed_ms: int
 
     @property
     def slots(self) -> tuple[SlotProgress, ...]:
@@ -43,13 +43,13 @@ class _Row:
 
     def age_s(self, time_ms: int) -> float:
         """Age of ``time_ms`` when the status was read."""
-        return max(0.0, (self.looked_ms - time_ms) / 1_000)
+        return max(0.0, (self.observed_ms - time_ms) / 1_000)
 
 
 # Columns of flows (a row), of standbys (row, standby) and of slots (row, slot).
 _FLOW: Columns = {
     "FLOW": "flow.flow",
-    "STATE": "flow.told",
+    "STATE": "flow.description",
     "SLOTS": lambda row: len(row.slots),
     "PARTITIONS": "flow.partitions",
     "HALTED": lambda row: len(row.flow.halts),
@@ -98,7 +98,7 @@ def status(
     with Connections() as connections:
         for flow in settings.flows:
             connections.expect((flow.target_admin, flow.source))
-        rows, failures = ask_each(settings.flows, partial(_look, connections))
+        rows, failures = query_each(settings.flows, partial(_observe, connections))
     show_failures(failures, output)
     _report(rows).show(output)
     if failures:
@@ -107,7 +107,7 @@ def status(
         raise typer.Exit(1)
 
 
-def _look(connections: Connections, flow: FlowSettings) -> _Row:
+def _observe(connections: Connections, flow: FlowSettings) -> _Row:
     """The flow's status from the target; lag only if the source responds. Raises `MirrorError`."""
     from sparkmirror.control.coordination.status import observe_status  # noqa: PLC0415
     from sparkmirror.control.positions.lag import observe_flow, observe_group  # noqa: PLC0415

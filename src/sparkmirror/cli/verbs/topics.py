@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from sparkmirror.cli.shared.cluster_session import ask_each, finish, open_flows
+from sparkmirror.cli.shared.cluster_session import finish, open_flows, query_each
 from sparkmirror.cli.shared.settings_options import Clusters, Flows, TopicFiles, with_files
 from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 
@@ -44,10 +44,10 @@ def topics(
     """
     from sparkmirror.control.report.compare import compare_topics  # noqa: PLC0415
 
-    with open_flows(files, clusters=clusters, flows=flows) as asking:
-        found, failures = ask_each(
-            asking.flows,
-            lambda flow: (flow.name, compare_topics(asking.look(flow))),
+    with open_flows(files, clusters=clusters, flows=flows) as session:
+        found, failures = query_each(
+            session.flows,
+            lambda flow: (flow.name, compare_topics(session.observe(flow))),
         )
     finish(report(found), output, failures)
 

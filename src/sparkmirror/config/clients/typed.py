@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from sparkmirror.config.clients.security import protocol_of, secured
 from sparkmirror.config.files.properties import Entry
-from sparkmirror.config.files.values import Reader, shown
+from sparkmirror.config.files.values import ValueReader, shown
 from sparkmirror.config.table.mirrormaker1 import (
     CODECS,
     GROUP_ROWS,
@@ -45,7 +45,7 @@ _POSITION_INTERVAL_MS_MIN = 100
 def bootstrap_servers(entry: Entry) -> tuple[str, ...]:
     """``host:port`` texts. Raises ConfigError for an empty list or a malformed address."""
     servers = []
-    for address in Reader({"bootstrap.servers": entry}, Scope.CONSUMER).elements(
+    for address in ValueReader({"bootstrap.servers": entry}, Scope.CONSUMER).elements(
         "bootstrap.servers"
     ):
         match = _HOST_PORT.fullmatch(address)
@@ -79,7 +79,7 @@ def client(
             where=path,
             do=f"Add {key}=host:port[,host:port…].",
         )
-    reader = Reader(conf, scope)
+    reader = ValueReader(conf, scope)
     protocol = protocol_of(reader.text("security.protocol"))
     return ClusterClient(
         alias=alias,
@@ -126,7 +126,7 @@ def fetch_settings(conf: Mapping[str, Entry], *, offset_reset: str = "earliest")
 
     Raises ConfigError for an invalid ``auto.offset.reset``.
     """
-    reader = Reader(conf, Scope.CONSUMER)
+    reader = ValueReader(conf, Scope.CONSUMER)
     reset = reader.text("auto.offset.reset").lower() if _given(conf, "auto.offset.reset") else ""
     if reset and reset not in _OFFSET_RESETS and duration_ms(reset) is None:
         entry = conf["auto.offset.reset"]
@@ -159,7 +159,7 @@ def produce_settings(conf: Mapping[str, Entry], *, join_bytes: int) -> ProduceSe
 
     Raises ConfigError for ``acks=0``, and if other settings contradict idempotence.
     """
-    reader = Reader(conf, Scope.PRODUCER)
+    reader = ValueReader(conf, Scope.PRODUCER)
     acks = {"all": -1, "-1": -1, "0": 0, "1": 1}[reader.text("acks")]
     if acks == 0:
         entry = conf["acks"]
@@ -182,7 +182,7 @@ def produce_settings(conf: Mapping[str, Entry], *, join_bytes: int) -> ProduceSe
     )
 
 
-def _idempotence(conf: Mapping[str, Entry], reader: Reader, acks: int, in_flight: int) -> bool:
+def _idempotence(conf: Mapping[str, Entry], reader: ValueReader, acks: int, in_flight: int) -> bool:
     wanted = reader.boolean("enable.idempotence")
     if not wanted:
         return False
@@ -208,7 +208,7 @@ def _idempotence(conf: Mapping[str, Entry], reader: Reader, acks: int, in_flight
     return True
 
 
-def fault_settings(own: Reader, *, by_record: bool = False) -> FaultSettings:
+def fault_settings(own: ValueReader, *, by_record: bool = False) -> FaultSettings:
     """Settings for lost and refused records; ``own`` reads sparkmirror's own keys.
 
     ``by_record``: records are partitioned by key, so the offset of a refused record is unknown.
@@ -252,7 +252,7 @@ def group_settings(
 
     Raises ConfigError if the keys contradict each other.
     """
-    reader = Reader(conf, Scope.CONSUMER)
+    reader = ValueReader(conf, Scope.CONSUMER)
     session_ms = reader.integer("session.timeout.ms")
     heartbeat_ms = reader.integer("heartbeat.interval.ms")
     if heartbeat_ms >= session_ms:
@@ -281,7 +281,7 @@ def group_settings(
     )
 
 
-def _levels(reader: Reader) -> tuple[int, ...]:
+def _levels(reader: ValueReader) -> tuple[int, ...]:
     levels = list(RecordSettings().levels)
     for name in ("gzip", "lz4", "zstd"):
         key = f"compression.{name}.level"
@@ -299,7 +299,7 @@ def record_settings(
     drop_failed: bool = False,
 ) -> RecordSettings:
     """Settings of MirrorMaker 1's record path. ``conf``: the producer file."""
-    reader = Reader(conf, Scope.PRODUCER)
+    reader = ValueReader(conf, Scope.PRODUCER)
     chosen = reader.text("partitioner.class")
     partitioner = PARTITIONERS[chosen] if chosen else Partitioner.KEY
     if reader.boolean("partitioner.ignore.keys") and partitioner is Partitioner.KEY:

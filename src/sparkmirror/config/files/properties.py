@@ -55,8 +55,8 @@ class Entry:
 class Properties(Mapping[str, Entry]):
     """The settings of one file by key, in file order; the last one of repeated keys applies.
 
-    ``repeated``: (key, overridden line), in file order. ``told``: remarks on lines that do not mean
-    what they seem to mean.
+    ``repeated``: (key, overridden line), in file order. ``remarks``: remarks on lines that do not
+    mean what they seem to mean.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class Properties(Mapping[str, Entry]):
         path: Path,
         entries: Mapping[str, Entry],
         repeated: Sequence[tuple[str, int]] = (),
-        told: Sequence[str] = (),
+        remarks: Sequence[str] = (),
     ) -> None:
         self.path = path
         self.repeated = tuple(repeated)
-        self.told = tuple(told)
+        self.remarks = tuple(remarks)
         self._entries = dict(entries)
 
     def __getitem__(self, key: str) -> Entry:
@@ -144,7 +144,7 @@ def parse_properties(data: bytes, path: Path) -> Properties:
     _refuse_other_formats(data, path)
     entries: dict[str, Entry] = {}
     repeated: list[tuple[str, int]] = []
-    told: list[str] = []
+    remarks: list[str] = []
     # Kafka's tools read files as ISO-8859-1: each byte is one character.
     for number, line in _logical_lines(data.decode("iso-8859-1")):
         where = f"{path}:{number}"
@@ -154,12 +154,12 @@ def parse_properties(data: bytes, path: Path) -> Properties:
             repeated.append((key, before.line))
         entries[key] = Entry(key, value, where)
         if not separated:
-            told.append(
+            remarks.append(
                 f"{where}: no '=' follows {key[:60]!r}, so it is a key with an empty value, as in "
                 "Java. Write key=value, or # in front of a comment."
             )
-        told += _not_ascii(line, where)
-    return Properties(path, entries, repeated, told)
+        remarks += _not_ascii(line, where)
+    return Properties(path, entries, repeated, remarks)
 
 
 def _refuse_other_encodings(data: bytes, path: Path) -> None:

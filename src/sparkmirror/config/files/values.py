@@ -16,7 +16,7 @@ from sparkmirror.model import TopicRule
 from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.topics_map import parse_rules
 
-_TOLD_MAX = 20
+_SHOWN_MAX = 20
 _COMMA = re.compile(r"\s*,\s*")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _BITS = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}
@@ -150,7 +150,7 @@ def check(entry: Entry, setting: Setting) -> None:
         _choose(entry, setting, entry.value.strip())
 
 
-class Reader:
+class ValueReader:
     """Reads typed values from one derived configuration, with the table's types and defaults.
 
     ``conf``: key (without its scope) -> entry; ``scopes``: the scopes whose rows apply.
@@ -219,6 +219,6 @@ def merge_errors(errors: Sequence[ConfigError], path: str) -> ConfigError:
     told = list(dict.fromkeys(str(error) for error in errors))
     if len(told) == 1:
         return errors[0]
-    listed = " ".join(f"({number}) {text}" for number, text in enumerate(told[:_TOLD_MAX], 1))
-    more = f" And {len(told) - _TOLD_MAX:,} more." if len(told) > _TOLD_MAX else ""
+    listed = " ".join(f"({number}) {text}" for number, text in enumerate(told[:_SHOWN_MAX], 1))
+    more = f" And {len(told) - _SHOWN_MAX:,} more." if len(told) > _SHOWN_MAX else ""
     return ConfigError(f"{len(told):,} settings are wrong. {listed}{more}", where=path)

@@ -14,7 +14,7 @@ from sparkmirror.config.table.legacy_keys import CONSUMER_KEYS, PRODUCER_KEYS, V
 from sparkmirror.config.table.settings import Scope, redact
 from sparkmirror.errors import ConfigError
 
-__all__ = ["BrokerLookup", "Translation", "translate"]
+__all__ = ["BrokerLookup", "TranslatedFile", "translate"]
 
 # (zookeeper.connect, security.protocol) -> host:port texts; raises MirrorError.
 BrokerLookup = Callable[[str, str], tuple[str, ...]]
@@ -24,17 +24,17 @@ _BOOTSTRAP = "bootstrap.servers"
 
 
 @dataclass(frozen=True, slots=True)
-class Translation:
+class TranslatedFile:
     """One file, translated to current keys.
 
-    ``file`` has only current keys, each with the line of the old one. ``told``: a line per old key.
-    ``errors``: keys that cannot be translated. ``zookeeper``: the ensemble where an old consumer
-    kept its group's offsets, empty if none. ``include``, ``exclude`` and ``streams``: keys of 0.7's
-    mirroring inside the broker that are options today.
+    ``file`` has only current keys, each with the line of the old one. ``remarks``: a line per old
+    key. ``errors``: keys that cannot be translated. ``zookeeper``: the ensemble where an old
+    consumer kept its group's offsets, empty if none. ``include``, ``exclude`` and ``streams``: keys
+    of 0.7's mirroring inside the broker that are options today.
     """
 
     file: Properties
-    told: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     errors: tuple[ConfigError, ...] = ()
     zookeeper: str = ""
     include: Entry | None = None
@@ -47,14 +47,14 @@ class _Work:
     """A translation in progress."""
 
     entries: dict[str, Entry]
-    told: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     errors: list[ConfigError] = field(default_factory=list)
     zookeeper: Entry | None = None
     options: dict[Fate, Entry] = field(default_factory=dict)
     eras: set[str] = field(default_factory=set)
 
 
-def translate(file: Properties, scope: Scope, find_brokers: BrokerLookup | None) -> Translation:
+def translate(file: Properties, scope: Scope, find_brokers: BrokerLookup | None) -> TranslatedFile:
     """``file`` with current keys; ``scope`` says whether a consumer or a producer reads it.
 
     Current keys are not changed. ``find_brokers`` is called only if the file names ZooKeeper but no
@@ -70,13 +70,15 @@ def translate(file: Properties, scope: Scope, find_brokers: BrokerLookup | None)
         _old_defaults(work)
     elif "0.7" in work.eras and "batch.size" in work.entries:
         entry = work.entries.pop("batch.size")
-        _tell(work, entry, "has no effect: it counted messages in Kafka 0.7, today it counts bytes")
+        _remark(
+            work, entry, "has no effect: it counted messages in Kafka 0.7, today it counts bytes"
+        )
     zookeeper = work.zookeeper
     if zookeeper is not None:
         _find_brokers(work, zookeeper, find_brokers)
-    return Translation(
+    return TranslatedFile(
         file=Properties(file.path, work.entries),
-        told=tuple(work.told),
+        remarks=tuple(work.remarks),
         errors=tuple(work.errors),
         zookeeper=_offset_keeper(file, zookeeper),
         include=work.options.get(Fate.INCLUDE),
@@ -114,7 +116,7 @@ def _apply(work: _Work, entry: Entry, row: OldKey) -> None:
                 )
             )
         else:
-            _tell(work, entry, f"has no effect: {row.why}")
+            _remark(work, entry, f"has no effect: {row.why}")
     elif row.fate is Fate.RENAMED:
         _rename(work, entry, row, value)
     elif row.fate is Fate.ZOOKEEPER:
@@ -134,16 +136,16 @@ def _rename(work: _Work, entry: Entry, row: OldKey, value: str) -> None:
         )
         return
     if not now:
-        _tell(work, entry, f"has no effect: {row.why}")
+        _remark(work, entry, f"has no effect: {row.why}")
         return
     present = work.entries.get(row.now)
     if present is not None:
-        _tell(work, entry, f"is ignored because {present.key} is also set (line {present.line})")
+        _remark(work, entry, f"is ignored because {present.key} is also set (line {present.line})")
         return
     work.entries[row.now] = Entry(row.now, now, entry.where, entry.secret)
     shown = redact(row.now, now) if not entry.secret else "[hidden]"
     remark = f" ({row.why})" if row.why else ""
-    _tell(work, entry, f"is now {row.now}={shown}{remark}")
+    _remark(work, entry, f"is now {row.now}={shown}{remark}")
 
 
 def _option(work: _Work, entry: Entry, row: OldKey, value: str) -> None:
@@ -157,7 +159,7 @@ def _option(work: _Work, entry: Entry, row: OldKey, value: str) -> None:
             work.errors.append(_wrong(entry, str(error), f"Remove it and give {option}."))
             return
     work.options[row.fate] = entry
-    _tell(work, entry, f"is now the option {option}, which applies if both are given")
+    _remark(work, entry, f"is now the option {option}, which applies if both are given")
 
 
 def _old_defaults(work: _Work) -> None:
@@ -165,7 +167,7 @@ def _old_defaults(work: _Work) -> None:
     if "0.7" in work.eras and "auto.offset.reset" not in work.entries:
         where = "Kafka 0.7's default"
         work.entries["auto.offset.reset"] = Entry("auto.offset.reset", "earliest", where)
-        work.told.append(
+        work.remarks.append(
             "auto.offset.reset=earliest: the consumer file is one of Kafka 0.7, which began at the "
             "smallest offset; write auto.offset.reset=latest to begin at the end."
         )
@@ -175,7 +177,7 @@ def _find_brokers(work: _Work, entry: Entry, find_brokers: BrokerLookup | None) 
     present = work.entries.get(_BOOTSTRAP)
     if present is not None:
         what = f"names no brokers here, because {_BOOTSTRAP} is set (line {present.line})"
-        _tell(work, entry, what)
+        _remark(work, entry, what)
         return
     if find_brokers is None:
         work.errors.append(
@@ -190,11 +192,11 @@ def _find_brokers(work: _Work, entry: Entry, find_brokers: BrokerLookup | None) 
     name = protocol.value.strip() if protocol is not None else "PLAINTEXT"
     servers = ",".join(find_brokers(entry.value.strip(), name or "PLAINTEXT"))
     work.entries[_BOOTSTRAP] = Entry(_BOOTSTRAP, servers, entry.where)
-    _tell(work, entry, f"is now {_BOOTSTRAP}={servers} (found in ZooKeeper)")
+    _remark(work, entry, f"is now {_BOOTSTRAP}={servers} (found in ZooKeeper)")
 
 
-def _tell(work: _Work, entry: Entry, what: str) -> None:
-    work.told.append(f"{entry.where}: {entry.key} {what}.")
+def _remark(work: _Work, entry: Entry, what: str) -> None:
+    work.remarks.append(f"{entry.where}: {entry.key} {what}.")
 
 
 def _wrong(entry: Entry, what: str, do: str) -> ConfigError:

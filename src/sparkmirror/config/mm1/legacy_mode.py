@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sparkmirror.config.files.properties import Entry, Properties
-from sparkmirror.config.files.values import Reader, check
+from sparkmirror.config.files.values import ValueReader, check
 from sparkmirror.config.mm2.keys import KeyUse
 from sparkmirror.config.table.settings import RENAMED_KEYS, Scope, Status, find
 from sparkmirror.errors import ConfigError
@@ -87,8 +87,8 @@ class LegacyMode:
         return settings
 
     @property
-    def _reader(self) -> Reader:
-        return Reader(self.entries, Scope.CONNECTOR)
+    def _reader(self) -> ValueReader:
+        return ValueReader(self.entries, Scope.CONNECTOR)
 
 
 def legacy_mode(file: Properties) -> tuple[Properties, LegacyMode, list[ConfigError]]:

@@ -18,8 +18,8 @@ from sparkmirror.config.clients.typed import (
     record_settings,
 )
 from sparkmirror.config.files.properties import Entry, Properties, load_properties
-from sparkmirror.config.files.values import Reader, check, merge_errors
-from sparkmirror.config.mm1.legacy import BrokerLookup, Translation, translate
+from sparkmirror.config.files.values import ValueReader, check, merge_errors
+from sparkmirror.config.mm1.legacy import BrokerLookup, TranslatedFile, translate
 from sparkmirror.config.mm1.legacy_mode import LegacyMode, legacy_mode
 from sparkmirror.config.mm2 import remarks
 from sparkmirror.config.mm2.keys import KeyUse, unknown_keys_error
@@ -149,7 +149,7 @@ def load_mm1(
     for file in files:
         told += repeated_keys(file)
     for translation in (*consumers, producer):
-        told += translation.told
+        told += translation.remarks
     for translation in (*consumers, producer):
         told += _remarks(translation.file, uses)
     for path, mode in zip(
@@ -198,18 +198,18 @@ def load_mm1_consumer(
     same = {key: entry for key, entry in consumer.file.items() if key in known}
     target = Properties(consumer.file.path, same)
     flow = _flow(consumer, target, topics, alias="source", tasks_max=1, position_ms=1_000)
-    return MirrorSettings((flow,), ("source",), mode=MirrorMode.MM1, warnings=consumer.told)
+    return MirrorSettings((flow,), ("source",), mode=MirrorMode.MM1, warnings=consumer.remarks)
 
 
 def _read(
     given: Properties, scope: Scope, find_brokers: BrokerLookup | None
-) -> tuple[Translation, LegacyMode]:
+) -> tuple[TranslatedFile, LegacyMode]:
     """A file with current keys only, and the MirrorMaker 2 keys that were in it."""
     file, mode, errors = legacy_mode(given)
     translation = translate(file, scope, find_brokers)
     return replace(
         translation,
-        told=(*given.told, *translation.told),
+        remarks=(*given.remarks, *translation.remarks),
         errors=(*translation.errors, *errors),
     ), mode
 
@@ -223,7 +223,7 @@ def _check_numbers(num_streams: int | None, offset_commit_interval_ms: int) -> N
             raise ConfigError(f"{value} is too small.", where=option, do="Write at least 1.")
 
 
-def _streams(option: int | None, consumer: Translation, mode: LegacyMode) -> int:
+def _streams(option: int | None, consumer: TranslatedFile, mode: LegacyMode) -> int:
     if option is not None:
         return option
     if consumer.streams is not None:
@@ -254,7 +254,7 @@ class _Topics:
             if text is not None:
                 compile_regex(normalise_include(text), where=where)
 
-    def of(self, consumer: Translation, mode: LegacyMode) -> _Topics:
+    def of(self, consumer: TranslatedFile, mode: LegacyMode) -> _Topics:
         """These lists, or those of a 0.7 file or MirrorMaker 2's keys.
 
         Raises ConfigError if there is none.
@@ -324,7 +324,7 @@ def _refuse_shared_groups(flows: Sequence[FlowSettings], paths: Sequence[Path]) 
                 )
 
 
-def _checked(translation: Translation, scope: Scope) -> list[KeyUse]:
+def _checked(translation: TranslatedFile, scope: Scope) -> list[KeyUse]:
     file = translation.file
     uses: list[KeyUse] = []
     unknown: list[Entry] = []
@@ -364,7 +364,7 @@ def _checked(translation: Translation, scope: Scope) -> list[KeyUse]:
 
 
 def _flow(
-    translation: Translation,
+    translation: TranslatedFile,
     producer: Properties,
     wanted: _Topics,
     *,
@@ -385,9 +385,9 @@ def _flow(
             do="Add group.id=NAME; use the old MirrorMaker's group to continue where it stopped.",
         )
     group_id = named.value.strip()
-    settings = Reader(consumer, Scope.CONSUMER)
+    settings = ValueReader(consumer, Scope.CONSUMER)
     internal = _KAFKA_INTERNAL if settings.boolean("exclude.internal.topics") else ()
-    client_id = Reader(producer, Scope.PRODUCER).text("client.id") or f"{group_id}-producer"
+    client_id = ValueReader(producer, Scope.PRODUCER).text("client.id") or f"{group_id}-producer"
     consumer_path, producer_path = str(consumer.path), str(producer.path)
     key = "bootstrap.servers"
     return FlowSettings(
@@ -416,16 +416,18 @@ def _flow(
                 exclude=_MIRRORS_OWN + internal + exclude,
                 replication_factor=-1,
                 refresh_interval_s=max(1, settings.integer("metadata.max.age.ms") // 1_000),
-                map=Reader(consumer, Scope.SPARKMIRROR).rules(TOPICS_MAP),
+                map=ValueReader(consumer, Scope.SPARKMIRROR).rules(TOPICS_MAP),
                 heartbeats_replication_enabled=False,
             )
         ),
         fetch=fetch_settings(consumer, offset_reset="latest"),
         group=group or GroupSettings(),
         produce=produce_settings(
-            producer, join_bytes=Reader({}, Scope.SPARKMIRROR).integer("sparkmirror.join.bytes")
+            producer, join_bytes=ValueReader({}, Scope.SPARKMIRROR).integer(
+                "sparkmirror.join.bytes"
+            ),
         ),
-        faults=fault_settings(Reader(consumer, Scope.SPARKMIRROR), by_record=records.used),
+        faults=fault_settings(ValueReader(consumer, Scope.SPARKMIRROR), by_record=records.used),
         position_interval_ms=position_ms,
         records=records,
         zookeeper=translation.zookeeper,
@@ -438,7 +440,9 @@ def _shared(file: Properties) -> Mapping[str, Entry]:
     return {key: entry for key, entry in file.items() if key in known}
 
 
-def _remarks_on_names(flows: Sequence[FlowSettings], consumers: Sequence[Translation]) -> list[str]:
+def _remarks_on_names(
+    flows: Sequence[FlowSettings], consumers: Sequence[TranslatedFile]
+) -> list[str]:
     """Remarks on conflicting names, if a file has a map of topic names; else none."""
     entries = (one.file.get(TOPICS_MAP) for one in consumers)
     maps = {

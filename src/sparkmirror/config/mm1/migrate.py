@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sparkmirror.config.files.page import Migrated, Page
 from sparkmirror.config.files.properties import Entry, Properties
-from sparkmirror.config.mm1.legacy import Translation
+from sparkmirror.config.mm1.legacy import TranslatedFile
 from sparkmirror.config.mm2.keys import MM1_ONLY
 from sparkmirror.config.table.settings import CLIENT_SET, Scope, Status, find, is_secret
 from sparkmirror.model import FlowSettings, MirrorSettings
@@ -29,8 +29,8 @@ _SHARED = Scope.ADMIN
 
 def migrate(
     settings: MirrorSettings,
-    consumers: Sequence[Translation],
-    producer: Translation,
+    consumers: Sequence[TranslatedFile],
+    producer: TranslatedFile,
     *,
     offset_commit_interval_ms: int | None = None,
 ) -> Migrated:
@@ -103,9 +103,9 @@ def _client_keys(page: Page, file: Properties, scope: Scope, alias: str) -> None
             page.put(f"{alias}.{_SHARED.value}.{key}", value)
 
 
-def _left_out(page: Page, translation: Translation) -> None:
+def _left_out(page: Page, translation: TranslatedFile) -> None:
     scope = Scope.CONSUMER if "group.id" in translation.file else Scope.PRODUCER
-    for line in translation.told:
+    for line in translation.remarks:
         page.comment(f"From {_short(line)}")
     for key, entry in translation.file.items():
         row = find(key, scope)

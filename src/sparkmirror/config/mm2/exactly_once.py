@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparkmirror.config.files.properties import Entry
-from sparkmirror.config.files.values import Reader, shown
+from sparkmirror.config.files.values import ValueReader, shown
 from sparkmirror.config.table.settings import Scope
 from sparkmirror.errors import ConfigError, Defect
 from sparkmirror.model import EXACT_SLOTS_MAX, ProduceSettings
@@ -34,7 +34,7 @@ def wants_exactly_once(
     workers that already run. Raises ConfigError if other settings contradict exactly-once.
     """
     source, target = clusters
-    switched_on = forced or Reader(worker, Scope.WORKER).text(_SWITCH) == "enabled"
+    switched_on = forced or ValueReader(worker, Scope.WORKER).text(_SWITCH) == "enabled"
     required = connector.get("exactly.once.support")
     if required is not None and required.value.strip().lower() == "required" and not switched_on:
         raise ConfigError(
@@ -58,7 +58,7 @@ def wants_exactly_once(
     return True
 
 
-def exact_slots(flow: Reader, *, exact: bool) -> int:
+def exact_slots(flow: ValueReader, *, exact: bool) -> int:
     """``tasks.max`` of ``flow``. Raises ConfigError if an exactly-once flow has too many."""
     slots = flow.integer("tasks.max")
     if exact and slots > EXACT_SLOTS_MAX:
@@ -74,7 +74,7 @@ def exact_slots(flow: Reader, *, exact: bool) -> int:
     return slots
 
 
-def control_secret(own: Reader) -> str:
+def control_secret(own: ValueReader) -> str:
     """The secret that signs claims, empty for none. Raises ConfigError if it is too short."""
     secret = own.text(_SECRET).strip()
     given = own.entry(_SECRET)
@@ -89,7 +89,7 @@ def control_secret(own: Reader) -> str:
 
 
 def transaction_times_ms(
-    own: Reader, producer: Reader, target: str, *, exact: bool
+    own: ValueReader, producer: ValueReader, target: str, *, exact: bool
 ) -> tuple[int, int]:
     """(milliseconds that a transaction lasts, milliseconds until the target aborts it).
 

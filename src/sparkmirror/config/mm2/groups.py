@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sparkmirror.config.clients.typed import client, produce_settings
 from sparkmirror.config.files.properties import Entry
-from sparkmirror.config.files.values import Reader
+from sparkmirror.config.files.values import ValueReader
 from sparkmirror.config.mm2.scoping import (
     admin_config,
     connector_config,
@@ -27,7 +27,7 @@ def offset_sync_settings(conf: Conf, source: str, target: str, path: str) -> Off
 
     Raises ConfigError, as Java does, if offset syncs are disabled but configured.
     """
-    flow = Reader(conf, Scope.CONNECTOR)
+    flow = ValueReader(conf, Scope.CONNECTOR)
     enabled = flow.boolean("emit.offset-syncs.enabled")
     given = next((entry for key, entry in conf.items() if key.startswith("offset-syncs")), None)
     if not enabled and given is not None:
@@ -58,7 +58,7 @@ def offset_sync_settings(conf: Conf, source: str, target: str, path: str) -> Off
 
 def checkpoint_settings(conf: Conf, target: str, path: str) -> CheckpointSettings:
     """Settings of one flow's checkpoints and group offsets, which need offset syncs."""
-    flow = Reader(conf, Scope.CONNECTOR)
+    flow = ValueReader(conf, Scope.CONNECTOR)
     interval_s = flow.integer("emit.checkpoints.interval.seconds")
     sync_interval_s = flow.integer("sync.group.offsets.interval.seconds")
     refresh_interval_s = flow.integer("refresh.groups.interval.seconds")
@@ -100,7 +100,7 @@ def heartbeat_settings(
     remarks: list[str] = []
     for source, target in pairs:
         conf = connector_config(raw, source, target)
-        reader = Reader(conf, Scope.CONNECTOR)
+        reader = ValueReader(conf, Scope.CONNECTOR)
         interval_s = reader.integer("emit.heartbeats.interval.seconds")
         if not reader.boolean("emit.heartbeats.enabled") or interval_s < 0:
             continue
@@ -117,7 +117,7 @@ def heartbeat_settings(
 
 
 def _heartbeats(raw: Conf, conf: Conf, source: str, target: str, path: str) -> HeartbeatSettings:
-    flow = Reader(conf, Scope.CONNECTOR)
+    flow = ValueReader(conf, Scope.CONNECTOR)
     producer = data_producer_config(worker_config(raw, source, target), conf)
     admin = admin_config(conf, "target", "heartbeats-target-admin")
     key = f"{target}.bootstrap.servers"
@@ -140,7 +140,7 @@ def group_remarks(confs: Iterable[Conf]) -> list[str]:
     """
     lines: dict[str, None] = {}
     for conf in confs:
-        flow = Reader(conf, Scope.CONNECTOR)
+        flow = ValueReader(conf, Scope.CONNECTOR)
         for wanted, needed in (
             ("emit.checkpoints.enabled", "emit.offset-syncs.enabled"),
             ("sync.group.offsets.enabled", "emit.checkpoints.enabled"),

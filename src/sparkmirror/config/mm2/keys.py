@@ -30,7 +30,7 @@ from sparkmirror.errors import ConfigError
 
 _ROLES = {"consumer": Scope.CONSUMER, "producer": Scope.PRODUCER, "admin": Scope.ADMIN}
 _TOP = (Scope.DRIVER, Scope.CONNECTOR, Scope.SPARKMIRROR)
-_TOLD_MAX = 10
+_SHOWN_MAX = 10
 _WORKER_TOP_PREFIXES = ("offset.storage", "config.storage", "status.storage", "worker", "task.")
 # Families of keys that contain names chosen by the user: prefix -> name of the row.
 _FAMILIES = {
@@ -384,10 +384,10 @@ def unknown_keys_error(
 
     It names ten of them and counts the rest: many unknown keys mean another kind of file.
     """
-    told = "; ".join(_tell_unknown(entry, clusters, suggest) for entry in unknown[:_TOLD_MAX])
+    told = "; ".join(_describe_unknown(entry, clusters, suggest) for entry in unknown[:_SHOWN_MAX])
     number = len(unknown)
-    if number > _TOLD_MAX:
-        told += f"; and {number - _TOLD_MAX:,} more"
+    if number > _SHOWN_MAX:
+        told += f"; and {number - _SHOWN_MAX:,} more"
     return ConfigError(
         f"{told}." if number == 1 else f"{number:,} keys are unknown: {told}.",
         where=unknown[0].where if number == 1 else path,
@@ -397,7 +397,7 @@ def unknown_keys_error(
     )
 
 
-def _tell_unknown(
+def _describe_unknown(
     entry: Entry, clusters: Sequence[str], suggest: Callable[[str, Sequence[str]], str]
 ) -> str:
     line = entry.where.rpartition(":")[2]

@@ -25,7 +25,7 @@ from sparkmirror.config.clients.typed import (
 from sparkmirror.config.files.properties import Entry, load_properties
 from sparkmirror.config.files.providers import resolve
 from sparkmirror.config.files.values import (
-    Reader,
+    ValueReader,
     check,
     merge_errors,
     parse_list,
@@ -123,7 +123,7 @@ def read_mm2(
     """Like `load_mm2`, but also returns what the settings were made from."""
     file = load_properties(path)
     raw, told = resolve(file)
-    told += file.told
+    told += file.remarks
     raw, renamed = modern(raw)
     told += renamed
     aliases = _aliases(raw, path)
@@ -264,7 +264,7 @@ def _check_value(use: KeyUse) -> None:
 
 
 def _enabled(raw: Mapping[str, Entry], source: str, target: str) -> bool:
-    return Reader(connector_config(raw, source, target), Scope.CONNECTOR).boolean("enabled")
+    return ValueReader(connector_config(raw, source, target), Scope.CONNECTOR).boolean("enabled")
 
 
 def _no_flows(
@@ -316,9 +316,9 @@ def _flow(
 ) -> FlowSettings:
     conf = connector_config(raw, source, target)
     worker = worker_config(raw, source, target)
-    flow = Reader(conf, Scope.CONNECTOR)
-    storage = Reader(worker, Scope.WORKER)
-    own = Reader(own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
+    flow = ValueReader(conf, Scope.CONNECTOR)
+    storage = ValueReader(worker, Scope.WORKER)
+    own = ValueReader(own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
     clients = client_configs(raw, source, target)
     consumer, producer = clients["consumer"], clients["producer"]
     source_admin, target_admin = clients["source admin"], clients["target admin"]
@@ -337,7 +337,7 @@ def _flow(
         forced=forced,
     )
     interval_ms, timeout_ms = transaction_times_ms(
-        own, Reader(producer, Scope.PRODUCER), target, exact=exact
+        own, ValueReader(producer, Scope.PRODUCER), target, exact=exact
     )
     source_key, target_key = f"{source}.bootstrap.servers", f"{target}.bootstrap.servers"
     return FlowSettings(
@@ -383,8 +383,8 @@ def _flow(
 
 
 def _lane(raw: Mapping[str, Entry], source: str, target: str, aliases: tuple[str, ...]) -> Lane:
-    flow = Reader(connector_config(raw, source, target), Scope.CONNECTOR)
-    own = Reader(own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
+    flow = ValueReader(connector_config(raw, source, target), Scope.CONNECTOR)
+    own = ValueReader(own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
     return Lane(source, target, _policy(flow, aliases), _topics(flow, own), mirror=source)
 
 
@@ -393,7 +393,7 @@ def client_configs(
 ) -> dict[str, dict[str, Entry]]:
     """The Java client properties of each client of one flow, by role."""
     conf = connector_config(raw, source, target)
-    syncs_on = Reader(conf, Scope.CONNECTOR).text("offset-syncs.topic.location")
+    syncs_on = ValueReader(conf, Scope.CONNECTOR).text("offset-syncs.topic.location")
     return {
         "consumer": consumer_config(conf, "source", "replication-consumer"),
         "producer": data_producer_config(worker_config(raw, source, target), conf),
@@ -414,7 +414,7 @@ def own_settings(raw: Mapping[str, Entry], flow: str) -> dict[str, Entry]:
     return own
 
 
-def _policy(flow: Reader, aliases: tuple[str, ...]) -> PolicySettings:
+def _policy(flow: ValueReader, aliases: tuple[str, ...]) -> PolicySettings:
     return PolicySettings(
         kind=policy_kind(flow.text("replication.policy.class")),
         separator=flow.text("replication.policy.separator"),
@@ -425,7 +425,7 @@ def _policy(flow: Reader, aliases: tuple[str, ...]) -> PolicySettings:
     )
 
 
-def _topics(flow: Reader, own: Reader) -> TopicSettings:
+def _topics(flow: ValueReader, own: ValueReader) -> TopicSettings:
     # A negative interval means never, as in MirrorMaker.
     refresh_s, configs_s, acls_s = (
         flow.integer(f"{job}.interval.seconds")

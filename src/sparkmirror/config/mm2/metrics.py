@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sparkmirror.config.files.properties import Entry
-from sparkmirror.config.files.values import Reader
+from sparkmirror.config.files.values import ValueReader
 from sparkmirror.config.table.settings import Scope
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import MetricsSettings
@@ -16,7 +16,7 @@ _P = "sparkmirror.metrics."
 
 def metrics_settings(raw: Mapping[str, Entry], path: Path) -> MetricsSettings:
     """The file's settings. Raises ConfigError if two of them contradict each other."""
-    reader = Reader(raw, Scope.DRIVER)
+    reader = ValueReader(raw, Scope.DRIVER)
     values = {
         name: reader.text(_P + name)
         for name in ("listen", "labels", "tls.cert", "tls.key", "token", "token.file")

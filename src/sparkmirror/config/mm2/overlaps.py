@@ -26,7 +26,7 @@ from sparkmirror.names.topic_ways import (
 
 # Limit of the loops that are searched; a file with more has failed or warned before.
 _RINGS_MAX = 200
-_PAIRS_TOLD_MAX = 3
+_PAIRS_SHOWN_MAX = 3
 
 Maps = Mapping[str, Entry]
 """The entry of each flow's map of topic names, by the flow's name."""
@@ -213,7 +213,9 @@ def _collisions(flows: Sequence[Lane], path: str) -> Iterator[str]:
                 first, second, name = found
                 met.append(f"{first} of {one.source} and {second} of {other.source} as {name}")
         if met:
-            more = f" (and {len(met) - _PAIRS_TOLD_MAX} more)" if len(met) > _PAIRS_TOLD_MAX else ""
+            more = (
+                f" (and {len(met) - _PAIRS_SHOWN_MAX} more)" if len(met) > _PAIRS_SHOWN_MAX else ""
+            )
             mapped = any(flow.topics.map for flow in into)
             instead = (
                 "or map them to different names: a run does not start if two such topics exist"
@@ -223,7 +225,7 @@ def _collisions(flows: Sequence[Lane], path: str) -> Iterator[str]:
             )
             yield (
                 f"{path}: topics of different clusters become one topic on {target}, where their "
-                f"records mix: for example {'; '.join(met[:_PAIRS_TOLD_MAX])}{more}. If that is "
+                f"records mix: for example {'; '.join(met[:_PAIRS_SHOWN_MAX])}{more}. If that is "
                 f"not intended, give the flows topics that do not overlap, {instead}."
             )
 

@@ -12,7 +12,7 @@ from sparkmirror.config.mm2.keys import KeyUse, Lost
 from sparkmirror.config.table.settings import Status
 from sparkmirror.model import FETCH_BYTES_MAX
 
-_KEYS_TOLD_MAX = 30
+_KEYS_SHOWN_MAX = 30
 
 
 def ignored_keys(uses: Iterable[KeyUse], path: str) -> list[str]:
@@ -31,8 +31,8 @@ def ignored_keys(uses: Iterable[KeyUse], path: str) -> list[str]:
 
 
 def _listed(keys: Sequence[str]) -> str:
-    more = f" and {len(keys) - _KEYS_TOLD_MAX:,} more" if len(keys) > _KEYS_TOLD_MAX else ""
-    return ", ".join(keys[:_KEYS_TOLD_MAX]) + more
+    more = f" and {len(keys) - _KEYS_SHOWN_MAX:,} more" if len(keys) > _KEYS_SHOWN_MAX else ""
+    return ", ".join(keys[:_KEYS_SHOWN_MAX]) + more
 
 
 def lost_keys(lost: Iterable[Lost]) -> list[str]:

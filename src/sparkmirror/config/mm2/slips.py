@@ -11,7 +11,7 @@ from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 
 # A star after a plain character, as in orders-*. In a regex it repeats that character.
 _GLOB = re.compile(r"(?<![\\\w-])[\w-]*[\w-]\*")
-_KEYS_TOLD_MAX = 10
+_KEYS_SHOWN_MAX = 10
 _REGEX_LISTS = ("topics", "topics.exclude", "groups", "groups.exclude")
 
 
@@ -19,7 +19,7 @@ def repeated_keys(file: Properties) -> list[str]:
     """One line per key that the file contains more than once; ten at most, then a count."""
     told = [
         f"{file.where(key)}: {key} is set again here; the value in line {line} has no effect."
-        for key, line in file.repeated[:_KEYS_TOLD_MAX]
+        for key, line in file.repeated[:_KEYS_SHOWN_MAX]
     ]
     more = len(file.repeated) - len(told)
     if more > 0:

@@ -35,7 +35,7 @@ REPORTS_PER_SESSION = 4
 _OLD_SESSION_S = 30.0
 
 
-class Verdict(Enum):
+class ClaimState(Enum):
     """``OURS``: this run has the newest claim. ``FREE``: no owner. ``HELD``: another run has it."""
 
     OURS = "ours"
@@ -46,8 +46,9 @@ class Verdict(Enum):
 class Contest:
     """What one process knows of a flow's owner, from records of the control topic.
 
-    The caller reports each record (`hear`), each finished read (`looked`) and each failed read
-    (`missed`). ``run_id`` is our own. Times are seconds of `ticks.ticks_s`, given by the caller.
+    The caller reports each record (`apply`), each finished read (`read_finished`) and each failed
+    read (`read_failed`). ``run_id`` is our own. Times are seconds of `ticks.ticks_s`, given by the
+    caller.
     """
 
     def __init__(
@@ -68,20 +69,20 @@ class Contest:
         self.sealed = False
         """Whether the newest claim is signed and we have no secret to check it with."""
         self._drivers: dict[str, DriverReport] = {}
-        self._heard_s: dict[str, float] = {}
+        self._reported_s: dict[str, float] = {}
         self._since_s: float | None = None
-        self._looked_s: float | None = None
+        self._read_s: float | None = None
 
     # -- input -----------------------------------------------------------------------------
 
-    def hear(self, partition: int, key: bytes | None, value: bytes | None, now_s: float) -> None:
+    def apply(self, partition: int, key: bytes | None, value: bytes | None, now_s: float) -> None:
         """Take one record of the control topic."""
         if partition == COMMAND_PARTITION:
-            self._hear_command(key, value)
+            self._apply_command(key, value)
         elif partition == PROGRESS_PARTITION:
-            self._hear_report(key, value, now_s)
+            self._apply_report(key, value, now_s)
 
-    def _hear_command(self, key: bytes | None, value: bytes | None) -> None:
+    def _apply_command(self, key: bytes | None, value: bytes | None) -> None:
         claim = decode_claim(key, value)
         if claim is not None:
             if claim.flow == self._flow.name and is_believed(key, value, self._signer):
@@ -96,22 +97,22 @@ class Contest:
         claimed = self.claim is not None and self.claim.run_id == command.run_id
         self.stranger = "" if claimed else command.run_id
 
-    def _hear_report(self, key: bytes | None, value: bytes | None, now_s: float) -> None:
+    def _apply_report(self, key: bytes | None, value: bytes | None, now_s: float) -> None:
         report = decode_driver_report(key, value)
         if report is not None and report.flow == self._flow.name:
             self._drivers[report.run_id] = report
-            self._heard_s[report.run_id] = now_s
+            self._reported_s[report.run_id] = now_s
 
-    def looked(self, now_s: float) -> None:
+    def read_finished(self, now_s: float) -> None:
         """Note that the topic has been read up to its end at ``now_s``."""
-        before = self._looked_s
+        before = self._read_s
         if self._since_s is None or (before is not None and now_s - before > self.session_s / 2):
             self._since_s = now_s  # too long without a read: silence counts from now
-        self._looked_s = now_s
+        self._read_s = now_s
 
-    def missed(self) -> None:
+    def read_failed(self) -> None:
         """Note that the target did not respond. The owner could not report then either."""
-        self._since_s = self._looked_s = None
+        self._since_s = self._read_s = None
 
     # -- output ----------------------------------------------------------------------------
 
@@ -139,30 +140,32 @@ class Contest:
         """Seconds for which no report of the owner has arrived while this process read."""
         if self._since_s is None:
             return 0.0
-        return now_s - max(self._since_s, self._heard_s.get(self.owner, self._since_s))
+        return now_s - max(self._since_s, self._reported_s.get(self.owner, self._since_s))
 
     def fresh(self, now_s: float) -> bool:
         """Whether the last read is recent enough to act on: less than half a session old."""
-        return self._looked_s is not None and now_s - self._looked_s < self.session_s / 2
+        return self._read_s is not None and now_s - self._read_s < self.session_s / 2
 
     def reports(self, now_s: float) -> bool:
         """Whether a report of the owner has arrived since reading began: it is alive."""
-        return self._since_s is not None and self._heard_s.get(self.owner, 0.0) > self._since_s
+        return self._since_s is not None and self._reported_s.get(self.owner, 0.0) > self._since_s
 
-    def verdict(self, now_s: float) -> Verdict:
+    def claim_state(self, now_s: float) -> ClaimState:
         """Who may mirror the flow now."""
         claim, owner = self.claim, self.owner
         if claim is not None and claim.run_id == self._run_id:
-            return Verdict.OURS
+            return ClaimState.OURS
         if not owner:
-            return Verdict.FREE
+            return ClaimState.FREE
         driver = self.driver
         ended = driver is not None and driver.ended
         if claim is not None and not self.stranger and claim.place:
             ended = ended or claim.place == self._place or self._gone(claim.place)
-        return Verdict.FREE if ended or self.silent_s(now_s) >= self.session_s else Verdict.HELD
+        return (
+            ClaimState.FREE if ended or self.silent_s(now_s) >= self.session_s else ClaimState.HELD
+        )
 
-    def told_owner(self) -> str:
+    def describe_owner(self) -> str:
         """The owner as text for people: run, host, file."""
         driver, claim = self.driver, self.claim
         host = driver.host if driver is not None else ""

@@ -58,8 +58,8 @@ def pending_pause(order: Order | None, standing: Command | None) -> bool:
 class OrderFollower:
     """Reads the orders of one flow for the run ``run_id``. For one thread.
 
-    ``say_again`` writes a command to the control topic, ``drain`` drains this run; both may raise
-    `MirrorError`. ``hears``: whether the last read of the orders topic succeeded.
+    ``pass_on`` writes a command to the control topic, ``drain`` drains this run; both may raise
+    `MirrorError`. ``readable``: whether the last read of the orders topic succeeded.
     """
 
     def __init__(
@@ -68,19 +68,19 @@ class OrderFollower:
         flow: FlowSettings,
         run_id: str,
         *,
-        say_again: Callable[[Command], None],
+        pass_on: Callable[[Command], None],
         drain: Callable[[], None],
     ) -> None:
         self._target = target
         self._flow = flow
         self._run_id = run_id
-        self._say_again = say_again
+        self._pass_on = pass_on
         self._drain = drain
         self._reader: OrdersReader | None = None
-        self._obeyed = ""
-        self.hears = False
+        self._applied = ""
+        self.readable = False
 
-    def look(self, timeout_ms: int = 500) -> None:
+    def poll(self, timeout_ms: int = 500) -> None:
         """Apply the orders since the last call; the first call reads all orders in the topic.
 
         Raises `MirrorError`: the topic is missing or may not be read, or the target is unavailable.
@@ -91,21 +91,21 @@ class OrderFollower:
         else:
             orders = self._reader.poll(timeout_ms)
         pause = newest_pause(orders)
-        if pause is not None and pause.order_id != self._obeyed:
-            if self._obeyed or pending_pause(pause, standing_pause(self._target, self._flow)):
-                self._say_again(self._command(pause))
-            self._obeyed = pause.order_id
+        if pause is not None and pause.order_id != self._applied:
+            if self._applied or pending_pause(pause, standing_pause(self._target, self._flow)):
+                self._pass_on(self._command(pause))
+            self._applied = pause.order_id
         if any(self._run_id in order.runs for order in orders):
             self._drain()
-        self.hears = True
+        self.readable = True
 
     def _command(self, order: Order) -> Command:
         flow = channel(self._flow, self._run_id)
         return Command(flow, order.kind, self._run_id, order.time_ms, order_id=order.order_id)
 
     def forget(self) -> None:
-        """Drop the reader after a failure; `look` opens a new one. Raises `MirrorError`."""
-        self.hears = False
+        """Drop the reader after a failure; `poll` opens a new one. Raises `MirrorError`."""
+        self.readable = False
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from sparkmirror.control.coordination.claim import claim_flow, other_secret
-from sparkmirror.control.coordination.contest import REPORTS_PER_SESSION, Contest, Verdict
+from sparkmirror.control.coordination.contest import REPORTS_PER_SESSION, ClaimState, Contest
 from sparkmirror.control.coordination.place import own_host
 from sparkmirror.errors import ClusterError, Fenced, MirrorError, TopicError
 from sparkmirror.internal_topics.commands import (
@@ -50,8 +50,8 @@ def content_of(flow: FlowSettings, release: str) -> str:
 class Ownership:
     """One process's part in the contest for one flow.
 
-    ``say`` takes one-line notices for the user. ``file`` is the configuration file, ``release`` our
-    version. Any thread may call `look`; a lock lets one thread read at a time.
+    ``notify`` takes one-line notices for the user. ``file`` is the configuration file, ``release``
+    our version. Any thread may call `check`; a lock lets one thread read at a time.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Ownership:
         target: Cluster,
         flow: FlowSettings,
         run_id: str,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         *,
         file: str = "",
         release: str = "",
@@ -70,8 +70,8 @@ class Ownership:
         self._target = target
         self._flow = flow
         self._run_id = run_id
-        self._say = say
-        self._told = ""
+        self._notify = notify
+        self._reported_run = ""
         self._file = file
         self._release = release
         self._content = content_of(flow, release)
@@ -81,7 +81,7 @@ class Ownership:
         self._elsewhere = threading.Event()
         self._tail: TopicTail | None = None
         self._partitions = [COMMAND_PARTITION, PROGRESS_PARTITION]
-        self._told_s = float("-inf")
+        self._reported_s = float("-inf")
         self.stands_by = False
         self.taken = ""
         """From which owner this process took the flow over, and why; empty if there was none."""
@@ -89,7 +89,7 @@ class Ownership:
         """Term of our own claim; 0 without a secret."""
 
     @property
-    def look_interval_s(self) -> float:
+    def check_interval_s(self) -> float:
         """Seconds between two reads of the control topic."""
         return min(_LOOK_S_MAX, self._flow.session_ms / 10_000)
 
@@ -100,19 +100,19 @@ class Ownership:
 
     # -- reading ---------------------------------------------------------------------------
 
-    def look(self) -> Verdict:
+    def check(self) -> ClaimState:
         """Read the control topic to its current end, then decide. Raises `MirrorError`."""
         with self._lock:
             began_s = self._now_s()
             try:
                 for record in self._read():
-                    self.contest.hear(*record, began_s)
+                    self.contest.apply(*record, began_s)
             except MirrorError:
-                self.contest.missed()
+                self.contest.read_failed()
                 self._forget()
                 raise
-            self.contest.looked(began_s)
-            return self.contest.verdict(began_s)
+            self.contest.read_finished(began_s)
+            return self.contest.claim_state(began_s)
 
     def _read(self) -> list[tuple[int, bytes | None, bytes | None]]:
         topic = control_topic(self._flow)
@@ -139,7 +139,7 @@ class Ownership:
     def holds(self) -> bool:
         """Whether the flow is ours by a read that is recent enough (`Contest.fresh`)."""
         now_s = self._now_s()
-        return self.contest.fresh(now_s) and self.contest.verdict(now_s) is Verdict.OURS
+        return self.contest.fresh(now_s) and self.contest.claim_state(now_s) is ClaimState.OURS
 
     def as_owner(self, job: Callable[[], object]) -> None:
         """Run ``job`` only if this process certainly owns the flow.
@@ -147,7 +147,7 @@ class Ownership:
         If the last read is too old, for example after a freeze of the process, the control topic is
         read first. Raises `MirrorError` if that fails.
         """
-        if self.holds() or self.look() is Verdict.OURS:
+        if self.holds() or self.check() is ClaimState.OURS:
             job()
 
     def keep_alive(self, report: Callable[[], None]) -> None:
@@ -176,11 +176,11 @@ class Ownership:
 
         Warns once of a run that mirrors the flow without a claim.
         """
-        self.look()
+        self.check()
         stranger = self.contest.stranger
-        if stranger and stranger != self._told:
-            self._told = stranger
-            self._say(
+        if stranger and stranger != self._reported_run:
+            self._reported_run = stranger
+            self._notify(
                 f"{self._flow.name}: run {stranger} has started to mirror this flow too, without a "
                 "claim: its release makes none. Stop it, or records arrive twice"
             )
@@ -201,10 +201,10 @@ class Ownership:
         report shows that the owner is alive: then it raises `ClusterError`. It raises that too if
         the claim is signed with another secret. Raises other `MirrorError`.
         """
-        verdict = self.look()
+        claim_state = self.check()
         while True:
-            before = self.contest.told_owner() if verdict is Verdict.HELD else ""
-            if (take_over or verdict is not Verdict.HELD) and self._claim(anyway=take_over):
+            before = self.contest.describe_owner() if claim_state is ClaimState.HELD else ""
+            if (take_over or claim_state is not ClaimState.HELD) and self._claim(anyway=take_over):
                 self.taken = f"from {before}, as --take-over asked" if before else ""
                 return True
             take_over = False
@@ -212,11 +212,11 @@ class Ownership:
             if not once:
                 break
             self._refuse_second_copy()
-            time.sleep(self.look_interval_s)
-            verdict = self.look()
+            time.sleep(self.check_interval_s)
+            claim_state = self.check()
         self.stand_by()
-        self._tell()
-        self._say_who()
+        self._report_standby()
+        self._report_owner()
         return False
 
     def stand_by(self) -> None:
@@ -225,13 +225,13 @@ class Ownership:
             self.stands_by = True
             self._forget()
             self._partitions = [COMMAND_PARTITION, PROGRESS_PARTITION]
-            self.contest.missed()
+            self.contest.read_failed()
 
     def _refuse_second_copy(self) -> None:
         if self.contest.reports(self._now_s()):
             raise ClusterError(
-                f"another sparkmirror ({self.contest.told_owner()}) mirrors this flow: a run with "
-                "--once would copy every record a second time.",
+                f"another sparkmirror ({self.contest.describe_owner()}) mirrors this flow: a run "
+                "with --once would copy every record a second time.",
                 where=f"flow {self._flow.name}",
                 do="Leave --once out to have this process stand by, stop the other one, or take "
                 "the flow over from it: --take-over.",
@@ -246,22 +246,22 @@ class Ownership:
 
         Raises `MirrorError`; the process is then still a standby.
         """
-        if self.look() is Verdict.HELD:
-            self._say_who()
-            if self._now_s() - self._told_s >= self.report_interval_s:
-                self._tell()
+        if self.check() is ClaimState.HELD:
+            self._report_owner()
+            if self._now_s() - self._reported_s >= self.report_interval_s:
+                self._report_standby()
             return False
-        before, driver = self.contest.told_owner(), self.contest.driver
-        heard = f"which has not reported for {self.contest.silent_s(self._now_s()):.1f} s"
+        before, driver = self.contest.describe_owner(), self.contest.driver
+        reason = f"which has not reported for {self.contest.silent_s(self._now_s()):.1f} s"
         if driver is not None and driver.ended:
-            heard = "which had ended"
+            reason = "which had ended"
         time.sleep(random.uniform(0, _SPREAD_S))  # noqa: S311 (no secret)
-        if self.look() is Verdict.HELD or not self._claim():
+        if self.check() is ClaimState.HELD or not self._claim():
             return False
         self._write(standby_key(self._flow.name, self._run_id), None)
         self.stands_by = False
-        self.taken = f"from {before}, {heard}"
-        self._say(f"{self._flow.name}: taken over {self.taken}")
+        self.taken = f"from {before}, {reason}"
+        self._notify(f"{self._flow.name}: taken over {self.taken}")
         return True
 
     def _claim(self, *, anyway: bool = False) -> bool:
@@ -281,18 +281,18 @@ class Ownership:
             newest=None if anyway else "" if known is None else known.run_id,
         )
         if term is None:
-            self.look()
+            self.check()
             return False
         self.term = term
         time.sleep(_SETTLE_S)
-        if self.look() is not Verdict.OURS:
+        if self.check() is not ClaimState.OURS:
             return False
         with self._lock:  # an owner needs the claims of others only, not their reports
             self._forget()
             self._partitions = [COMMAND_PARTITION]
         return True
 
-    def _tell(self) -> None:
+    def _report_standby(self) -> None:
         """Write to the control topic that this process is a standby."""
         standby = Standby(
             self._flow.name,
@@ -303,7 +303,7 @@ class Ownership:
             self._now_ms(),
         )
         self._write(*encode_standby(standby))
-        self._told_s = self._now_s()
+        self._reported_s = self._now_s()
 
     def _write(self, key: bytes, value: bytes | None) -> None:
         record = (PROGRESS_PARTITION, key, value)
@@ -320,20 +320,20 @@ class Ownership:
         if since_ms:
             moment = datetime.fromtimestamp(since_ms / 1000).astimezone()
             since = f", since {moment:%Y-%m-%d %H:%M:%S} by its clock"
-        return f"standing by: {self.contest.told_owner()}{since} mirrors this flow"
+        return f"standing by: {self.contest.describe_owner()}{since} mirrors this flow"
 
-    def _say_who(self) -> None:
+    def _report_owner(self) -> None:
         """Report each new owner once, and whether its file configures the flow differently."""
-        if self._told == self.contest.owner:
+        if self._reported_run == self.contest.owner:
             return
-        self._told = self.contest.owner
+        self._reported_run = self.contest.owner
         name, claim = self._flow.name, self.contest.claim
-        self._say(
+        self._notify(
             f"{name}: {self.standing_by}. This process takes over when that one ends, or does not "
             f"report for {self.contest.session_s:g} s"
         )
         if claim is not None and self.contest.other_content(self._content):
-            self._say(
+            self._notify(
                 f"{name}: the owner's file ({claim.host}: {claim.file or 'unknown'}) configures "
                 f"this flow differently from ours ({self._file}): the owner mirrors by its own "
                 "file. Give both processes the same file, or stop one"

@@ -99,7 +99,7 @@ class FlowStatus:
     standbys: tuple[Standby, ...] = ()
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The state for people; a flow that is not running may be paused too."""
         kept = self.paused and not self.state.alive
         return f"{self.state.value}, paused" if kept else self.state.value

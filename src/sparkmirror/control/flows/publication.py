@@ -34,7 +34,7 @@ class Publication:
         self.member: Member | None = None
         self.draining = False
         """Whether the slots were commanded to drain, by this process or another."""
-        self.told = threading.Event()
+        self.drain_sent = threading.Event()
         """Set once this process has written the drain command."""
         self._writer = writer
         self._channel = channel
@@ -100,10 +100,10 @@ class Publication:
         """
         with self._publishing:
             self.draining = True
-            if self._over.is_set() or (self.told.is_set() and not again):
+            if self._over.is_set() or (self.drain_sent.is_set() and not again):
                 return  # the slots have ended, or another thread has written the command
             self._writer.command(self._command(CommandKind.DRAIN, self.version))
-            self.told.set()
+            self.drain_sent.set()
 
     def _command(self, kind: CommandKind, version: int) -> Command:
         return Command(self._channel, kind, self._run_id, self._now_ms(), version=version)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from sparkmirror.control.coordination.control_topic import ControlSignals, ControlTopicReader
 from sparkmirror.control.flows.publication import Publication
 from sparkmirror.control.mm1.group_share import GroupShare
-from sparkmirror.control.report.gaps import GapTeller
+from sparkmirror.control.report.gaps import GapReporter
 from sparkmirror.control.report.history import HaltWatch, History, standing_still
 from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.commands import (
@@ -30,7 +30,7 @@ _POLL_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class _News:
+class _NewSignals:
     """The signals that concern this run. ``slots``: reports of this flow, ``progress``: of all."""
 
     planned: tuple[Planned, ...]
@@ -56,13 +56,13 @@ class SlotReports:
         history: History,
         *,
         drain: Callable[[], None],
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         now_ms: Callable[[], int],
     ) -> None:
         self.share: GroupShare | None = None
         self.paused = False
         """Whether the flow is paused."""
-        self.gaps = GapTeller(target, settings, say, since_ms=now_ms(), note=history.note_gap)
+        self.gaps = GapReporter(target, settings, notify, since_ms=now_ms(), note=history.note_gap)
         self._name = settings.name
         self._run_id = run_id
         self._channel = channel(settings, run_id)
@@ -72,7 +72,7 @@ class SlotReports:
         self._history = history
         self._halts = HaltWatch(history)
         self._drain = drain
-        self._say = say
+        self._notify = notify
         self._now_ms = now_ms
         self._reader: ControlTopicReader | None = None
         self._lock = threading.Lock()
@@ -89,14 +89,14 @@ class SlotReports:
             )
         return self._reader.poll(_POLL_MS)
 
-    def plan(self, signals: ControlSignals) -> _News:
+    def plan(self, signals: ControlSignals) -> _NewSignals:
         """Select the signals that concern this run."""
         # Slots of this run give its id, so a report without it belongs to another run.
         progress = tuple(r for r in signals.progress if r.run_id == self._run_id)
         commands = [c for c in signals.commands if c.flow in (self._name, self._channel)]
         # Only the newest pause or resume: the log may still hold older ones.
         pauses = [command for command in commands if command.kind.pauses]
-        return _News(
+        return _NewSignals(
             tuple(
                 word
                 for word in signals.planned
@@ -108,34 +108,34 @@ class SlotReports:
             signals.skipped,
         )
 
-    def apply(self, news: _News) -> None:
+    def apply(self, news: _NewSignals) -> None:
         """Keep the newest reports, report gaps and halts, apply commands. Raises `MirrorError`."""
         with self._lock:
             for word in news.planned:
                 if self.share is not None:
-                    self.share.hear(word)
+                    self.share.on_planned(word)
             for report in news.slots:
                 if report.replaces(self._progress.get(report.slot)):
                     self._progress[report.slot] = replace(report, flow=self._name)
         if news.skipped and not self._skipped:
-            self._say(
+            self._notify(
                 f"{self._name}: {self._topic} on {self._target.alias} holds records that are not "
                 "the mirror's; they are skipped"
             )
         self._skipped += news.skipped
-        self.gaps.look(news.progress)
+        self.gaps.report_new(news.progress)
         halted = self._published.assignment().halted
-        self._halts.look(standing_still(halted, self.progress()), self._now_ms())
+        self._halts.observe(standing_still(halted, self.progress()), self._now_ms())
         for command in news.commands:
-            self._obey(command)
+            self._apply_command(command)
 
-    def _obey(self, command: Command) -> None:
+    def _apply_command(self, command: Command) -> None:
         """Note a pause or resume, or drain. The slots read these commands themselves."""
         if command.kind.pauses:
             paused, before = command.kind is CommandKind.PAUSE, self.paused
             self.paused = paused
             if paused != before:
-                self._say(f"{self._name}: {'paused' if paused else 'resumed'}")
+                self._notify(f"{self._name}: {'paused' if paused else 'resumed'}")
                 kind = EventKind.PAUSE if paused else EventKind.RESUME
                 self._history.note(kind, "an operator asked for it")
         elif command.kind is CommandKind.DRAIN and command.run_id == self._run_id:

@@ -88,7 +88,7 @@ class SourceEnds:
         Raises `MirrorError`; the new ends are kept even then.
         """
         try:
-            self._times.look(behind.positions)
+            self._times.refresh(behind.positions)
         finally:
             known = {tp: self._times.time_ms((name, tp)) for name, tp in behind.positions}
             with self._lock:

@@ -40,7 +40,7 @@ class TopicsJob:
         clusters: FlowClusters,
         wanted: FlowTopics,
         published: Publication,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self.found = published.assignment()
         self.share: GroupShare | None = None
@@ -49,16 +49,16 @@ class TopicsJob:
         self._settings = settings
         self._keeper = clusters.keeper
         self._published = published
-        self._say = say
+        self._notify = notify
         self._discovery = Discovery(
-            *(settings, clusters.source_admin, clusters.target_admin, wanted, say),
+            *(settings, clusters.source_admin, clusters.target_admin, wanted, notify),
             RemoteNames(clusters.target, settings, wanted),
         )
 
     def observe(self) -> Assignment:
         """Discover what to mirror, and create remote topics. Raises `MirrorError`."""
         at_start, self.at_start = self.at_start, False
-        return self._discovery.look(first=not self._published.version, at_start=at_start)
+        return self._discovery.discover(first=not self._published.version, at_start=at_start)
 
     def plan(self, found: Assignment) -> _Found:
         """Find what is new."""
@@ -107,5 +107,5 @@ class TopicsJob:
             return False
         self._published.adopt(after, CommandKind.REPLAN)
         for line in describe_changes(before, after):
-            self._say(line)
+            self._notify(line)
         return True

@@ -83,13 +83,13 @@ class GroupLags:
             return
         began_s = self._now_s()
         try:
-            self._rows = self._look(offered)
+            self._rows = self._refresh(offered)
         finally:
             took_s = self._now_s() - began_s
             self._not_before_s = began_s + took_s / _SHARE_MAX
         log.debug("lags of %d groups took %.0f ms", len(offered), took_s * 1000)
 
-    def _look(self, offered: GroupOffsets) -> tuple[GroupRow, ...]:
+    def _refresh(self, offered: GroupOffsets) -> tuple[GroupRow, ...]:
         partitions = {tp for offsets in offered.values() for tp in offsets}
         ends = self._source.end_offsets(partitions, self._isolation)
         behind = {
@@ -104,7 +104,7 @@ class GroupLags:
             for group, offsets in offered.items()
             for tp, begin in _begins(offsets, starts, ends).items()
         }
-        self._times.look(begins)
+        self._times.refresh(begins)
         now_ms, rows = self._now_ms(), []
         for group in sorted(offered):
             positions = {tp: one.offset for tp, one in offered[group].items()}

@@ -23,7 +23,7 @@ from sparkmirror.control.groups.checkpoints import (
 from sparkmirror.control.groups.group_lags import GroupLags
 from sparkmirror.control.groups.group_offsets import sync_group_offsets
 from sparkmirror.control.groups.translation import Translation
-from sparkmirror.control.permissions.missing import tell_lacks, tell_unseen_groups
+from sparkmirror.control.permissions.missing import report_hidden_groups, report_missing_permissions
 from sparkmirror.control.topics.compacted import CompactedTopic, TopicFollower, create_compacted
 from sparkmirror.errors import Defect, MirrorError
 from sparkmirror.internal_topics.mm2_records import (
@@ -48,7 +48,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _TICK_S_MAX = 1.0
-_ERRORS_TOLD_MAX = 3
+_ERRORS_SHOWN_MAX = 3
 _CLOSE_S = 0.5
 _SYNCS_FACTOR = "offset-syncs.topic.replication.factor"
 
@@ -130,7 +130,7 @@ def _same_objects(one: Mapping[str, object], other: Mapping[str, object]) -> boo
 
 
 class GroupsJob:
-    """Checkpoints and group offset sync of one flow. ``say`` takes one-line notices for the user.
+    """Checkpoints and group offset sync of one flow. ``notify`` takes lines for the user.
 
     A lock keeps `tick` and `finish` from running at the same time.
     """
@@ -139,7 +139,7 @@ class GroupsJob:
         self,
         flow: FlowSettings,
         clusters: GroupClusters,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         *,
         now_s: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
@@ -148,7 +148,7 @@ class GroupsJob:
         self.times = CheckpointTimes()
         self.lags = GroupLags(clusters.source, flow.fetch.isolation_level)
         self._clusters = clusters
-        self._say = say
+        self._notify = notify
         self._now_s, self._now_ms = now_s, now_ms
         self._rules = CheckpointRules(flow)
         self._store = CheckpointStore()
@@ -156,7 +156,7 @@ class GroupsJob:
         self._translation: Translation | None = None
         self._groups: set[str] | None = None
         self._busy = threading.Lock()
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._settled: dict[str, GroupOffsets] | None = None
         self._skipped = 0
         began = now_s()
@@ -207,12 +207,12 @@ class GroupsJob:
         flow, clusters = self.flow, self._clusters
         told = create_compacted(clusters.target_admin, checkpoints_topic(flow))
         if told:
-            self._say(told)
-        tell_lacks(
+            self._notify(told)
+        report_missing_permissions(
             flow,
             [self._rules.topic],
             lambda each: clusters.target if each == flow.target else clusters.checkpoints,
-            self._say,
+            self._notify,
         )
         loaded = self._store.load(self._earlier)
         self._earlier.close()
@@ -228,7 +228,7 @@ class GroupsJob:
         present = self._clusters.source_admin.groups()
         self._groups = wanted_groups(self.flow, present)
         if before is None:
-            tell_unseen_groups(self.flow, self._clusters.source_admin, present, self._say)
+            report_hidden_groups(self.flow, self._clusters.source_admin, present, self._notify)
         if before is not None and self._groups != before:
             log.info(
                 "%s: %d consumer groups (%d new, %d gone)",
@@ -251,8 +251,10 @@ class GroupsJob:
         topic_ids = mirrored_topic_ids(self._clusters.source_admin, accepted)
         news = translation.catch_up() or topic_ids != translation.topic_ids
         translation.topic_ids = topic_ids
-        self._tell_skipped(self._store.skipped + translation.skipped)
-        self._tell({g: o for g, o in found.items() if isinstance(o, MirrorError)}, "checkpoints")
+        self._report_skipped(self._store.skipped + translation.skipped)
+        self._report_errors(
+            {g: o for g, o in found.items() if isinstance(o, MirrorError)}, "checkpoints"
+        )
         # If nothing has changed since the last round, there is nothing to emit.
         settled, self._settled = self._settled, None
         same = settled is not None and not news and _same_objects(settled, committed)
@@ -270,10 +272,10 @@ class GroupsJob:
             *(self.flow.name, len(checkpoints), len(found), (self._now_s() - began) * 1000),
         )
 
-    def _tell_skipped(self, count: int) -> None:
+    def _report_skipped(self, count: int) -> None:
         if count > self._skipped:
             topics = f"{offset_syncs_topic(self.flow)} or {runs_topic(self.flow)}"
-            self._say(
+            self._notify(
                 f"{self.flow.name}: {count} records of {self._rules.topic}, {topics} cannot be "
                 "decoded and are skipped"
             )
@@ -300,22 +302,22 @@ class GroupsJob:
         done, errors = sync_group_offsets(
             self._clusters.target_admin, self._store, self._groups or ()
         )
-        self._tell(errors, "group offsets")
+        self._report_errors(errors, "group offsets")
         log.debug("%s: offsets of %d groups committed", self.flow.name, done)
 
-    def _tell(self, errors: dict[str, MirrorError], what: str) -> None:
+    def _report_errors(self, errors: dict[str, MirrorError], what: str) -> None:
         """Report each group whose error is new: the first few by name, the others as a number."""
-        before, self._told = self._told, {**self._told}
+        before, self._reported = self._reported, {**self._reported}
         news = []
         for group, error in sorted(errors.items()):
             if before.get(f"{what} {group}") != str(error):
-                self._told[f"{what} {group}"] = str(error)
+                self._reported[f"{what} {group}"] = str(error)
                 news.append((group, error))
-        for group, error in news[:_ERRORS_TOLD_MAX]:
-            self._say(f"{self.flow.name}: {what} of {group}: {error}")
-        if len(news) > _ERRORS_TOLD_MAX:
-            more = len(news) - _ERRORS_TOLD_MAX
-            self._say(f"{self.flow.name}: {what} of {more} more groups: as above")
+        for group, error in news[:_ERRORS_SHOWN_MAX]:
+            self._notify(f"{self.flow.name}: {what} of {group}: {error}")
+        if len(news) > _ERRORS_SHOWN_MAX:
+            more = len(news) - _ERRORS_SHOWN_MAX
+            self._notify(f"{self.flow.name}: {what} of {more} more groups: as above")
 
     def close(self) -> None:
         """Close the readers' connections. Raises `MirrorError` if that fails."""

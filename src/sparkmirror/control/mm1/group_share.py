@@ -37,11 +37,11 @@ class GroupShare:
         *,
         alone: bool,
         publish: Publish,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self.name = settings.name
         self.candidates = candidates
-        self.say = say
+        self.notify = notify
         self._source = source
         self._publish = publish
         self._planned = -1
@@ -91,7 +91,7 @@ class GroupShare:
 
     # --- for the flow -----------------------------------------------------------------------
 
-    def hear(self, planned: Planned) -> None:
+    def on_planned(self, planned: Planned) -> None:
         """Note the version that the planner reports as followed by all slots."""
         self._planned = max(self._planned, planned.version)
 

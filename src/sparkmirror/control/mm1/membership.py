@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from sparkmirror.control.mm1.rebalance_listener import Listener
+from sparkmirror.control.mm1.rebalance_listener import RebalanceListener
 from sparkmirror.errors import Defect, Denied, GroupRefused, MirrorError
 from sparkmirror.model import FlowSettings, Member, TopicPartition
 from sparkmirror.wire.group.session import GroupSession, Joined, MemberState
@@ -55,7 +55,7 @@ class GroupFlow(Protocol):
     def partition_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
         """Partition counts of any topics of the source. Raises `MirrorError`."""
 
-    def say(self, line: str) -> None:
+    def notify(self, line: str) -> None:
         """Show a notice to the user."""
 
 
@@ -79,7 +79,7 @@ class Membership:
             counts=flow.partition_counts,
             stopping=lambda: self._ending,
         )
-        self._listener = Listener(settings.group)
+        self._listener = RebalanceListener(settings.group)
         self._joined: Joined | None = None
         self._owned: frozenset[TopicPartition] = frozenset()
         self._topics: Mapping[str, int] = {}
@@ -103,7 +103,9 @@ class Membership:
             return
         state = self._session.state
         if state is MemberState.LOST:
-            self._flow.say(f"{self._flow.name}: the group has removed this mirror: joining again")
+            self._flow.notify(
+                f"{self._flow.name}: the group has removed this mirror: joining again"
+            )
             self._give_up_all()
             self._session.forget()
             self._joined = None
@@ -128,7 +130,7 @@ class Membership:
             return
         before = self._owned
         if self._give_up_all():
-            self._heard(self._listener.revoked, before)
+            self._call_listener(self._listener.revoked, before)
             self._join(before)
 
     def _join(self, owned: Iterable[TopicPartition]) -> None:
@@ -140,31 +142,31 @@ class Membership:
         first = self._joined is None
         self._joined, self._topics = joined, topics
         self._owned = frozenset(joined.partitions)
-        self._tell(first)
-        self._heard(self._listener.assigned, self._owned - kept)
+        self._report_share(first)
+        self._call_listener(self._listener.assigned, self._owned - kept)
         version = self._publish()
         if lost and self._session.cooperative and self._planned(version):
-            self._heard(self._listener.revoked, lost)
+            self._call_listener(self._listener.revoked, lost)
             # Others get these partitions once this member has joined without them.
             self._join(self._owned)
 
-    def _heard(
+    def _call_listener(
         self,
-        tell: Callable[[Iterable[TopicPartition]], None],
+        call: Callable[[Iterable[TopicPartition]], None],
         partitions: Iterable[TopicPartition],
     ) -> None:
         """Call the user's listener. If it fails, the mirror ends, as Java's does."""
         try:
-            tell(partitions)
+            call(partitions)
         except MirrorError as error:
             self.failure = error
             raise
 
-    def _tell(self, first: bool) -> None:
+    def _report_share(self, first: bool) -> None:
         if self._joined is None:
             raise Defect("not a member of the group")
         member = self._joined.member
-        self._flow.say(
+        self._flow.notify(
             f"{self._flow.name}: {'joined' if first else 'rejoined'} the group in generation "
             f"{member.generation} ({self._joined.strategy}): {len(self._owned)} of "
             f"{sum(self._topics.values())} partitions are mirrored here"

@@ -9,7 +9,7 @@ from sparkmirror.errors import MirrorError
 from sparkmirror.model import GroupSettings, TopicPartition
 
 
-class Listener:
+class RebalanceListener:
     """Calls the user's code when partitions are revoked or assigned.
 
     The code is a function or an object (a class is instantiated). A function gets ``"revoked"`` or
@@ -30,16 +30,16 @@ class Listener:
 
         Raises `MirrorError` if the user's code fails.
         """
-        self._tell("revoked", partitions)
+        self._call("revoked", partitions)
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
         """Report that ``partitions`` are assigned: none of their records has been read yet.
 
         Raises `MirrorError` if the user's code fails.
         """
-        self._tell("assigned", partitions)
+        self._call("assigned", partitions)
 
-    def _tell(self, what: str, partitions: Iterable[TopicPartition]) -> None:
+    def _call(self, what: str, partitions: Iterable[TopicPartition]) -> None:
         if self._target is None:
             return
         listed = sorted(partitions)

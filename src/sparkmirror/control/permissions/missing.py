@@ -26,7 +26,7 @@ from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.acl_advice import Right, grant, spelled
 
-_LOOKS, _LOOK_S = 4, 0.2
+_ATTEMPTS, _RETRY_PAUSE_S = 4, 0.2
 _OPERATIONS = ("READ", "WRITE", "DESCRIBE_CONFIGS")
 
 
@@ -38,11 +38,11 @@ def own_topics(flow: FlowSettings) -> list[str]:
     ]
 
 
-def tell_lacks(
+def report_missing_permissions(
     flow: FlowSettings,
     names: Iterable[str],
     cluster_of: Callable[[ClusterClient], Cluster],
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> None:
     """Report missing permissions on those of the topics ``names`` that exist.
 
@@ -63,24 +63,24 @@ def tell_lacks(
     for client in clients:
         mine = [one for one in needed if one.client == client]
         held = _rights(cluster_of(client), {one.binding.name for one in mine})
-        for one in lacking(mine, held):
+        for one in missing_permissions(mine, held):
             right = Right(spelled(one.binding.operation), "Topic", one.binding.name)
-            say(f"{flow.name}: a permission is missing ({one.why}). {grant(client, right)}")
+            notify(f"{flow.name}: a permission is missing ({one.why}). {grant(client, right)}")
 
 
 def _rights(cluster: Cluster, names: set[str]) -> dict[str, frozenset[str] | None]:
     """`Cluster.topic_rights`, with retries: a topic that was just created may be unknown yet."""
     held = cluster.topic_rights(sorted(names))
-    for _ in range(_LOOKS - 1):
+    for _ in range(_ATTEMPTS - 1):
         unknown = names - held.keys()
         if not unknown:
             break
-        time.sleep(_LOOK_S)
+        time.sleep(_RETRY_PAUSE_S)
         held |= cluster.topic_rights(sorted(unknown))
     return held
 
 
-def lacking(
+def missing_permissions(
     needed: Iterable[Permission], held: Mapping[str, frozenset[str] | None]
 ) -> list[Permission]:
     """Those of ``needed``, each on one topic, that are not in ``held``. Pure.
@@ -96,8 +96,8 @@ def lacking(
     return found
 
 
-def tell_unseen(
-    flow: FlowSettings, source: Cluster, seen: Iterable[str], say: Callable[[str], None]
+def report_hidden_topics(
+    flow: FlowSettings, source: Cluster, seen: Iterable[str], notify: Callable[[str], None]
 ) -> None:
     """Report topics that the include list names in full, but that may not be described.
 
@@ -108,14 +108,14 @@ def tell_unseen(
     missing = named - set(seen) - ({"heartbeats"} - set(flow.topics.include))
     for error in source.literal_errors(sorted(missing), operation="Read").values():
         if isinstance(error, Denied):
-            say(f"{flow.name}: {error}")
+            notify(f"{flow.name}: {error}")
 
 
-def tell_unseen_groups(
-    flow: FlowSettings, source: Cluster, seen: Iterable[str], say: Callable[[str], None]
+def report_hidden_groups(
+    flow: FlowSettings, source: Cluster, seen: Iterable[str], notify: Callable[[str], None]
 ) -> None:
-    """`tell_unseen` for consumer groups. Raises `MirrorError`."""
+    """`report_hidden_topics` for consumer groups. Raises `MirrorError`."""
     named = {one.name for one in group_patterns(flow) if one.kind == "LITERAL" and one != EVERY}
     for error in source.committed_by_group(sorted(named - set(seen))).values():
         if isinstance(error, Denied):
-            say(f"{flow.name}: no checkpoints: {error}")
+            notify(f"{flow.name}: no checkpoints: {error}")

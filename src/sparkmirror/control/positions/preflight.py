@@ -92,7 +92,7 @@ def take_over_positions(
     beginnings: Beginnings,
     settings: FlowSettings,
     assignment: Assignment,
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> None:
     """Take over the positions of a Java mirror on ``keeper``, and commit the first positions.
 
@@ -105,12 +105,12 @@ def take_over_positions(
             if settings.zookeeper
             else offset_storage_topic(settings)
         )
-        say(f"{settings.name}: {len(seeding.seeded)} positions taken over from {place}")
+        notify(f"{settings.name}: {len(seeding.seeded)} positions taken over from {place}")
     if seeding.skipped:
-        say(f"{settings.name}: {seeding.skipped} stored offsets could not be read")
+        notify(f"{settings.name}: {seeding.skipped} stored offsets could not be read")
     begun = beginnings.settle(assignment.partitions)
     if begun:
-        say(
+        notify(
             f"{settings.name}: {begun} partitions had no position: they begin where "
             f"auto.offset.reset={settings.fetch.auto_offset_reset} is now"
         )

@@ -1,6 +1,6 @@
 """Timestamps of the oldest records that a group or a flow has not read yet, at a bounded cost.
 
-Each `RecordTimes.look` costs one small Fetch per offset that has changed; number and time are
+Each `RecordTimes.refresh` costs one small Fetch per offset that has changed; number and time are
 limited.
 """
 
@@ -31,7 +31,7 @@ class _Seen:
 class RecordTimes:
     """Timestamps of the next records of readers of ``source``. For one thread.
 
-    ``fetches_max``, ``fetch_s_max``: limits for one `look`.
+    ``fetches_max``, ``fetch_s_max``: limits for one `refresh`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RecordTimes:
         seen = self._seen.get(reader)
         return None if seen is None else seen.time_ms
 
-    def look(self, begins: Mapping[Reader, int]) -> None:
+    def refresh(self, begins: Mapping[Reader, int]) -> None:
         """Read the timestamps at ``begins``: the next offsets of all readers that are behind.
 
         Readers that were never read come first, those behind for longest before others; then those

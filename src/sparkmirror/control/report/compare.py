@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkmirror.control.topics.config_sync import ConfigChange, observe_configs, plan_configs
-from sparkmirror.control.topics.observation import Look
+from sparkmirror.control.topics.observation import Observation
 from sparkmirror.errors import MirrorError
 
 __all__ = ["TopicPair", "compare_topics"]
@@ -48,18 +48,20 @@ class TopicPair:
         return "more partitions" if self.remote_partitions > self.partitions else "same"
 
 
-def compare_topics(look: Look) -> tuple[TopicPair, ...]:
+def compare_topics(observed: Observation) -> tuple[TopicPair, ...]:
     """All topics of one flow, by source name. Raises `MirrorError` if a cluster is unavailable.
 
     Configs are compared as the config sync does, even if it is switched off.
     """
-    found = plan_configs(observe_configs(look.source, look.target, look.remote), look.flow)
+    found = plan_configs(
+        observe_configs(observed.source, observed.target, observed.remote), observed.flow
+    )
     changes = {action.topic: action.changes for action in found.actions}
     pairs = []
-    for name, view in sorted(look.topics.source.items()):
-        remote = look.wanted.remote(name)
-        refused = look.topics.refused.get(name)
-        there = look.topics.target.get(remote) if refused is None else None
+    for name, view in sorted(observed.topics.source.items()):
+        remote = observed.wanted.remote(name)
+        refused = observed.topics.refused.get(name)
+        there = observed.topics.target.get(remote) if refused is None else None
         error = found.errors.get(name)
         pairs.append(
             TopicPair(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sparkmirror.control.groups.checkpoints import CheckpointRules, CheckpointStore, wanted_groups
 from sparkmirror.control.topics.compacted import TopicFollower
-from sparkmirror.control.topics.observation import Look
+from sparkmirror.control.topics.observation import Observation
 from sparkmirror.errors import Denied, MirrorError
 from sparkmirror.internal_topics.mm2_records import Checkpoint, decode_offset_sync
 from sparkmirror.internal_topics.offset_syncs import OffsetSyncStore
@@ -115,27 +115,29 @@ def measure_groups(
     return tuple(rows)
 
 
-def compare_groups(look: Look) -> FlowGroups:
+def compare_groups(observed: Observation) -> FlowGroups:
     """The groups of one flow as they are now. Raises `MirrorError` if a cluster is unavailable."""
-    flow, rules = look.flow, CheckpointRules(look.flow)
-    states = look.source.groups()
+    flow, rules = observed.flow, CheckpointRules(observed.flow)
+    states = observed.source.groups()
     names = wanted_groups(flow, states)
-    found = look.source.committed_by_group(names)
+    found = observed.source.committed_by_group(names)
     failures = tuple(one for one in found.values() if isinstance(one, MirrorError))
     committed = {group: o for group, o in found.items() if not isinstance(o, MirrorError)}
     wanted = {tp for offsets in committed.values() for tp in offsets if rules.accepts(tp.topic)}
     # Read after the offsets: an earlier end could be smaller than an offset committed since.
-    ends = look.source.end_offsets(wanted, flow.fetch.isolation_level)
+    ends = observed.source.end_offsets(wanted, flow.fetch.isolation_level)
     stored = CheckpointStore()
-    if look.target.topics([rules.topic]):
-        follower = TopicFollower(look.checkpoints, rules.topic)
+    if observed.target.topics([rules.topic]):
+        follower = TopicFollower(observed.checkpoints, rules.topic)
         for key, value in follower.read():
             stored.take(key, value)
         follower.close()
-    there = look.target.committed_by_group(committed)
+    there = observed.target.committed_by_group(committed)
     on_target = {group: o for group, o in there.items() if not isinstance(o, MirrorError)}
     failures += tuple(one for one in there.values() if isinstance(one, MirrorError))
-    owners, hidden = _owners(look.source, [states[group] for group in committed if group in states])
+    owners, hidden = _owners(
+        observed.source, [states[group] for group in committed if group in states]
+    )
     rows = measure_groups(flow, states, committed, ends, stored, on_target, owners)
     return FlowGroups(flow.name, rows, failures + hidden, flow.checkpoints.enabled)
 

@@ -10,12 +10,12 @@ from sparkmirror.internal_topics.gaps import GAP_CODES, Gap, collect_gaps, gaps_
 from sparkmirror.model import FlowSettings, SlotProgress
 from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = ["GapTeller", "gap_line", "read_gaps"]
+__all__ = ["GapReporter", "gap_line", "read_gaps"]
 
 # Slots count a gap before its record is acknowledged, so the topic is read several times.
 _LOOKS = 3
 _LOOK_PAUSE_S = 1.0
-_TOLD_MAX = 10
+_SHOWN_MAX = 10
 
 
 def read_gaps(target: Cluster, flow: FlowSettings) -> list[Gap]:
@@ -36,18 +36,18 @@ def gap_line(gap: Gap) -> str:
     return f"{gap.flow}: {gap.code}: {gap.reason} ({done})"
 
 
-class GapTeller:
+class GapReporter:
     """Reports each gap record that is written while a mirror runs, once.
 
-    ``say`` takes a line per gap, ``note`` the gap itself. Gaps before ``since_ms`` (epoch ms) are
-    not reported. Of many new gaps the first ten are reported, and the number of the others.
+    ``notify`` takes a line per gap, ``note`` the gap itself. Gaps before ``since_ms`` (epoch ms)
+    are not reported. Of many new gaps the first ten are reported, and the number of the others.
     """
 
     def __init__(
         self,
         target: Cluster,
         flow: FlowSettings,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         *,
         since_ms: int,
         note: Callable[[Gap], None] = lambda _: None,
@@ -55,7 +55,7 @@ class GapTeller:
     ) -> None:
         self._target = target
         self._flow = flow
-        self._say = say
+        self._notify = notify
         self._note = note
         self.since_ms = since_ms
         """Gap records from before are those of whoever had the flow then."""
@@ -63,10 +63,10 @@ class GapTeller:
         self._counted: dict[tuple[int, str], int] = {}
         self._looks = 0
         self._looked_at = float("-inf")
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._lock = threading.Lock()
 
-    def look(self, reports: Iterable[SlotProgress]) -> None:
+    def report_new(self, reports: Iterable[SlotProgress]) -> None:
         """Read the topic if slots have counted new gaps. Raises `MirrorError`."""
         for report in reports:
             count = sum(report.errors.get(code, 0) for code in GAP_CODES)
@@ -78,26 +78,26 @@ class GapTeller:
             return
         self._looked_at = self._clock()
         self._looks -= 1
-        self._tell(read_gaps(self._target, self._flow))
+        self._report(read_gaps(self._target, self._flow))
 
-    def last_look(self) -> None:
+    def report_last(self) -> None:
         """Read the topic once more if gaps were counted recently; for the end of a run.
 
         Any thread may call it. Raises `MirrorError`.
         """
         if self._looks:
-            self._tell(read_gaps(self._target, self._flow))
+            self._report(read_gaps(self._target, self._flow))
 
-    def _tell(self, gaps: Iterable[Gap]) -> None:
+    def _report(self, gaps: Iterable[Gap]) -> None:
         new = []
         with self._lock:
             for gap in gaps:
                 line = gap_line(gap)
-                if gap.time_ms >= self.since_ms and line not in self._told:
-                    self._told.add(line)
+                if gap.time_ms >= self.since_ms and line not in self._reported:
+                    self._reported.add(line)
                     new.append((line, gap))
-        for line, gap in new[:_TOLD_MAX]:
-            self._say(line)
+        for line, gap in new[:_SHOWN_MAX]:
+            self._notify(line)
             self._note(gap)
-        if len(new) > _TOLD_MAX:
-            self._say(f"{self._flow.name}: {len(new) - _TOLD_MAX} more gap records")
+        if len(new) > _SHOWN_MAX:
+            self._notify(f"{self._flow.name}: {len(new) - _SHOWN_MAX} more gap records")

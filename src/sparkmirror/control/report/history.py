@@ -35,7 +35,7 @@ _WAITING_MAX = 300
 # A halted partition is retried after at most one minute. It has recovered only once it has been
 # mirrored for longer than that.
 _WELL_MS = 120_000
-_TOLD_MAX = 20
+_SHOWN_MAX = 20
 _LOSSES = frozenset({*LOSS_CODES.values(), *TARGET_LOSS_CODES.values()})
 
 
@@ -124,7 +124,7 @@ class History:
         until = ", up to now (--once)" if once else ""
         self.note(EventKind.START, f"sparkmirror {release} with {partitions} partitions{until}")
 
-    def because(self, reason: str) -> None:
+    def note_reason(self, reason: str) -> None:
         """Note why the run is about to end, in a few words; `end` writes it."""
         with self._lock:
             if reason not in self._reasons:
@@ -228,14 +228,14 @@ class HaltWatch:
         self._open: dict[TopicPartition, str] = {}
         self._well_since: dict[TopicPartition, int] = {}
 
-    def look(self, halts: Mapping[TopicPartition, Halt], now_ms: int) -> None:
+    def observe(self, halts: Mapping[TopicPartition, Halt], now_ms: int) -> None:
         """Add events for changes. ``halts``: the halted partitions at ``now_ms`` (epoch ms)."""
         new = [tp for tp, halt in sorted(halts.items()) if self._open.get(tp) != halt.code]
-        for tp in new[:_TOLD_MAX]:
+        for tp in new[:_SHOWN_MAX]:
             halt = halts[tp]
             self._history.note(EventKind.HALT, f"{tp} stopped: {halt.reason}", code=halt.code)
-        if len(new) > _TOLD_MAX:
-            self._history.note(EventKind.HALT, f"{len(new) - _TOLD_MAX} more partitions stopped")
+        if len(new) > _SHOWN_MAX:
+            self._history.note(EventKind.HALT, f"{len(new) - _SHOWN_MAX} more partitions stopped")
         self._open |= {tp: halts[tp].code for tp in new}
         for tp in halts:
             self._well_since.pop(tp, None)
@@ -244,8 +244,8 @@ class HaltWatch:
         well = sorted(tp for tp, at in self._well_since.items() if now_ms - at >= _WELL_MS)
         for tp in well:
             del self._open[tp], self._well_since[tp]
-        for tp in well[:_TOLD_MAX]:
+        for tp in well[:_SHOWN_MAX]:
             self._history.note(EventKind.GOES_ON, f"{tp} is mirrored again")
-        if len(well) > _TOLD_MAX:
-            text = f"{len(well) - _TOLD_MAX} more partitions are mirrored again"
+        if len(well) > _SHOWN_MAX:
+            text = f"{len(well) - _SHOWN_MAX} more partitions are mirrored again"
             self._history.note(EventKind.GOES_ON, text)

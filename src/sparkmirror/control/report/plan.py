@@ -13,53 +13,53 @@ from sparkmirror.control.topics.acl_sync import observe_acls, plan_acls
 from sparkmirror.control.topics.config_sync import observe_configs, plan_configs
 from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
 from sparkmirror.control.topics.internal_topics import internal_names, plan_internal_topics
-from sparkmirror.control.topics.observation import Change, FlowPlan, Look, creation
+from sparkmirror.control.topics.observation import Change, FlowPlan, Observation, creation
 from sparkmirror.control.topics.sync import CreateTopic, GrowTopic, plan_topics
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import MirrorMode
 
 __all__ = ["PLANNERS", "Planner", "plan_flow"]
 
-Planner = Callable[[Look], Iterator[Change]]
+Planner = Callable[[Observation], Iterator[Change]]
 
 
-def plan_flow(look: Look) -> FlowPlan:
+def plan_flow(observed: Observation) -> FlowPlan:
     """All changes of one flow. The errors of planners that fail are in ``failures``."""
     changes: list[Change] = []
     failures: list[MirrorError] = []
     for planner in PLANNERS:
         try:
-            changes += planner(look)
+            changes += planner(observed)
         except MirrorError as error:
             if str(error) not in map(str, failures):
                 failures.append(error)
-    return FlowPlan(look.flow.name, tuple(changes), tuple(failures))
+    return FlowPlan(observed.flow.name, tuple(changes), tuple(failures))
 
 
-def internal_topics(look: Look) -> Iterator[Change]:
+def internal_topics(observed: Observation) -> Iterator[Change]:
     """Internal topics to create on the target (`control.topics.internal_topics`)."""
-    present = look.target.topics(internal_names(look.flow))
-    brokers = len(look.target.describe().brokers)
+    present = observed.target.topics(internal_names(observed.flow))
+    brokers = len(observed.target.describe().brokers)
     try:
-        missing = plan_internal_topics(look.flow, present, brokers)
+        missing = plan_internal_topics(observed.flow, present, brokers)
     except MirrorError as error:
-        yield Change(look.target.alias, "refuse", error.where, details={"reason": str(error)})
+        yield Change(observed.target.alias, "refuse", error.where, details={"reason": str(error)})
         return
-    yield from (creation(look.target.alias, new) for new in missing)
+    yield from (creation(observed.target.alias, new) for new in missing)
 
 
-def dead_letters(look: Look) -> Iterator[Change]:
+def dead_letters(observed: Observation) -> Iterator[Change]:
     """Dead-letter topics to create (`control.topics.dead_letters`)."""
-    remote = {topic: look.wanted.remote(topic) for topic in look.mirrored}
-    wanted = plan_dead_letter_topics(remote, look.flow)
-    present = look.target.topics([new.name for new in wanted])
-    yield from (creation(look.target.alias, new) for new in wanted if new.name not in present)
+    remote = {topic: observed.wanted.remote(topic) for topic in observed.mirrored}
+    wanted = plan_dead_letter_topics(remote, observed.flow)
+    present = observed.target.topics([new.name for new in wanted])
+    yield from (creation(observed.target.alias, new) for new in wanted if new.name not in present)
 
 
-def topics(look: Look) -> Iterator[Change]:
+def topics(observed: Observation) -> Iterator[Change]:
     """Remote topics to create or grow (`control.topics.sync`)."""
-    alias = look.target.alias
-    for action in plan_topics(look.topics, look.flow, look.wanted):
+    alias = observed.target.alias
+    for action in plan_topics(observed.topics, observed.flow, observed.wanted):
         if isinstance(action, CreateTopic):
             left_out = {"left_out": list(action.left_out)} if action.left_out else {}
             yield creation(alias, action.new, action.topic, left_out)
@@ -72,18 +72,20 @@ def topics(look: Look) -> Iterator[Change]:
                 {"partitions": action.partitions, "was": action.present},
             )
         else:
-            remote = look.wanted.remote(action.topic)
+            remote = observed.wanted.remote(action.topic)
             yield Change(alias, "refuse", remote, action.topic, {"reason": str(action.error)})
 
 
-def configs(look: Look) -> Iterator[Change]:
+def configs(observed: Observation) -> Iterator[Change]:
     """Configs to set or reset on existing remote topics (`control.topics.config_sync`)."""
-    if look.flow.mode is not MirrorMode.MM2 or not look.flow.topics.sync_configs_enabled:
+    if observed.flow.mode is not MirrorMode.MM2 or not observed.flow.topics.sync_configs_enabled:
         return
-    if not look.remote:
+    if not observed.remote:
         return
-    alias = look.target.alias
-    found = plan_configs(observe_configs(look.source, look.target, look.remote), look.flow)
+    alias = observed.target.alias
+    found = plan_configs(
+        observe_configs(observed.source, observed.target, observed.remote), observed.flow
+    )
     for action in found.actions:
         for change in action.changes:
             verb = "reset-config" if change.value is None else "set-config"
@@ -92,16 +94,18 @@ def configs(look: Look) -> Iterator[Change]:
                 details["value"] = change.value
             yield Change(alias, verb, action.remote_topic, action.topic, details)
     for topic, error in sorted(found.errors.items()):
-        yield Change(alias, "refuse", look.remote[topic], topic, {"reason": str(error)})
+        yield Change(alias, "refuse", observed.remote[topic], topic, {"reason": str(error)})
 
 
-def acls(look: Look) -> Iterator[Change]:
+def acls(observed: Observation) -> Iterator[Change]:
     """ACLs to add to remote topics (`control.topics.acl_sync`)."""
-    if look.flow.mode is not MirrorMode.MM2 or not look.flow.topics.sync_acls_enabled:
+    if observed.flow.mode is not MirrorMode.MM2 or not observed.flow.topics.sync_acls_enabled:
         return
-    mirrored = look.mirrored if look.flow.keeps_names else None
-    for binding in plan_acls(observe_acls(look.source, look.target), look.wanted, mirrored):
-        yield Change(look.target.alias, "add-acl", binding.name, details={"acl": str(binding)})
+    mirrored = observed.mirrored if observed.flow.keeps_names else None
+    for binding in plan_acls(
+        observe_acls(observed.source, observed.target), observed.wanted, mirrored
+    ):
+        yield Change(observed.target.alias, "add-acl", binding.name, details={"acl": str(binding)})
 
 
 PLANNERS: tuple[Planner, ...] = (

@@ -23,7 +23,7 @@ from sparkmirror.control.groups.job import offset_topics as offset_topics_of
 from sparkmirror.control.groups.translation import Translation
 from sparkmirror.control.topics.compacted import CompactedTopic, TopicFollower, plan_compacted
 from sparkmirror.control.topics.heartbeats import heartbeats_topic
-from sparkmirror.control.topics.observation import Change, FlowPlan, Look, creation
+from sparkmirror.control.topics.observation import Change, FlowPlan, Observation, creation
 from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.internal_topics.mm2_records import Checkpoint, offset_syncs_topic
 from sparkmirror.internal_topics.runs import runs_topic
@@ -53,13 +53,13 @@ class GroupsFound:
     new: tuple[Checkpoint, ...]
 
 
-def offset_topics(look: Look) -> Iterator[Change]:
+def offset_topics(observed: Observation) -> Iterator[Change]:
     """The topics of offset syncs, runs and checkpoints to create."""
-    wanted = offset_topics_of(look.flow)
-    if look.flow.checkpoints.enabled:
-        wanted.append(("target", checkpoints_topic(look.flow)))
+    wanted = offset_topics_of(observed.flow)
+    if observed.flow.checkpoints.enabled:
+        wanted.append(("target", checkpoints_topic(observed.flow)))
     for side, topic in wanted:
-        yield from _missing(look.source if side == "source" else look.target, topic)
+        yield from _missing(observed.source if side == "source" else observed.target, topic)
 
 
 def _missing(cluster: Cluster, topic: CompactedTopic) -> Iterator[Change]:
@@ -81,23 +81,23 @@ def plan_heartbeats(settings: HeartbeatSettings, target: Cluster) -> FlowPlan:
     return FlowPlan(f"heartbeats {settings.name}", changes)
 
 
-def find_groups(look: Look) -> GroupsFound:
+def find_groups(observed: Observation) -> GroupsFound:
     """Groups, their offsets and checkpoints. Raises `MirrorError` if a cluster is unavailable."""
-    flow, rules = look.flow, CheckpointRules(look.flow)
-    names = wanted_groups(flow, look.source.groups())
-    committed = look.source.committed_by_group(names)
+    flow, rules = observed.flow, CheckpointRules(observed.flow)
+    names = wanted_groups(flow, observed.source.groups())
+    committed = observed.source.committed_by_group(names)
     stored = CheckpointStore()
-    loaded = bool(look.target.topics([rules.topic]))
+    loaded = bool(observed.target.topics([rules.topic]))
     if loaded:
-        follower = TopicFollower(look.checkpoints, rules.topic)
+        follower = TopicFollower(observed.checkpoints, rules.topic)
         loaded = stored.load(follower)
         follower.close()
     syncs, runs = offset_syncs_topic(flow), runs_topic(flow)
-    if not (look.syncs_admin.topics([syncs]) and look.target.topics([runs])):
+    if not (observed.syncs_admin.topics([syncs]) and observed.target.topics([runs])):
         return GroupsFound(committed, stored, ())  # nothing has been mirrored yet
     translation = Translation(
-        TopicFollower(look.syncs, syncs),
-        TopicFollower(look.runs, runs),
+        TopicFollower(observed.syncs, syncs),
+        TopicFollower(observed.runs, runs),
         must_read_to_end=not loaded,
         mapped=rules.mapped,
     )
@@ -105,7 +105,7 @@ def find_groups(look: Look) -> GroupsFound:
         known = accepted_offsets(
             {group: o for group, o in committed.items() if not isinstance(o, MirrorError)}, rules
         )
-        translation.topic_ids = mirrored_topic_ids(look.source, known)
+        translation.topic_ids = mirrored_topic_ids(observed.source, known)
         translation.catch_up()
         new = plan_checkpoints(known, rules, translation.translate, stored, translation.cut)
     finally:
@@ -113,32 +113,34 @@ def find_groups(look: Look) -> GroupsFound:
     return GroupsFound(committed, stored, tuple(new))
 
 
-def groups(look: Look) -> Iterator[Change]:
+def groups(observed: Observation) -> Iterator[Change]:
     """The next checkpoints, one change per group, and the group offsets to commit after them."""
-    if not look.flow.checkpoints.enabled:
+    if not observed.flow.checkpoints.enabled:
         return
-    found = find_groups(look)
+    found = find_groups(observed)
     by_group: dict[str, int] = {}
     for checkpoint in found.new:
         by_group[checkpoint.group] = by_group.get(checkpoint.group, 0) + 1
     for group, count in sorted(by_group.items()):
-        yield Change(look.target.alias, "emit-checkpoints", group, details={"partitions": count})
+        yield Change(
+            observed.target.alias, "emit-checkpoints", group, details={"partitions": count}
+        )
     for group, offsets in sorted(found.committed.items()):
         if isinstance(offsets, MirrorError):
-            yield Change(look.source.alias, "refuse", group, details={"reason": str(offsets)})
-    if look.flow.checkpoints.sync_enabled:
-        yield from _group_offsets(look, found)
+            yield Change(observed.source.alias, "refuse", group, details={"reason": str(offsets)})
+    if observed.flow.checkpoints.sync_enabled:
+        yield from _group_offsets(observed, found)
 
 
-def _group_offsets(look: Look, found: GroupsFound) -> Iterator[Change]:
+def _group_offsets(observed: Observation, found: GroupsFound) -> Iterator[Change]:
     store = CheckpointStore()
     for group in found.stored.groups() & found.committed.keys():
         for checkpoint in found.stored.of(group).values():
             store.put(checkpoint)
     for checkpoint in found.new:
         store.put(checkpoint)
-    idle = idle_groups(look.target, store.groups())
-    present = look.target.committed_by_group(idle)
+    idle = idle_groups(observed.target, store.groups())
+    present = observed.target.committed_by_group(idle)
     for group, commits in plan_group_offsets(store, idle, present).items():
         known = present[group]
         if isinstance(known, MirrorError):
@@ -146,4 +148,4 @@ def _group_offsets(look: Look, found: GroupsFound) -> Iterator[Change]:
         for tp, (offset, _) in sorted(commits.items()):
             was = known[tp].offset if tp in known else None
             details = {"topic_partition": str(tp), "offset": offset, "was": was}
-            yield Change(look.target.alias, "set-offset", group, details=details)
+            yield Change(observed.target.alias, "set-offset", group, details=details)

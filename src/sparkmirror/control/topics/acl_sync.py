@@ -76,7 +76,7 @@ def _same(one: ObservedAcls, other: ObservedAcls) -> bool:
 
 
 class AclSync:
-    """The ACL sync of one flow. ``say`` takes notices for the user.
+    """The ACL sync of one flow. ``notify`` takes notices for the user.
 
     ``mirrored``: returns the topics that are mirrored; None if the topic lists alone decide.
     """
@@ -87,15 +87,15 @@ class AclSync:
         source: Cluster,
         target: Cluster,
         topics: FlowTopics,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         mirrored: Callable[[], frozenset[str] | None] = lambda: None,
     ) -> None:
         self._flow = flow
         self._source = source
         self._target = target
         self._topics = topics
-        self._say = say
-        self._notices = Notices(say)
+        self._notify = notify
+        self._notices = Notices(notify)
         self._mirrored = mirrored
         self._in_step: tuple[ObservedAcls, frozenset[str] | None] | None = None
 
@@ -110,7 +110,9 @@ class AclSync:
             return
         missing = plan_acls(observed, self._topics, mirrored)
         outcomes = self._target.create_acls(missing)
-        self._tell([one for one, error in zip(missing, outcomes, strict=True) if error is None])
+        self._report_added(
+            [one for one, error in zip(missing, outcomes, strict=True) if error is None]
+        )
         failed = [
             (str(one), f"{self._flow.name}: {error}")
             for one, error in zip(missing, outcomes, strict=True)
@@ -120,13 +122,13 @@ class AclSync:
         # Unchanged ACLs that were in sync are not compared again: there may be thousands.
         self._in_step = None if missing else (observed, mirrored)
 
-    def _tell(self, added: Sequence[AclBinding]) -> None:
+    def _report_added(self, added: Sequence[AclBinding]) -> None:
         alias = self._target.alias
         for binding in added:
             log.info("%s: added the ACL: %s", alias, binding)
         if added:
             names = first_few(list(dict.fromkeys(binding.name for binding in added)))
-            self._say(f"{alias}: ACLs added to {names}")
+            self._notify(f"{alias}: ACLs added to {names}")
 
     def _without_authorizer(self, observed: ObservedAcls) -> Iterator[tuple[str, str]]:
         for acls, cluster in ((observed.source, self._source), (observed.target, self._target)):

@@ -245,7 +245,8 @@ def apply_configs(target: Cluster, actions: Iterable[AlterConfigs]) -> dict[str,
 class ConfigSync:
     """The config sync of one flow.
 
-    ``remote`` returns the remote topic of each mirrored topic. ``say`` takes notices for the user.
+    ``remote`` returns the remote topic of each mirrored topic. ``notify`` takes notices for the
+    user.
     """
 
     def __init__(
@@ -254,14 +255,14 @@ class ConfigSync:
         source: Cluster,
         target: Cluster,
         remote: Callable[[], Mapping[str, str]],
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._flow = flow
         self._source = source
         self._target = target
         self._remote = remote
-        self._say = say
-        self._notices = Notices(say)
+        self._notify = notify
+        self._notices = Notices(notify)
 
     def round(self) -> None:
         """Compare once, and apply changes. Errors of single topics become notices.
@@ -282,7 +283,7 @@ class ConfigSync:
             )  # fmt: skip
         if done:
             names = first_few([action.remote_topic for action in done])
-            self._say(f"{alias}: configs brought in step: {names}")
+            self._notify(f"{alias}: configs brought in step: {names}")
         self._notices.replace(self._complaints(plan, failed))
 
     def _complaints(

@@ -20,11 +20,11 @@ from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.admin.cluster import Cluster
 
-_TOPICS_TOLD_MAX = 10
+_TOPICS_SHOWN_MAX = 10
 
 
 class Discovery:
-    """Discovers the topics of one flow. ``say`` takes one-line notices for the user.
+    """Discovers the topics of one flow. ``notify`` takes one-line notices for the user.
 
     ``names``: decides which remote names the topics may have.
     """
@@ -35,19 +35,19 @@ class Discovery:
         source_admin: Cluster,
         target_admin: Cluster,
         wanted: FlowTopics,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         names: RemoteNames,
     ) -> None:
         self._settings = settings
         self._source = source_admin
         self._target = target_admin
         self._wanted = wanted
-        self._say = say
-        self._halts_told: dict[TopicPartition, str] = {}
+        self._notify = notify
+        self._halts_reported: dict[TopicPartition, str] = {}
         self._said: set[str] = set()
         self._names = names
 
-    def look(self, *, first: bool, at_start: bool = False) -> Assignment:
+    def discover(self, *, first: bool, at_start: bool = False) -> Assignment:
         """Discover topics, create and grow remote topics; returns what the flow mirrors now.
 
         ``first``: nothing is mirrored yet, so if every topic fails, the error of one is raised.
@@ -63,20 +63,20 @@ class Discovery:
             self._refuse_merging(observed)
         actions = plan_topics(observed, self._settings, self._wanted)
         errors, done = apply_topics(self._target, actions)
-        for line in done[:_TOPICS_TOLD_MAX]:
-            self._say(line)
-        if len(done) > _TOPICS_TOLD_MAX:
-            more = len(done) - _TOPICS_TOLD_MAX
-            self._say(f"{self._target.alias}: {more} more topics created or grown")
+        for line in done[:_TOPICS_SHOWN_MAX]:
+            self._notify(line)
+        if len(done) > _TOPICS_SHOWN_MAX:
+            more = len(done) - _TOPICS_SHOWN_MAX
+            self._notify(f"{self._target.alias}: {more} more topics created or grown")
         assignment = assign(observed, self._settings, errors, self._wanted)
         if errors and not assignment.partitions and first:
             raise next(iter(errors.values()))  # nothing can be mirrored: the run ends with this
-        self._tell_halts(assignment)
+        self._report_halts(assignment)
         remote = {p.topic: p.remote_topic for p in assignment.partitions}
         for line in create_dead_letter_topics(self._target, remote, self._settings):
             if line not in self._said:
                 self._said.add(line)
-                self._say(line)
+                self._notify(line)
         return assignment
 
     def _refuse_merging(self, observed: ObservedTopics) -> None:
@@ -84,11 +84,13 @@ class Discovery:
             error = observed.refused[min(self._names.merging)]
             raise ConfigError(error.what, where=error.where, do=error.do)
 
-    def _tell_halts(self, assignment: Assignment) -> None:
+    def _report_halts(self, assignment: Assignment) -> None:
         """One notice per topic and reason, not one per partition and round."""
         told = set()
         for tp, halt in assignment.halted.items():
-            if self._halts_told.get(tp) != halt.reason and (tp.topic, halt.reason) not in told:
+            if self._halts_reported.get(tp) != halt.reason and (tp.topic, halt.reason) not in told:
                 told.add((tp.topic, halt.reason))
-                self._say(f"{self._settings.name}: topic {tp.topic} is not mirrored: {halt.reason}")
-        self._halts_told = {tp: halt.reason for tp, halt in assignment.halted.items()}
+                self._notify(
+                    f"{self._settings.name}: topic {tp.topic} is not mirrored: {halt.reason}"
+                )
+        self._halts_reported = {tp: halt.reason for tp, halt in assignment.halted.items()}

@@ -23,17 +23,17 @@ def heartbeats_topic(settings: HeartbeatSettings) -> CompactedTopic:
 
 
 class HeartbeatJob:
-    """Writes heartbeats. For one thread. ``say`` takes one-line notices for the user."""
+    """Writes heartbeats. For one thread. ``notify`` takes one-line notices for the user."""
 
     def __init__(
         self,
         settings: HeartbeatSettings,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         *,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self.settings = settings
-        self._say = say
+        self._notify = notify
         self._now_ms = now_ms
         self._target = Cluster(settings.target)
         self._topic_is_there = False
@@ -56,7 +56,7 @@ class HeartbeatJob:
         finally:
             admin.close()
         if told:
-            self._say(told)
+            self._notify(told)
 
     def close(self) -> None:
         """Close the connection for good."""

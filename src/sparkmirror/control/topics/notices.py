@@ -18,10 +18,10 @@ def first_few(names: Sequence[str]) -> str:
 
 
 class Notices:
-    """The current problems, by key. ``say`` gets those that are new or changed."""
+    """The current problems, by key. ``notify`` gets those that are new or changed."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, notify: Callable[[str], None]) -> None:
+        self._notify = notify
         self._holding: dict[str, str] = {}
 
     def replace(self, complaints: Iterable[tuple[str, str]]) -> None:
@@ -32,9 +32,9 @@ class Notices:
         holding = dict(complaints)
         new = [line for key, line in holding.items() if self._holding.get(key) != line]
         for line in new[:_SHOWN_MAX]:
-            self._say(line)
+            self._notify(line)
         if len(new) > _SHOWN_MAX:
-            self._say(f"{len(new) - _SHOWN_MAX} more like this are in the log")
+            self._notify(f"{len(new) - _SHOWN_MAX} more like this are in the log")
             for line in new[_SHOWN_MAX:]:
                 log.warning("%s", line)
         self._holding = holding

@@ -16,7 +16,7 @@ from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import NewTopic
 
-__all__ = ["Change", "FlowPlan", "Look", "creation"]
+__all__ = ["Change", "FlowPlan", "Observation", "creation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class FlowPlan:
     failures: tuple[MirrorError, ...] = ()
 
 
-class Look:
+class Observation:
     """Both clusters of one flow; what is observed is kept for all planners.
 
     ``source`` and ``target`` use the admin settings, as a run does to list, describe and create.

@@ -1,7 +1,7 @@
 """The source topics that a flow mirrors, and their remote topics: observe, plan, apply.
 
 `plan_topics` is pure: it compares both clusters and returns actions. A topic that cannot be
-mirrored as configured does not stop the others. It becomes a `Refuse`, or an error of
+mirrored as configured does not stop the others. It becomes a `RefuseTopic`, or an error of
 `apply_topics`; its partitions are halted in the `Assignment`, with the reason.
 """
 
@@ -25,7 +25,7 @@ from sparkmirror.wire.cluster.views import ConfigEntry, NewTopic, TopicView
 log = logging.getLogger(__name__)
 
 _VISIBLE_TIMEOUT_S = 10.0
-_NAMES_TOLD_MAX = 8
+_NAMES_SHOWN_MAX = 8
 _VISIBLE_POLL_S = 0.1
 
 
@@ -68,14 +68,14 @@ class GrowTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class RefuseTopic:
     """``topic`` cannot be mirrored as configured."""
 
     topic: str
     error: MirrorError
 
 
-Action = CreateTopic | GrowTopic | Refuse
+Action = CreateTopic | GrowTopic | RefuseTopic
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def plan_topics(
     for name in sorted(observed.source):
         view = observed.source[name]
         if name in observed.refused:
-            actions.append(Refuse(name, observed.refused[name]))
+            actions.append(RefuseTopic(name, observed.refused[name]))
             continue
         remote = wanted.remote(name)
         present = observed.target.get(remote)
@@ -171,7 +171,7 @@ def plan_topics(
             actions.append(_plan_creation(view, remote, observed, flow))
         elif present.partitions < view.partitions and not by_key:
             if flow.mode is MirrorMode.MM1:
-                actions.append(Refuse(name, _too_few(view, present, flow)))
+                actions.append(RefuseTopic(name, _too_few(view, present, flow)))
             else:
                 actions.append(GrowTopic(name, remote, present.partitions, view.partitions))
     return actions
@@ -190,10 +190,10 @@ def _plan_creation(
             do=f"Set replication.factor to {observed.target_brokers} or less (-1 takes the "
             "broker's default), or create the topic yourself.",
         )
-        return Refuse(view.name, error)
+        return RefuseTopic(view.name, error)
     configs = observed.configs.get(view.name, {})
     if isinstance(configs, MirrorError):
-        return Refuse(view.name, configs)
+        return RefuseTopic(view.name, configs)
     keep, left_out = config_to_create_with(configs, flow, observed.known_configs)
     return CreateTopic(view.name, NewTopic(remote, view.partitions, factor, keep), left_out)
 
@@ -219,7 +219,7 @@ def apply_topics(
     Waits at most ten seconds until the new partitions are visible and have leaders. After that the
     data path meets the missing ones as errors, and retries. Raises `MirrorError`.
     """
-    errors = {action.topic: action.error for action in actions if isinstance(action, Refuse)}
+    errors = {action.topic: action.error for action in actions if isinstance(action, RefuseTopic)}
     done: list[str] = []
     expected: dict[str, int] = {}
     creations = [action for action in actions if isinstance(action, CreateTopic)]
@@ -342,8 +342,8 @@ def _by_topic(assignment: Assignment) -> dict[str, list[SourcePartition]]:
 
 
 def _names(names: Sequence[str]) -> str:
-    more = len(names) - _NAMES_TOLD_MAX
-    return ", ".join(names[:_NAMES_TOLD_MAX]) + (f" and {more} more settings" if more > 0 else "")
+    more = len(names) - _NAMES_SHOWN_MAX
+    return ", ".join(names[:_NAMES_SHOWN_MAX]) + (f" and {more} more settings" if more > 0 else "")
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,7 +1,7 @@
 """Compares source partitions with their remote partitions, record by record.
 
-The mirror may run meanwhile. `Offsets` freezes what is compared. `PartitionComparison` compares one
-partition: it decides where to begin and end, and names the difference.
+The mirror may run meanwhile. `ScopeOffsets` freezes what is compared. `PartitionComparison`
+compares one partition: it decides where to begin and end, and names the difference.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 
 from sparkmirror.control.verify.lockstep import Side, align, last_values, lockstep, value_digests
-from sparkmirror.control.verify.scope import STRETCH, Offsets, Progress, Scope
+from sparkmirror.control.verify.scope import STRETCH, Progress, Scope, ScopeOffsets
 from sparkmirror.model import FetchSettings, FlowSettings, TopicPartition
 from sparkmirror.observe.figures.comparison_result import (
     EMPTY,
@@ -31,7 +31,7 @@ _THREADS = 4
 class PartitionComparison:
     """The comparison of one partition."""
 
-    def __init__(self, chosen: Offsets, tp: TopicPartition, progress: Progress) -> None:
+    def __init__(self, chosen: ScopeOffsets, tp: TopicPartition, progress: Progress) -> None:
         self.c = chosen
         self.tp = tp
         self.remote = chosen.pairs[tp]
@@ -298,7 +298,7 @@ def verify_flow(
     progress: Progress | None = None,
 ) -> list[PartitionResult]:
     """Compare all partitions of ``scope``; results in partition order. Raises `MirrorError`."""
-    chosen = Offsets(source, target, flow, scope)
+    chosen = ScopeOffsets(source, target, flow, scope)
     progress = progress or Progress()
     progress.partitions += len(chosen.pairs)
     progress.total += chosen.expected()

@@ -19,7 +19,7 @@ from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = ["STRETCH", "Bound", "Offsets", "Progress", "Scope"]
+__all__ = ["STRETCH", "Bound", "Progress", "Scope", "ScopeOffsets"]
 
 _POLL_S = 0.5
 STRETCH = 1_000
@@ -76,7 +76,7 @@ class Progress:
             self.done += 1
 
 
-class Offsets:
+class ScopeOffsets:
     """Both clusters' offsets for the partitions of a scope. The constructor reads them.
 
     ``ends``: frozen end offsets of the source. ``later_ends``: end offsets of the source after

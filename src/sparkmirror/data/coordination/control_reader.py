@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 
 from sparkmirror.data.coordination.sealed_options import run_key
-from sparkmirror.data.coordination.selected import Selection
+from sparkmirror.data.coordination.selected import TopicSelection
 from sparkmirror.errors import BatchError
 from sparkmirror.internal_topics.commands import (
     COMMAND_PARTITION,
@@ -29,7 +29,7 @@ from sparkmirror.records.records import RECORD_COST_BYTES, decode_records
 from sparkmirror.records.selection import Selection as Selected
 from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
-from sparkmirror.records.walk import walk_frames
+from sparkmirror.records.walk import walk_batches
 from sparkmirror.ticks import ticks_s
 from sparkmirror.wire.cluster.coordinator import EARLIEST, LATEST, Routes
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 # Signals are small: a batch that decompresses to more is not one.
 _UNPACKED_BYTES_MAX = 64 << 20
-_ANSWER_MS_MIN = 1_000
+_RESPONSE_MS_MIN = 1_000
 _WAIT_MS = 500
 _RULES = SelectRules(
     read_committed=False, join_below_bytes=0, decompressed_bytes_max=_UNPACKED_BYTES_MAX
@@ -80,7 +80,7 @@ class ControlWatch:
         self.claim: Claim | None = None
         self.command: Command | None = None
         self.assignment: AssignmentDocument | None = None
-        self.heard_s = ticks_s()
+        self.responded_s = ticks_s()
         """When the leader of the command partition last responded, by `ticks_s`."""
         self.stopped: dict[TopicPartition, PartitionProgress] = {}
         topic = control_topic(flow)
@@ -91,12 +91,12 @@ class ControlWatch:
         )
         self._claim_signer = claim_signer(flow)
         self._claim_term = claim_term
-        self._told_refused = self._told_claim = False
-        self._selection = Selection(flow)
+        self._refused_reported = self._claim_reported = False
+        self._selection = TopicSelection(flow)
         client = flow.target
         if slot is not None:
             # Leave a leader that hangs in time: without its responses, the slot stops fetching.
-            patience_ms = max(_ANSWER_MS_MIN, flow.session_ms // 4)
+            patience_ms = max(_RESPONSE_MS_MIN, flow.session_ms // 4)
             client = replace(client, request_timeout_ms=min(client.request_timeout_ms, patience_ms))
         self.routes = Routes(client, [topic])
         self.fetcher = Fetcher(self.routes, FetchSettings(), poller=poller)
@@ -171,7 +171,7 @@ class ControlWatch:
                     self._take(part)
                     caught_up = part.high_watermark <= self.offset
 
-    def look(self) -> bool:
+    def read_to_end(self) -> bool:
         """Read the commands that are there now; False if the target did not return all of them."""
         ends = self.routes.list_offsets([self._commands], LATEST, read_committed=False)
         end = ends.get(self._commands)
@@ -196,20 +196,20 @@ class ControlWatch:
 
     def _take(self, part: FetchedPartition) -> None:
         if part.tp == self._commands:
-            self.heard_s = ticks_s()
+            self.responded_s = ticks_s()
         try:
             chosen = select_records(part.records, part.fetch_offset, (), _RULES)
         except BatchError as error:
-            # As in `_hear_all`. The next request asks for what follows the damage.
+            # As in `_apply_all`. The next request asks for what follows the damage.
             log.warning("%s: records that cannot be read are skipped: %s", part.tp, error)
             self.fetcher.advance(part.tp, _behind_first(part))
             return
         if chosen.cut_bytes_needed:
             self.fetcher.need_bytes(part.tp, chosen.cut_bytes_needed)
             return
-        self.fetcher.advance(part.tp, self._hear_all(part.tp, chosen))
+        self.fetcher.advance(part.tp, self._apply_all(part.tp, chosen))
 
-    def _hear_all(self, tp: TopicPartition, chosen: Selected) -> int:
+    def _apply_all(self, tp: TopicPartition, chosen: Selected) -> int:
         """Process the records of ``chosen``, within the limit; returns the offset to continue at.
 
         The limit is on their decompressed size.
@@ -225,14 +225,14 @@ class ControlWatch:
                     for record in decode_records(batch, _UNPACKED_BYTES_MAX):
                         taken += RECORD_COST_BYTES + len(record.key or b"")
                         taken += len(record.value or b"")
-                        self._hear(tp, record.key, record.value)
+                        self._apply(tp, record.key, record.value)
                 except BatchError as error:
                     # Otherwise, anybody who may write to the topic could stop the mirror.
                     log.warning("%s: records that cannot be read are skipped: %s", tp, error)
                     taken += len(batch) * 16
         return chosen.next_offset
 
-    def _hear(self, tp: TopicPartition, key: bytes | None, value: bytes | None) -> None:
+    def _apply(self, tp: TopicPartition, key: bytes | None, value: bytes | None) -> None:
         if tp == self._progress:
             halted = None
             if self.slot is not None:
@@ -241,7 +241,7 @@ class ControlWatch:
                 self.stopped = {TopicPartition(p.topic, p.partition): p for p in halted}
             return
         document = self._collector.feed(key, value)
-        self._tell_refused()
+        self._report_refused()
         if document is not None:
             known = self.assignment
             again = known is not None and known.run_id == document.run_id
@@ -257,7 +257,7 @@ class ControlWatch:
         claim = decode_claim(key, value)
         if claim is not None:
             if claim.flow == self.flow.name:
-                self._hear_claim(claim, key, value)
+                self._apply_claim(claim, key, value)
             return
         command = decode_command(key, value)
         # A pause is for all processes of a MirrorMaker 1 group, everything else for one run.
@@ -268,14 +268,14 @@ class ControlWatch:
         elif command.flow == self._channel:
             self.command = command
 
-    def _hear_claim(self, claim: Claim, key: bytes | None, value: bytes | None) -> None:
+    def _apply_claim(self, claim: Claim, key: bytes | None, value: bytes | None) -> None:
         if self._claim_signer is None:
             self.claim = claim
         elif is_believed(key, value, self._claim_signer):
             if self.claim is None or claim.term >= self.claim.term:
                 self._hold(claim)
-        elif not self._told_claim:
-            self._told_claim = True
+        elif not self._claim_reported:
+            self._claim_reported = True
             log.warning(
                 "flow %s: a claim in the control topic (run %r, host %r) is not signed with"
                 " sparkmirror.control.secret: it is ignored. If it is from a mirror of yours, stop"
@@ -288,11 +288,11 @@ class ControlWatch:
         again = claim is not None and claim.run_id != self.run_id and claim.term < self._claim_term
         self.claim = None if again else claim
 
-    def _tell_refused(self) -> None:
+    def _report_refused(self) -> None:
         """Log an assignment that claims to be our driver's but is signed with another key."""
-        if self._told_refused or not self.run_id or self._collector.refused != self.run_id:
+        if self._refused_reported or not self.run_id or self._collector.refused != self.run_id:
             return
-        self._told_refused = True
+        self._refused_reported = True
         log.warning(
             "flow %s: an assignment in the control topic names this run (%s) and is not signed by"
             " it: it is ignored. Check who may write to %s",
@@ -306,7 +306,7 @@ class ControlWatch:
 
 def _behind_first(part: FetchedPartition) -> int:
     """The offset after the first, damaged batch of ``part``; always above the fetch offset."""
-    starts = walk_frames(part.records).starts
+    starts = walk_batches(part.records).starts
     if len(starts) > 2:
         found = base_offset(part.records[starts[1] :])
     elif len(starts) == 2 and starts[1] - starts[0] >= HEADER_BYTES:

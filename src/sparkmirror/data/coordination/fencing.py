@@ -34,19 +34,19 @@ from sparkmirror.wire.produce.transactions import Transactions, fence_slots
 __all__ = [
     "check_claim",
     "check_owner",
+    "checks_claims",
     "committed_positions",
     "fence_plan",
-    "looks_for_claims",
     "replanned",
     "take_over",
 ]
 
 log = logging.getLogger(__name__)
 
-_LOOK_AGAIN_S = 0.2
+_READ_AGAIN_S = 0.2
 
 
-def looks_for_claims(flow: FlowSettings) -> bool:
+def checks_claims(flow: FlowSettings) -> bool:
     """Whether slots must check claims themselves.
 
     They must if neither exactly-once fences other writers, nor a consumer group excludes them.
@@ -99,9 +99,9 @@ def take_over(flow: FlowSettings, slot: int, run_id: str, watch: ControlWatch) -
 
 
 def _look(flow: FlowSettings, watch: ControlWatch) -> None:
-    while not watch.look():
+    while not watch.read_to_end():
         log.warning("flow %s waits for its control topic", flow.name)
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_READ_AGAIN_S)
 
 
 def committed_positions(

@@ -28,11 +28,15 @@ from sparkmirror.wire.cluster.error_codes import (
     error_name,
 )
 from sparkmirror.wire.net.connection import ConnectionLost
-from sparkmirror.wire.produce.hanging_transactions import OpenEnd, Written, look
+from sparkmirror.wire.produce.hanging_transactions import (
+    CommittedRecords,
+    OpenTransaction,
+    find_open_transactions,
+)
 from sparkmirror.wire.produce.partition_queue import Identity
 from sparkmirror.wire.produce.transactions import Transactions
 
-__all__ = ["OpenEnds", "close_all", "written_before"]
+__all__ = ["HangingTransactions", "close_all", "written_before"]
 
 log = logging.getLogger(__name__)
 
@@ -42,20 +46,22 @@ _METADATA_S = 2.0
 _LEADERS_S = 2.0
 _PAUSE_S = 0.05
 
-Found = Mapping[TopicPartition, Sequence[OpenEnd]]
-Look = Callable[[Routes, Collection[TopicPartition]], Found]
+Found = Mapping[TopicPartition, Sequence[OpenTransaction]]
+Find = Callable[[Routes, Collection[TopicPartition]], Found]
 
 
-class OpenEnds:
+class HangingTransactions:
     """Which partitions one identity may write. ``transactions`` is that identity's."""
 
-    def __init__(self, routes: Routes, transactions: Transactions, ask: Look = look) -> None:
+    def __init__(
+        self, routes: Routes, transactions: Transactions, find: Find = find_open_transactions
+    ) -> None:
         self._routes = routes
         self._transactions = transactions
-        self._ask = ask
+        self._find = find
         self._closed: dict[TopicPartition, int] = {}
         """Leader epoch at which nothing was open. In a later one, a marker may be missing."""
-        self.foreign: dict[TopicPartition, OpenEnd] = {}
+        self.foreign: dict[TopicPartition, OpenTransaction] = {}
         """Open records of the slot that had the partition before, as of the last check."""
 
     def unsure(self, tp: TopicPartition) -> bool:
@@ -81,7 +87,9 @@ class OpenEnds:
             reason = f"no leader of {tp} reports whether transactions are open there"
         return Halt(error_name(code), f"{reason} ({error_name(code)})", retriable=True)
 
-    def close(self, written: Mapping[TopicPartition, Written | None]) -> set[TopicPartition]:
+    def close(
+        self, written: Mapping[TopicPartition, CommittedRecords | None]
+    ) -> set[TopicPartition]:
         """Close what is open in the partitions ``written``.
 
         Returns those where something may still be open. ``written``: the newest committed records
@@ -94,7 +102,7 @@ class OpenEnds:
         _find_leaders(self._routes, left)
         deadline = time.monotonic() + _LEADERS_S
         while any(self._routes.leaders.get(tp) is not None for tp in left):
-            left -= self._look(left, written)
+            left -= self._find_open(left, written)
             if time.monotonic() > deadline:
                 break
             if left:
@@ -102,15 +110,15 @@ class OpenEnds:
                 self._routes.refresh_if_due()
         return left
 
-    def _look(
+    def _find_open(
         self,
         partitions: Collection[TopicPartition],
-        written: Mapping[TopicPartition, Written | None],
+        written: Mapping[TopicPartition, CommittedRecords | None],
     ) -> set[TopicPartition]:
         """The partitions in which nothing is open; what is open elsewhere is being closed."""
         leaders = {tp: self._routes.leaders.get(tp) for tp in partitions}
-        found = self._ask(self._routes, [tp for tp in partitions if leaders[tp] is not None])
-        own: dict[TopicPartition, OpenEnd] = {}
+        found = self._find(self._routes, [tp for tp in partitions if leaders[tp] is not None])
+        own: dict[TopicPartition, OpenTransaction] = {}
         for tp, ends in found.items():
             self.foreign.pop(tp, None)
             before = written[tp]
@@ -133,10 +141,10 @@ class OpenEnds:
             self._routes.mark_stale(tp)
         return closed
 
-    def _end(self, ends: Mapping[TopicPartition, OpenEnd], *, committed: bool) -> None:
+    def _end(self, ends: Mapping[TopicPartition, OpenTransaction], *, committed: bool) -> None:
         # A partition joins only after the transaction before has ended; its markers are there then.
         refused = self._transactions.add(list(ends))
-        again = self._ask(self._routes, list(ends))
+        again = self._find(self._routes, list(ends))
         told = sorted(
             f"{tp} from offset {end.offset} on" for tp, end in ends.items() if again.get(tp)
         )
@@ -168,7 +176,7 @@ def close_all(
     try:
         _find_leaders(routes, partitions)
         ours = {producer_id for producer_id, _ in identities}
-        answers = look(routes, partitions)
+        answers = find_open_transactions(routes, partitions)
         found = {
             tp: mine
             for tp, ends in answers.items()
@@ -187,7 +195,8 @@ def close_all(
             if written:
                 _close_slot(flow, routes, slot, identity, written)
         return complete and not any(
-            ours & {end.producer_id for end in ends} for ends in look(routes, found).values()
+            ours & {end.producer_id for end in ends}
+            for ends in find_open_transactions(routes, found).values()
         )
     except (ClusterError, ConnectionLost) as error:
         log.warning(
@@ -198,10 +207,10 @@ def close_all(
         routes.close()
 
 
-def written_before(metadata: str) -> Written | None:
+def written_before(metadata: str) -> CommittedRecords | None:
     """The newest committed records, as a position's metadata names them."""
     written = decode_metadata(metadata).written
-    return None if written is None else Written(*written)
+    return None if written is None else CommittedRecords(*written)
 
 
 def _close_slot(
@@ -209,7 +218,7 @@ def _close_slot(
     routes: Routes,
     slot: int,
     identity: Identity,
-    written: Mapping[TopicPartition, Written | None],
+    written: Mapping[TopicPartition, CommittedRecords | None],
 ) -> None:
     transactions = Transactions(
         routes,
@@ -218,7 +227,7 @@ def _close_slot(
         identity=identity,
     )
     try:
-        OpenEnds(routes, transactions).close(written)
+        HangingTransactions(routes, transactions).close(written)
     finally:
         transactions.close()
 

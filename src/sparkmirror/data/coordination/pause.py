@@ -80,7 +80,7 @@ class PauseWatch:
             )
             try:
                 watch.start()
-                if watch.look():
+                if watch.read_to_end():
                     return watch.claim
             except (MirrorError, ConnectionLost, TimeoutError) as error:
                 log.warning("flow %s: the claims cannot be read: %s", self._flow.name, error)

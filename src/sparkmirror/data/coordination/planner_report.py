@@ -24,7 +24,7 @@ from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.producer import Producer
 
-__all__ = ["PlannerVoice"]
+__all__ = ["PlannerReporter"]
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _TIMEOUT_S = 2.0
 _AGAIN_S = 5.0
 
 
-class PlannerVoice:
+class PlannerReporter:
     """Writes `Planned` records; owned by the planner of one query."""
 
     def __init__(self, flow: FlowSettings, run_id: str) -> None:
@@ -41,15 +41,15 @@ class PlannerVoice:
         self._run_id = run_id
         self._channel = channel(flow, run_id)
         self._producer: Producer | None = None
-        self._told = (-1, float("-inf"))
+        self._reported = (-1, float("-inf"))
 
-    def tell(self, version: int) -> None:
+    def report(self, version: int) -> None:
         """Report that every slot of an assignment older than ``version`` has ended.
 
         If the target does not accept the report, the next call retries.
         """
         now = time.monotonic()
-        if self._told[0] == version and now - self._told[1] < _AGAIN_S:
+        if self._reported[0] == version and now - self._reported[1] < _AGAIN_S:
             return
         tp = TopicPartition(control_topic(self._flow), PROGRESS_PARTITION)
         key, value = encode_planned(Planned(self._channel, self._run_id, version))
@@ -67,7 +67,7 @@ class PlannerVoice:
             log.warning("flow %s: the planner's report failed: %s", self._flow.name, error)
             self.close()
             return
-        self._told = (version, time.monotonic())
+        self._reported = (version, time.monotonic())
 
     def close(self) -> None:
         """Close the connections."""

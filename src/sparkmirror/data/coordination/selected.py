@@ -14,7 +14,7 @@ from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import FlowTopics
 
-__all__ = ["Selection"]
+__all__ = ["TopicSelection"]
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _BROKERS_OWN = {
 _NAMED_MAX = 5
 
 
-class Selection:
+class TopicSelection:
     """The topics of one flow according to its settings; checks assignments."""
 
     def __init__(self, flow: FlowSettings) -> None:

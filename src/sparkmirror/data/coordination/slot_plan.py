@@ -19,7 +19,7 @@ from sparkmirror.model import (
     TopicRule,
 )
 
-__all__ = ["SlotPlan", "deal", "decode_flow", "encode_flow", "plan_slots"]
+__all__ = ["SlotPlan", "assign_round_robin", "decode_flow", "encode_flow", "plan_slots"]
 
 _SECRET = "control.secret"  # noqa: S105 (a name)
 
@@ -69,7 +69,7 @@ class SlotPlan:
         return max(0.0, epoch_s - spent_s)
 
 
-def deal(
+def assign_round_robin(
     partitions: Sequence[SourcePartition], slots_max: int
 ) -> list[tuple[SourcePartition, ...]]:
     """Assign partitions round-robin in order, as MirrorMaker 2 assigns them to tasks.
@@ -102,10 +102,10 @@ def plan_slots(
             slot=index,
             epoch=epoch,
             run_id=run_id,
-            partitions=hand,
+            partitions=share,
             ends=None
             if ends is None
-            else tuple((p.topic, p.partition, ends[p.source]) for p in hand),
+            else tuple((p.topic, p.partition, ends[p.source]) for p in share),
             control_offset=control_offset,
             version=version,
             member=member,
@@ -113,7 +113,7 @@ def plan_slots(
             planned_at_s=planned_at_s,
             claim_term=claim_term,
         )
-        for index, hand in enumerate(deal(wanted, slots_max))
+        for index, share in enumerate(assign_round_robin(wanted, slots_max))
     ]
 
 

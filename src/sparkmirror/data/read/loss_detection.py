@@ -22,7 +22,7 @@ from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.wire.cluster.coordinator import Routes
-from sparkmirror.wire.cluster.log_view import LogView, look_at_logs
+from sparkmirror.wire.cluster.log_view import LogView, describe_logs
 
 __all__ = ["Finding", "Loss", "LossWatch", "judge"]
 
@@ -145,7 +145,7 @@ class LossWatch:
 
     def examine(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Finding]:
         """Check the logs of partitions; those that cannot be judged now are missing."""
-        views = look_at_logs(
+        views = describe_logs(
             self._routes, {tp: self.marks.get(tp, Mark()).leader_epoch for tp in positions}
         )
         findings: dict[TopicPartition, Finding] = {}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.read.loss_detection import LossWatch
 from sparkmirror.data.read.target_loss import TargetWatch
-from sparkmirror.data.rows.notes import GapNote, HaltNote, SlotHello, SlotNotes, TriedAgain
+from sparkmirror.data.rows.notes import GapNote, HaltNote, RetryNote, SlotHello, SlotNotes
 from sparkmirror.model import Halt, Member, TopicPartition
 from sparkmirror.wire.fetch.fetcher import Fetcher
 
@@ -20,7 +20,7 @@ class NotesToSink:
     def __init__(
         self, fetcher: Fetcher, watch: ControlWatch, targets: TargetWatch, losses: LossWatch
     ) -> None:
-        self.tried: list[TriedAgain] = []
+        self.tried: list[RetryNote] = []
         self._fetcher = fetcher
         self._watch = watch
         self._targets = targets

@@ -37,7 +37,7 @@ from sparkmirror.model import FetchSettings, FlowSettings, TopicPartition
 from sparkmirror.records.header import CONTROL_BIT, HEADER_BYTES, MAGIC_AT
 from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
-from sparkmirror.records.walk import walk_frames
+from sparkmirror.records.walk import walk_batches
 from sparkmirror.wire.cluster.coordinator import LATEST, Routes
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 from sparkmirror.wire.net.connection import ConnectionLost
@@ -232,7 +232,7 @@ def _by_producer(producer_ids: Mapping[TopicPartition, int]) -> Step:
     """A step past data batches of one producer that follow one another without a gap."""
 
     def step(part: FetchedPartition, end: int) -> int:
-        frames = walk_frames(part.records)
+        frames = walk_batches(part.records)
         at, wanted = part.fetch_offset, producer_ids[part.tp]
         for start in frames.starts[:-1]:
             if at >= end:

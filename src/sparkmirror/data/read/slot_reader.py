@@ -17,8 +17,8 @@ from dataclasses import replace
 from typing import Any
 
 from sparkmirror.data.coordination.control_reader import ControlWatch
-from sparkmirror.data.coordination.fencing import check_claim, looks_for_claims
-from sparkmirror.data.coordination.selected import Selection
+from sparkmirror.data.coordination.fencing import check_claim, checks_claims
+from sparkmirror.data.coordination.selected import TopicSelection
 from sparkmirror.data.coordination.slot_plan import SlotPlan
 from sparkmirror.data.read.loss_detection import LossWatch
 from sparkmirror.data.read.notes_to_sink import NotesToSink
@@ -28,9 +28,9 @@ from sparkmirror.data.read.target_loss import TargetWatch, Verdict
 from sparkmirror.data.rows.notes import (
     Owner,
     PartitionHello,
+    RetryNote,
     SlotHello,
     SlotNotes,
-    TriedAgain,
     Writer,
 )
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, chunk_of, out
@@ -51,7 +51,7 @@ from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 from sparkmirror.wire.fetch.lanes import LANES_MAX
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 from sparkmirror.wire.net.poller import Poller
-from sparkmirror.wire.produce.hanging_transactions import Written
+from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
 
 __all__ = ["SlotReader"]
 
@@ -83,7 +83,7 @@ class SlotReader:
         self, flow: FlowSettings, plan: SlotPlan, attempt: int = 0, attempt_id: int = 0
     ) -> None:
         self.flow = flow
-        plan = replace(plan, partitions=Selection(flow).keep(plan.partitions))
+        plan = replace(plan, partitions=TopicSelection(flow).keep(plan.partitions))
         self.plan = plan
         self._attempt, self._attempt_id = attempt, attempt_id
         self._by_source = {p.source: p for p in plan.partitions}
@@ -134,7 +134,7 @@ class SlotReader:
         self._ahead: dict[TopicPartition, int] = {}
         self._marks_before: dict[TopicPartition, Mark] = {}
         self._last_row = 0.0
-        self._looks = looks_for_claims(flow)
+        self._checks_claims = checks_claims(flow)
         self._silence_s = flow.session_ms / 1000 * _SILENT_SHARE
         self._targets = TargetWatch(flow, plan.partitions, self._losses)
         self._begins = SlotStart(
@@ -215,7 +215,7 @@ class SlotReader:
 
     def _stream(self, deadline: float) -> Iterator[Any]:
         while not self._over(deadline):
-            self._ask()
+            self._send_fetches()
             self._watch.fetcher.send()
             # Without a free frame nothing is received: this is how a slow target slows the source.
             starved, cut_off = self._frames.starved, self._cut_off()
@@ -231,13 +231,13 @@ class SlotReader:
             for connection in ready:
                 if connection in self._control:
                     self._watch.receive(connection)
-                    self._obey()
+                    self._halt_stopped()
                     continue
                 if self._frames.starved or self._cut_off():
                     break
                 row = self._row(self._fetcher.receive(connection))
                 if self._fetcher.busy:
-                    self._ask()
+                    self._send_fetches()
                 if row is not None:
                     yield from out(row)
                     self._last_row = time.monotonic()
@@ -253,7 +253,7 @@ class SlotReader:
             notes = SlotNotes(member=newest.member)
             yield from out(build_row([], memoryview(b""), [], notes))
 
-    def _ask(self) -> None:
+    def _send_fetches(self) -> None:
         """Send fetch requests; while the flow is paused, only outstanding responses arrive."""
         if self._watch.paused or self._cut_off():
             self._fetcher.expire()
@@ -268,7 +268,7 @@ class SlotReader:
 
     def _cut_off(self) -> bool:
         """Whether another process may have taken over the flow without our notice."""
-        return self._looks and ticks_s() - self._watch.heard_s > self._silence_s
+        return self._checks_claims and ticks_s() - self._watch.responded_s > self._silence_s
 
     def _over(self, deadline: float) -> bool:
         if self.flow.mode is MirrorMode.MM2:
@@ -291,7 +291,7 @@ class SlotReader:
             tp in halts or self._fetcher.position(tp) >= end for tp, end in self._ends.items()
         )
 
-    def _obey(self) -> None:
+    def _halt_stopped(self) -> None:
         """Stop fetching what the sink gave up; `_try_again` resumes it."""
         for tp, progress in self._watch.stopped.items():
             if tp in self._by_source and self._retries.stop(tp, progress) and progress.halt:
@@ -305,7 +305,7 @@ class SlotReader:
             if tp in self._losses.passed:
                 continue  # the next epoch reads the position, and which log it is in
             self._fetcher.assign(tp, position)
-            self._notes.tried.append(TriedAgain(tp, attempt))
+            self._notes.tried.append(RetryNote(tp, attempt))
 
     # -- responses into rows ---------------------------------------------------------------
 
@@ -409,11 +409,15 @@ class SlotReader:
                     verdict.end,
                     marks.get(p.source, Mark()),
                     verdict.mark,
-                    Written(*written) if written and self.flow.exactly_once else None,
+                    CommittedRecords(*written) if written and self.flow.exactly_once else None,
                 )
             )
         plan = self.plan
-        owner = Owner(plan.run_id, plan.control_offset, plan.claim_term) if self._looks else None
+        owner = (
+            Owner(plan.run_id, plan.control_offset, plan.claim_term)
+            if self._checks_claims
+            else None
+        )
         # The sink writes under the identity that was fenced before positions were read.
         writer = Writer(self._begins.identity, plan.run_id, plan.control_offset)
         hello = SlotHello(

@@ -6,7 +6,7 @@ from collections.abc import Container
 from dataclasses import replace
 
 from sparkmirror.data.coordination.control_reader import ControlWatch
-from sparkmirror.data.coordination.fencing import check_owner, looks_for_claims, take_over
+from sparkmirror.data.coordination.fencing import check_owner, checks_claims, take_over
 from sparkmirror.data.coordination.slot_plan import SlotPlan
 from sparkmirror.data.read.beginnings import first_positions
 from sparkmirror.data.read.loss_detection import LossWatch
@@ -70,7 +70,7 @@ class SlotStart:
             self.identity = take_over(flow, plan.slot, plan.run_id, self._watch)
             if self.identity is None:
                 return {}
-        if looks_for_claims(flow):
+        if checks_claims(flow):
             check_owner(flow, plan.run_id, self._watch)
         positions = self._positions(routes)
         if flow.mode is not MirrorMode.MM1:  # MirrorMaker 1's say nothing about the target

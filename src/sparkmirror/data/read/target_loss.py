@@ -42,7 +42,7 @@ from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.offset_reset import EARLIEST, reset_time_ms
 from sparkmirror.wire.cluster.coordinator import Routes
-from sparkmirror.wire.cluster.log_view import EndView, look_at_ends, look_at_logs
+from sparkmirror.wire.cluster.log_view import EndView, describe_ends, describe_logs
 from sparkmirror.wire.net.connection import ConnectionLost
 
 __all__ = [
@@ -259,7 +259,7 @@ class TargetWatch:
         deadline = time.monotonic() + SUSPECTED_S
         while True:
             target.refresh_if_due()
-            by_target = look_at_ends(target, asked)
+            by_target = describe_ends(target, asked)
             views = {
                 tp: by_target[p.target]
                 for tp, p in self._by_source.items()
@@ -334,7 +334,7 @@ class TargetWatch:
     ) -> Verdict:
         if mark.cut < 0:  # what was written after an earlier loss may be gone with this one
             mark = replace(mark, there_first=-1, there_end=-1)
-        starts = look_at_logs(source, {tp: -1})
+        starts = describe_logs(source, {tp: -1})
         source_start = starts[tp].start if tp in starts else 0
         found = self._survivors(tp, loss, mark, end, view, position, source_start)
         now = self._seen(tp, mark, view, target)
@@ -346,7 +346,7 @@ class TargetWatch:
         first = None if found is None else min(position, found.position)
         if loss.cut <= 0 and first is not None:
             now = replace(now, begin=first)
-        told = _Told(self, tp, loss, code, now, base)
+        told = _ReportedLoss(self, tp, loss, code, now, base)
         choice = self._policy.target_loss(tp.topic)
         if choice == "record-and-continue":
             told.gap(GapAction.CONTINUED, first, position, position)
@@ -398,7 +398,7 @@ class TargetWatch:
             return Survivors(runs[0].source, exact=True, how="from the oldest exact run")
         return None
 
-    def tell(self, gap: TargetGap, text: str) -> None:
+    def report(self, gap: TargetGap, text: str) -> None:
         """Log a gap and keep it for the sink."""
         log.error("flow %s: %s", self.flow.name, text)
         self.gaps.append(gap)
@@ -413,7 +413,7 @@ class TargetWatch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _ReportedLoss:
     """One loss that becomes gap records; ``now``, ``end``: the target's log after it, its end."""
 
     watch: TargetWatch
@@ -448,7 +448,7 @@ class _Told:
             time_ms=int(time.time() * 1000),
         )
         mark = self.watch.mark_of(self.tp)
-        self.watch.tell(TargetGap(gap, mark, self.now, self.end), text)
+        self.watch.report(TargetGap(gap, mark, self.now, self.end), text)
 
     def halt(
         self, position: int, mark: TargetMark, end: int, first: int | None, then: str

@@ -17,7 +17,7 @@ from sparkmirror.internal_topics.commands import member_row, read_member
 from sparkmirror.internal_topics.gaps import Gap, gap_document, read_document
 from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
 from sparkmirror.model import Halt, Member, TopicPartition
-from sparkmirror.wire.produce.hanging_transactions import Written
+from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
 from sparkmirror.wire.produce.partition_queue import Identity
 
 __all__ = [
@@ -25,9 +25,9 @@ __all__ = [
     "HaltNote",
     "Owner",
     "PartitionHello",
+    "RetryNote",
     "SlotHello",
     "SlotNotes",
-    "TriedAgain",
     "Writer",
     "decode_notes",
     "encode_notes",
@@ -52,7 +52,7 @@ class PartitionHello:
     target_end: int = -1
     mark: Mark = Mark()  # noqa: RUF009  (frozen)
     log: TargetMark = TargetMark()  # noqa: RUF009  (frozen)
-    written: Written | None = None
+    written: CommittedRecords | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class GapNote:
 
 
 @dataclass(frozen=True, slots=True)
-class TriedAgain:
+class RetryNote:
     """A partition for which the source has gone back, to begin attempt number ``attempt``."""
 
     source: TopicPartition
@@ -139,7 +139,7 @@ class SlotNotes:
     errors: Mapping[str, int] | None = None
     halts: tuple[HaltNote, ...] = ()
     gaps: tuple[GapNote, ...] = ()
-    tried: tuple[TriedAgain, ...] = ()
+    tried: tuple[RetryNote, ...] = ()
     rehearsal: bool = False
 
 
@@ -208,7 +208,7 @@ def decode_notes(document: Mapping[str, Any]) -> SlotNotes:
             for gap, mark, target, target_end in document.get("gaps", ())
         ),
         tuple(
-            TriedAgain(TopicPartition(topic, partition), attempt)
+            RetryNote(TopicPartition(topic, partition), attempt)
             for topic, partition, attempt in document.get("tried", ())
         ),
         document.get("rehearsal", False),
@@ -260,7 +260,7 @@ def _read_partition(row: Sequence[Any]) -> PartitionHello:
         end,
         Mark(*mark),
         TargetMark(*log),
-        None if written is None else Written(*written),
+        None if written is None else CommittedRecords(*written),
     )
 
 

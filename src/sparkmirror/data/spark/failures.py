@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sparkmirror.errors import MirrorError
 
-__all__ = ["failure", "mends_itself", "own_words"]
+__all__ = ["ended_for_repair", "failure", "own_words"]
 
 # The next attempt repairs these. Spark counts them as failures of the task all the same.
 _MENDED = frozenset({"TargetLost", "TooSlow", "TransactionError"})
@@ -37,7 +37,7 @@ def own_words(error: BaseException) -> str:
     return _innermost(error)[1]
 
 
-def mends_itself(error: BaseException) -> bool:
+def ended_for_repair(error: BaseException) -> bool:
     """Whether a query ended only because its tasks ended for a repair too often."""
     return _innermost(error)[0] in _MENDED
 

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Rest"]
+__all__ = ["DrainCheck"]
 
 # A job that was just planned may not have begun. Its slots would end at once, but no task should be
 # killed without need.
 _QUIET_S = 0.5
 
 
-class Rest:
+class DrainCheck:
     """Checks one query after a drain; poll `busy`."""
 
     def __init__(

@@ -3,7 +3,7 @@
 Spark itself retries a failed task. But it ends a whole query if its planner is gone (a Python
 process that the kernel may kill to free memory, like any other). Positions are in Kafka, so to
 restart the query costs a pause of seconds; a new run would also have to start Spark. The same goes
-for a task that ends for a repair (`data.spark.failures.mends_itself`): Spark counts that as a
+for a task that ends for a repair (`data.spark.failures.ended_for_repair`): Spark counts that as a
 failure, and ends the query after eight of them in one epoch.
 """
 
@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["REVIVALS_MAX", "REVIVALS_WITHIN_S", "Revival", "Revivals"]
+__all__ = ["RESTARTS_MAX", "RESTARTS_WITHIN_S", "QueryRestart", "RestartLimit"]
 
 log = logging.getLogger(__name__)
 
-REVIVALS_MAX, REVIVALS_WITHIN_S = 5, 300.0
+RESTARTS_MAX, RESTARTS_WITHIN_S = 5, 300.0
 """A query that fails more often than this is not restarted: retries will not repair it."""
 
 
-class Revival:
+class QueryRestart:
     """Restarts one query on a thread of its own, because that takes seconds."""
 
     def __init__(self, start: Callable[[], StreamingQuery]) -> None:
@@ -49,7 +49,7 @@ class Revival:
         return not self._thread.is_alive()
 
 
-class Revivals:
+class RestartLimit:
     """Counts how often queries were restarted. ``clock`` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -63,9 +63,9 @@ class Revivals:
         """
         now = self._clock()
         times = self._times.setdefault(flow, deque())
-        while times and now - times[0] > REVIVALS_WITHIN_S:
+        while times and now - times[0] > RESTARTS_WITHIN_S:
             times.popleft()
-        if len(times) >= REVIVALS_MAX:
+        if len(times) >= RESTARTS_MAX:
             return False
         times.append(now)
         log.warning("flow %s: its query has ended and is restarted (%s)", flow, why)

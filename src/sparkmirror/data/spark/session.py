@@ -28,9 +28,9 @@ from sparkmirror.data.spark.ports import (
     secrets_of,
     withheld,
 )
-from sparkmirror.data.spark.temp_dir import Scratch
+from sparkmirror.data.spark.temp_dir import TempDirectory
 from sparkmirror.data.workers import prefork_client
-from sparkmirror.data.workers.prefork_server import end_nursery, start_nursery
+from sparkmirror.data.workers.prefork_server import end_prefork_server, start_prefork_server
 from sparkmirror.directories import private_directory
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
 from sparkmirror.java import find_java, java_environment
@@ -136,10 +136,10 @@ class Spark:
         self._work_dir = work_dir
         self._key = key
         self._session: SparkSession | None = None
-        self._scratch: Scratch | None = None
+        self._scratch: TempDirectory | None = None
         self._classes: ClassArchive | None = None
         self._recorder: Recorder | None = None
-        self._nursery: subprocess.Popen[bytes] | None = None
+        self._prefork_server: subprocess.Popen[bytes] | None = None
 
     @property
     def log_path(self) -> Path:
@@ -165,9 +165,9 @@ class Spark:
                 self._session.stop()
             _end_gateway(self._session.sparkContext._gateway)
             self._session = None
-        if self._nursery is not None:
-            end_nursery(self._nursery)
-            self._nursery = None
+        if self._prefork_server is not None:
+            end_prefork_server(self._prefork_server)
+            self._prefork_server = None
         if self._scratch is not None:
             self._scratch.close()
             self._scratch = None
@@ -189,7 +189,7 @@ class Spark:
         # Spark runs files of the first directory and trusts those of the other one: both must be
         # this user's alone.
         private_directory(self._work_dir.parent, (self._work_dir.name,))
-        self._scratch = Scratch.make()
+        self._scratch = TempDirectory.make()
         (self._scratch.path / "log4j2.properties").write_text(
             spark_log4j2_properties(self.log_path), encoding="utf-8"
         )
@@ -221,7 +221,7 @@ class Spark:
         )
         if local:
             with self.log_path.open("ab") as output:
-                self._nursery = start_nursery(self._scratch.path, output)
+                self._prefork_server = start_prefork_server(self._scratch.path, output)
         conf |= self._user_conf
         os.environ[KEY_VARIABLE] = self._key  # Spark's processes on this machine inherit it
         return self._launch(conf)
@@ -325,7 +325,7 @@ def _log_server_errors(spark: SparkSession) -> None:
         )
 
 
-def _python_launcher(directory: Path, nursery: Path) -> str:
+def _python_launcher(directory: Path, prefork_dir: Path) -> str:
     """Write a script that starts this Python without ``pyspark.zip`` on the path.
 
     Modules from a zip are compiled again by each of the dozen processes that Spark starts before
@@ -349,7 +349,7 @@ def _python_launcher(directory: Path, nursery: Path) -> str:
         "done\n"
         'PYTHONPATH="$kept"\n'
         "export PYTHONPATH\n"
-        f'[ "$1" = -m ] && exec {python} -I -S {knocking} {shlex.quote(str(nursery))} "$@"\n'
+        f'[ "$1" = -m ] && exec {python} -I -S {knocking} {shlex.quote(str(prefork_dir))} "$@"\n'
         f'exec {python} -P "$@"\n',
         encoding="utf-8",
     )

@@ -21,7 +21,7 @@ from pathlib import Path
 from sparkmirror.directories import private_directory
 from sparkmirror.errors import MachineError
 
-__all__ = ["Scratch"]
+__all__ = ["TempDirectory"]
 
 _LOCK = ".lock"
 # What Spark adds to the directory's path: "/.", a UUID, ".sock", and the terminating zero byte.
@@ -31,7 +31,7 @@ _NAME_BYTES = 8  # of a name that `tempfile` makes
 _YOUNG_S = 60.0
 
 
-class Scratch:
+class TempDirectory:
     """One run's directory, and the lock that shows that it is in use."""
 
     def __init__(self, path: Path, lock: int) -> None:
@@ -39,7 +39,7 @@ class Scratch:
         self._lock = lock
 
     @classmethod
-    def make(cls, roots: tuple[Path, ...] | None = None) -> Scratch:
+    def make(cls, roots: tuple[Path, ...] | None = None) -> TempDirectory:
         """Create a directory, and remove those of runs that are gone.
 
         ``roots``: the temporary directories to try. Raises `MachineError` if none can be used.

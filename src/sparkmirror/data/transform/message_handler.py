@@ -18,24 +18,24 @@ from sparkmirror.model import FlowSettings, Partitioner, SourceRecord, TargetRec
 from sparkmirror.records.header import codec as batch_codec
 from sparkmirror.records.header import split
 from sparkmirror.records.key_columns import COST_BYTES_MAX, scan
-from sparkmirror.records.partitioner import Dealer, Dealt
+from sparkmirror.records.partitioner import PartitionedBatches, RecordPartitioner
 from sparkmirror.records.records import Record, decode_records, encode_batch
 
-__all__ = ["Handler"]
+__all__ = ["MessageHandler"]
 
 _OBJECTS_BYTES = 512
 
 
-class Handler:
+class MessageHandler:
     """The user's callable, and the assignment of its records to partitions.
 
-    ``dealer``, ``partitions``: give the dealer and the number of partitions of a target topic.
+    ``partitioner``, ``partitions``: give the partitioner and the partition count of a target topic.
     """
 
     def __init__(
         self,
         flow: FlowSettings,
-        dealer: Callable[[str], Dealer],
+        partitioner: Callable[[str], RecordPartitioner],
         partitions: Callable[[str], int],
     ) -> None:
         self._flow = flow
@@ -43,10 +43,12 @@ class Handler:
         self._args = flow.records.handler_args
         self._call = load_callable(self._name, self._args, where="--message.handler")
         self._plain = self._args is None or not _is_function(self._call)
-        self._dealer = dealer
+        self._partitioner = partitioner
         self._partitions = partitions
 
-    def deal(self, chunk: Chunk, batches: memoryview) -> Iterator[tuple[int, Dealt, list[str]]]:
+    def partition(
+        self, chunk: Chunk, batches: memoryview
+    ) -> Iterator[tuple[int, PartitionedBatches, list[str]]]:
         """Batches of the records that the handler returned for ``batches``, and their topics.
 
         They come in portions, which limits memory. Each portion begins with the source offset after
@@ -60,31 +62,35 @@ class Handler:
             codec = batch_codec(batch) if codec < 0 else codec
             for record in decode_records(batch):
                 if cost > COST_BYTES_MAX:
-                    yield chunk.after(done), *self._dealt(chunk, handled, codec)
+                    yield chunk.after(done), *self._partitioned(chunk, handled, codec)
                     handled, cost = [], 0
                 made = self._handled(chunk, record)
                 handled += made
                 done += 1
                 cost += _cost(record.key, record.value)
                 cost += sum(_cost(one.key, one.value) for one in made)
-        yield chunk.next_offset, *self._dealt(chunk, handled, codec)
+        yield chunk.next_offset, *self._partitioned(chunk, handled, codec)
 
-    def _dealt(
+    def _partitioned(
         self, chunk: Chunk, handled: list[TargetRecord], codec: int
-    ) -> tuple[Dealt, list[str]]:
+    ) -> tuple[PartitionedBatches, list[str]]:
         made: dict[tuple[str, int], list[Record]] = {}
         for one, partition in zip(handled, self._places(chunk, handled), strict=True):
             made.setdefault((one.topic, partition), []).append(_encoded(one))
         levels = self._flow.records.levels
-        dealt, topics = Dealt([], [], 0, -1), []
+        partitioned, topics = PartitionedBatches([], [], 0, -1), []
         for (topic, partition), records in made.items():
             for part in _cut(records, self._flow.produce.join_bytes):
-                dealt.batches.append(encode_batch(_numbered(part), codec=codec, levels=levels))
-                dealt.partitions.append(partition)
+                partitioned.batches.append(
+                    encode_batch(_numbered(part), codec=codec, levels=levels)
+                )
+                partitioned.partitions.append(partition)
                 topics.append(topic)
-                dealt.records += len(part)
-                dealt.timestamp_ms = max(dealt.timestamp_ms, *(one.timestamp for one in part))
-        return dealt, topics
+                partitioned.records += len(part)
+                partitioned.timestamp_ms = max(
+                    partitioned.timestamp_ms, *(one.timestamp for one in part)
+                )
+        return partitioned, topics
 
     def _handled(self, chunk: Chunk, record: Record) -> tuple[TargetRecord, ...]:
         source = SourceRecord(
@@ -134,7 +140,7 @@ class Handler:
                 open_in.setdefault(one.topic, []).append(index)
         for topic, indexes in open_in.items():
             found = scan(memoryview(encode_batch([_encoded(handled[index]) for index in indexes])))
-            chosen = self._dealer(topic).choose(found, self._partitions(topic))
+            chosen = self._partitioner(topic).choose(found, self._partitions(topic))
             for index, partition in zip(indexes, chosen.tolist(), strict=True):
                 places[index] = partition
         return places

@@ -24,11 +24,11 @@ from sparkmirror.data.coordination.slot_plan import decode_flow
 from sparkmirror.data.rows.notes import HaltNote, SlotHello, SlotNotes
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, out, read_row
 from sparkmirror.data.rows.shared_frames import FrameReader, Frames, Reference, map_frames
-from sparkmirror.data.transform.message_handler import Handler
+from sparkmirror.data.transform.message_handler import MessageHandler
 from sparkmirror.errors import BatchError, MirrorError, Unreachable
 from sparkmirror.model import FlowSettings, Halt, Partitioner, TopicPartition
 from sparkmirror.records.key_columns import scans
-from sparkmirror.records.partitioner import Dealer, Dealt, write_dealt
+from sparkmirror.records.partitioner import PartitionedBatches, RecordPartitioner, write_partitioned
 from sparkmirror.wire.cluster.coordinator import Routes
 
 __all__ = ["record_path"]
@@ -53,13 +53,13 @@ class _RecordPath:
     def __init__(self, flow: FlowSettings) -> None:
         self._flow = flow
         self._counts = _PartitionCounts(flow)
-        self._dealers: dict[str, Dealer] = {}
+        self._partitioners: dict[str, RecordPartitioner] = {}
         self._source: FrameReader | None = None
         self._frames = Frames(_FRAME_BYTES)
         self._stopped: set[tuple[str, int]] = set()
-        self._handler: Handler | None = None
+        self._handler: MessageHandler | None = None
         if flow.records.handler:
-            self._handler = Handler(flow, self._dealer, self._counts.of)
+            self._handler = MessageHandler(flow, self._partitioner, self._counts.of)
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows for ``batches``, in the messages that `data.rows.rows` describes."""
@@ -115,15 +115,15 @@ class _RecordPath:
             batches = records[chunk.start : chunk.start + chunk.size]
             before = chunk.base_offset
             try:
-                for end, dealt, topics in self._deal(chunk, batches):
-                    one = _chunk(chunk, before, end, dealt, topics)
+                for end, partitioned, topics in self._partition(chunk, batches):
+                    one = _chunk(chunk, before, end, partitioned, topics)
                     before = end
                     # Portions that fit into one frame together travel as one row.
                     if made and size + one.size > _FRAME_BYTES:
                         yield from self._send(made, pieces, notes)
                         made, pieces, size, notes = [], [], 0, None
                     made.append(one)
-                    pieces.append(dealt.batches)
+                    pieces.append(partitioned.batches)
                     size += one.size
             except BatchError as error:
                 notes = self._stop(chunk, error, notes or SlotNotes())
@@ -139,22 +139,24 @@ class _RecordPath:
             self._await_frame()
         yield from out(build_row(made, _NOTHING, pieces, notes, self._frames if made else None))
 
-    def _deal(self, chunk: Chunk, batches: memoryview) -> Iterator[tuple[int, Dealt, list[str]]]:
+    def _partition(
+        self, chunk: Chunk, batches: memoryview
+    ) -> Iterator[tuple[int, PartitionedBatches, list[str]]]:
         """New batches in portions: (source offset after it, batches, topics from a handler)."""
         if not len(batches):
-            yield chunk.next_offset, Dealt([], [], 0, -1), []
+            yield chunk.next_offset, PartitionedBatches([], [], 0, -1), []
             return
         if self._handler is not None:
-            yield from self._handler.deal(chunk, batches)
+            yield from self._handler.partition(chunk, batches)
             return
         records = self._flow.records
         done = 0
         for found in scans(batches):
-            dealer = self._dealer(chunk.remote_topic)
-            chosen = dealer.choose(found, self._counts.of(chunk.remote_topic))
+            partitioner = self._partitioner(chunk.remote_topic)
+            chosen = partitioner.choose(found, self._counts.of(chunk.remote_topic))
             codec = found.codec if records.codec < 0 else records.codec
             batch_bytes = self._flow.produce.join_bytes
-            dealt = write_dealt(
+            partitioned = write_partitioned(
                 found,
                 chosen,
                 codec=codec,
@@ -162,16 +164,16 @@ class _RecordPath:
                 levels=records.levels,
                 now_ms=int(time.time() * 1000),
             )
-            done += dealt.records
-            yield chunk.next_offset if found.last else chunk.after(done), dealt, []
+            done += partitioned.records
+            yield chunk.next_offset if found.last else chunk.after(done), partitioned, []
 
-    def _dealer(self, topic: str) -> Dealer:
-        dealer = self._dealers.get(topic)
-        if dealer is None:
+    def _partitioner(self, topic: str) -> RecordPartitioner:
+        partitioner = self._partitioners.get(topic)
+        if partitioner is None:
             records = self._flow.records
-            dealer = Dealer(records.partitioner, sticky_bytes=records.sticky_bytes)
-            self._dealers[topic] = dealer
-        return dealer
+            partitioner = RecordPartitioner(records.partitioner, sticky_bytes=records.sticky_bytes)
+            self._partitioners[topic] = partitioner
+        return partitioner
 
     def _stop(self, chunk: Chunk, error: BatchError, notes: SlotNotes) -> SlotNotes:
         """Stop a partition that cannot be read, as without the record path; the others continue."""
@@ -188,9 +190,11 @@ class _RecordPath:
             time.sleep(_STARVED_S)
 
 
-def _chunk(chunk: Chunk, base: int, end: int, dealt: Dealt, topics: list[str]) -> Chunk:
+def _chunk(
+    chunk: Chunk, base: int, end: int, partitioned: PartitionedBatches, topics: list[str]
+) -> Chunk:
     """The chunk for the source's records from ``base`` up to ``end``."""
-    targets: list[Any] = list(dealt.partitions)
+    targets: list[Any] = list(partitioned.partitions)
     for index, topic in enumerate(topics):
         if topic != chunk.remote_topic:
             targets[index] = [topic, targets[index]]
@@ -199,10 +203,10 @@ def _chunk(chunk: Chunk, base: int, end: int, dealt: Dealt, topics: list[str]) -
         base_offset=base,
         next_offset=end,
         runs=(),
-        record_count=dealt.records,
-        timestamp_ms=dealt.timestamp_ms if dealt.batches else chunk.timestamp_ms,
+        record_count=partitioned.records,
+        timestamp_ms=partitioned.timestamp_ms if partitioned.batches else chunk.timestamp_ms,
         start=0,
-        size=sum(map(len, dealt.batches)),
+        size=sum(map(len, partitioned.batches)),
         targets=targets,
     )
 

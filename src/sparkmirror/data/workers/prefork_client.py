@@ -16,9 +16,9 @@ import struct
 import sys
 import time
 
-__all__ = ["DOOR", "owner"]
+__all__ = ["SOCKET_NAME", "owner"]
 
-DOOR = "door"
+SOCKET_NAME = "door"
 _POLL_S = 0.2
 
 
@@ -31,13 +31,13 @@ def owner(peer: socket.socket) -> int:
     return user
 
 
-def _ask(directory: str, arguments: list[str]) -> tuple[socket.socket, int]:
+def _request_fork(directory: str, arguments: list[str]) -> tuple[socket.socket, int]:
     """The connection that reports the fork's end, and its process id. Raises ``OSError``."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # pathlib takes longer to load than all the rest.
     request = {"arguments": arguments, "environment": dict(os.environ), "directory": os.getcwd()}
     text = json.dumps(request).encode()
-    peer.connect(f"{directory}/{DOOR}")
+    peer.connect(f"{directory}/{SOCKET_NAME}")
     if owner(peer) != os.geteuid():
         raise PermissionError("the server is another user's")
     socket.send_fds(peer, [struct.pack(">I", len(text))], [0, 1, 2])
@@ -48,7 +48,7 @@ def _ask(directory: str, arguments: list[str]) -> tuple[socket.socket, int]:
     return peer, struct.unpack(">i", answer)[0]
 
 
-def _stand_for(peer: socket.socket, pid: int) -> int:
+def _wait_for_fork(peer: socket.socket, pid: int) -> int:
     """Wait for the end of the fork ``pid``; returns its exit code."""
 
     def pass_on(number: int, _frame: object) -> None:
@@ -75,12 +75,12 @@ def _stand_for(peer: socket.socket, pid: int) -> int:
 
 def _main(directory: str, arguments: list[str]) -> int:
     try:
-        peer, pid = _ask(directory, arguments)
+        peer, pid = _request_fork(directory, arguments)
     except OSError:
         # -P: nothing is imported from the current directory, where others may write.
         command = [sys.executable, "-P", *arguments]
         os.execv(sys.executable, command)  # noqa: S606  (nothing in between)
-    return _stand_for(peer, pid)
+    return _wait_for_fork(peer, pid)
 
 
 if __name__ == "__main__":

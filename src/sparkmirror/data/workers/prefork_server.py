@@ -35,7 +35,7 @@ from typing import BinaryIO, NoReturn
 from sparkmirror.data.workers import daemon, prefork_client
 from sparkmirror.errors import Defect
 
-__all__ = ["Nursery", "end_nursery", "start_nursery"]
+__all__ = ["PreforkServer", "end_prefork_server", "start_prefork_server"]
 
 # What Spark's planning processes import, besides what slots need. Modules that are run with -m are
 # left out.
@@ -57,11 +57,11 @@ _WAITING_MAX = 64
 _ROOM = "." * 64
 
 
-def start_nursery(directory: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
+def start_prefork_server(directory: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
     """Start a server that is reached in ``directory``, to which only this user has access.
 
-    ``log`` gets its output. A client that connects waits until everything is loaded. `end_nursery`
-    ends the server.
+    ``log`` gets its output. A client that connects waits until everything is loaded.
+    `end_prefork_server` ends the server.
     """
     environment = {
         # Spark sets these for its Python processes, and both are read when modules are loaded.
@@ -69,10 +69,10 @@ def start_nursery(directory: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
         "PYTHONHASHSEED": "0",
         **os.environ,
     }
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        door.bind(str(directory / prefork_client.DOOR))
-        door.listen(_WAITING_MAX)
-        number = door.fileno()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(directory / prefork_client.SOCKET_NAME))
+        listener.listen(_WAITING_MAX)
+        number = listener.fileno()
         return subprocess.Popen(  # noqa: S603  (an argument list, no shell)
             [
                 sys.executable,
@@ -93,7 +93,7 @@ def start_nursery(directory: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
         )
 
 
-def end_nursery(process: subprocess.Popen[bytes]) -> None:
+def end_prefork_server(process: subprocess.Popen[bytes]) -> None:
     """End the server, and wait until it has ended."""
     if process.stdin is None:
         raise Defect("the process has no pipe to read from")
@@ -106,11 +106,11 @@ def end_nursery(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-class Nursery:
-    """Forks on request and reports how each fork ended. One thread; ``door`` listens already."""
+class PreforkServer:
+    """Forks on request and reports how each fork ended. One thread; ``listener`` is bound."""
 
-    def __init__(self, door: socket.socket, lifeline: int) -> None:
-        self._door = door
+    def __init__(self, listener: socket.socket, lifeline: int) -> None:
+        self._listener = listener
         self._lifeline = lifeline
         self._forks: dict[int, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
@@ -122,13 +122,13 @@ class Nursery:
         """Serve until the lifeline ends. Returns only in this process; a fork exits instead."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-        for file in (self._door, self._woken, self._lifeline):
+        for file in (self._listener, self._woken, self._lifeline):
             self._selector.register(file, selectors.EVENT_READ)
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj == self._lifeline:
                     return
-                if key.fileobj is self._door:
+                if key.fileobj is self._listener:
                     self._accept()
                 elif key.fileobj is self._woken:
                     with contextlib.suppress(BlockingIOError):
@@ -138,7 +138,7 @@ class Nursery:
                     self._hung_up(key.fileobj)
 
     def _accept(self) -> None:
-        peer, _ = self._door.accept()
+        peer, _ = self._listener.accept()
         try:
             peer.settimeout(_REQUEST_S_MAX)
             if prefork_client.owner(peer) != os.geteuid():
@@ -147,7 +147,7 @@ class Nursery:
             try:
                 pid = os.fork()
                 if pid == 0:
-                    self._become(peer, streams, request)
+                    self._run_fork(peer, streams, request)
             finally:
                 for stream in streams:
                     os.close(stream)
@@ -159,24 +159,24 @@ class Nursery:
             if peer not in self._forks.values():
                 peer.close()
 
-    def _become(
+    def _run_fork(
         self, peer: socket.socket, streams: Sequence[int], request: Mapping[str, object]
     ) -> NoReturn:
         """In a fork: run the request. Whatever happens, the fork never returns to `serve`."""
         try:
-            self._leave(peer)
+            self._close_inherited(peer)
             _live(streams, request)
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(1)
 
-    def _leave(self, peer: socket.socket) -> None:
+    def _close_inherited(self, peer: socket.socket) -> None:
         """In a fork: close everything of this process; only its modules stay."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
-        for each in (self._door, self._wake, self._woken, peer, *self._forks.values()):
+        for each in (self._listener, self._wake, self._woken, peer, *self._forks.values()):
             each.close()
 
     def _reap(self) -> None:
@@ -275,13 +275,13 @@ def _show_as(arguments: Iterable[str]) -> None:
             ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
-def _main(door: socket.socket) -> None:
+def _main(listener: socket.socket) -> None:
     daemon.prefer_installed_pyspark()
     for name in (*daemon.PRELOADED, *_PLANNING):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    Nursery(door, sys.stdin.fileno()).serve()
+    PreforkServer(listener, sys.stdin.fileno()).serve()
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ class AtLeastOnce:
                 if pending.lane.stuck:
                     ends.note_going_back(pending.lane)
         # Check that the target still has what it acknowledged.
-        ends.look(self._producer.routes)
+        ends.check(self._producer.routes)
         ends.settle(self._producer, counts=True)
         self._stop_halted()
 
@@ -213,7 +213,7 @@ class AtLeastOnce:
         """Process the result of the commit in flight; begin the next one when it is due."""
         if self._pause is not None:
             self._pause.tick()
-        self._held_back.look(now)
+        self._held_back.check(now)
         with _not_this_time():
             self._committed(wait=False)
         if (now - self._last_commit) * 1000 >= self._flow.position_interval_ms:

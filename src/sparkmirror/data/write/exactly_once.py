@@ -23,7 +23,7 @@ from collections.abc import Iterable
 
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.coordination.fencing import committed_positions, take_over
-from sparkmirror.data.coordination.hanging_transactions import OpenEnds
+from sparkmirror.data.coordination.hanging_transactions import HangingTransactions
 from sparkmirror.data.rows import worker_pipes
 from sparkmirror.data.rows.notes import SlotHello, Writer
 from sparkmirror.data.rows.rows import Chunk, divided
@@ -41,7 +41,7 @@ from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import JoinCounts, Member, TopicPartition
 from sparkmirror.records.header import Passing, batches
 from sparkmirror.wire.cluster.coordinator import Routes
-from sparkmirror.wire.produce.hanging_transactions import Written
+from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
 from sparkmirror.wire.produce.partition_queue import Identity
 from sparkmirror.wire.produce.producer import Acknowledged, Producer
 from sparkmirror.wire.produce.transactions import Transactions
@@ -50,7 +50,7 @@ __all__ = ["ExactlyOnce"]
 
 log = logging.getLogger(__name__)
 
-_ANSWER_S = 0.05
+_RESPONSE_S = 0.05
 # How long offset syncs may keep a transaction open.
 _SYNCS_S = 5.0
 
@@ -62,8 +62,8 @@ class ExactlyOnce:
         self._task = task
         self._flow = flow = task.flow
         self._transactions: Transactions | None = None
-        self._open_ends: OpenEnds | None = None
-        self._told: dict[Lane, tuple[Written | None, int]] = {}
+        self._open_ends: HangingTransactions | None = None
+        self._sent_ends: dict[Lane, tuple[CommittedRecords | None, int]] = {}
         self._writer: Writer | None = None
         self._errors: dict[str, int] = {}
         self._refusals = task.refusals(self._errors)
@@ -89,7 +89,7 @@ class ExactlyOnce:
     def begun(self) -> None:
         """Close what earlier writers left open in the partitions."""
         if self._open_ends is not None:
-            self._close_open_ends(self._task.lanes.values())
+            self._close_hanging_transactions(self._task.lanes.values())
 
     def join(self, member: Member) -> None:
         """Does nothing: a flow with a consumer group has no transactions."""
@@ -101,7 +101,7 @@ class ExactlyOnce:
 
     # -- who writes ------------------------------------------------------------------------
 
-    def _told_of(self, lane: Lane, mark: Mark, *, expected: bool) -> str:
+    def _metadata_of(self, lane: Lane, mark: Mark, *, expected: bool) -> str:
         """A position's metadata; ``expected`` as in `Lane.ahead`."""
         log, end = lane.ahead(expected=expected)
         written = self._written(lane) or ()
@@ -127,9 +127,9 @@ class ExactlyOnce:
         producer.errors = self._transactions.errors = self._errors
         producer.refusals = self._refusals
         producer.gate = task.ends
-        self._open_ends = OpenEnds(routes, self._transactions)
+        self._open_ends = HangingTransactions(routes, self._transactions)
 
-    def _close_open_ends(self, lanes: Iterable[Lane]) -> None:
+    def _close_hanging_transactions(self, lanes: Iterable[Lane]) -> None:
         """Close what earlier writers left open; halt the lanes where that is not possible now."""
         if self._open_ends is None:
             raise Defect("open transactions are checked before any was begun")
@@ -160,7 +160,7 @@ class ExactlyOnce:
                 return
             self._commit()
             if self._open_ends is open_ends:  # a refusal replaces it
-                self._close_open_ends(unsure)
+                self._close_hanging_transactions(unsure)
 
     def portions(self, chunks: list[Chunk], records: memoryview) -> Iterable[Chunk]:
         """Divide chunks that exceed the limit; commit before a chunk that does not fit."""
@@ -197,7 +197,7 @@ class ExactlyOnce:
             acknowledge(ack)
         if self._transactions is not None:
             # Check that the target still has what it acknowledged.
-            self._task.ends.look(self._producer.routes)
+            self._task.ends.check(self._producer.routes)
             self._task.ends.settle(self._producer, counts=False)
 
     def pump(self, come_round: ComeRound) -> None:
@@ -214,7 +214,7 @@ class ExactlyOnce:
         while self._kept_bytes or not self._producer.idle:
             wait_s = 0.0
             if fd >= 0:
-                wait_s = min(self._due_s(), _ANSWER_S) if self._producer.idle else _ANSWER_S
+                wait_s = min(self._due_s(), _RESPONSE_S) if self._producer.idle else _RESPONSE_S
             self._settle(self._producer.pump(max(0.0, wait_s), fd))
             if self._producer.woken:
                 return
@@ -238,7 +238,7 @@ class ExactlyOnce:
     def _due_s(self) -> float:
         """Seconds until the open transaction should end; 0 or less if it should end now."""
         if not self._kept_bytes:
-            return _ANSWER_S
+            return _RESPONSE_S
         if self._kept_bytes >= self._size.bytes or self._task.leases > FRAMES // 2:
             return 0.0
         return self._began + self._flow.transaction_interval_ms / 1000 - time.monotonic()
@@ -258,7 +258,7 @@ class ExactlyOnce:
             # A refusal replaces the transaction.
             if self._transactions is not transactions:
                 continue
-            if any(self._at_target(lane) != told for lane, told in self._told.items()):
+            if any(self._at_target(lane) != told for lane, told in self._sent_ends.items()):
                 # Records were left out, or other producers write there too.
                 self._add_positions(transactions, expected=False)
             if self._add_syncs():
@@ -270,27 +270,31 @@ class ExactlyOnce:
 
     def _add_positions(self, transactions: Transactions, *, expected: bool = True) -> None:
         due = self._positions_due()
-        self._told = {
+        self._sent_ends = {
             lane: (self._written(lane), lane.ahead(expected=expected)[1]) for lane, _, _ in due
         }
         if due:
             transactions.add_offsets(
                 self._flow.position_group,
                 {
-                    lane.target: (offset, self._told_of(lane, mark, expected=expected))
+                    lane.target: (offset, self._metadata_of(lane, mark, expected=expected))
                     for lane, offset, mark in due
                 },
             )
 
-    def _at_target(self, lane: Lane) -> tuple[Written | None, int]:
+    def _at_target(self, lane: Lane) -> tuple[CommittedRecords | None, int]:
         """What a position says about the target once everything is acknowledged."""
         return self._written(lane), lane.ahead(expected=False)[1]
 
-    def _written(self, lane: Lane) -> Written | None:
+    def _written(self, lane: Lane) -> CommittedRecords | None:
         """The newest committed records before the lane's position after the commit."""
         records = self._producer.records_of(lane.target)
         identity = self._producer.identity_of(lane.target)
-        return Written(*identity, records) if records and identity is not None else lane.written
+        return (
+            CommittedRecords(*identity, records)
+            if records and identity is not None
+            else lane.written
+        )
 
     def _acknowledge_all(self) -> None:
         """Wait until the whole transaction is acknowledged.
@@ -301,7 +305,7 @@ class ExactlyOnce:
             self._producer.impatient = True
             while not self._producer.idle:
                 self._task.check_spark()
-                self._settle(self._producer.pump(_ANSWER_S))
+                self._settle(self._producer.pump(_RESPONSE_S))
                 self._send_reports()
                 self._task.report_if_due(time.monotonic())
             for lane in self._task.lanes.values():
@@ -332,7 +336,7 @@ class ExactlyOnce:
                 self._task.append_beside(TopicPartition(name, 0), batch, None)
         deadline = time.monotonic() + _SYNCS_S
         while not self._producer.idle:
-            self._settle(self._producer.pump(_ANSWER_S))
+            self._settle(self._producer.pump(_RESPONSE_S))
             if time.monotonic() > deadline:
                 break
         topics = {TopicPartition(name, 0) for name in self._sync_topics}
@@ -380,8 +384,8 @@ class ExactlyOnce:
                 self._task.advance(lane)
             lane.marker = 1 if written else lane.marker
             lane.committed, lane.marked, lane.logged = lane.position, lane.mark, lane.log
-            if lane in self._told:
-                lane.written = self._told[lane][0]
+            if lane in self._sent_ends:
+                lane.written = self._sent_ends[lane][0]
         self._size.committed(self._kept_bytes, time.monotonic() - self._began)
         self._kept_bytes = 0
         self._refusals.settled()
@@ -424,7 +428,7 @@ class ExactlyOnce:
         self._producer.routes.add_topics({lane.target.topic for lane in self._task.lanes.values()})
         self._kept_bytes = 0
         self._refusals.undone()
-        self._close_open_ends(self._task.lanes.values())
+        self._close_hanging_transactions(self._task.lanes.values())
         for lane in self._task.lanes.values():
             for pending in lane.queue:
                 pending.beside = None

@@ -33,7 +33,7 @@ _LOOK_S = 0.1
 _NEXT_TO_NOTHING_BYTES = 512 * 1024
 # Of the data that waits for all brokers.
 _SLOW_SHARE = 0.25
-_TOLD_AGAIN_S = 60.0
+_REPORT_AGAIN_S = 60.0
 
 
 class HeldBack:
@@ -53,7 +53,7 @@ class HeldBack:
         self._bytes = 0
         self._no_room_since: float | None = None
         self._looked_at = float("-inf")
-        self._told_at = float("-inf")
+        self._reported_at = float("-inf")
 
     def begin(self, targets: Iterable[TopicPartition], frames: FrameReader) -> None:
         """Hold back partitions from now on; ``targets``: remote partitions, in number order."""
@@ -63,7 +63,7 @@ class HeldBack:
     def full(self, frames_held: int) -> bool:
         """Whether no more rows can be taken. ``frames_held``: shared frames in use."""
         now = time.monotonic()
-        self.look(now)
+        self.check(now)
         full = self._producer.bytes_waiting - self._bytes > UNACKNOWLEDGED_BYTES_MAX or (
             # Wait here until frames are free again: otherwise only the next row would free them.
             frames_held > FRAMES // 2 and not self._producer.idle
@@ -77,7 +77,7 @@ class HeldBack:
             self._hold_slow(now)
         return full
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Check whether brokers that are held back may continue. ``now``: monotonic seconds."""
         if not self._goes_on_below or now - self._looked_at < _LOOK_S:
             return
@@ -101,7 +101,7 @@ class HeldBack:
             return
         for node in slow:
             self._goes_on_below[node] = free[node] / 2
-            self._tell(node, free[node], now)
+            self._report(node, free[node], now)
         self._apply(waiting, now)
 
     def _apply(self, waiting: Mapping[int, int], now: float) -> None:
@@ -117,9 +117,9 @@ class HeldBack:
         if held:
             self._producer.copy_waiting(held)
 
-    def _tell(self, node: int, size: int, now: float) -> None:
-        if now - self._told_at >= _TOLD_AGAIN_S:
-            self._told_at = now
+    def _report(self, node: int, size: int, now: float) -> None:
+        if now - self._reported_at >= _REPORT_AGAIN_S:
+            self._reported_at = now
             log.warning(
                 "flow %s: broker %d of the target does not keep up (%.1f MB wait for it): its "
                 "partitions are held back, the others continue",

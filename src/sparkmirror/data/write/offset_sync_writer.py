@@ -118,7 +118,7 @@ class _Partition:
     newest: tuple[int, int] | None = None
 
 
-class Outlet(Protocol):
+class SyncOutput(Protocol):
     """Takes records for the two topics; outside of tests it is a `SyncSender`."""
 
     def put(self, syncs: Iterable[KeyValue], runs: Iterable[KeyValue]) -> None:
@@ -131,7 +131,7 @@ class Outlet(Protocol):
 class SlotSyncs:
     """Offset syncs and runs of one task."""
 
-    def __init__(self, lag_max: int, outlet: Outlet) -> None:
+    def __init__(self, lag_max: int, outlet: SyncOutput) -> None:
         self._lag_max = lag_max
         self._outlet = outlet
         self._partitions: dict[TopicPartition, _Partition] = {}

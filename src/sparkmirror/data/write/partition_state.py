@@ -16,7 +16,7 @@ from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.observe.figures.samples import Samples
 from sparkmirror.records.header import base_offset, record_count, split
-from sparkmirror.wire.produce.hanging_transactions import Written
+from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
 from sparkmirror.wire.produce.producer import Acknowledged
 
 __all__ = [
@@ -132,7 +132,7 @@ class Lane:
     reached: int = -1
     watched: bool = False
     marker: int = 0
-    written: Written | None = None
+    written: CommittedRecords | None = None
     age: Samples = field(default_factory=Samples)
     latency: Samples = field(default_factory=Samples)
     queue: deque[Pending] = field(default_factory=deque)

@@ -15,7 +15,7 @@ from sparkmirror.wire.produce.producer import Producer
 
 __all__ = ["drop_producer", "drop_producers", "producer_of"]
 
-_ANSWERS_S = 2.0
+_RESPONSES_S = 2.0
 
 _kept: dict[str, Producer] = {}
 
@@ -39,7 +39,7 @@ def drop_producer(flow: FlowSettings) -> None:
     producer = _kept.pop(_key(flow), None)
     if producer is not None:
         with suppress(MirrorError, ConnectionLost):
-            producer.await_answers(_ANSWERS_S)
+            producer.await_responses(_RESPONSES_S)
         producer.close()
 
 

@@ -37,8 +37,8 @@ class SinkReports:
         """The same for batches that were joined for a slow link."""
         self._latency = Histogram()
         self._latency_ms_sum = 0
-        self._told_at = 0.0
-        self._told: tuple[int, ...] = ()
+        self._reported_at = 0.0
+        self._reported: tuple[int, ...] = ()
 
     def begin(self, hello: SlotHello) -> None:
         """Report as the slot in ``hello`` from now on."""
@@ -52,11 +52,11 @@ class SinkReports:
 
     def due(self, now: float) -> bool:
         """Whether it is time for a report, if there is something new. ``now``: monotonic s."""
-        return self.slot >= 0 and now - self._told_at >= _INTERVAL_S
+        return self.slot >= 0 and now - self._reported_at >= _INTERVAL_S
 
-    def tell_anyway(self) -> None:
+    def report_anyway(self) -> None:
         """Write the next report even if nothing has changed."""
-        self._told = ()
+        self._reported = ()
 
     def record(
         self,
@@ -75,9 +75,9 @@ class SinkReports:
         errors = self._errors(producer_errors)
         halted = sum(1 for halt in halts.values() if halt)
         told = (records, sum(errors.values()), halted, self.paused)
-        if told == self._told and now - self._told_at < _IDLE_INTERVAL_S:
+        if told == self._reported and now - self._reported_at < _IDLE_INTERVAL_S:
             return None
-        self._told_at, self._told = now, told
+        self._reported_at, self._reported = now, told
         progress = SlotProgress(
             flow=self.channel,
             slot=self.slot,

@@ -86,7 +86,7 @@ class SlotSink:
     ) -> None:
         task, delivery = self._task, self._delivery
         if notes is not None:
-            self._hear(notes)
+            self._on_notes(notes)
         if reference is not None:
             if task.frames is None:
                 raise MirrorError(
@@ -118,7 +118,7 @@ class SlotSink:
 
     # -- notes of the source ---------------------------------------------------------------
 
-    def _hear(self, notes: SlotNotes) -> None:
+    def _on_notes(self, notes: SlotNotes) -> None:
         """Process notes: who the slot is (first row), and what has changed since."""
         task = self._task
         if notes.hello is not None:
@@ -170,7 +170,7 @@ class SlotSink:
     def _finish(self) -> None:
         """Wait until everything is acknowledged and committed, and the last report is written."""
         self._delivery.finish(self._housekeep)
-        self._task.reports.tell_anyway()
+        self._task.reports.report_anyway()
         self._task.report(time.monotonic())
         self._delivery.drain()
 

@@ -2,10 +2,10 @@
 
 The sink's producer asks before it sends (`TargetEnds.may_send`). If a partition's leader, leader
 epoch or topic id changed, or a response casts doubt on its log, the partition waits until its
-leader has reported where the log ends (`TargetEnds.look`). So hardly any record is written behind a
-loss. Acknowledgements that go back are detected as well (`Lane.goes_back`). Every `_LOOK_S`, all
-partitions are checked, including idle ones. Checks have threads of their own: a broker that hangs
-must not keep the sink from the others.
+leader has reported where the log ends (`TargetEnds.check`). So hardly any record is written behind
+a loss. Acknowledgements that go back are detected as well (`Lane.goes_back`). Every
+`_CHECK_INTERVAL_S`, all partitions are checked, including idle ones. Checks have threads of their
+own: a broker that hangs must not keep the sink from the others.
 
 A log that is long enough may hold records of others in the place of lost ones. If the leader epoch
 of the last check ended before what was acknowledged since, the check therefore compares the last
@@ -32,7 +32,7 @@ from sparkmirror.internal_topics.gaps import TARGET_LOSS_CODES, GapKind
 from sparkmirror.internal_topics.position_metadata import TargetMark
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.wire.cluster.coordinator import Routes
-from sparkmirror.wire.cluster.log_view import EndView, look_at_ends
+from sparkmirror.wire.cluster.log_view import EndView, describe_ends
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.producer import Producer
 
@@ -40,10 +40,10 @@ __all__ = ["TargetEnds"]
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 30.0
-_LOOK_AGAIN_S = 0.2
+_CHECK_INTERVAL_S = 30.0
+_CHECK_AGAIN_S = 0.2
 # How long a broker may take to respond to a check.
-_ANSWER_MS = 3_000
+_RESPONSE_MS = 3_000
 
 Log = tuple[str, int]
 """Topic id and leader epoch."""
@@ -62,9 +62,9 @@ class TargetEnds:
         self._held: set[TopicPartition] = set()
         self._losing: dict[Lane, tuple[GapKind, int, str]] = {}
         self._suspected: dict[TopicPartition, float] = {}
-        self._look_at = clock() + _LOOK_S
+        self._check_at = clock() + _CHECK_INTERVAL_S
         self._not_before = float("-inf")
-        self._job: _Look | None = None
+        self._job: _Check | None = None
 
     def begin(self, lanes: Iterable[Lane]) -> None:
         """Watch ``lanes`` from now on: those whose target log a position or a check has named."""
@@ -91,13 +91,13 @@ class TargetEnds:
         self._held.add(tp)
         return False
 
-    def doubt(self, tp: TopicPartition) -> None:
+    def recheck(self, tp: TopicPartition) -> None:
         """Check ``tp`` before anything more is sent there."""
         self._sure.pop(tp, None)
 
     # -- checks --------------------------------------------------------------------------------
 
-    def look(self, routes: Routes) -> None:
+    def check(self, routes: Routes) -> None:
         """Check the logs of waiting partitions, and now and then of all; process what is reported.
 
         ``routes``: the producer's.
@@ -110,21 +110,21 @@ class TargetEnds:
             for tp, view in job.views.items():
                 self._take(job, routes, tp, view)
         now = self._clock()
-        due = now >= self._look_at
+        due = now >= self._check_at
         if not (due or self._held) or now < self._not_before:
             return
-        self._not_before = now + _LOOK_AGAIN_S
+        self._not_before = now + _CHECK_AGAIN_S
         if due:
-            self._look_at = now + _LOOK_S
+            self._check_at = now + _CHECK_INTERVAL_S
         wanted = {
             tp: _wanted(lane)
             for tp, lane in self._lanes.items()
             if (due or tp in self._held) and lane not in self._losing and lane not in self.lost
         }
-        self._job = _Look(self.flow, wanted)
+        self._job = _Check(self.flow, wanted)
         self._job.start()
 
-    def _take(self, job: _Look, routes: Routes, tp: TopicPartition, view: EndView) -> None:
+    def _take(self, job: _Check, routes: Routes, tp: TopicPartition, view: EndView) -> None:
         mark, reached = job.wanted[tp].mark, job.wanted[tp].reached
         now = TargetMark(job.cluster_id, job.topic_ids.get(tp.topic, ""))
         loss = judge_target(tp, reached, mark, now, view)
@@ -219,7 +219,7 @@ def _wanted(lane: Lane) -> _Wanted:
     return _Wanted(mark, reached, lane.source, lane.position, end)
 
 
-class _Look(threading.Thread):
+class _Check(threading.Thread):
     """One check of the target's logs. ``filled``: partitions with others' records in our place."""
 
     def __init__(self, flow: FlowSettings, wanted: Mapping[TopicPartition, _Wanted]) -> None:
@@ -230,7 +230,7 @@ class _Look(threading.Thread):
         self.views: dict[TopicPartition, EndView] = {}
         self.cluster_id = ""
         self.topic_ids: dict[str, str] = {}
-        timeout_ms = min(_ANSWER_MS, flow.target.request_timeout_ms)
+        timeout_ms = min(_RESPONSE_MS, flow.target.request_timeout_ms)
         self._client = replace(flow.target, request_timeout_ms=timeout_ms)
 
     def run(self) -> None:
@@ -240,7 +240,7 @@ class _Look(threading.Thread):
             routes.refresh()
             self.cluster_id, self.topic_ids = routes.cluster_id, routes.topic_ids
             epochs = {tp: one.mark.leader_epoch for tp, one in self.wanted.items()}
-            views = look_at_ends(routes, epochs)
+            views = describe_ends(routes, epochs)
             unsure = {tp: view for tp, view in views.items() if self._unsure(tp, view)}
             self.views = {tp: view for tp, view in views.items() if tp not in unsure}
             for tp, view in unsure.items():

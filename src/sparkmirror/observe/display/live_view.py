@@ -29,7 +29,7 @@ from sparkmirror.observe.display.units import (
 )
 from sparkmirror.observe.figures.meter import FlowView, TopicRow
 
-__all__ = ["Frame", "LiveDisplay", "draw", "frame_svg"]
+__all__ = ["LiveDisplay", "ViewState", "draw", "frame_svg"]
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ViewState:
     """Everything that the live view shows at one moment; equal frames look the same.
 
     ``notices``: (run time in seconds, text), oldest first. ``tick``: the step of the spinner, which
@@ -63,7 +63,7 @@ class Frame:
     tick: int = 0
 
 
-def draw(frame: Frame, width: int, height: int) -> list[Text]:
+def draw(frame: ViewState, width: int, height: int) -> list[Text]:
     """The lines of ``frame`` in ``width`` columns; topics are limited to fit ``height`` lines.
 
     Rich's tables are not used here because they take ten times as long. The view is drawn several
@@ -90,7 +90,7 @@ def draw(frame: Frame, width: int, height: int) -> list[Text]:
     return [*lines, Text(""), _footer(frame)]
 
 
-def _header(frame: Frame, width: int) -> list[Text]:
+def _header(frame: ViewState, width: int) -> list[Text]:
     state = f"{SPINNER[frame.tick % len(SPINNER)]} {frame.phase}" if frame.busy else headline(frame)
     title = Text.assemble(("sparkmirror", "bold cyan"), (f" {frame.version}", "dim"), f"  {state}")
     lines = _sides(title, Text(clock_text(frame.run_s), style="bold"), width)
@@ -98,7 +98,7 @@ def _header(frame: Frame, width: int) -> list[Text]:
     return lines + _sides(logs, Text(f"Spark {frame.master}", style="dim"), width)
 
 
-def headline(frame: Frame) -> str:
+def headline(frame: ViewState) -> str:
     """The states of the flows once the run mirrors; before, the phase of the run."""
     if frame.phase not in PHASES_AT_WORK or not frame.views:
         return frame.phase
@@ -119,7 +119,7 @@ def _sides(left: Text, right: Text, width: int) -> list[Text]:
     return [Text.assemble(left, " " * gap, right)]
 
 
-def _footer(frame: Frame) -> Text:
+def _footer(frame: ViewState) -> Text:
     if not frame.keys:
         return Text("Ctrl+C: drain and end", style="dim")
     topics = "hide topics" if frame.show_topics else "topics"
@@ -268,7 +268,7 @@ class LiveDisplay:
         self._notices: deque[tuple[int, str]] = deque(maxlen=NOTICES_KEPT)
         self._show_topics = False
         self._tick = 0
-        self._frame: Frame | None = None
+        self._frame: ViewState | None = None
         self._shown: list[str] = []
         self._live: Live | None = None
         self._closed = False
@@ -337,7 +337,7 @@ class LiveDisplay:
         if self._closed or self._gone:
             return
         busy = not any(view.partitions_reported for view in self._views)
-        frame = Frame(
+        frame = ViewState(
             version=self._version,
             run_s=self._run_s(),
             phase=self._phase,
@@ -382,7 +382,7 @@ def _short_path(path: Path) -> str:
         return str(path)
 
 
-def frame_svg(frame: Frame, path: Path, *, width: int = 100, height: int = 40) -> None:
+def frame_svg(frame: ViewState, path: Path, *, width: int = 100, height: int = 40) -> None:
     """Write the view of ``frame`` as an SVG file, for documentation."""
     console = PrintableConsole(
         record=True, width=width, height=height, file=io.StringIO(), force_terminal=True

@@ -40,7 +40,7 @@ from sparkmirror.model import MetricsSettings
 from sparkmirror.observe.metrics.address import Address, resolve
 from sparkmirror.observe.metrics.health import Health
 
-__all__ = ["Surface", "check_surface", "open_surface"]
+__all__ = ["MetricsServer", "check_metrics_server", "open_metrics_server"]
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ _INDEX = b"""\
 _PLAIN = "text/plain; charset=utf-8"
 
 
-class Surface:
+class MetricsServer:
     """A running server; ``close`` stops it. ``url``: the address that it listens on."""
 
     def __init__(self, server: _Server, address: Address) -> None:
@@ -83,7 +83,7 @@ class Surface:
         self._server.server_close()
 
 
-def check_surface(settings: MetricsSettings) -> tuple[Address, _Token, _Certificate | None]:
+def check_metrics_server(settings: MetricsSettings) -> tuple[Address, _Token, _Certificate | None]:
     """Check that listening as ``settings`` say is safe, and that their files can be used.
 
     Raises `ConfigError`, also for an address that others could reach without TLS and a token.
@@ -103,14 +103,14 @@ def check_surface(settings: MetricsSettings) -> tuple[Address, _Token, _Certific
     return address, token, _Certificate(settings) if settings.tls_cert else None
 
 
-def open_surface(
+def open_metrics_server(
     settings: MetricsSettings, registry: CollectorRegistry, health: Callable[[], Health]
-) -> Surface:
+) -> MetricsServer:
     """Listen as ``settings`` say.
 
-    Raises `ConfigError` like `check_surface`, and `MachineError` if the port cannot be used.
+    Raises `ConfigError` like `check_metrics_server`, and `MachineError` if the port cannot be used.
     """
-    address, token, context = check_surface(settings)
+    address, token, context = check_metrics_server(settings)
     try:
         server = _Server(address, registry, health, token, context)
     except OSError as error:
@@ -119,7 +119,7 @@ def open_surface(
             where=settings.where,
             do="Choose a free port; port 0 means any.",
         ) from error
-    return Surface(server, address)
+    return MetricsServer(server, address)
 
 
 class _Token:
@@ -409,11 +409,11 @@ class _Handler(BaseHTTPRequestHandler):
         elif page in ("_metrics", "_health") and not self.server.token.accepts(
             self.headers.get("Authorization", "")
         ):
-            self._answer(HTTPStatus.UNAUTHORIZED, b"a bearer token is needed\n")
+            self._respond(HTTPStatus.UNAUTHORIZED, b"a bearer token is needed\n")
         elif page in ("_live", "_ready", "_index"):
             getattr(self, page)()
         elif not self.server.pages_free.acquire(blocking=False):
-            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"busy\n")
+            self._respond(HTTPStatus.SERVICE_UNAVAILABLE, b"busy\n")
         else:
             try:
                 getattr(self, page)()
@@ -423,27 +423,27 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815
 
     def _index(self) -> None:
-        self._answer(HTTPStatus.OK, _INDEX)
+        self._respond(HTTPStatus.OK, _INDEX)
 
     def _metrics(self) -> None:
         encode, content_type = choose_encoder(self.headers.get("Accept", ""))
-        self._answer(HTTPStatus.OK, encode(self.server.registry), content_type)
+        self._respond(HTTPStatus.OK, encode(self.server.registry), content_type)
 
     def _health(self) -> None:
         health = self.server.health()
         document = {"live": health.live, "ready": health.ready, **health.details}
         body = json.dumps(document, ensure_ascii=False).encode() + b"\n"
-        self._answer(_status(health.live and health.ready), body, "application/json")
+        self._respond(_status(health.live and health.ready), body, "application/json")
 
     def _live(self) -> None:
         live = self.server.health().live
-        self._answer(_status(live), b"live\n" if live else b"not live\n")
+        self._respond(_status(live), b"live\n" if live else b"not live\n")
 
     def _ready(self) -> None:
         ready = self.server.health().ready
-        self._answer(_status(ready), b"ready\n" if ready else b"not ready\n")
+        self._respond(_status(ready), b"ready\n" if ready else b"not ready\n")
 
-    def _answer(self, status: HTTPStatus, body: bytes, content_type: str = _PLAIN) -> None:
+    def _respond(self, status: HTTPStatus, body: bytes, content_type: str = _PLAIN) -> None:
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         if status is HTTPStatus.UNAUTHORIZED:

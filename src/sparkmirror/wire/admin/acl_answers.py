@@ -14,7 +14,7 @@ from kafka.protocol.admin import (
     DescribeAclsRequest,
 )
 
-from sparkmirror.wire.admin.raw_responses import Answer, Reader, undecoded
+from sparkmirror.wire.admin.raw_responses import RawResponse, ResponseReader, undecoded
 from sparkmirror.wire.cluster.views import AclBinding
 
 __all__ = ["AclRows", "all_topic_acls", "read_acls"]
@@ -37,7 +37,7 @@ class AclRows(NamedTuple):
 
 
 def all_topic_acls() -> DescribeAclsRequest:
-    """A request for all ACLs on topics, whose response is an `Answer`."""
+    """A request for all ACLs on topics, whose response is a `RawResponse`."""
     return _UndecodedRequest(
         resource_type_filter=ACLResourceType.TOPIC,
         resource_name_filter=None,
@@ -49,15 +49,15 @@ def all_topic_acls() -> DescribeAclsRequest:
     )
 
 
-def read_acls(answer: Answer) -> AclRows:
-    """The content of ``answer``. Raises an error of `kafka_python_limits.UNREADABLE`."""
-    reader = Reader(answer.data, _THROTTLE_BYTES, flexible=answer.version >= _FLEXIBLE_FROM)
+def read_acls(raw: RawResponse) -> AclRows:
+    """The content of ``raw``. Raises an error of `kafka_python_limits.UNREADABLE`."""
+    reader = ResponseReader(raw.data, _THROTTLE_BYTES, flexible=raw.version >= _FLEXIBLE_FROM)
     code, message = reader.int16(), reader.text()
     bindings: list[AclBinding] = []
     for _ in range(reader.count()):
         kind = _name(_RESOURCES, reader.int8())
         resource = reader.name()
-        pattern = _name(_PATTERNS, reader.int8() if answer.version >= _PATTERNS_FROM else _LITERAL)
+        pattern = _name(_PATTERNS, reader.int8() if raw.version >= _PATTERNS_FROM else _LITERAL)
         for _ in range(reader.count()):
             principal, host = reader.name(), reader.name()
             operation = _name(_OPERATIONS, reader.int8())

@@ -22,8 +22,8 @@ from kafka.protocol.admin import (
 from sparkmirror.errors import MirrorError
 from sparkmirror.wire.admin.acl_answers import AclRows, all_topic_acls
 from sparkmirror.wire.admin.error_translation import translate
-from sparkmirror.wire.admin.raw_responses import Remembered
-from sparkmirror.wire.admin.requester import Link, error_for
+from sparkmirror.wire.admin.raw_responses import DecodeCache
+from sparkmirror.wire.admin.requester import Requester, error_for
 from sparkmirror.wire.cluster.acl_advice import Right
 from sparkmirror.wire.cluster.views import AclBinding
 
@@ -35,14 +35,14 @@ _BINDINGS_PER_REQUEST = 2_500
 
 
 def describe_topic_acls(
-    link: Link, reader: Remembered[AclRows], operation: str
+    requester: Requester, reader: DecodeCache[AclRows], operation: str
 ) -> tuple[AclBinding, ...] | None:
     """All ACLs on topics, sorted; None when the cluster has no authorizer. Raises `MirrorError`.
 
     ``reader``: of this cluster; an unchanged response yields the same tuple. ``operation``: what
     an error advises to grant.
     """
-    rows: AclRows = link.request(
+    rows: AclRows = requester.request(
         all_topic_acls,
         "describing ACLs",
         read=reader.read,
@@ -56,7 +56,7 @@ def _unless_disabled(rows: AclRows) -> int:
     return 0 if rows.error_code == _SECURITY_DISABLED else rows.error_code
 
 
-def create_acls(link: Link, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
+def create_acls(requester: Requester, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
     """Add ``bindings``; per binding the error, None if it exists now.
 
     Raises `MirrorError` when a whole request fails.
@@ -64,32 +64,32 @@ def create_acls(link: Link, bindings: Sequence[AclBinding]) -> list[MirrorError 
     outcomes: list[MirrorError | None] = []
     for start in range(0, len(bindings), _BINDINGS_PER_REQUEST):
         part = bindings[start : start + _BINDINGS_PER_REQUEST]
-        response = link.request(
+        response = requester.request(
             partial(_create_request, part), "creating ACLs", needs=Right("Alter", "Cluster")
         )
         for binding, row in zip(part, response.results, strict=True):
-            outcomes.append(_outcome(link, f"creating the ACL '{binding}'", row))
+            outcomes.append(_outcome(requester, f"creating the ACL '{binding}'", row))
     return outcomes
 
 
-def delete_acls(link: Link, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
+def delete_acls(requester: Requester, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
     """Remove exactly ``bindings``; results as in `create_acls`. A missing one is no error."""
     outcomes: list[MirrorError | None] = []
     for start in range(0, len(bindings), _BINDINGS_PER_REQUEST):
         part = bindings[start : start + _BINDINGS_PER_REQUEST]
-        response = link.request(
+        response = requester.request(
             partial(_delete_request, part), "removing ACLs", needs=Right("Alter", "Cluster")
         )
         for binding, row in zip(part, response.filter_results, strict=True):
-            outcomes.append(_outcome(link, f"removing the ACL '{binding}'", row))
+            outcomes.append(_outcome(requester, f"removing the ACL '{binding}'", row))
     return outcomes
 
 
-def _outcome(link: Link, doing: str, row: Any) -> MirrorError | None:
+def _outcome(requester: Requester, doing: str, row: Any) -> MirrorError | None:
     if not row.error_code:
         return None
     error = error_for(row.error_code, row.error_message)
-    return translate(error, link.client, doing, needs=Right("Alter", "Cluster"))
+    return translate(error, requester.client, doing, needs=Right("Alter", "Cluster"))
 
 
 def _create_request(bindings: Sequence[AclBinding]) -> Any:

@@ -9,7 +9,7 @@ from kafka.protocol.metadata import MetadataRequest
 from sparkmirror.errors import MirrorError
 from sparkmirror.wire.admin.error_translation import translate
 from sparkmirror.wire.admin.leaders import Leaders
-from sparkmirror.wire.admin.requester import Link, error_for
+from sparkmirror.wire.admin.requester import Requester, error_for
 from sparkmirror.wire.cluster.acl_advice import Right
 from sparkmirror.wire.cluster.error_codes import TOPIC_AUTHORIZATION_FAILED
 
@@ -21,7 +21,7 @@ _OPERATIONS = {
 }  # fmt: skip
 
 
-def topic_rights(link: Link, names: Sequence[str]) -> dict[str, frozenset[str] | None]:
+def topic_rights(requester: Requester, names: Sequence[str]) -> dict[str, frozenset[str] | None]:
     """The client's permissions on each topic that exists; None: the broker cannot tell.
 
     A topic that may not be described has none; one that does not exist is missing. Raises
@@ -30,7 +30,7 @@ def topic_rights(link: Link, names: Sequence[str]) -> dict[str, frozenset[str] |
     if not names:
         return {}
     row = MetadataRequest.MetadataRequestTopic
-    response = link.request(
+    response = requester.request(
         lambda: MetadataRequest(
             topics=[row(name=name) for name in sorted(names)],
             allow_auto_topic_creation=False,
@@ -56,7 +56,7 @@ def rights_of(numbers: Iterable[int] | None) -> frozenset[str] | None:
 
 
 def literal_errors(
-    link: Link, leaders: Leaders, names: Sequence[str], operation: str
+    requester: Requester, leaders: Leaders, names: Sequence[str], operation: str
 ) -> dict[str, MirrorError]:
     """Errors of the topics in ``names`` that cannot be described. Raises `MirrorError`.
 
@@ -68,7 +68,7 @@ def literal_errors(
     return {
         topic.name: translate(
             error_for(topic.error_code),
-            link.client,
+            requester.client,
             f"describing topic {topic.name}",
             needs=Right(operation, "Topic", topic.name),
         )

@@ -10,7 +10,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 
 from sparkmirror.errors import Unreachable
 from sparkmirror.wire.admin.messages import error_code
-from sparkmirror.wire.admin.requester import Link
+from sparkmirror.wire.admin.requester import Requester
 
 __all__ = ["broker_versions"]
 
@@ -19,7 +19,7 @@ __all__ = ["broker_versions"]
 _NEWER = (("4.4", 18, 5),)
 
 
-def broker_versions(link: Link, nodes: Iterable[int]) -> dict[int, str]:
+def broker_versions(requester: Requester, nodes: Iterable[int]) -> dict[int, str]:
     """Release per broker, such as ``4.3``; a broker that does not respond is missing.
 
     A release without a new version of any API looks like the one before.
@@ -27,7 +27,7 @@ def broker_versions(link: Link, nodes: Iterable[int]) -> dict[int, str]:
     found: dict[int, str] = {}
     for node in nodes:
         try:
-            response = link.request(
+            response = requester.request(
                 # All brokers use the same response format up to this version.
                 partial(ApiVersionsRequest, max_version=2),
                 "requesting the API versions",

@@ -27,9 +27,9 @@ from sparkmirror.wire.admin.groups import (
 )
 from sparkmirror.wire.admin.leaders import EARLIEST, LATEST, Leaders
 from sparkmirror.wire.admin.members import group_members, group_owners
-from sparkmirror.wire.admin.raw_responses import Remembered
+from sparkmirror.wire.admin.raw_responses import DecodeCache
 from sparkmirror.wire.admin.record_times import RecordAt, records_at
-from sparkmirror.wire.admin.requester import Link
+from sparkmirror.wire.admin.requester import Requester
 from sparkmirror.wire.admin.topic_configs import describe_topic_configs
 from sparkmirror.wire.admin.topic_reader import TopicTail, TopicWriter
 from sparkmirror.wire.admin.topics import alter_topic_configs, create_topics, grow_topics
@@ -58,12 +58,12 @@ class Cluster:
 
     def __init__(self, client: ClusterClient) -> None:
         self.client = client
-        self._link = Link(client)
-        self._leaders = Leaders(self._link)
+        self._requester = Requester(client)
+        self._leaders = Leaders(self._requester)
         self._configs = ConfigReader()
-        self._acls = Remembered(read_acls, answers_max=1)
-        self._offsets = Remembered(read_offsets)
-        self._writer = TopicWriter(self._link, self._leaders)
+        self._acls = DecodeCache(read_acls, responses_max=1)
+        self._offsets = DecodeCache(read_offsets)
+        self._writer = TopicWriter(self._requester, self._leaders)
 
     @property
     def alias(self) -> str:
@@ -75,7 +75,7 @@ class Cluster:
 
         A later request opens new connections, or fails, too, after ``for_good``.
         """
-        self._link.close(for_good=for_good)
+        self._requester.close(for_good=for_good)
 
     # --- cluster and topics -----------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class Cluster:
 
     def broker_versions(self, nodes: Iterable[int]) -> dict[int, str]:
         """Kafka release per broker node id; brokers that do not respond are missing."""
-        return broker_versions(self._link, nodes)
+        return broker_versions(self._requester, nodes)
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
         """The topics this client may describe, or those of ``names`` that exist.
@@ -112,7 +112,7 @@ class Cluster:
 
         ``operation``: what errors advise to grant, if the caller needs more than this request does.
         """
-        return describe_topic_configs(self._link, self._configs, names, operation)
+        return describe_topic_configs(self._requester, self._configs, names, operation)
 
     def alter_topic_configs(
         self, changes: Mapping[str, Mapping[str, str | None]]
@@ -121,18 +121,18 @@ class Cluster:
 
         Other configs stay as they are. A topic is changed completely or not at all.
         """
-        return alter_topic_configs(self._link, changes)
+        return alter_topic_configs(self._requester, changes)
 
     def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
         """Create each of ``topics`` that is missing; one outcome per topic.
 
         An existing topic is left as it is and counts as success.
         """
-        return create_topics(self._link, topics)
+        return create_topics(self._requester, topics)
 
     def grow_topics(self, counts: Mapping[str, int]) -> dict[str, TopicOutcome]:
         """Raise topics to the given partition counts; one outcome per topic."""
-        return grow_topics(self._link, counts)
+        return grow_topics(self._requester, counts)
 
     # --- permissions ------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class Cluster:
 
         A topic that may not be described has none; one that does not exist is missing.
         """
-        return topic_rights(self._link, names)
+        return topic_rights(self._requester, names)
 
     def literal_errors(
         self, names: Sequence[str], *, operation: str = "Describe"
@@ -150,7 +150,7 @@ class Cluster:
 
         ``operation``: as for `topic_configs`.
         """
-        return literal_errors(self._link, self._leaders, names, operation)
+        return literal_errors(self._requester, self._leaders, names, operation)
 
     # --- ACLs -------------------------------------------------------------------------------
 
@@ -159,15 +159,15 @@ class Cluster:
 
         ``operation``: as for `topic_configs`.
         """
-        return describe_topic_acls(self._link, self._acls, operation)
+        return describe_topic_acls(self._requester, self._acls, operation)
 
     def create_acls(self, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
         """Add ``bindings``; per binding the error, or None."""
-        return create_acls(self._link, bindings)
+        return create_acls(self._requester, bindings)
 
     def delete_acls(self, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
         """Remove ``bindings``; per binding the error, or None."""
-        return delete_acls(self._link, bindings)
+        return delete_acls(self._requester, bindings)
 
     # --- offsets of the log -----------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class Cluster:
         self, positions: Mapping[TopicPartition, int], timeout_s: float = 5.0
     ) -> dict[TopicPartition, RecordAt]:
         """When the record at each position was written, and its size; see `record_times`."""
-        return records_at(self._link, self._leaders, positions, timeout_s)
+        return records_at(self._requester, self._leaders, positions, timeout_s)
 
     # --- groups -----------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class Cluster:
 
         ``partitions`` None: all partitions that have one. ``operation``: as for `topic_configs`.
         """
-        return committed_offsets(self._link, group, partitions, operation)
+        return committed_offsets(self._requester, group, partitions, operation)
 
     def committed_by_group(
         self, groups: Iterable[str], *, operation: str = "Describe"
@@ -222,7 +222,7 @@ class Cluster:
         ``operation``: as for `topic_configs`.
         """
         return committed_by_group(
-            self._link,
+            self._requester,
             self._offsets,
             groups,
             lambda group: self.committed_offsets(group, None, operation=operation),
@@ -234,7 +234,7 @@ class Cluster:
 
         Raises when a broker does not respond.
         """
-        return list_groups(self._link, self._leaders)
+        return list_groups(self._requester, self._leaders)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Commit ``(offset, metadata)`` per partition, without being a member of the group.
@@ -242,7 +242,7 @@ class Cluster:
         The broker accepts this only while the group has no active members. Raises `ClusterError`
         when it has some, and a `MirrorError` when a partition is refused.
         """
-        commit_offsets(self._link, group, offsets)
+        commit_offsets(self._requester, group, offsets)
 
     def group_members(self, group: str, *, operation: str = "Describe") -> tuple[GroupMember, ...]:
         """The active members of ``group``; empty without members, or if it does not exist.
@@ -251,14 +251,14 @@ class Cluster:
         that it may not describe, or belong to a share group. ``operation``: as for
         `topic_configs`.
         """
-        return group_members(self._link, group, operation)
+        return group_members(self._requester, group, operation)
 
     def group_owners(self, group: str) -> dict[TopicPartition, GroupOwner]:
         """The owner of each partition of ``group``; empty without members.
 
         Raises `Denied` if members read topics that this client may not describe.
         """
-        return group_owners(self._link, group)
+        return group_owners(self._requester, group)
 
     # --- records ----------------------------------------------------------------------------
 
@@ -306,7 +306,7 @@ class Cluster:
                 do="Start a broker that has an in-sync replica of it.",
             )
         ranges = {tp: (ends[tp] if tp.partition in only_new else 0, ends[tp]) for tp in wanted}
-        return TopicTail(self._link, self._leaders, ranges, passes=passes)
+        return TopicTail(self._requester, self._leaders, ranges, passes=passes)
 
     def produce_many(
         self,

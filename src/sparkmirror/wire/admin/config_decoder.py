@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from kafka.protocol.admin import DescribeConfigsRequest
 
-from sparkmirror.wire.admin.raw_responses import Answer, Reader, undecoded
+from sparkmirror.wire.admin.raw_responses import RawResponse, ResponseReader, undecoded
 from sparkmirror.wire.cluster.views import ConfigEntry
 
-__all__ = ["ConfigReader", "TopicConfigs", "ask_for_configs", "config_entry"]
+__all__ = ["ConfigReader", "TopicConfigs", "config_entry", "describe_configs_request"]
 
 _UndecodedRequest = undecoded(DescribeConfigsRequest)
 _TOPIC_RESOURCE = 2
@@ -54,8 +54,8 @@ class _Known(NamedTuple):
     entry: ConfigEntry
 
 
-def ask_for_configs(topics: Sequence[str]) -> Any:
-    """A request for all configs of ``topics``, whose response is an `Answer`."""
+def describe_configs_request(topics: Sequence[str]) -> Any:
+    """A request for all configs of ``topics``, whose response is a `RawResponse`."""
     row = DescribeConfigsRequest.DescribeConfigsResource
     return _UndecodedRequest(
         resources=[
@@ -91,9 +91,9 @@ class ConfigReader:
         self._kinds: dict[bytes, Mapping[str, ConfigEntry]] = {}
         self._size = 0
 
-    def read(self, answer: Answer) -> list[TopicConfigs]:
-        """The topics in ``answer``. Raises an error of `kafka_python_limits.UNREADABLE`."""
-        reader = Reader(answer.data, _THROTTLE_BYTES, flexible=answer.version >= _FLEXIBLE_FROM)
+    def read(self, raw: RawResponse) -> list[TopicConfigs]:
+        """The topics in ``raw``. Raises an error of `kafka_python_limits.UNREADABLE`."""
+        reader = ResponseReader(raw.data, _THROTTLE_BYTES, flexible=raw.version >= _FLEXIBLE_FROM)
         found: list[TopicConfigs] = []
         block = b""
         before: list[_Known] = []
@@ -101,12 +101,12 @@ class ConfigReader:
             code, message = reader.int16(), reader.text()
             reader.int8()
             name = reader.name()
-            if block and answer.data.startswith(block, reader.at):
+            if block and raw.data.startswith(block, reader.at):
                 reader.at += len(block)
             else:
                 start = reader.at
-                before = _settings(reader, answer.version, before)
-                block = answer.data[start : reader.at]
+                before = _settings(reader, raw.version, before)
+                block = raw.data[start : reader.at]
             found.append(TopicConfigs(name, code, message, self._kind(block, before)))
             reader.skip_tags()
         reader.skip_tags()
@@ -123,7 +123,7 @@ class ConfigReader:
         return known
 
 
-def _settings(reader: Reader, version: int, before: Sequence[_Known]) -> list[_Known]:
+def _settings(reader: ResponseReader, version: int, before: Sequence[_Known]) -> list[_Known]:
     """The configs of one topic; ``before``: those of the topic before it."""
     found: list[_Known] = []
     data = reader.data
@@ -139,7 +139,7 @@ def _settings(reader: Reader, version: int, before: Sequence[_Known]) -> list[_K
     return found
 
 
-def _setting(reader: Reader, version: int) -> tuple[str, ConfigEntry]:
+def _setting(reader: ResponseReader, version: int) -> tuple[str, ConfigEntry]:
     name, value, read_only = reader.name(), reader.text(), reader.boolean()
     source = reader.int8()  # version 0 has "is it a default" here instead, which says less
     if version == 0:

@@ -29,8 +29,8 @@ from sparkmirror.wire.admin.messages import (
     offset_fetch_error,
     offset_fetch_request,
 )
-from sparkmirror.wire.admin.raw_responses import Answer, Remembered, undecoded
-from sparkmirror.wire.admin.requester import Link, error_for
+from sparkmirror.wire.admin.raw_responses import DecodeCache, RawResponse, undecoded
+from sparkmirror.wire.admin.requester import Requester, error_for
 from sparkmirror.wire.cluster.acl_advice import Right
 from sparkmirror.wire.cluster.views import Committed, GroupView
 
@@ -67,7 +67,7 @@ _STREAMS = "streams"
 IDLE_STATES = frozenset({"Empty", "Dead"})
 
 
-def list_groups(link: Link, leaders: Leaders) -> dict[str, GroupView]:
+def list_groups(requester: Requester, leaders: Leaders) -> dict[str, GroupView]:
     """All groups of consumers that can commit offsets: classic, consumer and streams groups.
 
     Share groups have no committed offsets (the broker tracks single records), and Connect's
@@ -75,7 +75,7 @@ def list_groups(link: Link, leaders: Leaders) -> dict[str, GroupView]:
     """
     found: dict[str, GroupView] = {}
     for broker in leaders.metadata([]).brokers:
-        response = link.request(
+        response = requester.request(
             ListGroupsRequest,
             "listing consumer groups",
             node=int(broker.node_id),
@@ -92,7 +92,7 @@ def list_groups(link: Link, leaders: Leaders) -> dict[str, GroupView]:
 
 
 def committed_offsets(
-    link: Link, group: str, partitions: Iterable[TopicPartition] | None, operation: str
+    requester: Requester, group: str, partitions: Iterable[TopicPartition] | None, operation: str
 ) -> GroupOffsets:
     """Committed offsets of ``group``; partitions without one are missing from the result.
 
@@ -102,7 +102,7 @@ def committed_offsets(
     wanted = None if partitions is None else list(partitions)
     if wanted is not None and not wanted:
         return {}
-    response = link.request(
+    response = requester.request(
         partial(offset_fetch_request, group, wanted),
         f"reading the offsets of group {group}",
         group=group,
@@ -113,7 +113,7 @@ def committed_offsets(
 
 
 def commit_offsets(
-    link: Link, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]
+    requester: Requester, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]
 ) -> None:
     """Commit ``(offset, metadata)`` per partition, without being a member of the group.
 
@@ -121,29 +121,29 @@ def commit_offsets(
     it has some, and a `MirrorError` when a partition is refused.
     """
     for chunk in chunks(sorted(offsets), _COMMITS_PER_REQUEST):
-        response = link.request(
+        response = requester.request(
             partial(commit_request, group, {tp: offsets[tp] for tp in chunk}),
             f"committing offsets of group {group}",
             group=group,
             check=commit_error,
             needs=Right("Read", "Group", group, "and on its topics"),
         )
-        _check_commit(link, group, response)
+        _check_commit(requester, group, response)
 
 
-def _check_commit(link: Link, group: str, response: Any) -> None:
+def _check_commit(requester: Requester, group: str, response: Any) -> None:
     for topic in response.topics:
         for row in topic.partitions:
             if row.error_code in (_UNKNOWN_MEMBER, _ILLEGAL_GENERATION):
                 raise ClusterError(
                     f"the group {group} has active members, its offsets cannot be set.",
-                    where=f"cluster {link.client.alias}",
+                    where=f"cluster {requester.client.alias}",
                     do="Stop the consumers of this group first.",
                 )
             if row.error_code:
                 raise translate(
                     error_for(row.error_code),
-                    link.client,
+                    requester.client,
                     f"committing the offset of {topic.name}-{row.partition_index} "
                     f"for group {group}",
                     needs=Right("Read", "Group", group, f"and on Topic {topic.name}"),
@@ -158,9 +158,9 @@ class GroupRow(NamedTuple):
     offsets: GroupOffsets
 
 
-def read_offsets(answer: Answer) -> list[GroupRow]:
+def read_offsets(raw: RawResponse) -> list[GroupRow]:
     """The rows of a response for several groups."""
-    response = OffsetFetchResponse[answer.version].decode(answer.data)
+    response = OffsetFetchResponse[raw.version].decode(raw.data)
     return [
         GroupRow(row.group_id, int(row.error_code), _offsets_of(row.topics))
         for row in response.groups
@@ -168,16 +168,16 @@ def read_offsets(answer: Answer) -> list[GroupRow]:
 
 
 def committed_by_group(
-    link: Link,
-    answers: Remembered[list[GroupRow]],
+    requester: Requester,
+    responses: DecodeCache[list[GroupRow]],
     groups: Iterable[str],
     one_by_one: Callable[[str], GroupOffsets],
     operation: str = "Describe",
 ) -> dict[str, GroupOffsets | MirrorError]:
     """All committed offsets of each group, or the error for this group.
 
-    ``answers`` reads with `read_offsets`. An unchanged response yields the same objects as before,
-    so nobody may change them. ``one_by_one`` requests a single group, for older brokers.
+    ``responses`` reads with `read_offsets`. An unchanged response yields the same objects as
+    before, so nobody may change them. ``one_by_one`` requests a single group, for older brokers.
     ``operation``: what an error advises to grant. Raises `MirrorError` when the cluster does not
     respond at all.
     """
@@ -188,27 +188,27 @@ def committed_by_group(
         if not left:
             break
         if attempt:
-            time.sleep(link.client.retry_backoff_ms * 2**attempt / 1000)
+            time.sleep(requester.client.retry_backoff_ms * 2**attempt / 1000)
         try:
-            again = _ask_all(link, answers, left, result, needs)
+            again = _query_all(requester, responses, left, result, needs)
         except Unsupported:
             return _one_by_one(left, one_by_one)
         left = again
     for group in left:
         result[group] = Unreachable(
             f"the coordinator of group {group} does not respond.",
-            where=f"cluster {link.client.alias}",
+            where=f"cluster {requester.client.alias}",
         )
     return result
 
 
 def _one_by_one(
-    groups: Iterable[str], ask: Callable[[str], GroupOffsets]
+    groups: Iterable[str], query: Callable[[str], GroupOffsets]
 ) -> dict[str, GroupOffsets | MirrorError]:
     result: dict[str, GroupOffsets | MirrorError] = {}
     for group in groups:
         try:
-            result[group] = ask(group)
+            result[group] = query(group)
         except Unreachable:
             raise
         except MirrorError as error:
@@ -216,20 +216,22 @@ def _one_by_one(
     return result
 
 
-def _ask_all(
-    link: Link,
-    answers: Remembered[list[GroupRow]],
+def _query_all(
+    requester: Requester,
+    responses: DecodeCache[list[GroupRow]],
     groups: Sequence[str],
     result: dict[str, GroupOffsets | MirrorError],
     needs: Callable[..., Right],
 ) -> list[str]:
     """Request ``groups`` once; returns those whose coordinator must be looked up again."""
-    by_node, again = _coordinators(link, groups, result, needs)
+    by_node, again = _coordinators(requester, groups, result, needs)
     for node, names in sorted(by_node.items()):
         for chunk in chunks(names, _GROUPS_PER_REQUEST):
             try:
                 make, doing = partial(_request, chunk), "reading the offsets of groups"
-                rows: list[GroupRow] = link.request(make, doing, node=node, read=answers.read)
+                rows: list[GroupRow] = requester.request(
+                    make, doing, node=node, read=responses.read
+                )
             except Unreachable:
                 again += chunk
                 continue
@@ -239,14 +241,14 @@ def _ask_all(
                 elif row.error_code == GROUP_NOT_FOUND:
                     result[row.group] = {}
                 elif row.error_code:
-                    result[row.group] = _error(link, needs(name=row.group), row.error_code)
+                    result[row.group] = _error(requester, needs(name=row.group), row.error_code)
                 else:
                     result[row.group] = row.offsets
     return again
 
 
 def _coordinators(
-    link: Link,
+    requester: Requester,
     groups: Sequence[str],
     result: dict[str, GroupOffsets | MirrorError],
     needs: Callable[..., Right],
@@ -254,7 +256,7 @@ def _coordinators(
     by_node: dict[int, list[str]] = defaultdict(list)
     again: list[str] = []
     for chunk in chunks(groups, _GROUPS_PER_REQUEST):
-        response = link.request(
+        response = requester.request(
             partial(
                 FindCoordinatorRequest,
                 coordinator_keys=list(chunk),
@@ -269,7 +271,7 @@ def _coordinators(
             if code in _MOVED:
                 again.append(row.key)
             elif code:
-                result[row.key] = _error(link, needs(name=row.key), code)
+                result[row.key] = _error(requester, needs(name=row.key), code)
             else:
                 by_node[int(row.node_id)].append(row.key)
     return by_node, again
@@ -284,9 +286,9 @@ def _request(groups: Sequence[str]) -> Any:
     )
 
 
-def _error(link: Link, needs: Right, code: int) -> MirrorError:
+def _error(requester: Requester, needs: Right, code: int) -> MirrorError:
     doing = f"reading the offsets of group {needs.name}"
-    return translate(error_for(code), link.client, doing, needs=needs)
+    return translate(error_for(code), requester.client, doing, needs=needs)
 
 
 def _offsets_of(topics: Iterable[Any]) -> GroupOffsets:

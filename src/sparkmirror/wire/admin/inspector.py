@@ -72,7 +72,7 @@ class Inspector(Cluster):
         part = partial(
             rows.FetchPartition, partition=_NO_PARTITION, fetch_offset=0, partition_max_bytes=1
         )
-        response = self._link.request(
+        response = self._requester.request(
             lambda: FetchRequest(
                 max_wait_ms=0,
                 min_bytes=0,
@@ -92,7 +92,7 @@ class Inspector(Cluster):
         batch = record_batch([(b"", b"")], int(time.time() * 1000))
         rows = ProduceRequest.TopicProduceData
         part = partial(rows.PartitionProduceData, index=_NO_PARTITION, records=batch)
-        response = self._link.request(
+        response = self._requester.request(
             lambda: ProduceRequest(
                 transactional_id=None,
                 acks=-1,
@@ -115,7 +115,7 @@ class Inspector(Cluster):
     def group_rights(self, group: str) -> frozenset[str] | None:
         """The client's permissions on ``group``, which need not exist; None: not known."""
         try:
-            response = self._link.request(
+            response = self._requester.request(
                 lambda: DescribeGroupsRequest(
                     groups=[group],
                     include_authorized_operations=True,
@@ -138,7 +138,7 @@ class Inspector(Cluster):
         """The result of a dry run of the creation of ``topics``; nothing is created."""
         if not topics:
             return {}
-        response = self._link.request(
+        response = self._requester.request(
             partial(
                 create_topics_request, topics, self.client.request_timeout_ms, validate_only=True
             ),
@@ -169,7 +169,7 @@ class Inspector(Cluster):
         led, _ = self._leaders.by_leader(partitions, fresh=False)
         found = {}
         for node, group in led.items():
-            response = self._link.request(
+            response = self._requester.request(
                 partial(list_offsets_request, group, _NEWEST_TIME, 0, min_version=7),
                 "reading offsets",
                 node=node,
@@ -189,7 +189,7 @@ class Inspector(Cluster):
         led, _ = self._leaders.by_leader(partitions, fresh=False)
         found: dict[TopicPartition, int] = {}
         for node, group in led.items():
-            response = self._link.request(
+            response = self._requester.request(
                 partial(_log_dirs_request, group),
                 "describing log dirs",
                 node=node,
@@ -209,7 +209,7 @@ class Inspector(Cluster):
         found: dict[int, dict[str, str]] = {}
         for node in (broker.node for broker in self.describe().brokers):
             found[node] = {}
-            response = self._link.request(
+            response = self._requester.request(
                 partial(broker_configs_request, node),
                 "describing broker configs",
                 node=node,
@@ -234,7 +234,7 @@ class Inspector(Cluster):
         took = []
         for _ in range(_TRIPS):
             began = time.monotonic()
-            self._link.request(partial(MetadataRequest, topics=[]), "measuring the round trip")
+            self._requester.request(partial(MetadataRequest, topics=[]), "measuring the round trip")
             took.append(time.monotonic() - began)
         return min(took) * 1000
 
@@ -245,7 +245,7 @@ class Inspector(Cluster):
         KRaft), `Denied` without Describe on the Cluster.
         """
         began = now_s() * 1000
-        response = self._link.request(
+        response = self._requester.request(
             _quorum_request,
             "describing the quorum",
             check=error_code,

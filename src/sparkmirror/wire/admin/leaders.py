@@ -14,8 +14,8 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.admin.messages import list_offsets_request, topic_view
-from sparkmirror.wire.admin.raw_responses import Answer, Remembered, undecoded
-from sparkmirror.wire.admin.requester import Link
+from sparkmirror.wire.admin.raw_responses import DecodeCache, RawResponse, undecoded
+from sparkmirror.wire.admin.requester import Requester
 from sparkmirror.wire.cluster.acl_advice import Right
 from sparkmirror.wire.cluster.views import TopicView
 
@@ -41,9 +41,9 @@ class Described(NamedTuple):
     leaders: dict[str, dict[int, int]]
 
 
-def read_metadata(answer: Answer) -> Described:
+def read_metadata(raw: RawResponse) -> Described:
     """Decode a Metadata response. Raises an error of `kafka_python_limits.UNREADABLE`."""
-    response = MetadataResponse[answer.version].decode(answer.data)
+    response = MetadataResponse[raw.version].decode(raw.data)
     views = {
         topic.name: topic_view(topic)
         for topic in response.topics
@@ -59,11 +59,11 @@ def read_metadata(answer: Answer) -> Described:
 class Leaders:
     """Metadata of one cluster, with a cache of leaders. Thread-safe."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, requester: Requester) -> None:
+        self._requester = requester
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, dict[int, int]]] = {}
-        self._answers: Remembered[Described] = Remembered(read_metadata)
+        self._responses: DecodeCache[Described] = DecodeCache(read_metadata)
 
     def metadata(self, names: Sequence[str] | None) -> Any:
         """The Metadata response for ``names`` (None: all topics); never creates a topic."""
@@ -76,10 +76,10 @@ class Leaders:
         """
         row = MetadataRequest.MetadataRequestTopic
         topics = None if names is None else [row(name=name) for name in names]
-        found: Described = self._link.request(
+        found: Described = self._requester.request(
             lambda: _Request(topics=topics, allow_auto_topic_creation=False, min_version=1),
             "describing the cluster" if names == [] else "describing topics",
-            read=self._answers.read,
+            read=self._responses.read,
             needs=Right("Describe", "Topic"),
         )
         now = time.monotonic()
@@ -136,26 +136,26 @@ class Leaders:
         """
         result: dict[TopicPartition, int] = {}
         missing = set(partitions)
-        deadline = time.monotonic() + self._link.client.request_timeout_ms / 1000
+        deadline = time.monotonic() + self._requester.client.request_timeout_ms / 1000
         for attempt in range(_ATTEMPTS):
             if attempt:
-                time.sleep(self._link.client.retry_backoff_ms * 2**attempt / 1000)
+                time.sleep(self._requester.client.retry_backoff_ms * 2**attempt / 1000)
             led, gone = self.by_leader(missing, fresh=attempt > 0)
             missing -= gone
             for node, group in led.items():
-                found, gone = self._ask(node, group, timestamp, isolation)
+                found, gone = self._query(node, group, timestamp, isolation)
                 result.update(found)
                 missing -= found.keys() | gone
             if not missing or time.monotonic() > deadline:
                 break
         return result
 
-    def _ask(
+    def _query(
         self, node: int, group: Sequence[TopicPartition], timestamp: int, isolation: int
     ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
         """(offsets from ``node``, partitions with a final error); nothing if it is unreachable."""
         try:
-            response = self._link.request(
+            response = self._requester.request(
                 partial(list_offsets_request, group, timestamp, isolation),
                 "reading offsets",
                 node=node,

@@ -21,7 +21,7 @@ from sparkmirror.wire.admin.group_describe import (
 )
 from sparkmirror.wire.admin.groups import CONSUMER_PROTOCOLS, GROUP_NOT_FOUND, IDLE_STATES
 from sparkmirror.wire.admin.messages import error_code
-from sparkmirror.wire.admin.requester import Link
+from sparkmirror.wire.admin.requester import Requester
 from sparkmirror.wire.cluster.acl_advice import Right
 from sparkmirror.wire.cluster.error_codes import TOPIC_AUTHORIZATION_FAILED
 from sparkmirror.wire.cluster.views import GroupMember, GroupOwner
@@ -39,7 +39,7 @@ class _TopicsHidden(Exception):
     """The group has members that read a topic which this client may not describe."""
 
 
-def group_members(link: Link, group: str, operation: str) -> tuple[GroupMember, ...]:
+def group_members(requester: Requester, group: str, operation: str) -> tuple[GroupMember, ...]:
     """The active members of ``group``; empty without members, or if it does not exist.
 
     One member without a name stands for members that this client cannot see: they read a topic that
@@ -47,12 +47,12 @@ def group_members(link: Link, group: str, operation: str) -> tuple[GroupMember, 
     error advises to grant. Raises `MirrorError`.
     """
     try:
-        members = _members(link, group, operation)
+        members = _members(requester, group, operation)
     except _TopicsHidden:
         return (GroupMember("", ""),)
     if members is not None:
         return tuple(GroupMember(owner.client_id, owner.host) for owner, _ in members)
-    listed = link.request(
+    listed = requester.request(
         ListGroupsRequest,
         _doing(group),
         group=group,
@@ -66,7 +66,7 @@ def group_members(link: Link, group: str, operation: str) -> tuple[GroupMember, 
     return ()
 
 
-def group_owners(link: Link, group: str) -> dict[TopicPartition, GroupOwner]:
+def group_owners(requester: Requester, group: str) -> dict[TopicPartition, GroupOwner]:
     """The owner of each partition of ``group``; empty without members.
 
     A member of a streams group owns the partitions that its active tasks read. Raises
@@ -74,27 +74,27 @@ def group_owners(link: Link, group: str) -> dict[TopicPartition, GroupOwner]:
     describe.
     """
     try:
-        members = _members(link, group, "Describe") or []
+        members = _members(requester, group, "Describe") or []
     except _TopicsHidden as error:
         raise Denied(
             f"the members of group {group} read topics that this client may not describe.",
-            where=f"cluster {link.client.alias}",
+            where=f"cluster {requester.client.alias}",
             do="Grant it Describe on all topics that the group reads: brokers show members of "
             "groups with group.protocol=consumer or streams to nobody else.",
         ) from error
     return {tp: owner for owner, partitions in members for tp in partitions}
 
 
-def _members(link: Link, group: str, operation: str) -> list[_Member] | None:
+def _members(requester: Requester, group: str, operation: str) -> list[_Member] | None:
     """The members of ``group``; None if none of the requests finds the group."""
     make = partial(DescribeGroupsRequest, groups=[group], include_authorized_operations=False)
-    described = _described(link, make, group, operation)
+    described = _described(requester, make, group, operation)
     if described.error_code != GROUP_NOT_FOUND and described.group_state not in _UNKNOWN_STATES:
         return [_member(row, _classic(described, row)) for row in described.members]
     for request, partitions_of in _NEWER:
         try:
             make = partial(request, group_ids=[group], include_authorized_operations=False)
-            described = _described(link, make, group, operation)
+            described = _described(requester, make, group, operation)
         except Unsupported:
             return None
         if described.error_code == TOPIC_AUTHORIZATION_FAILED:
@@ -159,9 +159,9 @@ _NEWER = (
 )
 
 
-def _described(link: Link, make: Callable[[], Any], group: str, operation: str) -> Any:
+def _described(requester: Requester, make: Callable[[], Any], group: str, operation: str) -> Any:
     """The response's row for ``group``; it may have the error "not found" or "denied"."""
-    response = link.request(
+    response = requester.request(
         make,
         _doing(group),
         group=group,

@@ -1,10 +1,10 @@
 """Large responses to the driver's requests, kept as bytes and read by our own decoders.
 
 kafka-python makes an object of every element, which takes most of the time of a round over
-thousands of topics. An `undecoded` request returns the bytes of its response; `Reader` reads them.
-Every step moves forward and none past the end, so a hostile response costs no more than its size.
-Malformed data raises an error of `kafka_python_limits.UNREADABLE`. `Remembered` does not read a
-response again that equals a recent one.
+thousands of topics. An `undecoded` request returns the bytes of its response; `ResponseReader`
+reads them. Every step moves forward and none past the end, so a hostile response costs no more than
+its size. Malformed data raises an error of `kafka_python_limits.UNREADABLE`. `DecodeCache` does not
+read a response again that equals a recent one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Answer", "Reader", "Remembered", "undecoded"]
+__all__ = ["DecodeCache", "RawResponse", "ResponseReader", "undecoded"]
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ _VARINT_BYTES_MAX = 5
 _REMEMBERED_BYTES_MAX = 8 << 20
 
 
-class Answer:
+class RawResponse:
     """A response without its header. ``version``: that of the request and its response.
 
     ``throttle_time_ms``: kafka-python's connection waits this long before the next request. It is
@@ -40,7 +40,7 @@ class Answer:
 
 
 class _Header:
-    """A request header whose response becomes an `Answer`, as kafka-python's parser needs it."""
+    """A request header whose response becomes a `RawResponse`, for kafka-python's parser."""
 
     def __init__(self, header: Any, throttles_from: int) -> None:
         self._header = header
@@ -57,13 +57,13 @@ class _Header:
     def parse_header(self, data: Any) -> Any:
         return self._kind.parse_header(data)
 
-    def decode(self, data: Any) -> Answer:
+    def decode(self, data: Any) -> RawResponse:
         version = int(self._header.request_api_version)
-        return Answer(version, bytes(data.read()), throttles_from=self._throttles_from)
+        return RawResponse(version, bytes(data.read()), throttles_from=self._throttles_from)
 
 
 def undecoded(request: type, *, throttles_from: int = 0) -> Any:
-    """A subclass of kafka-python's ``request`` whose response is an `Answer`."""
+    """A subclass of kafka-python's ``request`` whose response is a `RawResponse`."""
 
     class Undecoded(request, init=False):  # type: ignore[misc, call-arg]
         """The same request, with an undecoded response."""
@@ -75,27 +75,27 @@ def undecoded(request: type, *, throttles_from: int = 0) -> Any:
     return Undecoded
 
 
-class Remembered(Generic[T]):
+class DecodeCache(Generic[T]):
     """Reads responses with ``read``. Equal bytes as in a recent response yield the same object.
 
     So no caller may change the result. Safe to share between threads.
     """
 
-    def __init__(self, read: Callable[[Answer], T], *, answers_max: int = 64) -> None:
+    def __init__(self, read: Callable[[RawResponse], T], *, responses_max: int = 64) -> None:
         self._read = read
-        self._answers_max = answers_max
+        self._responses_max = responses_max
         self._known: tuple[tuple[int, bytes, T], ...] = ()
 
-    def read(self, answer: Answer) -> T:
-        """The content of ``answer``; raises what ``read`` raises."""
+    def read(self, raw: RawResponse) -> T:
+        """The content of ``raw``; raises what ``read`` raises."""
         known = self._known
         for version, data, found in known:
-            if version == answer.version and data == answer.data:
+            if version == raw.version and data == raw.data:
                 return found
-        found = self._read(answer)
+        found = self._read(raw)
         room = _REMEMBERED_BYTES_MAX
         kept = []
-        for one in ((answer.version, answer.data, found), *known[: self._answers_max - 1]):
+        for one in ((raw.version, raw.data, found), *known[: self._responses_max - 1]):
             room -= len(one[1])
             if room >= 0:
                 kept.append(one)
@@ -103,7 +103,7 @@ class Remembered(Generic[T]):
         return found
 
 
-class Reader:
+class ResponseReader:
     """Reads a response from the position ``at`` on. ``flexible``: a flexible version (KIP-482).
 
     Raises `ValueError`, `IndexError` or `struct.error`.

@@ -22,7 +22,7 @@ from sparkmirror.records.header import (
 )
 from sparkmirror.wire.admin.leaders import Leaders
 from sparkmirror.wire.admin.messages import fetch_request
-from sparkmirror.wire.admin.requester import Link
+from sparkmirror.wire.admin.requester import Requester
 from sparkmirror.wire.cluster.acl_advice import Right
 
 __all__ = ["RecordAt", "first_record", "records_at"]
@@ -44,7 +44,10 @@ class RecordAt(NamedTuple):
 
 
 def records_at(
-    link: Link, leaders: Leaders, positions: Mapping[TopicPartition, int], timeout_s: float
+    requester: Requester,
+    leaders: Leaders,
+    positions: Mapping[TopicPartition, int],
+    timeout_s: float,
 ) -> dict[TopicPartition, RecordAt]:
     """The record at each position.
 
@@ -60,7 +63,7 @@ def records_at(
             if left_ms <= 0:
                 return found
             try:
-                response = link.request(
+                response = requester.request(
                     partial(fetch_request, {tp: positions[tp]}, _FETCH_BYTES),
                     f"reading {tp}",
                     node=node,

@@ -29,7 +29,7 @@ from sparkmirror.wire.cluster.coordinator import split_address
 from sparkmirror.wire.net.connection import connect_any
 from sparkmirror.wire.net.kafka_python_limits import FRAME_BYTES_MAX, UNREADABLE, guard_receiving
 
-__all__ = ["ANY", "CONTROLLER", "Link", "client_options", "error_for"]
+__all__ = ["ANY", "CONTROLLER", "Requester", "client_options", "error_for"]
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def error_for(code: int, message: str | None = None) -> Exception:
     return error
 
 
-class Link:
+class Requester:
     """Requests to one cluster, retried within a time limit. Safe to share between threads.
 
     `request` raises only `MirrorError`; `Unreachable` when no response arrived in time.
@@ -145,7 +145,7 @@ class Link:
                 try:
                     return self._once(make, node, group, read, check, deadline)
                 except kafka_errors.KafkaError as error:
-                    self._say_what_is_advertised(deadline)
+                    self._explain_advertised(deadline)
                     left_s = deadline - time.monotonic()
                     closed = self._ended or self.closes != closes
                     hopeless = not _worth_a_retry(error) or closed or node >= 0
@@ -154,7 +154,7 @@ class Link:
                             self.reset()  # the brokers may have moved: bootstrap again next time
                         whole = node < 0 and not closed
                         if whole and _for_want_of_a_connection(error):
-                            self._say_why()
+                            self._explain_failure()
                         raise
                     log.debug("%s: %s: trying again", doing, error)
                     self._controller = None
@@ -230,14 +230,14 @@ class Link:
                     _shut(manager, net)
                     # If it is None, `close` has ended this attempt.
                     if isinstance(error, kafka_errors.KafkaError) and self._opening is not None:
-                        self._say_why()
+                        self._explain_failure()
                     raise
                 finally:
                     self._opening = None
                 self._manager, self._net = manager, net
             return self._manager
 
-    def _say_why(self) -> None:
+    def _explain_failure(self) -> None:
         """Raise the reason why a TLS or SASL connection fails: kafka-python does not report it."""
         if self.client.security_protocol == "PLAINTEXT":
             return
@@ -245,7 +245,7 @@ class Link:
         with contextlib.suppress(Unreachable):
             connect_any(addresses, self.client).close()
 
-    def _say_what_is_advertised(self, deadline: float) -> None:
+    def _explain_advertised(self, deadline: float) -> None:
         """Raise the reason if the addresses that a bootstrap server returned cannot be reached.
 
         Waiting does not help then. Not checked after a broker has responded, and not again after a

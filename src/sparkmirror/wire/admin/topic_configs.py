@@ -7,10 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from sparkmirror.errors import MirrorError, TopicError
-from sparkmirror.wire.admin.config_decoder import ConfigReader, TopicConfigs, ask_for_configs
+from sparkmirror.wire.admin.config_decoder import (
+    ConfigReader,
+    TopicConfigs,
+    describe_configs_request,
+)
 from sparkmirror.wire.admin.error_translation import translate
 from sparkmirror.wire.admin.messages import chunks
-from sparkmirror.wire.admin.requester import Link, error_for
+from sparkmirror.wire.admin.requester import Requester, error_for
 from sparkmirror.wire.cluster.acl_advice import Right
 from sparkmirror.wire.cluster.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from sparkmirror.wire.cluster.views import ConfigEntry
@@ -23,7 +27,7 @@ _REQUESTS_SIDE_BY_SIDE = 4
 
 
 def describe_topic_configs(
-    link: Link, reader: ConfigReader, names: Iterable[str], operation: str
+    requester: Requester, reader: ConfigReader, names: Iterable[str], operation: str
 ) -> dict[str, Mapping[str, ConfigEntry] | MirrorError]:
     """Configs per topic, or the error for this topic (`TopicError`: it does not exist).
 
@@ -32,9 +36,9 @@ def describe_topic_configs(
     """
     asked = list(chunks(sorted(names), _TOPICS_PER_REQUEST))
 
-    def ask(chunk: Sequence[str]) -> list[TopicConfigs]:
-        rows: list[TopicConfigs] = link.request(
-            partial(ask_for_configs, chunk),
+    def query(chunk: Sequence[str]) -> list[TopicConfigs]:
+        rows: list[TopicConfigs] = requester.request(
+            partial(describe_configs_request, chunk),
             "describing topic configs",
             read=reader.read,
             needs=Right(operation, "Topic"),
@@ -42,23 +46,23 @@ def describe_topic_configs(
         return rows
 
     if len(asked) < 2:
-        answers = [ask(chunk) for chunk in asked]
+        answers = [query(chunk) for chunk in asked]
     else:
         with ThreadPoolExecutor(min(_REQUESTS_SIDE_BY_SIDE, len(asked)), "ask") as pool:
-            answers = list(pool.map(ask, asked))
-    return {row.topic: _found(link, row, operation) for rows in answers for row in rows}
+            answers = list(pool.map(query, asked))
+    return {row.topic: _found(requester, row, operation) for rows in answers for row in rows}
 
 
 def _found(
-    link: Link, row: TopicConfigs, operation: str
+    requester: Requester, row: TopicConfigs, operation: str
 ) -> Mapping[str, ConfigEntry] | MirrorError:
     if row.error_code == UNKNOWN_TOPIC_OR_PARTITION:
         return TopicError(
             "the topic does not exist: it was deleted, or not all brokers know it yet.",
-            where=f"cluster {link.client.alias}, topic {row.topic}",
+            where=f"cluster {requester.client.alias}, topic {row.topic}",
         )
     if row.error_code:
         error = error_for(row.error_code, row.error_message)
         doing = f"describing the configs of topic {row.topic}"
-        return translate(error, link.client, doing, needs=Right(operation, "Topic", row.topic))
+        return translate(error, requester.client, doing, needs=Right(operation, "Topic", row.topic))
     return row.configs

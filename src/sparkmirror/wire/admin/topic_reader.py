@@ -1,9 +1,9 @@
 """Reads and writes the small internal topics: control topic, Connect's offsets.
 
 Explicit partitions, no group, bounded waits. Not for mirrored data, which takes the hot path.
-Existing records are read over the connections of the cluster's `Link`: a start reads a dozen such
-topics, and over a long link a separate consumer takes a second to connect. Only a reader that waits
-for new records has its own consumer, because a waiting Fetch blocks all requests behind it.
+Existing records are read over the connections of the cluster's `Requester`: a start reads a dozen
+such topics, and over a long link a separate consumer takes a second to connect. Only a reader that
+waits for new records has its own consumer, because a waiting Fetch blocks all requests behind it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.wire.admin.error_translation import quiet_kafka_logs, translate, translated
 from sparkmirror.wire.admin.leaders import EARLIEST, MOVED, Leaders
 from sparkmirror.wire.admin.messages import fetch_request, produce_request, record_batch
-from sparkmirror.wire.admin.requester import Link, client_options, error_for
+from sparkmirror.wire.admin.requester import Requester, client_options, error_for
 from sparkmirror.wire.cluster.acl_advice import Right
 from sparkmirror.wire.net.kafka_python_limits import UNREADABLE, passing_over
 
@@ -61,15 +61,15 @@ class TopicTail:
 
     def __init__(
         self,
-        link: Link,
+        requester: Requester,
         leaders: Leaders,
         ranges: Mapping[TopicPartition, tuple[int, int]],
         *,
         passes: bool = False,
     ) -> None:
         quiet_kafka_logs()
-        self._link = link
-        self._client = link.client
+        self._requester = requester
+        self._client = requester.client
         self._leaders = leaders
         self._ends = {tp: end for tp, (_, end) in ranges.items()}
         self._positions = {tp: start for tp, (start, _) in ranges.items()}
@@ -123,7 +123,7 @@ class TopicTail:
         self, ends: Mapping[TopicPartition, int], within_s: float = math.inf
     ) -> Iterator[Record]:
         self._close_consumer()  # its own position would be wrong after this
-        closes = self._link.closes
+        closes = self._requester.closes
         deadline = time.monotonic() + within_s
         stalled_at = time.monotonic() + self._client.request_timeout_ms / 1000
         fresh = False
@@ -150,8 +150,8 @@ class TopicTail:
     def _fetch(self, wanted: Sequence[TopicPartition], closes: int, *, fresh: bool) -> list[Record]:
         """The records in one response of each leader of ``wanted``; advances the positions.
 
-        ``closes``: the value of `Link.closes` at the start. If the link is closed meanwhile, this
-        raises instead of waiting for another leader.
+        ``closes``: the value of `Requester.closes` at the start. If the connection is closed
+        meanwhile, this raises instead of waiting for another leader.
         """
         found: list[Record] = []
         led, _ = self._leaders.by_leader(wanted, fresh=fresh)
@@ -159,14 +159,14 @@ class TopicTail:
             positions = {tp: self._positions[tp] for tp in partitions}
             with self._reading():
                 try:
-                    response = self._link.request(
+                    response = self._requester.request(
                         partial(fetch_request, positions, _FETCH_BYTES_MAX, read_committed=True),
                         self._doing,
                         node=node,
                         needs=self._needs,
                     )
                 except Unreachable:
-                    if self._link.closes != closes:
+                    if self._requester.closes != closes:
                         raise
                     continue  # the next round looks up the leader again
                 for topic in response.responses:
@@ -243,8 +243,8 @@ class TopicWriter:
     whose acknowledgement is lost is written again, which does no harm in a compacted topic.
     """
 
-    def __init__(self, link: Link, leaders: Leaders) -> None:
-        self._link = link
+    def __init__(self, requester: Requester, leaders: Leaders) -> None:
+        self._requester = requester
         self._leaders = leaders
         self._lock = threading.Lock()
 
@@ -263,8 +263,8 @@ class TopicWriter:
         """
         count = 0
         with self._lock:  # so that the records of two callers do not mix
-            deadline = time.monotonic() + self._link.client.request_timeout_ms / 1000
-            closes = self._link.closes
+            deadline = time.monotonic() + self._requester.client.request_timeout_ms / 1000
+            closes = self._requester.closes
             for partition, batch in _batches(records):
                 tp = TopicPartition(topic, partition)
                 time_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
@@ -275,7 +275,7 @@ class TopicWriter:
 
     def _write_batch(self, tp: TopicPartition, batch: bytes, deadline: float, closes: int) -> None:
         fresh = False
-        backoff_s = self._link.client.retry_backoff_ms / 1000
+        backoff_s = self._requester.client.retry_backoff_ms / 1000
         while True:
             error: MirrorError
             try:
@@ -288,13 +288,13 @@ class TopicWriter:
                 error = self._error(tp, code, len(batch))
                 if code not in _TRY_AGAIN:
                     raise error
-            if time.monotonic() + backoff_s > deadline or self._link.closes != closes:
+            if time.monotonic() + backoff_s > deadline or self._requester.closes != closes:
                 raise error
             time.sleep(backoff_s)
             fresh = True
 
     def _error(self, tp: TopicPartition, code: int, size: int) -> MirrorError:
-        client, doing = self._link.client, f"writing to {tp}"
+        client, doing = self._requester.client, f"writing to {tp}"
         if code in _TOO_LARGE:
             return ClusterError(
                 f"{doing} failed: a batch of {size} bytes is larger than the topic allows.",
@@ -312,7 +312,7 @@ class TopicWriter:
             return _NO_LEADER
         (node,) = led
         left_ms = max(50, int((deadline - time.monotonic()) * 1000))
-        response = self._link.request(
+        response = self._requester.request(
             partial(produce_request, tp, batch, left_ms),
             f"writing to {tp}",
             node=node,

@@ -65,7 +65,7 @@ class Routes(Brokers):
         if connection is not None:
             return connection
         asked = self.any_connection()
-        with self.asking(asked):
+        with self.using(asked):
             response = asked.request(FindCoordinatorRequest(key=group, key_type=0), highest=3)
             if response.error_code:
                 raise self._failure(response.error_code, f"group {group}", group)
@@ -127,7 +127,7 @@ class Routes(Brokers):
         request_topic = OffsetFetchRequest.OffsetFetchRequestTopic
         found: dict[TopicPartition, Position] = {}
 
-        def ask() -> int:
+        def query() -> int:
             message = OffsetFetchRequest(
                 group_id=group,
                 topics=[
@@ -153,7 +153,7 @@ class Routes(Brokers):
                         )
             return 0
 
-        self._retried(ask, f"positions of group {group}", group)
+        self._retried(query, f"positions of group {group}", group)
         return found
 
     def commit(
@@ -182,7 +182,7 @@ class Routes(Brokers):
 
         patient_until = self._clock() + _UNKNOWN_SHARE * self.client.request_timeout_ms / 1000
 
-        def ask() -> int:
+        def query() -> int:
             message = OffsetCommitRequest(
                 group_id=group,
                 generation_id_or_member_epoch=-1 if member is None else member.generation,
@@ -226,7 +226,7 @@ class Routes(Brokers):
                 )
             return 0
 
-        self._retried(ask, f"group {group}", group)
+        self._retried(query, f"group {group}", group)
 
     def _check_topics(self, response: Any, group: str, operation: str) -> None:
         """Raise `Denied` for topics whose offsets this client may not read or commit."""
@@ -244,11 +244,11 @@ class Routes(Brokers):
                 do=grant(self.client, Right(operation, "Topic", denied[0])),
             )
 
-    def _retried(self, ask: Callable[[], int], what: str, group: str) -> None:
+    def _retried(self, query: Callable[[], int], what: str, group: str) -> None:
         deadline = self._clock() + self.client.request_timeout_ms / 1000
         while True:
             try:
-                code = ask()
+                code = query()
                 failure: Exception = self._failure(code, what, group)
             except (ConnectionLost, ClusterError, PartitionError) as error:
                 if isinstance(error, Denied | Fenced):

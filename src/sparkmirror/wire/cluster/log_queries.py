@@ -10,7 +10,7 @@ from kafka.protocol.consumer.offsets import ListOffsetsRequest, OffsetForLeaderE
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.net.connection import Connection
 
-__all__ = ["ask_epoch_ends", "ask_logs", "ask_offsets"]
+__all__ = ["query_epoch_ends", "query_logs", "query_offsets"]
 
 Offsets = dict[TopicPartition, int]
 
@@ -21,7 +21,7 @@ _OFFSETS_VERSIONS = 1, 5
 _EARLIEST, _LATEST = -2, -1
 
 
-def ask_offsets(
+def query_offsets(
     connection: Connection,
     led: Iterable[TopicPartition],
     timestamp: int,
@@ -40,7 +40,7 @@ def ask_offsets(
     return _offsets(connection.request(message, lowest=lowest, highest=highest))
 
 
-def ask_epoch_ends(
+def query_epoch_ends(
     connection: Connection,
     epochs: Mapping[TopicPartition, int],
     leading: Mapping[TopicPartition, int],
@@ -48,7 +48,7 @@ def ask_epoch_ends(
     """(largest leader epoch up to that in ``epochs``, its end offset) per partition (KIP-320).
 
     (-1, -1) if the broker does not know (all before 2.3); partitions with an error are missing.
-    ``leading``: as in `ask_offsets`. Raises `ConnectionLost`.
+    ``leading``: as in `query_offsets`. Raises `ConnectionLost`.
     """
     if not epochs or not _knows_epochs(connection):
         return dict.fromkeys(epochs, (-1, -1))
@@ -57,13 +57,13 @@ def ask_epoch_ends(
     return _epoch_ends(connection.request(message, lowest=lowest, highest=highest))
 
 
-def ask_logs(
+def query_logs(
     connection: Connection,
     led: Iterable[TopicPartition],
     leading: Mapping[TopicPartition, int],
     *epochs: Mapping[TopicPartition, int],
 ) -> tuple[Offsets, Offsets, list[dict[TopicPartition, tuple[int, int]]]]:
-    """Log start offsets, high watermarks, and `ask_epoch_ends` of each of ``epochs``.
+    """Log start offsets, high watermarks, and `query_epoch_ends` of each of ``epochs``.
 
     The requests are sent in this order and pipelined: `Connection.request_all`.
     """

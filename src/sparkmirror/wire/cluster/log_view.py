@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.cluster.coordinator import Routes
-from sparkmirror.wire.cluster.log_queries import ask_logs
+from sparkmirror.wire.cluster.log_queries import query_logs
 from sparkmirror.wire.net.connection import Connection
 
-__all__ = ["EndView", "LogView", "look_at_ends", "look_at_logs"]
+__all__ = ["EndView", "LogView", "describe_ends", "describe_logs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class LogView:
     leader_epoch: int = -1
 
 
-def look_at_logs(
+def describe_logs(
     routes: Routes, epochs: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, LogView]:
     """The log of each partition. ``epochs``: the leader epoch to look up for each (-1: none).
@@ -39,16 +39,16 @@ def look_at_logs(
     """
     leading = {tp: routes.leaders[tp].epoch for tp in epochs if tp in routes.leaders}
 
-    def ask(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, LogView]:
+    def query(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, LogView]:
         asked = {tp: epochs[tp] for tp in led if epochs[tp] >= 0}
-        starts, ends, (told,) = ask_logs(connection, led, leading, asked)
+        starts, ends, (told,) = query_logs(connection, led, leading, asked)
         return {
             tp: LogView(starts[tp], ends[tp], *told.get(tp, (-1, -1)), leading[tp])
             for tp in led
             if tp in starts and tp in ends and (tp not in asked or tp in told)
         }
 
-    return routes.ask_leaders(leading, ask)
+    return routes.query_leaders(leading, query)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +73,17 @@ class EndView:
         return max(self.end, self.high_watermark)
 
 
-def look_at_ends(
+def describe_ends(
     routes: Routes, epochs: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, EndView]:
-    """The ends of each partition's log; ``epochs`` and missing ones are as in `look_at_logs`."""
+    """The ends of each partition's log; ``epochs`` and missing ones are as in `describe_logs`."""
     leading = {tp: routes.leaders[tp].epoch for tp in epochs if tp in routes.leaders}
 
-    def ask(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, EndView]:
+    def query(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, EndView]:
         # For its own epoch a leader returns the end of its log, replicated or not.
         own = {tp: leading[tp] for tp in led if leading[tp] >= 0}
         asked = {tp: epochs[tp] for tp in led if epochs[tp] >= 0}
-        starts, marks, (ends, told) = ask_logs(connection, led, leading, own, asked)
+        starts, marks, (ends, told) = query_logs(connection, led, leading, own, asked)
         return {
             tp: EndView(
                 starts[tp],
@@ -99,4 +99,4 @@ def look_at_ends(
             and (tp not in asked or tp in told)
         }
 
-    return routes.ask_leaders(leading, ask)
+    return routes.query_leaders(leading, query)

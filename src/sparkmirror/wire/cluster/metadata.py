@@ -19,7 +19,7 @@ from kafka.protocol.metadata.metadata import MetadataRequest
 
 from sparkmirror.errors import ClusterError, Unreachable
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.cluster.log_queries import ask_offsets
+from sparkmirror.wire.cluster.log_queries import query_offsets
 from sparkmirror.wire.cluster.searches import Searches
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 
@@ -54,7 +54,7 @@ class Leader:
 
 
 @dataclass(slots=True)
-class _Search:
+class _MetadataInFlight:
     """A Metadata request in flight. ``generation``: that of the metadata when it was sent."""
 
     connection: Connection
@@ -104,7 +104,7 @@ class Brokers:
         self._asked_at = float("-inf")  # last metadata of any topic
         self._searches = Searches(client.retry_backoff_ms / 1000)
         self._kept: Connection | None = None  # for searches
-        self._search: _Search | None = None
+        self._search: _MetadataInFlight | None = None
         # With the time of the last request. The next request, or Fetch and Produce, reuses it.
         self._idle: dict[Address, tuple[Connection, float]] = {}
         self._warned_at: dict[int, float] = {}
@@ -138,7 +138,7 @@ class Brokers:
         call.
         """
         self.close_idle()
-        if self._search is not None and self._answered(self._search):
+        if self._search is not None and self._on_metadata(self._search):
             return True
         now = self._clock()
         wanted: set[str] | None = None
@@ -148,7 +148,7 @@ class Brokers:
             if not rested or now < self._searches.due or self._search is not None:
                 return False
             wanted = self._searches.topics(now)
-            if self._ask_about(wanted):
+            if self._request_metadata(wanted):
                 return False
         try:
             self.refresh(wanted)
@@ -199,7 +199,7 @@ class Brokers:
                     self.leaderless[tp] = part.error_code or 5
         self.generation += 1
         self._asked_at = self._clock()
-        self._searches.looked(topics, self.leaders, self._asked_at)
+        self._searches.on_metadata(topics, self.leaders, self._asked_at)
         if wanted is None:
             self._refreshed_at, self._stale = self._asked_at, False
 
@@ -209,7 +209,7 @@ class Brokers:
         While leaders are searched for, one connection is kept for this: a new one costs both sides
         more than the request.
         """
-        request = _question(topics)
+        request = _metadata_request(topics)
         self.reachable = False
         connection, self._kept = self._kept, None
         if connection is not None and connection.hung_up():
@@ -226,10 +226,10 @@ class Brokers:
         except ClusterError:
             connection.close()
             raise
-        self._has_answered(connection)
+        self._on_response(connection)
         return response
 
-    def _has_answered(self, connection: Connection) -> None:
+    def _on_response(self, connection: Connection) -> None:
         self.reachable = True
         self._warned_at.pop(_METADATA, None)
         if self._searches and self._kept is None:
@@ -238,12 +238,12 @@ class Brokers:
         else:
             self._keep(connection)
 
-    def _ask_about(self, topics: set[str]) -> bool:
+    def _request_metadata(self, topics: set[str]) -> bool:
         """Request ``topics`` over the connection that is kept for searches; False without one."""
         connection, self._kept = self._kept, None
         if connection is None:
             return False
-        message = _question(topics)
+        message = _metadata_request(topics)
         try:
             if connection.hung_up():
                 raise ConnectionLost("the broker closed it")
@@ -253,12 +253,12 @@ class Brokers:
         except (ClusterError, ConnectionLost):
             connection.close()
             return False
-        self._search = _Search(
+        self._search = _MetadataInFlight(
             connection, message, version, correlation, topics, self.generation, self._clock()
         )
         return True
 
-    def _answered(self, search: _Search) -> bool:
+    def _on_metadata(self, search: _MetadataInFlight) -> bool:
         """Process the response to ``search`` if it has arrived, and return whether it had.
 
         Does not block: a broker that hangs delays nobody.
@@ -283,7 +283,7 @@ class Brokers:
             self._failed(error)
             return False
         self._search = None
-        self._has_answered(connection)
+        self._on_response(connection)
         if search.generation != self.generation:
             return False  # metadata that arrived since may be newer
         self._take_in(response, search.topics)
@@ -292,7 +292,7 @@ class Brokers:
     def any_connection(self) -> Connection:
         """An idle connection, or a new one to the first broker that responds.
 
-        For single requests: `asking` returns it to the idle ones; otherwise the caller closes it.
+        For single requests: `using` returns it to the idle ones; otherwise the caller closes it.
         Raises `ClusterError` when no broker responds.
         """
         for address in list(self._idle):
@@ -372,7 +372,7 @@ class Brokers:
     # -- idle connections ------------------------------------------------------------------
 
     @contextmanager
-    def asking(self, connection: Connection) -> Iterator[None]:
+    def using(self, connection: Connection) -> Iterator[None]:
         """Send requests over a connection that the caller owns; it is idle afterwards.
 
         No response may be outstanding then. After an error the connection is closed.
@@ -487,17 +487,17 @@ class Brokers:
         offset.
         """
 
-        def ask(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, int]:
-            return ask_offsets(connection, led, timestamp, read_committed=read_committed)
+        def query(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, int]:
+            return query_offsets(connection, led, timestamp, read_committed=read_committed)
 
-        return self.ask_leaders(partitions, ask)
+        return self.query_leaders(partitions, query)
 
-    def ask_leaders(
+    def query_leaders(
         self,
         partitions: Iterable[TopicPartition],
-        ask: Callable[[Connection, list[TopicPartition]], dict[TopicPartition, T]],
+        query: Callable[[Connection, list[TopicPartition]], dict[TopicPartition, T]],
     ) -> dict[TopicPartition, T]:
-        """Call ``ask`` with each leader and the partitions that it leads; merge the results.
+        """Call ``query`` with each leader and the partitions that it leads; merge the results.
 
         Partitions whose leader is unknown or does not respond are missing from the result.
         """
@@ -512,8 +512,8 @@ class Brokers:
             idle = self._take(address)
             if idle is not None:
                 # A broken idle connection says nothing about its broker: a new one is tried.
-                with suppress(ConnectionLost), self.asking(idle):
-                    found |= ask(idle, led)
+                with suppress(ConnectionLost), self.using(idle):
+                    found |= query(idle, led)
                     self._warned_at.pop(node, None)
                     continue
             try:
@@ -523,8 +523,8 @@ class Brokers:
                 self._stale = True
                 continue
             try:
-                with self.asking(connection):
-                    found |= ask(connection, led)
+                with self.using(connection):
+                    found |= query(connection, led)
                 self._warned_at.pop(node, None)
             except ConnectionLost as error:
                 self._warn(node, f"offsets of cluster {self.client.alias}: {error}")
@@ -532,7 +532,7 @@ class Brokers:
         return found
 
 
-def _question(topics: Iterable[str]) -> Any:
+def _metadata_request(topics: Iterable[str]) -> Any:
     row = MetadataRequest.MetadataRequestTopic
     return MetadataRequest(
         topics=[row(name=name) for name in sorted(topics)], allow_auto_topic_creation=False

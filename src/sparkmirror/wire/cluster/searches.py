@@ -58,7 +58,7 @@ class Searches:
             if search.wanted and search.due - now <= search.pause_s / 2
         }
 
-    def looked(
+    def on_metadata(
         self, topics: Collection[str], leaders: Mapping[TopicPartition, object], now: float
     ) -> None:
         """Note the metadata of ``topics``: a partition with another leader now is found."""

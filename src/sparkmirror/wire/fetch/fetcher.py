@@ -34,10 +34,10 @@ from sparkmirror.wire.fetch.messages import (
     FETCH_KEY,
     FETCH_LOWEST,
     FETCH_SESSIONS_FROM,
-    FetchAnswer,
-    PartitionAnswer,
-    Wanted,
-    parse_answer,
+    FetchPartition,
+    FetchResponse,
+    PartitionData,
+    parse_response,
     request_body,
 )
 from sparkmirror.wire.fetch.pacing import Pace
@@ -95,7 +95,7 @@ class _Request:
     states: dict[TopicPartition, FetchState]
     deadline: float
     sent_at: float
-    asked: dict[TopicPartition, Params] = field(default_factory=dict)
+    requested: dict[TopicPartition, Params] = field(default_factory=dict)
     session: FetchSession | None = None
 
 
@@ -233,7 +233,9 @@ class Fetcher:
         # Times that have passed since the last `send` count as due: without them a wake-up is lost.
         now, looked_at = self._clock(), self._looked_at
         due = [request.deadline for request in self._requests.values()]
-        due += [s.retry_at for s in self._states.values() if not s.asked and s.retry_at > looked_at]
+        due += [
+            s.retry_at for s in self._states.values() if not s.requested and s.retry_at > looked_at
+        ]
         due += [at for at in self._not_before.values() if at > looked_at]
         idle = self.settings.fetch_max_wait_ms / 1000
         return max(0.0, min([at - now for at in due] + [idle]))
@@ -251,7 +253,7 @@ class Fetcher:
         self.held = []
         by_lane: dict[Lane, list[FetchState]] = {}
         for state in self._states.values():
-            if state.asked or state.retry_at > now or state.tp in self.left_out:
+            if state.requested or state.retry_at > now or state.tp in self.left_out:
                 continue
             if state.halt is not None:
                 if not state.halt.retriable:
@@ -308,16 +310,16 @@ class Fetcher:
         rack = self.settings.client_rack
         if any(state.leader_until > now for state in states):
             rack = ""
-        asked = self._asked(states)
+        requested = self._requested(states)
         session = self._session(lane, len(states)) if version >= FETCH_SESSIONS_FROM else None
         bytes_max = max([self.settings.fetch_max_bytes] + [state.bytes_max for state in states])
         header = NO_SESSION if session is None else session.header
-        listed, forgotten = (asked, []) if session is None else session.ask(asked)
+        listed, forgotten = (requested, []) if session is None else session.next_request(requested)
         settings = self._waits(lane)
         body = request_body(
             version,
             settings,
-            [Wanted(tp, *params) for tp, params in listed.items()],
+            [FetchPartition(tp, *params) for tp, params in listed.items()],
             bytes_max,
             rack.encode(),
             session=header,
@@ -333,7 +335,7 @@ class Fetcher:
             self._lost(connection, error)
             return
         for state in states:
-            state.asked = True
+            state.requested = True
         wait_s = settings.fetch_max_wait_ms / 1000
         self._requests[lane] = _Request(
             connection,
@@ -342,7 +344,7 @@ class Fetcher:
             {state.tp: state for state in states},
             now + wait_s + self.routes.client.request_timeout_ms / 1000,
             now,
-            asked,
+            requested,
             session,
         )
 
@@ -361,15 +363,15 @@ class Fetcher:
             session = self._sessions[lane] = FetchSession()
         return session
 
-    def _asked(self, states: list[FetchState]) -> dict[TopicPartition, Params]:
+    def _requested(self, states: list[FetchState]) -> dict[TopicPartition, Params]:
         share = self._share(len(states))
         leaders = self.routes.leaders
-        asked: dict[TopicPartition, Params] = {}
+        requested: dict[TopicPartition, Params] = {}
         for state in states:
             leader = leaders.get(state.tp)
             epoch = -1 if leader is None else leader.epoch
-            asked[state.tp] = (state.offset, epoch, state.bytes_max or share)
-        return asked
+            requested[state.tp] = (state.offset, epoch, state.bytes_max or share)
+        return requested
 
     def _share(self, partitions: int) -> int:
         """Maximum bytes per partition in a response that ``partitions`` partitions share.
@@ -400,7 +402,7 @@ class Fetcher:
                 if request.session is not None:
                     request.session.restart()
                 for state in request.states.values():
-                    state.asked = False
+                    state.requested = False
                     if state.replica is not None:
                         state.leave_replica(self._clock())
         self.routes.drop(connection)
@@ -416,12 +418,12 @@ class Fetcher:
         Empty while the response is incomplete, or when the connection is lost. The views in the
         result are valid until the next call.
         """
-        asked = [lane for lane, r in self._requests.items() if r.connection is connection]
-        if not asked:
+        requested = [lane for lane, r in self._requests.items() if r.connection is connection]
+        if not requested:
             if connection in self._poller and connection.hung_up():
                 self._forget_ended(connection)
             return []
-        lane = asked[0]
+        lane = requested[0]
         request = self._requests[lane]
         try:
             frame = request.connection.receive_available(self._buffer)
@@ -434,7 +436,7 @@ class Fetcher:
                 raise ConnectionLost("a response to another request")
             del self._requests[lane]
             for state in request.states.values():
-                state.asked = False
+                state.requested = False
             return self._take(lane, request, frame)
         except (ConnectionLost, struct.error, UnicodeDecodeError, ValueError) as error:
             self._requests[lane] = request
@@ -446,34 +448,34 @@ class Fetcher:
         self.routes.drop(connection)
 
     def _take(self, lane: Lane, request: _Request, frame: memoryview) -> list[FetchedPartition]:
-        answer = parse_answer(frame, request.version)
+        response = parse_response(frame, request.version)
         now = self._clock()
-        self._lanes.note_answer(lane[0], now - request.sent_at)
-        if answer.throttle_ms > 0:
+        self._lanes.note_response(lane[0], now - request.sent_at)
+        if response.throttle_ms > 0:
             # A quota applies to the client id, so it holds for all connections to the broker.
             for one in self._lanes.of(lane[0]):
-                self._wait(one, now + answer.throttle_ms / 1000)
-            self._note_throttle(answer.throttle_ms, now)
+                self._wait(one, now + response.throttle_ms / 1000)
+            self._note_throttle(response.throttle_ms, now)
         elif len(frame) < _PACED_BELOW_BYTES:
             self._wait(lane, request.sent_at + self._pace.interval_s)
             if self._not_before[lane] > now:
                 self._paced.add(lane)
         if request.session is not None:
-            self._go_on(request.session, answer)
-        if answer.code and answer.code not in SESSION_LOST:
-            self._count(error_name(answer.code))
+            self._go_on(request.session, response)
+        if response.code and response.code not in SESSION_LOST:
+            self._count(error_name(response.code))
             for state in request.states.values():
                 state.retry_at = now + self.routes.client.retry_backoff_ms / 1000
-        self._busy[lane] = sum(1 for part in answer.partitions if part.records)
-        taken = (self._take_partition(request, part, now) for part in answer.partitions)
+        self._busy[lane] = sum(1 for part in response.partitions if part.records)
+        taken = (self._take_partition(request, part, now) for part in response.partitions)
         return [part for part in taken if part is not None]
 
-    def _go_on(self, session: FetchSession, answer: FetchAnswer) -> None:
+    def _go_on(self, session: FetchSession, response: FetchResponse) -> None:
         """Advance the session's epoch; after an error the next request starts a new session."""
-        if answer.code:
+        if response.code:
             session.restart()
         else:
-            session.answered(answer.session_id)
+            session.on_response(response.session_id)
 
     def _wait(self, lane: Lane, until: float) -> None:
         self._not_before[lane] = max(until, self._not_before.get(lane, 0.0))
@@ -489,7 +491,7 @@ class Fetcher:
             )
 
     def _take_partition(
-        self, request: _Request, part: PartitionAnswer, now: float
+        self, request: _Request, part: PartitionData, now: float
     ) -> FetchedPartition | None:
         tp = part.tp
         state = request.states.get(tp)
@@ -509,7 +511,7 @@ class Fetcher:
             state.end = part.last_stable_offset if committed else part.high_watermark
         return FetchedPartition(
             tp,
-            request.asked[tp][0],
+            request.requested[tp][0],
             part.high_watermark,
             part.last_stable_offset,
             part.log_start_offset,

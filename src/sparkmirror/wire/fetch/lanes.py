@@ -52,7 +52,7 @@ class Lanes:
         """All possible lanes to ``node``."""
         return [(node, number) for number in range(self._max)]
 
-    def note_answer(self, node: int, seconds: float) -> None:
+    def note_response(self, node: int, seconds: float) -> None:
         """Note that ``node`` responded ``seconds`` after its request."""
         self._quickest[node] = min(seconds, self._quickest.get(node, seconds))
 
@@ -96,7 +96,7 @@ class Lanes:
         connection = self._routes.connection(node, lane)
         if connection is None:
             return False
-        self.note_answer(node, connection.round_trip_s)
+        self.note_response(node, connection.round_trip_s)
         far = self._quickest[node] >= ROUND_TRIP_S_MIN
         if lane and not far:
             self._routes.drop(connection)

@@ -20,10 +20,10 @@ __all__ = [
     "FETCH_KEY",
     "FETCH_LOWEST",
     "FETCH_SESSIONS_FROM",
-    "FetchAnswer",
-    "PartitionAnswer",
-    "Wanted",
-    "parse_answer",
+    "FetchPartition",
+    "FetchResponse",
+    "PartitionData",
+    "parse_response",
     "request_body",
 ]
 
@@ -35,7 +35,7 @@ _ABORTED = struct.Struct(">qq")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FetchPartition:
     """One partition of a request. ``leader_epoch`` -1: unknown. ``bytes_max``: its limit."""
 
     tp: TopicPartition
@@ -45,7 +45,7 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class PartitionAnswer:
+class PartitionData:
     """One partition of a response: error ``code``, and offsets, -1 where there is none.
 
     ``replica``: the preferred read replica (KIP-392), -1 for the leader.
@@ -62,7 +62,7 @@ class PartitionAnswer:
 
 
 @dataclass(slots=True)
-class FetchAnswer:
+class FetchResponse:
     """A whole response. ``code``: its top-level error code; partitions have their own.
 
     ``session_id``: of the fetch session, 0 without one.
@@ -70,14 +70,14 @@ class FetchAnswer:
 
     throttle_ms: int
     code: int
-    partitions: list[PartitionAnswer]
+    partitions: list[PartitionData]
     session_id: int = 0
 
 
 def request_body(
     version: int,
     settings: FetchSettings,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[FetchPartition],
     bytes_max: int,
     rack: bytes,
     *,
@@ -103,7 +103,7 @@ def request_body(
     ]
     if version >= FETCH_SESSIONS_FROM:
         out.append(struct.pack(">ii", *session))
-    topics: dict[str, list[Wanted]] = {}
+    topics: dict[str, list[FetchPartition]] = {}
     for want in wanted:
         topics.setdefault(want.tp.topic, []).append(want)
     out.append(I32.pack(len(topics)))
@@ -137,7 +137,7 @@ def _forgotten(partitions: Sequence[TopicPartition]) -> bytes:
     return b"".join(out)
 
 
-def parse_answer(frame: memoryview, version: int) -> FetchAnswer:
+def parse_response(frame: memoryview, version: int) -> FetchResponse:
     """Parse ``frame``, which begins with the correlation id.
 
     Raises `struct.error`, `ValueError` or `UnicodeDecodeError` for a truncated or malformed one.
@@ -150,7 +150,7 @@ def parse_answer(frame: memoryview, version: int) -> FetchAnswer:
         position = 14
     count = I32.unpack_from(frame, position)[0]
     position += 4
-    answer = FetchAnswer(throttle_ms, code, [], session_id)
+    response = FetchResponse(throttle_ms, code, [], session_id)
     for _ in range(count):
         size = I16.unpack_from(frame, position)[0]
         position += 2
@@ -163,13 +163,13 @@ def parse_answer(frame: memoryview, version: int) -> FetchAnswer:
         position += 4
         for _ in range(parts):
             position, part = _parse_partition(frame, position, topic, version)
-            answer.partitions.append(part)
-    return answer
+            response.partitions.append(part)
+    return response
 
 
 def _parse_partition(
     frame: memoryview, position: int, topic: str, version: int
-) -> tuple[int, PartitionAnswer]:
+) -> tuple[int, PartitionData]:
     index, code, high, stable = struct.unpack_from(">ihqq", frame, position)
     position += 22
     log_start = -1
@@ -192,6 +192,6 @@ def _parse_partition(
         raise ValueError("a truncated Fetch response")
     records = frame[position : position + size]
     tp = TopicPartition(topic, index)
-    return position + size, PartitionAnswer(
+    return position + size, PartitionData(
         tp, code, high, stable, log_start, aborted, replica, records
     )

@@ -16,7 +16,7 @@ from sparkmirror.wire.cluster.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     error_name,
 )
-from sparkmirror.wire.fetch.messages import PartitionAnswer
+from sparkmirror.wire.fetch.messages import PartitionData
 
 __all__ = ["FetchState"]
 
@@ -49,7 +49,7 @@ class FetchState:
     replica_until: float = 0.0
     leader_until: float = 0.0
     bytes_max: int = 0
-    asked: bool = False
+    requested: bool = False
     range_checked: bool = False
     held: bool = False
     log: tuple[str, int] | None = None
@@ -92,7 +92,7 @@ class FetchState:
             )
             self.retry_at = now + _UNKNOWN_RETRY_S
 
-    def fail(self, routes: Routes, part: PartitionAnswer, now: float, *, holds: bool) -> None:
+    def fail(self, routes: Routes, part: PartitionData, now: float, *, holds: bool) -> None:
         """Handle an error response. ``holds``: an offset out of range holds the partition."""
         code, name = part.code, error_name(part.code)
         self.retry_at = now + routes.client.retry_backoff_ms / 1000

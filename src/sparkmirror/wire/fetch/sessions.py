@@ -41,7 +41,7 @@ class FetchSession:
     epoch: int = 0
     known: dict[TopicPartition, Params] = field(default_factory=dict)
 
-    def ask(
+    def next_request(
         self, wanted: dict[TopicPartition, Params]
     ) -> tuple[Mapping[TopicPartition, Params], list[TopicPartition]]:
         """(partitions to list, partitions to forget) so that the broker remembers ``wanted``.
@@ -62,7 +62,7 @@ class FetchSession:
         """(session id, epoch) of the next request."""
         return self.id, self.epoch
 
-    def answered(self, session_id: int) -> None:
+    def on_response(self, session_id: int) -> None:
         """Take the session id of a response without an error; 0: the broker has no room."""
         self.id = session_id
         self.epoch = (self.epoch + 1 if self.epoch < _EPOCH_MAX else 1) if session_id else 0

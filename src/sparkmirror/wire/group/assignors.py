@@ -69,11 +69,11 @@ def assign(
     found = _ASSIGNORS.get(strategy)
     if found is None:
         raise ValueError(f"no such assignor: {strategy}")
-    dealt = found(members, partitions) if members else {}
-    return {member: tuple(sorted(dealt.get(member, ()))) for member in members}
+    assigned = found(members, partitions) if members else {}
+    return {member: tuple(sorted(assigned.get(member, ()))) for member in members}
 
 
-Dealt = dict[str, list[TopicPartition]]
+Assigned = dict[str, list[TopicPartition]]
 
 
 def _in_order(members: Mapping[str, Subscription]) -> list[str]:
@@ -90,9 +90,9 @@ def _wanted(members: Mapping[str, Subscription]) -> dict[str, frozenset[str]]:
     return {member: frozenset(one.topics) for member, one in members.items()}
 
 
-def _range(members: Mapping[str, Subscription], partitions: Mapping[str, int]) -> Dealt:
+def _range(members: Mapping[str, Subscription], partitions: Mapping[str, int]) -> Assigned:
     """Per topic, consecutive partitions for each member; the first members get one more."""
-    dealt: Dealt = {}
+    assigned: Assigned = {}
     ring, wanted = _in_order(members), _wanted(members)
     for topic in sorted(frozenset().union(*wanted.values())):
         interested = [one for one in ring if topic in wanted[one]]
@@ -100,25 +100,25 @@ def _range(members: Mapping[str, Subscription], partitions: Mapping[str, int]) -
         begin = 0
         for place, member in enumerate(interested):
             end = begin + share + (place < more)
-            dealt.setdefault(member, []).extend(
+            assigned.setdefault(member, []).extend(
                 TopicPartition(topic, number) for number in range(begin, end)
             )
             begin = end
-    return dealt
+    return assigned
 
 
-def _round_robin(members: Mapping[str, Subscription], partitions: Mapping[str, int]) -> Dealt:
+def _round_robin(members: Mapping[str, Subscription], partitions: Mapping[str, int]) -> Assigned:
     """All partitions in order, each to the next member that subscribes to its topic."""
-    dealt: Dealt = {}
+    assigned: Assigned = {}
     ring, wanted = _in_order(members), _wanted(members)
     at = 0
     for topic in sorted(frozenset().union(*wanted.values())):
         for number in range(partitions.get(topic, 0)):
             while topic not in wanted[ring[at % len(ring)]]:
                 at += 1
-            dealt.setdefault(ring[at % len(ring)], []).append(TopicPartition(topic, number))
+            assigned.setdefault(ring[at % len(ring)], []).append(TopicPartition(topic, number))
             at += 1
-    return dealt
+    return assigned
 
 
 class _Topics:
@@ -154,8 +154,10 @@ class _CooperativeSticky(CooperativeStickyAssignor):  # type: ignore[misc]
     parse_member_metadata = staticmethod(_former)
 
 
-def _kafka_python(assignor: Any) -> Callable[..., Dealt]:
-    def deal(members: Mapping[str, Subscription], partitions: Mapping[str, int]) -> Dealt:
+def _kafka_python(assignor: Any) -> Callable[..., Assigned]:
+    def assign_members(
+        members: Mapping[str, Subscription], partitions: Mapping[str, int]
+    ) -> Assigned:
         joined = [_Joined(member, one) for member, one in members.items()]
         found = assignor().assign(_Topics(partitions), joined)
         return {
@@ -163,10 +165,10 @@ def _kafka_python(assignor: Any) -> Callable[..., Dealt]:
             for member, assignment in found.items()
         }
 
-    return deal
+    return assign_members
 
 
-_ASSIGNORS: dict[str, Callable[..., Dealt]] = {
+_ASSIGNORS: dict[str, Callable[..., Assigned]] = {
     "range": _range,
     "roundrobin": _round_robin,
     STICKY: _kafka_python(_Sticky),

@@ -91,7 +91,7 @@ class Joined:
     members: int
 
 
-class _Again(Exception):
+class _Rejoin(Exception):
     """Join again: the group has a newer generation, or the broker assigned a member id."""
 
 
@@ -154,7 +154,7 @@ class GroupSession:
         while not self._stopping():
             try:
                 joined = self._try_join(one)
-            except _Again:
+            except _Rejoin:
                 deadline = time.monotonic() + self.client.request_timeout_ms / 1000
                 continue
             except (Unreachable, ConnectionLost) as error:
@@ -194,14 +194,14 @@ class GroupSession:
             return None
         if answer.error_code == _MEMBER_ID_REQUIRED:
             self._member_id = answer.member_id
-            raise _Again
+            raise _Rejoin
         self._check(answer.error_code, "joining")
         self._member_id = answer.member_id
         generation, strategy = int(answer.generation_id), str(answer.protocol_name or "")
         leads = answer.leader == answer.member_id
         if leads and answer.members is None:
             raise ConnectionLost("the leader's JoinGroup response has no list of members")
-        dealt = self._deal(strategy, answer.members) if leads else {}
+        assigned = self._assign(strategy, answer.members) if leads else {}
         shares = SyncGroupRequest.SyncGroupRequestAssignment
         synced = self._exchange(
             SyncGroupRequest(
@@ -213,7 +213,7 @@ class GroupSession:
                 protocol_name=strategy,
                 assignments=[
                     shares(member_id=member, assignment=encode_assignment(partitions))
-                    for member, partitions in dealt.items()
+                    for member, partitions in assigned.items()
                 ],
             ),
             (0, 5),
@@ -236,10 +236,12 @@ class GroupSession:
             strategy,
             partitions,
             leads,
-            len(dealt),
+            len(assigned),
         )
 
-    def _deal(self, strategy: str, members: Iterable[Any]) -> dict[str, tuple[TopicPartition, ...]]:
+    def _assign(
+        self, strategy: str, members: Iterable[Any]
+    ) -> dict[str, tuple[TopicPartition, ...]]:
         """The leader's task: assign partitions to every member."""
         if strategy not in self.settings.strategies:
             raise ClusterError(
@@ -260,16 +262,16 @@ class GroupSession:
         return assign(strategy, said, self._counts(topics))
 
     def _check(self, code: int, doing: str) -> None:
-        """Raise `_Again` or the error that ``code`` of a join or sync means; nothing for 0."""
+        """Raise `_Rejoin` or the error that ``code`` of a join or sync means; nothing for 0."""
         if not code:
             return
         if code in _COORDINATOR_MOVED:
             raise Unreachable(f"{doing}: {error_name(code)}.", where=self._where)
         if code in (_UNKNOWN_MEMBER, _ILLEGAL_GENERATION):
             self._member_id = "" if code == _UNKNOWN_MEMBER else self._member_id
-            raise _Again
+            raise _Rejoin
         if code == _REBALANCING:
-            raise _Again
+            raise _Rejoin
         if code == 30:
             raise Denied(
                 f"{doing}: not authorized ({error_name(code)}).",
@@ -323,7 +325,7 @@ class GroupSession:
             )
             self._thread.start()
 
-    def _tell(self, state: MemberState, generation: int) -> None:
+    def _report_state(self, state: MemberState, generation: int) -> None:
         """Take the result of a heartbeat of ``generation``, unless a newer one has begun."""
         with self._lock:
             if generation != self._generation or self.state is MemberState.OUT:
@@ -338,14 +340,14 @@ class GroupSession:
         routes = Routes(self.client)
         interval_s = self.settings.heartbeat_interval_ms / 1000
         session_s = self.settings.session_timeout_ms / 1000
-        heard_at, beating = time.monotonic(), -1
+        responded_at, beating = time.monotonic(), -1
         while not self._closed.wait(interval_s):
             with self._lock:
                 state, generation, member = self.state, self._generation, self._member_id
             if state not in (MemberState.STABLE, MemberState.REBALANCING):
                 continue
             if generation != beating:
-                heard_at, beating = time.monotonic(), generation
+                responded_at, beating = time.monotonic(), generation
             try:
                 code = self._heartbeat(routes, member, generation)
             except (MirrorError, ConnectionLost) as error:
@@ -353,22 +355,22 @@ class GroupSession:
                 routes.close()
                 code = _NOT_AVAILABLE
             if code in (0, _REBALANCING):
-                heard_at = time.monotonic()
+                responded_at = time.monotonic()
                 if code:
-                    self._tell(MemberState.REBALANCING, generation)
+                    self._report_state(MemberState.REBALANCING, generation)
             elif code in (_UNKNOWN_MEMBER, _ILLEGAL_GENERATION, _FENCED_INSTANCE):
                 log.warning("%s: %s", self._where, error_name(code))
                 with self._lock:
                     self._replaced = code == _FENCED_INSTANCE
                     if code == _UNKNOWN_MEMBER and self._member_id == member:
                         self._member_id = ""
-                self._tell(MemberState.LOST, generation)
+                self._report_state(MemberState.LOST, generation)
             else:
                 routes.forget_coordinator(self.group)
-                if time.monotonic() - heard_at > session_s:
+                if time.monotonic() - responded_at > session_s:
                     # At the broker the session has expired, too: others own the partitions by now.
                     log.warning("%s: no heartbeat succeeded for a session timeout", self._where)
-                    self._tell(MemberState.LOST, generation)
+                    self._report_state(MemberState.LOST, generation)
         routes.close()
 
     def _heartbeat(self, routes: Routes, member: str, generation: int) -> int:

@@ -32,7 +32,7 @@ from sparkmirror.errors import ClusterError, ConfigError, Denied, MirrorError, U
 __all__ = ["AmbariLogin", "Found", "find_cluster", "parse_hosts"]
 
 _TIMEOUT_S = 15.0
-_ANSWER_BYTES_MAX = 16 * 1024 * 1024
+_RESPONSE_BYTES_MAX = 16 * 1024 * 1024
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _LISTENER = re.compile(r"([A-Za-z_0-9]+)://([^:/,\s]*|\[[^\]]*\]):([0-9]{1,5})(?![0-9])")
 # Only characters that ZooKeeper allows and that have no special meaning in a properties file.
@@ -258,7 +258,7 @@ class _Server:
         request = urllib.request.Request(f"{self._base}{path}", headers=self._headers)  # noqa: S310
         try:
             with self._opener.open(request, timeout=_TIMEOUT_S) as response:
-                return json.loads(response.read(_ANSWER_BYTES_MAX))
+                return json.loads(response.read(_RESPONSE_BYTES_MAX))
         except urllib.error.HTTPError as error:
             raise _http_error(error, where) from error
         except (urllib.error.URLError, http.client.HTTPException, OSError) as error:

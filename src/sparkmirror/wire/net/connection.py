@@ -197,11 +197,11 @@ class Connection(FramedSocket):
 
     def _sasl_handshake(self, mechanism: str) -> tuple[int, list[str]]:
         highest = 1 if _SASL_AUTHENTICATE in self._versions else 0
-        response = self._ask(SaslHandshakeRequest(mechanism=mechanism), highest=highest)
+        response = self._query(SaslHandshakeRequest(mechanism=mechanism), highest=highest)
         return int(response.error_code), [str(one or "") for one in response.mechanisms or ()]
 
     def _sasl_authenticate(self, data: bytes) -> tuple[int, str, bytes, int]:
-        response = self._ask(SaslAuthenticateRequest(auth_bytes=data), highest=1)
+        response = self._query(SaslAuthenticateRequest(auth_bytes=data), highest=1)
         return (
             int(response.error_code),
             response.error_message or "",
@@ -289,15 +289,17 @@ class Connection(FramedSocket):
         Returns kafka-python's response object. Raises `ConnectionLost`, `Unsupported`.
         """
         self.ready_to_send(idle=True)
-        return self._ask(message, lowest=lowest, highest=highest)
+        return self._query(message, lowest=lowest, highest=highest)
 
-    def request_all(self, asked: Iterable[tuple[Any, int, int]]) -> list[Any]:
+    def request_all(self, requested: Iterable[tuple[Any, int, int]]) -> list[Any]:
         """`request` for several (message, lowest version, highest version); responses in order.
 
         Small requests are pipelined, so over a long link they take one round trip together.
         """
         self.ready_to_send(idle=True)
-        versions = [(one, self._version(one, lowest, highest)) for one, lowest, highest in asked]
+        versions = [
+            (one, self._version(one, lowest, highest)) for one, lowest, highest in requested
+        ]
         answers: list[Any] = []
         waiting: list[tuple[Any, int, int]] = []
         bytes_ahead = 0
@@ -313,7 +315,7 @@ class Connection(FramedSocket):
             bytes_ahead += len(frame)
         return answers + [self.finish(*one) for one in waiting]
 
-    def _ask(self, message: Any, *, lowest: int = 0, highest: int = 1 << 15) -> Any:
+    def _query(self, message: Any, *, lowest: int = 0, highest: int = 1 << 15) -> Any:
         version = self._version(message, lowest, highest)
         return self.finish(message, version, self.send_message(message, version))
 

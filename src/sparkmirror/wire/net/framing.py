@@ -28,7 +28,7 @@ _IOV_MAX = 1024
 # A Fetch response exceeds the requested size by one batch at most, and larger batches are refused
 # anyway. All other responses are small. A larger frame is not Kafka's protocol.
 FETCH_FRAME_BYTES_MAX = BATCH_BYTES_MAX + (64 << 20)
-ANSWER_FRAME_BYTES_MAX = FRAME_BYTES_MAX
+RESPONSE_FRAME_BYTES_MAX = FRAME_BYTES_MAX
 # TLS copies what it sends in any case. Small parts are joined, so that they share a TLS record.
 _TLS_JOIN_BYTES = 256 * 1024
 # How much one call reads of the responses that have arrived: some 50 bytes per partition each.
@@ -88,7 +88,7 @@ class FramedSocket:
         self._size_buffer = memoryview(bytearray(4))
         self._ahead = b""  # read by `receive_ahead`, not returned yet
         self._unsent: deque[Buffer] = deque()
-        self._told_unsent = False
+        self._reported_unsent = False
         self._size = -1  # of the frame that `receive_available` has begun
         self._arrived = 0  # how many bytes of it, or of its size, have arrived
         self._parked = memoryview(b"")  # these bytes; the memory is reused
@@ -136,8 +136,8 @@ class FramedSocket:
             pass  # the socket is full
         except OSError as error:
             raise self._broken(error) from error
-        if self.unsent != self._told_unsent:
-            self._told_unsent = self.unsent
+        if self.unsent != self._reported_unsent:
+            self._reported_unsent = self.unsent
             for poller in self._pollers:
                 poller.also_writable(self, self.unsent)
         return not self._unsent
@@ -214,7 +214,7 @@ class FramedSocket:
         The first four bytes are the correlation id.
         """
         size = self._receive_size()
-        self._check(size, ANSWER_FRAME_BYTES_MAX)
+        self._check(size, RESPONSE_FRAME_BYTES_MAX)
         view = memoryview(bytearray(size))
         self._receive_into(view)
         self.last_used = time.monotonic()

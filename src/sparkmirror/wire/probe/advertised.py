@@ -13,9 +13,17 @@ from dataclasses import dataclass
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.cluster.coordinator import split_address
-from sparkmirror.wire.probe.broker_path import DNS, TCP, Resolver, Step, Way, resolve, walk
+from sparkmirror.wire.probe.broker_path import (
+    DNS,
+    TCP,
+    BrokerPath,
+    Resolver,
+    Step,
+    check_path,
+    resolve,
+)
 
-__all__ = ["Ways", "advertised_failure", "walk_all", "why_unusable"]
+__all__ = ["ClusterPaths", "advertised_failure", "check_paths", "why_unusable"]
 
 _THREADS_MAX = 64
 _SHOWN_MAX = 3
@@ -30,18 +38,20 @@ _PORT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class ClusterPaths:
     """The paths to one cluster. ``brokers``: (node id, path) of each advertised address.
 
     ``reached``: the first bootstrap server that returned metadata; if None, ``brokers`` is empty.
     """
 
-    bootstrap: tuple[Way, ...]
-    reached: Way | None
-    brokers: tuple[tuple[int, Way], ...]
+    bootstrap: tuple[BrokerPath, ...]
+    reached: BrokerPath | None
+    brokers: tuple[tuple[int, BrokerPath], ...]
 
 
-def walk_all(client: ClusterClient, *, timeout_s: float, resolver: Resolver = resolve) -> Ways:
+def check_paths(
+    client: ClusterClient, *, timeout_s: float, resolver: Resolver = resolve
+) -> ClusterPaths:
     """Check all bootstrap servers in parallel, then all advertised addresses in parallel.
 
     Takes about ``timeout_s`` in total; never raises.
@@ -51,7 +61,7 @@ def walk_all(client: ClusterClient, *, timeout_s: float, resolver: Resolver = re
     ways = _at_once(client, bootstrap, timeout_s / 2, resolver)
     reached = next((way for way in ways if way.whole), None)
     if reached is None or reached.cluster is None:
-        return Ways(tuple(ways), None, ())
+        return ClusterPaths(tuple(ways), None, ())
     known = {(way.host, way.port): way for way in ways}
     brokers = reached.cluster.brokers
     addresses = dict.fromkeys((broker.host, broker.port) for broker in brokers)
@@ -61,7 +71,7 @@ def walk_all(client: ClusterClient, *, timeout_s: float, resolver: Resolver = re
         for way in _at_once(client, missing, deadline - time.monotonic(), resolver)
     }
     named = tuple((broker.node, known[broker.host, broker.port]) for broker in brokers)
-    return Ways(tuple(ways), reached, named)
+    return ClusterPaths(tuple(ways), reached, named)
 
 
 def _at_once(
@@ -69,18 +79,19 @@ def _at_once(
     addresses: Sequence[tuple[str, int]],
     timeout_s: float,
     resolver: Resolver,
-) -> list[Way]:
+) -> list[BrokerPath]:
     if not addresses:
         return []
     with ThreadPoolExecutor(min(_THREADS_MAX, len(addresses)), "walk") as pool:
         return list(
             pool.map(
-                lambda at: walk(client, *at, timeout_s=timeout_s, resolver=resolver), addresses
+                lambda at: check_path(client, *at, timeout_s=timeout_s, resolver=resolver),
+                addresses,
             )
         )
 
 
-def advertised_failure(node: int, way: Way, step: Step) -> tuple[str, str]:
+def advertised_failure(node: int, way: BrokerPath, step: Step) -> tuple[str, str]:
     """(what is wrong with the address that broker ``node`` advertises, what to do about it)."""
     verb = ", which " if step.name == DNS else ": "
     found = f"broker {node} advertises {way.host}:{way.port}{verb}{step.found}"
@@ -96,7 +107,7 @@ def why_unusable(client: ClusterClient, timeout_s: float) -> Unreachable | None:
     responds: then the cause is another one, and may be temporary.
     """
     failures: list[tuple[str, str]] = []
-    for node, way in walk_all(client, timeout_s=timeout_s).brokers:
+    for node, way in check_paths(client, timeout_s=timeout_s).brokers:
         step = way.steps[-1]
         if way.whole or step.name not in (DNS, TCP) or step.outcome != "fail":
             return None

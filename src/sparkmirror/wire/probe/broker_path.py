@@ -1,7 +1,7 @@
 """Checks the path to one broker step by step: name, TCP, TLS, Kafka, login.
 
-A client library only reports that it could not connect; `walk` reports the step that failed and
-why. It changes nothing, and takes no longer than the given time.
+A client library only reports that it could not connect; `check_path` reports the step that failed
+and why. It changes nothing, and takes no longer than the given time.
 """
 
 from __future__ import annotations
@@ -23,10 +23,21 @@ from sparkmirror.errors import Defect, MirrorError, NotKafka, Unreachable
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.cluster.views import BrokerView, ClusterView
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
-from sparkmirror.wire.probe.reach import Spoken, recognise
+from sparkmirror.wire.probe.reach import PortProtocol, recognise
 from sparkmirror.wire.security.tls import wrap
 
-__all__ = ["DNS", "KAFKA", "LOGIN", "TCP", "TLS", "Resolver", "Step", "Way", "resolve", "walk"]
+__all__ = [
+    "DNS",
+    "KAFKA",
+    "LOGIN",
+    "TCP",
+    "TLS",
+    "BrokerPath",
+    "Resolver",
+    "Step",
+    "check_path",
+    "resolve",
+]
 
 DNS, TCP, TLS, KAFKA, LOGIN = "dns", "tcp", "tls", "api-versions", "sasl"
 
@@ -35,14 +46,14 @@ _GREETING_SHARE = 0.7
 _RECOGNISE_S_MAX = 2.0
 _WEB_SERVER_DO = "Check the port: it must be a listener of a Kafka broker."
 _INSTEAD_OF_KAFKA = {
-    Spoken.TLS: "Set security.protocol=SSL (SASL_SSL with a login), or name the port of the "
+    PortProtocol.TLS: "Set security.protocol=SSL (SASL_SSL with a login), or name the port of the "
     "broker's listener without TLS.",
-    Spoken.HTTP: _WEB_SERVER_DO,
+    PortProtocol.HTTP: _WEB_SERVER_DO,
 }
 _INSTEAD_OF_TLS = {
-    Spoken.KAFKA: "Name the port of the broker's listener with TLS, or set security.protocol="
+    PortProtocol.KAFKA: "Name the port of the broker's listener with TLS, or set security.protocol="
     "PLAINTEXT (SASL_PLAINTEXT with a login).",
-    Spoken.HTTP: _WEB_SERVER_DO,
+    PortProtocol.HTTP: _WEB_SERVER_DO,
 }
 # The versions that the data path needs at least; brokers have them from 0.11 on.
 _OLDEST = {0: ("Produce", 3), 1: ("Fetch", 4)}
@@ -65,7 +76,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class BrokerPath:
     """The steps to ``host:port``, up to the first that failed.
 
     ``cluster``: the broker's metadata, None if there was none. ``versions``: its API versions,
@@ -90,27 +101,27 @@ def resolve(host: str, port: int) -> list[tuple[int, str]]:
     return list(dict.fromkeys((int(info[0]), str(info[4][0])) for info in infos))
 
 
-def walk(
+def check_path(
     client: ClusterClient, host: str, port: int, *, timeout_s: float, resolver: Resolver = resolve
-) -> Way:
+) -> BrokerPath:
     """Check ``host:port`` with the settings of ``client``; never raises, takes ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     steps: list[Step] = []
     try:
         addresses = _resolved(host, port, deadline, resolver)
     except (OSError, UnicodeError) as error:
-        return Way(host, port, (_no_name(error, timeout_s),))
+        return BrokerPath(host, port, (_no_name(error, timeout_s),))
     steps.append(Step(DNS, "ok", f"resolves to {', '.join(text for _, text in addresses)}"))
     tcp, address = _connected(addresses, port, deadline, client.connect_timeout_ms / 1000)
     steps.append(tcp)
     if address is None:
-        return Way(host, port, tuple(steps))
+        return BrokerPath(host, port, tuple(steps))
     if uses_tls(client.security_protocol):
         steps.append(_handshake(client, host, (address, port), deadline))
         if steps[-1].outcome == "fail":
-            return Way(host, port, tuple(steps))
+            return BrokerPath(host, port, tuple(steps))
     found, view, versions = _greeted(client, host, (address, port), deadline)
-    return Way(host, port, (*steps, *found), view, versions)
+    return BrokerPath(host, port, (*steps, *found), view, versions)
 
 
 # -- name and TCP ----------------------------------------------------------------------------------
@@ -120,13 +131,13 @@ def _resolved(host: str, port: int, deadline: float, resolver: Resolver) -> list
     """Resolve in a thread that is abandoned on a timeout: name resolution has no timeout itself."""
     answers: queue.SimpleQueue[list[tuple[int, str]] | OSError | UnicodeError] = queue.SimpleQueue()
 
-    def ask() -> None:
+    def query() -> None:
         try:
             answers.put(resolver(host, port))
         except (OSError, UnicodeError) as error:
             answers.put(error)
 
-    threading.Thread(target=ask, name=f"resolve-{host}", daemon=True).start()
+    threading.Thread(target=query, name=f"resolve-{host}", daemon=True).start()
     try:
         answer = answers.get(timeout=max(0.01, 0.75 * (deadline - time.monotonic())))
     except queue.Empty:

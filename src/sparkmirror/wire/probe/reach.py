@@ -19,7 +19,7 @@ from sparkmirror.errors import ConfigError, MirrorError, NotKafka, Unreachable, 
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.net.connection import Connection
 
-__all__ = ["REACH_TIMEOUT_MS", "Reached", "Spoken", "reach", "recognise"]
+__all__ = ["REACH_TIMEOUT_MS", "PortProtocol", "Reached", "reach", "recognise"]
 
 REACH_TIMEOUT_MS = 10_000
 
@@ -94,7 +94,7 @@ def reach(client: ClusterClient, *, timeout_ms: int | None = None) -> Reached:
     raise _no_server(client.alias, failures)
 
 
-class Spoken(StrEnum):
+class PortProtocol(StrEnum):
     """The protocol of a port, as far as it shows without TLS and without a login."""
 
     KAFKA = "it speaks Kafka without TLS"
@@ -103,7 +103,7 @@ class Spoken(StrEnum):
     UNKNOWN = "its protocol is unknown"
 
 
-def recognise(address: tuple[str, int], timeout_s: float) -> Spoken:
+def recognise(address: tuple[str, int], timeout_s: float) -> PortProtocol:
     """The protocol at ``address`` (IP address, port), within ``timeout_s``; never raises.
 
     For error messages about ports that cannot be used.
@@ -114,14 +114,14 @@ def recognise(address: tuple[str, int], timeout_s: float) -> Spoken:
             found = _talk(sock, "", "sparkmirror", time.monotonic() + timeout_s / 2)
             family = sock.family
     except OSError:
-        return Spoken.UNKNOWN
+        return PortProtocol.UNKNOWN
     if isinstance(found, dict) or found.kind is Unsupported:
-        return Spoken.KAFKA
+        return PortProtocol.KAFKA
     if found.what == _TLS:
-        return Spoken.TLS
+        return PortProtocol.TLS
     if found.what == _WEB_SERVER or _answers_http(family, address, deadline):
-        return Spoken.HTTP
-    return Spoken.UNKNOWN
+        return PortProtocol.HTTP
+    return PortProtocol.UNKNOWN
 
 
 def _address(server: str, where: str) -> tuple[str, int]:

@@ -49,8 +49,8 @@ from sparkmirror.wire.cluster.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     error_name,
 )
-from sparkmirror.wire.produce.in_doubt import Arrival, Arrived, arrived
-from sparkmirror.wire.produce.messages import Answer
+from sparkmirror.wire.produce.in_doubt import WasWritten, WrittenCheck, was_written
+from sparkmirror.wire.produce.messages import PartitionProduceResponse
 from sparkmirror.wire.produce.partition_queue import PartitionQueue, QueuedBatch
 from sparkmirror.wire.produce.transactions import Transactions
 
@@ -102,7 +102,7 @@ class Gate(Protocol):
     def may_send(self, routes: Routes, tp: TopicPartition) -> bool:
         """Whether batches may go to ``tp`` now."""
 
-    def doubt(self, tp: TopicPartition) -> None:
+    def recheck(self, tp: TopicPartition) -> None:
         """Note that the log of ``tp`` may have been replaced or truncated."""
 
 
@@ -119,7 +119,7 @@ class Backlog:
         settings: ProduceSettings,
         *,
         transactions: Transactions | None = None,
-        arrival: Arrival = arrived,
+        arrival: WrittenCheck = was_written,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.routes = routes
@@ -139,7 +139,7 @@ class Backlog:
             # The transaction's other partitions wait for it, and it times out if it lasts.
             limit_s = min(_TRANSACTION_STUCK_S_MAX, transactions.timeout_ms / 2_000)
             self._stuck_s = min(self._stuck_s, limit_s)
-        self._arrival = arrival
+        self._was_written = arrival
         self._clock = clock
         self._transactions = transactions
         self._partitions: dict[TopicPartition, PartitionQueue] = {}
@@ -248,19 +248,25 @@ class Backlog:
 
     # -- responses -------------------------------------------------------------------------
 
-    def _settle(self, state: PartitionQueue, item: QueuedBatch, answer: Answer, now: float) -> None:
-        code = answer.code
+    def _settle(
+        self,
+        state: PartitionQueue,
+        item: QueuedBatch,
+        response: PartitionProduceResponse,
+        now: float,
+    ) -> None:
+        code = response.code
         if code in _TAKEN:
-            self._acknowledge(state, item, answer.offset)
+            self._acknowledge(state, item, response.offset)
             return
         if self.gate is not None and (code in LEADERSHIP or code in _FORGOTTEN):
-            self.gate.doubt(state.tp)
-        there = Arrived.NO
+            self.gate.recheck(state.tp)
+        there = WasWritten.NO
         if code in REFUSED and item.doubtful:
-            there = self._arrival(self.routes, state.doubt(item))
-            if there is not Arrived.NO:
+            there = self._was_written(self.routes, state.in_doubt(item))
+            if there is not WasWritten.NO:
                 self._count(error_name(code))
-        if there is Arrived.YES:
+        if there is WasWritten.YES:
             self._acknowledge(state, item, -1)
             return
         # A batch is also out of order because one before it failed: only the oldest one counts.
@@ -270,11 +276,11 @@ class Backlog:
         if self._transactions is not None and (forgotten or code in FENCED):
             self._count(error_name(code))
             raise self._ended(state, code)
-        if self._transactions is not None and there is Arrived.UNKNOWN:
+        if self._transactions is not None and there is WasWritten.UNKNOWN:
             # The next sequence depends on whether it was written: only a new transaction is sure.
             raise self._ended(state, code)
         state.requeue(item)
-        if there is Arrived.LATER:
+        if there is WasWritten.LATER:
             self._retry(state, code, now)
         elif item.members and not (
             forgotten or code in RETRIABLE or code == OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -282,11 +288,11 @@ class Backlog:
             # The error may concern one member only: they are sent one by one.
             self.bytes_waiting += state.take_apart(item)
             if code in TOO_LARGE:
-                state.line.refused(len(item.batch))
+                state.join_state.refused(len(item.batch))
         elif code in TOO_LARGE and item.records > 1:
             self._cut(state, item)
         elif code in REFUSED and self.refusals is not None and self.refusals.wanted(item.whole):
-            self._leave_out(state, item, answer)
+            self._leave_out(state, item, response)
         elif forgotten:
             # The target has lost its state of this producer id, which may have expired. The gate
             # checks whether records are lost, too, before anything more is sent.
@@ -302,10 +308,10 @@ class Backlog:
             self._retry(state, code, now)
         elif self.drops:
             self._count(error_name(code))
-            self._drop(state, item, code, answer.reason)
+            self._drop(state, item, code, response.reason)
         else:
             self._count(error_name(code))
-            self._halt(state, code, answer.reason)
+            self._halt(state, code, response.reason)
         state.recovering = True
 
     def _acknowledge(self, state: PartitionQueue, item: QueuedBatch, offset: int) -> None:
@@ -376,26 +382,28 @@ class Backlog:
         except BatchError as error:
             self._halt(state, MESSAGE_TOO_LARGE, str(error))
 
-    def _leave_out(self, state: PartitionQueue, item: QueuedBatch, answer: Answer) -> None:
+    def _leave_out(
+        self, state: PartitionQueue, item: QueuedBatch, response: PartitionProduceResponse
+    ) -> None:
         """Give the refused records of a batch to the owner, and send the good ones."""
         if self.refusals is None:
             raise Defect("refused records have no owner")
-        bad = answer.bad_records
+        bad = response.bad_records
         if not bad and item.records == 1:
             bad = (0,)
         elif bad is None:
             self._cut(state, item)  # before Produce version 8 a broker does not say which ones
             return
-        self._count(error_name(answer.code))
+        self._count(error_name(response.code))
         if not bad:  # the target refuses the batch as a whole
-            self._halt(state, answer.code, answer.reason)
+            self._halt(state, response.code, response.reason)
             return
         try:
             kept, left_out = separate(item.batch, frozenset(bad))
         except BatchError as error:
-            self._halt(state, answer.code, str(error))
+            self._halt(state, response.code, str(error))
             return
-        self.refusals.take(item.whole, left_out, error_name(answer.code), answer.reason)
+        self.refusals.take(item.whole, left_out, error_name(response.code), response.reason)
         self.bytes_waiting += state.replace(item, kept)
         if not kept:
             self._acknowledged.append(Acknowledged(state.tp, item.token, -1, 0))

@@ -5,9 +5,10 @@ marker for a partition that has no leader at that moment (KAFKA-20734). The reco
 even if the producer id continues with another epoch. The next marker of that producer id then
 commits or aborts them, together with everything written since.
 
-So a writer checks before it writes (`look`). It compares what it finds with the newest committed
-records that its position names (`Written`). This needs brokers from 2.8 on and Read on the topic
-(KIP-664). Older brokers, to 3.9, keep the marker until the partition has a leader.
+So a writer checks before it writes (`find_open_transactions`). It compares what it finds with the
+newest committed records that its position names (`CommittedRecords`). This needs brokers from 2.8
+on and Read on the topic (KIP-664). Older brokers, to 3.9, keep the marker until the partition has a
+leader.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from sparkmirror.wire.cluster.error_codes import RETRIABLE
 from sparkmirror.wire.net.connection import Connection
 from sparkmirror.wire.produce.partition_queue import SEQUENCE_MODULO
 
-__all__ = ["OpenEnd", "Written", "look"]
+__all__ = ["CommittedRecords", "OpenTransaction", "find_open_transactions"]
 
 
-class Written(NamedTuple):
+class CommittedRecords(NamedTuple):
     """The committed records of a partition: their number under a producer id and epoch."""
 
     producer_id: int
@@ -34,7 +35,7 @@ class Written(NamedTuple):
     records: int
 
 
-class OpenEnd(NamedTuple):
+class OpenTransaction(NamedTuple):
     """An open transaction in a partition: ``offset`` of its first record at the target.
 
     ``last_sequence``: of its last record.
@@ -45,24 +46,24 @@ class OpenEnd(NamedTuple):
     epoch: int
     last_sequence: int
 
-    def counts(self, written: Written | None) -> bool:
+    def counts(self, written: CommittedRecords | None) -> bool:
         """Whether the records are those of ``written``: then they must be committed."""
         if written is None or (self.producer_id, self.epoch) != written[:2]:
             return False
         return self.last_sequence == (written.records - 1) % SEQUENCE_MODULO
 
 
-def look(
+def find_open_transactions(
     routes: Routes, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, tuple[OpenEnd, ...]]:
+) -> dict[TopicPartition, tuple[OpenTransaction, ...]]:
     """The open transactions of each partition; partitions whose leader fails are missing.
 
     A broker that lacks DescribeProducers, or denies it, counts as one without open transactions.
     """
 
-    def ask(
+    def query(
         connection: Connection, led: list[TopicPartition]
-    ) -> dict[TopicPartition, tuple[OpenEnd, ...]]:
+    ) -> dict[TopicPartition, tuple[OpenTransaction, ...]]:
         if DescribeProducersRequest.API_KEY not in connection.api_versions:
             return dict.fromkeys(led, ())
         by_topic: dict[str, list[int]] = {}
@@ -73,7 +74,7 @@ def look(
         response = connection.request(DescribeProducersRequest(topics=topics), highest=0)
         return {
             TopicPartition(topic.name, part.partition_index): tuple(
-                OpenEnd(
+                OpenTransaction(
                     one.current_txn_start_offset,
                     one.producer_id,
                     one.producer_epoch,
@@ -87,4 +88,4 @@ def look(
             if part.error_code not in RETRIABLE
         }
 
-    return routes.ask_leaders(partitions, ask)
+    return routes.query_leaders(partitions, query)

@@ -17,15 +17,15 @@ from kafka.protocol.admin import DescribeProducersRequest
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.cluster.coordinator import LATEST, Routes
 from sparkmirror.wire.cluster.error_codes import RETRIABLE
-from sparkmirror.wire.cluster.log_queries import ask_epoch_ends, ask_offsets
+from sparkmirror.wire.cluster.log_queries import query_epoch_ends, query_offsets
 from sparkmirror.wire.net.connection import Connection
 
-__all__ = ["Arrival", "Arrived", "Doubt", "arrived"]
+__all__ = ["InDoubtBatch", "WasWritten", "WrittenCheck", "was_written"]
 
 _SEQUENCE_MODULO = 1 << 31
 
 
-class Arrived(Enum):
+class WasWritten(Enum):
     """Whether a batch was written.
 
     ``YES``: all in-sync replicas have it. ``LATER``: not known yet, ask again. ``UNKNOWN``: the
@@ -38,7 +38,7 @@ class Arrived(Enum):
     UNKNOWN = "unknown"
 
 
-class Doubt(NamedTuple):
+class InDoubtBatch(NamedTuple):
     """A batch that may have been written, by its producer and last sequence.
 
     ``first``: nothing of the partition is acknowledged under this producer id yet.
@@ -51,45 +51,45 @@ class Doubt(NamedTuple):
     first: bool
 
 
-Arrival = Callable[[Routes, Doubt], Arrived]
+WrittenCheck = Callable[[Routes, InDoubtBatch], WasWritten]
 
 
-def arrived(routes: Routes, doubt: Doubt) -> Arrived:
+def was_written(routes: Routes, doubt: InDoubtBatch) -> WasWritten:
     """Ask the partition's leader whether the batch was written; changes nothing."""
     leader = routes.leaders.get(doubt.tp)
     if leader is None:
-        return Arrived.LATER
+        return WasWritten.LATER
 
-    def ask(connection: Connection, _: list[TopicPartition]) -> dict[TopicPartition, Arrived]:
-        return {doubt.tp: _ask(connection, doubt, leader.epoch)}
+    def query(connection: Connection, _: list[TopicPartition]) -> dict[TopicPartition, WasWritten]:
+        return {doubt.tp: _query(connection, doubt, leader.epoch)}
 
-    return routes.ask_leaders([doubt.tp], ask).get(doubt.tp, Arrived.LATER)
+    return routes.query_leaders([doubt.tp], query).get(doubt.tp, WasWritten.LATER)
 
 
-def _ask(connection: Connection, doubt: Doubt, leader_epoch: int) -> Arrived:
+def _query(connection: Connection, doubt: InDoubtBatch, leader_epoch: int) -> WasWritten:
     tp = doubt.tp
     if DescribeProducersRequest.API_KEY not in connection.api_versions or leader_epoch < 0:
-        return Arrived.UNKNOWN
+        return WasWritten.UNKNOWN
     rows = DescribeProducersRequest.TopicRequest
     topics = [rows(name=tp.topic, partition_indexes=[tp.partition])]
     message = DescribeProducersRequest(topics=topics)
     response = connection.request(message, highest=0)
     part = response.topics[0].partitions[0]
     if part.error_code:
-        return Arrived.LATER if part.error_code in RETRIABLE else Arrived.UNKNOWN
+        return WasWritten.LATER if part.error_code in RETRIABLE else WasWritten.UNKNOWN
     last = [
         one.last_sequence
         for one in part.active_producers
         if (one.producer_id, one.producer_epoch) == (doubt.producer_id, doubt.epoch)
     ]
     if not last:
-        return Arrived.NO if doubt.first else Arrived.UNKNOWN
+        return WasWritten.NO if doubt.first else WasWritten.UNKNOWN
     if (last[0] - doubt.last_sequence) % _SEQUENCE_MODULO >= _SEQUENCE_MODULO // 2:
-        return Arrived.NO
+        return WasWritten.NO
     # It counts only if a new leader would have it, too.
     leading = {tp: leader_epoch}
-    end = ask_epoch_ends(connection, leading, leading).get(tp)
-    replicated = ask_offsets(connection, [tp], LATEST, read_committed=False, leading=leading)
+    end = query_epoch_ends(connection, leading, leading).get(tp)
+    replicated = query_offsets(connection, [tp], LATEST, read_committed=False, leading=leading)
     if end is None or end[0] != leader_epoch or replicated.get(tp, -1) < end[1]:
-        return Arrived.LATER
-    return Arrived.YES
+        return WasWritten.LATER
+    return WasWritten.YES

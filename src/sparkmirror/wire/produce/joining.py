@@ -29,7 +29,7 @@ from sparkmirror.records.records import Limits
 if TYPE_CHECKING:
     from sparkmirror.wire.produce.partition_queue import PartitionQueue, QueuedBatch
 
-__all__ = ["JOINED_BYTES_MAX", "ROUND_TRIP_S_MIN", "Joining", "Line", "RoundTrip"]
+__all__ = ["JOINED_BYTES_MAX", "ROUND_TRIP_S_MIN", "JoinState", "Joining", "RoundTrip"]
 
 JOINED_BYTES_MAX = 1_000_000
 """Limit of a joined batch: below 1,048,588 bytes, the default of max.message.bytes."""
@@ -70,7 +70,7 @@ class RoundTrip:
 
 
 @dataclass(slots=True, eq=False)
-class Line:
+class JoinState:
     """How the batches of one partition have waited.
 
     ``behind_since``: since when more wait than may be in flight; None: no more than that.
@@ -116,7 +116,7 @@ class Joining:
             return 0
         if self._mode == "auto" and not self._needed(state, round_trip.seconds, now):
             return 0
-        line = state.line
+        line = state.join_state
         room = max(_JOINED_BYTES_MIN, _REQUEST_BYTES // partitions)
         chosen = _first(waiting, min(room, line.bytes_max, self._bytes_max))
         if len(chosen) < 2:
@@ -140,7 +140,7 @@ class Joining:
 
     def _needed(self, state: PartitionQueue, trip_s: float, now: float) -> bool:
         """Whether the batches of ``state`` wait for the link, with CPU time left to join them."""
-        line = state.line
+        line = state.join_state
         behind = len(state.pending) > self._in_flight_max
         if now < line.joins_until:
             if behind:

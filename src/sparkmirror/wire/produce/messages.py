@@ -16,11 +16,11 @@ __all__ = [
     "PRODUCE_HIGHEST",
     "PRODUCE_KEY",
     "PRODUCE_LOWEST",
-    "Answer",
+    "PartitionProduceResponse",
     "StampedBatch",
-    "answered_correlation",
-    "parse_answer",
+    "parse_response",
     "request_parts",
+    "response_correlation",
 ]
 
 PRODUCE_KEY = 0
@@ -39,7 +39,7 @@ StampedBatch = tuple[int, bytes, memoryview]
 
 
 @dataclass(slots=True)
-class Answer:
+class PartitionProduceResponse:
     """The response for one partition's batch.
 
     ``code``: Kafka's error code. ``offset``: of the first record on the target, -1 if unknown.
@@ -79,19 +79,21 @@ def request_parts(
     return parts
 
 
-def answered_correlation(frame: memoryview) -> int:
+def response_correlation(frame: memoryview) -> int:
     """The correlation id of ``frame``. Raises struct.error when it is too short."""
     correlation: int = I32.unpack_from(frame)[0]
     return correlation
 
 
-def parse_answer(frame: memoryview, version: int) -> tuple[dict[tuple[str, int], Answer], int]:
+def parse_response(
+    frame: memoryview, version: int
+) -> tuple[dict[tuple[str, int], PartitionProduceResponse], int]:
     """({(topic, partition): answer}, throttle ms) of a Produce response.
 
     ``frame`` begins with the correlation id. Raises struct.error or UnicodeDecodeError for a
     truncated or malformed one.
     """
-    answers: dict[tuple[str, int], Answer] = {}
+    responses: dict[tuple[str, int], PartitionProduceResponse] = {}
     topics = I32.unpack_from(frame, 4)[0]
     position = 8
     for _ in range(topics):
@@ -115,9 +117,9 @@ def parse_answer(frame: memoryview, version: int) -> tuple[dict[tuple[str, int],
                 layout = _ACK if version < 5 else _ACK_5
                 index, code, offset = layout.unpack_from(frame, position)
                 position += layout.size
-            answers[topic, index] = Answer(code, offset, reason, bad)
+            responses[topic, index] = PartitionProduceResponse(code, offset, reason, bad)
     throttle_ms: int = I32.unpack_from(frame, position)[0]
-    return answers, throttle_ms
+    return responses, throttle_ms
 
 
 def _parse_reasons(frame: memoryview, position: int) -> tuple[int, str, tuple[int, ...]]:

@@ -19,8 +19,8 @@ from sparkmirror.errors import Defect
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.records.header import record_count, stamp
 from sparkmirror.records.split import cut_batch
-from sparkmirror.wire.produce.in_doubt import Doubt
-from sparkmirror.wire.produce.joining import Line
+from sparkmirror.wire.produce.in_doubt import InDoubtBatch
+from sparkmirror.wire.produce.joining import JoinState
 
 __all__ = ["NO_IDENTITY", "SEQUENCE_MODULO", "Identity", "PartitionQueue", "QueuedBatch"]
 
@@ -67,7 +67,7 @@ class PartitionQueue:
     then. ``fresh``: nothing is acknowledged under this producer id yet.
     ``transactional``: its batches are parts of transactions. ``restart``: the record number from
     which sequences are assigned again, under the same producer id, because records were left out;
-    -1: none. ``line``: how long its batches have waited (`joining`).
+    -1: none. ``join_state``: how long its batches have waited (`joining`).
     """
 
     tp: TopicPartition
@@ -86,7 +86,7 @@ class PartitionQueue:
     failing_code: int = 0
     failures: int = 0
     halt: Halt | None = None
-    line: Line = field(default_factory=Line)
+    join_state: JoinState = field(default_factory=JoinState)
 
     @property
     def idle(self) -> bool:
@@ -183,12 +183,12 @@ class PartitionQueue:
             return False
         return not self.pending or not 0 <= self.pending[0].start < item.start
 
-    def doubt(self, item: QueuedBatch) -> Doubt:
+    def in_doubt(self, item: QueuedBatch) -> InDoubtBatch:
         """The question whether ``item``, which was sent, was written."""
         if self.identity is None:
             raise Defect("a partition without a producer id")
         last = (item.start + item.records - 1) % SEQUENCE_MODULO
-        return Doubt(self.tp, *self.identity, last, self.fresh)
+        return InDoubtBatch(self.tp, *self.identity, last, self.fresh)
 
     def requeue(self, item: QueuedBatch) -> None:
         """Move a batch from in flight back to its place among those that wait."""

@@ -40,17 +40,17 @@ from sparkmirror.wire.cluster.error_codes import (
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 from sparkmirror.wire.net.poller import Poller
 from sparkmirror.wire.produce.backlog import Acknowledged, Backlog, Refusals
-from sparkmirror.wire.produce.in_doubt import Arrival, arrived
+from sparkmirror.wire.produce.in_doubt import WrittenCheck, was_written
 from sparkmirror.wire.produce.joining import Joining, RoundTrip
 from sparkmirror.wire.produce.messages import (
     PRODUCE_HIGHEST,
     PRODUCE_KEY,
     PRODUCE_LOWEST,
-    Answer,
+    PartitionProduceResponse,
     StampedBatch,
-    answered_correlation,
-    parse_answer,
+    parse_response,
     request_parts,
+    response_correlation,
 )
 from sparkmirror.wire.produce.partition_queue import (
     NO_IDENTITY,
@@ -67,7 +67,7 @@ log = logging.getLogger(__name__)
 _BROKER_TIMEOUT_MS = 30_000
 _THROTTLE_LOG_S = 60.0
 _ALSO = -1  # the poller's key for the other descriptor that `Producer.pump` waits for
-_UNANSWERED = Answer(-1, -1, "the response lacks the partition")
+_MISSING_RESPONSE = PartitionProduceResponse(-1, -1, "the response lacks the partition")
 
 
 def _nothing() -> None:
@@ -97,7 +97,7 @@ class Producer(Backlog):
         settings: ProduceSettings,
         *,
         transactions: Transactions | None = None,
-        arrival: Arrival = arrived,
+        arrival: WrittenCheck = was_written,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(routes, settings, transactions=transactions, arrival=arrival, clock=clock)
@@ -109,7 +109,7 @@ class Producer(Backlog):
         """Called before batches are sent. If it raises, they stay queued."""
         self._requests: dict[Connection, deque[_Request]] = {}
         self._either = Poller[Connection | int]()  # responses, and `pump`'s other descriptor
-        self._answers = Poller[Connection | int](within=self._either)
+        self._responses = Poller[Connection | int](within=self._either)
         self._not_before: dict[Connection, float] = {}
         self._round_trips: dict[int, RoundTrip] = {}
         self.joining = Joining(settings)
@@ -189,7 +189,7 @@ class Producer(Backlog):
             log.warning("%s", error)
             return None
         try:
-            with self.routes.asking(connection):
+            with self.routes.using(connection):
                 response = connection.request(
                     InitProducerIdRequest(
                         transactional_id=None,
@@ -292,7 +292,7 @@ class Producer(Backlog):
             return False
         if requests is None:
             requests = self._requests[connection] = deque()
-            connection.watched_by(self._answers)
+            connection.watched_by(self._responses)
         if connection.unsent:
             self.blocked = True  # `_receive` sends the rest when the socket is writable
             return True
@@ -380,7 +380,7 @@ class Producer(Backlog):
 
     def _receive(self, timeout_s: float, also: int) -> None:
         self.woken = False
-        poller = self._answers
+        poller = self._responses
         if also >= 0:
             poller = self._either
             poller.add(_ALSO, also)
@@ -396,7 +396,7 @@ class Producer(Backlog):
                 self.woken = True
                 continue
             if not self._requests.get(connection):
-                if connection in self._answers and connection.hung_up():
+                if connection in self._responses and connection.hung_up():
                     self._forget_ended(connection)
                 continue
             try:
@@ -405,7 +405,7 @@ class Producer(Backlog):
                     if not connection.readable():
                         continue
                 while self._requests.get(connection):
-                    self._read_answer(connection)
+                    self._read_response(connection)
                     if not connection.has_ahead():
                         break
             except (ConnectionLost, struct.error, UnicodeDecodeError) as error:
@@ -418,13 +418,13 @@ class Producer(Backlog):
         self._not_before.pop(connection, None)
         self.routes.drop(connection)
 
-    def _read_answer(self, connection: Connection) -> None:
+    def _read_response(self, connection: Connection) -> None:
         frame = connection.receive_ahead()
         self._stirred = True
         request = self._requests[connection][0]
-        if answered_correlation(frame) != request.correlation:
+        if response_correlation(frame) != request.correlation:
             raise ConnectionLost("a response to another request")
-        answers, throttle_ms = parse_answer(frame, request.version)
+        responses, throttle_ms = parse_response(frame, request.version)
         self._requests[connection].popleft()
         now = self._clock()
         self._round_trips[request.node].note(now - request.sent_at, now)
@@ -433,7 +433,7 @@ class Producer(Backlog):
             self._note_throttle(throttle_ms, now)
         for state, item in request.items:
             if item in state.in_flight:  # otherwise a halt has dropped it
-                self._settle(state, item, answers.get(state.tp, _UNANSWERED), now)
+                self._settle(state, item, responses.get(state.tp, _MISSING_RESPONSE), now)
 
     def _note_throttle(self, throttle_ms: int, now: float) -> None:
         self._count(THROTTLED)
@@ -462,7 +462,7 @@ class Producer(Backlog):
         now = self._clock()
         for state in hit.values():
             if self.gate is not None:
-                self.gate.doubt(state.tp)
+                self.gate.recheck(state.tp)
             self._retry(state, NETWORK_EXCEPTION, now)
 
     def copy_waiting(self, nodes: Collection[int]) -> None:
@@ -472,7 +472,7 @@ class Producer(Backlog):
             if requests and requests[-1].node in nodes:
                 connection.copy_unsent()
 
-    def await_answers(self, timeout_s: float) -> None:
+    def await_responses(self, timeout_s: float) -> None:
         """Wait up to ``timeout_s`` for the responses in flight, without sending anything more.
 
         Without this wait, a later check of the log's end misses what a busy broker still appends.

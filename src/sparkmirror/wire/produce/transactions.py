@@ -137,13 +137,13 @@ class Transactions:
         )
         found: Identity = NO_IDENTITY
 
-        def ask() -> int:
+        def query() -> int:
             nonlocal found
-            response = self._ask(_TRANSACTION, self.transactional_id, message, highest=4)
+            response = self._query(_TRANSACTION, self.transactional_id, message, highest=4)
             found = (response.producer_id, response.producer_epoch)
             return int(response.error_code)
 
-        self._surely(ask, "no producer id")
+        self._surely(query, "no producer id")
         self.identity, self.members, self.began_at = found, set(), None
         return found
 
@@ -201,8 +201,8 @@ class Transactions:
         refused: dict[TopicPartition, int] = {}
         asked_at = self._clock()
 
-        def ask() -> int:
-            response = self._ask(_TRANSACTION, self.transactional_id, message, highest=3)
+        def query() -> int:
+            response = self._query(_TRANSACTION, self.transactional_id, message, highest=3)
             codes = {
                 TopicPartition(topic.name, part.partition_index): part.partition_error_code
                 for topic in response.results_by_topic_v3_and_below
@@ -220,7 +220,7 @@ class Transactions:
                 self._begin(asked_at)
             return 0
 
-        self._surely(ask, "partitions cannot be added to the transaction")
+        self._surely(query, "partitions cannot be added to the transaction")
         return refused
 
     def add_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
@@ -254,8 +254,8 @@ class Transactions:
             ],
         )
 
-        def ask() -> int:
-            response = self._ask(_GROUP, group, message, highest=3)
+        def query() -> int:
+            response = self._query(_GROUP, group, message, highest=3)
             rows = [
                 (part.error_code, topic.name)
                 for topic in response.topics
@@ -266,7 +266,7 @@ class Transactions:
             return int(code)
 
         what = f"positions of group {group} cannot be added to the transaction"
-        self._surely(ask, what, group=group)
+        self._surely(query, what, group=group)
 
     def join_group(self, group: str) -> None:
         """Make the offsets of ``group`` a part of the transaction; begins one if none is open."""
@@ -279,11 +279,11 @@ class Transactions:
         )
         asked_at = self._clock()
 
-        def ask() -> int:
-            response = self._ask(_TRANSACTION, self.transactional_id, message, highest=3)
+        def query() -> int:
+            response = self._query(_TRANSACTION, self.transactional_id, message, highest=3)
             return int(response.error_code)
 
-        self._surely(ask, f"group {group} cannot be added to the transaction", group=group)
+        self._surely(query, f"group {group} cannot be added to the transaction", group=group)
         self._begin(asked_at)
 
     # -- commit and abort ------------------------------------------------------------------
@@ -305,24 +305,24 @@ class Transactions:
             committed=committed,
         )
 
-        def ask() -> int:
-            response = self._ask(_TRANSACTION, self.transactional_id, message, highest=3)
+        def query() -> int:
+            response = self._query(_TRANSACTION, self.transactional_id, message, highest=3)
             return int(response.error_code)
 
-        self._surely(ask, "the transaction cannot be ended")
+        self._surely(query, "the transaction cannot be ended")
         self.members.clear()
         self.began_at = None
 
     # -- requests --------------------------------------------------------------------------
 
-    def _surely(self, ask: Callable[[], int], what: str, *, group: str = "") -> None:
-        """Retry ``ask`` until it succeeds (0). Raises the error of a code that is not retriable."""
+    def _surely(self, query: Callable[[], int], what: str, *, group: str = "") -> None:
+        """Retry ``query`` until it returns 0. Raises the error of a code that is not retriable."""
         client = self.routes.client
         began = told_at = self._clock()
         pause_s = _QUICK_S
         while True:
             try:
-                code = ask()
+                code = query()
                 if code == 0:
                     return
                 failure = name = error_name(code)
@@ -400,7 +400,7 @@ class Transactions:
             where=f"cluster {alias}",
         )
 
-    def _ask(self, kind: int, key: str, message: Any, *, highest: int) -> Any:
+    def _query(self, kind: int, key: str, message: Any, *, highest: int) -> Any:
         connection = self._connections.get((kind, key))
         if connection is None:
             connection = self._connections[kind, key] = self._find(kind, key)
@@ -413,7 +413,7 @@ class Transactions:
 
     def _find(self, kind: int, key: str) -> Connection:
         asked = self.routes.any_connection()
-        with self.routes.asking(asked):
+        with self.routes.using(asked):
             response = asked.request(FindCoordinatorRequest(key=key, key_type=kind), highest=3)
             code = int(response.error_code)
             if code in RETRIABLE:

@@ -30,7 +30,7 @@ from sparkmirror.wire.security.assertion import assertion_text
 
 __all__ = ["Token", "TokenSource", "unsecured_token"]
 
-_ANSWER_BYTES_MAX = 1 << 20
+_RESPONSE_BYTES_MAX = 1 << 20
 _LIFETIME_S_UNKNOWN = 300.0
 _JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
@@ -104,7 +104,7 @@ class TokenSource:
             return unsecured_token(login, self._clock())
         if login.url.startswith("file:"):
             return self._checked(self._from_file(), None)
-        document = self._ask()
+        document = self._request_token()
         text = document.get("access_token")
         if not isinstance(text, str) or not text:
             raise self._error("its response has no access_token")
@@ -139,7 +139,7 @@ class TokenSource:
             )
         return token
 
-    def _ask(self) -> dict[str, object]:
+    def _request_token(self) -> dict[str, object]:
         deadline = time.monotonic() + self.login.retry_backoff_s_max
         backoff_s = self.login.retry_backoff_s
         while True:
@@ -221,7 +221,7 @@ class TokenSource:
             _NoRedirect, urllib.request.HTTPSHandler(context=self._tls)
         )
         with opener.open(request, timeout=timeout_s) as answer:
-            document = json.loads(answer.read(_ANSWER_BYTES_MAX))
+            document = json.loads(answer.read(_RESPONSE_BYTES_MAX))
         if not isinstance(document, dict):
             raise ValueError
         return document
@@ -252,7 +252,7 @@ def _oauth_error(error: urllib.error.HTTPError) -> str:
     """HTTP status and OAuth's error code (RFC 6749); nothing else of the response is shown."""
     code = ""
     try:
-        document = json.loads(error.read(_ANSWER_BYTES_MAX))
+        document = json.loads(error.read(_RESPONSE_BYTES_MAX))
         if isinstance(document, dict) and isinstance(document.get("error"), str):
             code = f", {document['error'][:60]}"
     except (OSError, ValueError, RecursionError):

@@ -369,11 +369,13 @@ def _from_registry(host: str = "", **config: Any) -> Any:
         # kafka-python handles its own errors only.
         raise kafka_errors.SaslAuthenticationFailedError(str(error)) from error
     if isinstance(mechanism, _Scram):
-        mechanism.receive = _told(login, mechanism.receive)
+        mechanism.receive = _as_kafka_python_error(login, mechanism.receive)
     return mechanism
 
 
-def _told(login: Login, receive: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
+def _as_kafka_python_error(
+    login: Login, receive: Callable[[bytes], bool]
+) -> Callable[[bytes], bool]:
     """Wrap ``receive``: its refusals become an error that ends kafka-python's login."""
 
     def received(data: bytes) -> bool:

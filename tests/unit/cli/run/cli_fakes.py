@@ -121,7 +121,7 @@ class FakeControl:
             raise Unreachable("No broker answers.", where="cluster B", do="Start it.")
         self._world.drained = True
 
-    def because(self, reason: str) -> None:
+    def note_reason(self, reason: str) -> None:
         self._world.reasons.append(reason)
 
     def refresh(self) -> None:
@@ -180,7 +180,7 @@ class FakeControl:
     def paused(self, flow: str) -> bool:
         return self._world.scenario.paused
 
-    def away(self, flow: str) -> str:
+    def unreachable_cluster(self, flow: str) -> str:
         return self._world.scenario.away
 
     def draining(self, flow: str) -> bool:
@@ -320,7 +320,7 @@ def main() -> int:
     parts = Parts(
         control=lambda settings, **_: FakeControl(world, settings),
         flow=lambda settings, **_: FakeFlow(world, settings),
-        look=lambda _: FakeLook(world),
+        quick_check=lambda _: FakeLook(world),
     )
     return run_mirror(settings, options, parts=parts)
 

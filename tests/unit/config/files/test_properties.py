@@ -103,7 +103,7 @@ def test_lines_that_java_reads_otherwise_than_they_seem_are_told() -> None:
     assert {key: entry.value for key, entry in found.items()} == {
         "a": "1", "clusters": "", "b": "caf\u00c3\u00a9",
     }  # fmt: skip
-    without, byte = found.told
+    without, byte = found.remarks
     assert without.startswith("mm2.properties:2: no '=' follows 'clusters', so it is a key with")
     assert "mm2.properties:3: the line contains the byte 0xC3, which is not ASCII" in byte
     assert "caf" not in byte  # it may be a password

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkmirror.config.files.properties import parse_properties
-from sparkmirror.config.mm1.legacy import Translation, translate
+from sparkmirror.config.mm1.legacy import TranslatedFile, translate
 from sparkmirror.config.mm1.load import load_mm1
 from sparkmirror.config.table.legacy_keys import CONSUMER_KEYS, PRODUCER_KEYS, VALUES, Fate, OldKey
 from sparkmirror.config.table.settings import Scope, Status, find
@@ -134,7 +134,7 @@ def load(directory: Path, consumer: str, producer: str, **options: object) -> Mi
     )
 
 
-def old(text: str, scope: Scope = Scope.CONSUMER) -> Translation:
+def old(text: str, scope: Scope = Scope.CONSUMER) -> TranslatedFile:
     return translate(parse_properties(text.encode(), Path("f")), scope, fake_brokers)
 
 
@@ -216,7 +216,7 @@ def test_compression(given: str, now: str) -> None:
     done = old(f"compression.codec={given}\ncompression.topics=a,b\n", Scope.PRODUCER)
     assert not done.errors
     assert done.file["compression.type"].value == now
-    codec, topics = done.told
+    codec, topics = done.remarks
     assert f"is now compression.type={now} (without the key," in codec
     assert "compression.topics has no effect: all topics use one compression" in topics
 
@@ -228,14 +228,14 @@ def test_compression(given: str, now: str) -> None:
 def test_offset_reset(given: str, now: str) -> None:
     done = old(f"auto.offset.reset={given}\n")
     assert done.file["auto.offset.reset"].value == now
-    assert bool(done.told) == (given != now)
+    assert bool(done.remarks) == (given != now)
 
 
 def test_todays_key_counts_when_both_are_there() -> None:
     for text in ("groupid=a\ngroup.id=b\n", "group.id=b\ngroupid=a\n"):
         done = old(text)
         assert done.file["group.id"].value == "b"
-        assert "is ignored because group.id is also set" in done.told[0]
+        assert "is ignored because group.id is also set" in done.remarks[0]
 
 
 def test_brokers_that_are_named_are_not_looked_up() -> None:
@@ -243,7 +243,7 @@ def test_brokers_that_are_named_are_not_looked_up() -> None:
     done = old("zookeeper.connect=z:1\nbootstrap.servers=a:1\n")
     assert done.file["bootstrap.servers"].value == "a:1"
     assert done.zookeeper == ""  # a new consumer's offsets are in Kafka
-    assert "names no brokers here" in done.told[0]
+    assert "names no brokers here" in done.remarks[0]
     assert ASKED == []
 
 
@@ -311,7 +311,7 @@ KEYS = st.sampled_from(sorted(CONSUMER_KEYS))
 def test_no_old_key_is_passed_over_in_silence(given_keys: dict[str, str]) -> None:
     text = "".join(f"{key}={value}\n" for key, value in given_keys.items())
     done = old(text)
-    said = "\n".join(done.told) + "\n".join(str(error) for error in done.errors)
+    said = "\n".join(done.remarks) + "\n".join(str(error) for error in done.errors)
     looked_up = {"zk.connect", "zookeeper.connect"}
     for key, value in given_keys.items():
         kept = key in done.file and done.file[key].value == value
@@ -328,7 +328,7 @@ _ANY_VALUE = st.sampled_from(["1", "true", "none", "h:1", "gzip", "-1"])
 def test_no_old_key_of_a_producer_is_passed_over_in_silence(given_keys: dict[str, str]) -> None:
     text = "".join(f"{key}={value}\n" for key, value in given_keys.items())
     done = old(text, Scope.PRODUCER)
-    said = "\n".join(done.told) + "\n".join(str(error) for error in done.errors)
+    said = "\n".join(done.remarks) + "\n".join(str(error) for error in done.errors)
     for key in given_keys:
         assert f"{key} " in said or key in ("zk.connect", "zookeeper.connect")
     assert not set(done.file) & set(PRODUCER_KEYS)

@@ -211,7 +211,7 @@ def test_of_two_that_claim_at_once_one_begins(
     monkeypatch.setattr(ownership.time, "sleep", claimed_meanwhile)
     assert not third.begins(take_over=True), "a newer claim came before anything was begun"
     assert third.own.stands_by
-    assert fourth.own.look() is contest.Verdict.OURS
+    assert fourth.own.check() is contest.ClaimState.OURS
 
 
 @pytest.mark.parametrize("secret", ["", "0123456789abcdef" * 2])

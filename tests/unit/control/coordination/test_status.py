@@ -116,7 +116,7 @@ def test_the_time_to_go_of_a_flow_that_catches_up(commands, drivers, slots, to_g
 def test_a_pause_is_told_of_a_flow_that_does_not_run(commands, drivers, told) -> None:
     signals = ControlSignals(tuple(map(command, commands)), (), (), tuple(drivers))
     status = judge(signals, FLOW, NOW)
-    assert status.told == told
+    assert status.description == told
     if not status.state.alive:
         assert f"  {told}  " in "\n".join(_report([_Row(status, None, NOW)]).lines())
 
@@ -288,7 +288,7 @@ def test_slots_of_a_group_hear_what_their_own_driver_says_again() -> None:
     watch = ControlWatch(flow, "r1", slot=0, offset=0)
     heard = []
     for kind, to in ((PAUSE, f"{FLOW}#r2"), (PAUSE, f"{FLOW}#r1"), (RESUME, FLOW)):
-        watch._hear(watch._commands, *encode_command(replace(command(kind), flow=to)))
+        watch._apply(watch._commands, *encode_command(replace(command(kind), flow=to)))
         heard.append(watch.paused)
     watch.close()
     assert heard == [False, True, False]

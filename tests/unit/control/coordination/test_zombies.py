@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from sparkmirror.control.coordination.contest import Verdict
+from sparkmirror.control.coordination.contest import ClaimState
 from sparkmirror.control.coordination.control_topic import ControlSignals, ControlTopicReader
 from sparkmirror.control.coordination.status import FlowState, judge
 from sparkmirror.control.flow import FlowControl
@@ -22,7 +22,7 @@ from sparkmirror.control.jobs import run_once
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.data.read.slot_reader import SlotReader
-from sparkmirror.data.rows.notes import GapNote, SlotNotes, TriedAgain
+from sparkmirror.data.rows.notes import GapNote, RetryNote, SlotNotes
 from sparkmirror.data.rows.rows import Chunk, build_row, read_row
 from sparkmirror.data.write.progress import SinkReports
 from sparkmirror.data.write.slot_sink import SlotSink
@@ -101,8 +101,8 @@ def reader(tmp_path: Path) -> SlotReader:
 
 def _hears(reader: SlotReader, record: tuple[bytes, bytes]) -> None:
     topic = TopicPartition(control_topic(reader.flow), PROGRESS_PARTITION)
-    reader._watch._hear(topic, *record)
-    reader._obey()
+    reader._watch._apply(topic, *record)
+    reader._halt_stopped()
     for state in reader._retries._stopped.values():
         state.due = 0.0 if state.due is not None else None
     reader._try_again()
@@ -119,7 +119,7 @@ def test_a_slot_goes_back_for_no_other_attempts_report(
     assert reader._notes.tried == []
     _hears(reader, encode_progress(report()))
     assert reader._fetcher.position(TP) == 3, "its own sink is heard"
-    assert reader._notes.tried == [TriedAgain(TP, 1)]
+    assert reader._notes.tried == [RetryNote(TP, 1)]
 
 
 @pytest.mark.parametrize("record", OTHERS.values(), ids=OTHERS)
@@ -128,10 +128,10 @@ def test_another_attempts_report_hides_no_halt(
 ) -> None:
     """Both may stand in one answer."""
     topic = TopicPartition(control_topic(reader.flow), PROGRESS_PARTITION)
-    reader._watch._hear(topic, *encode_progress(report()))
+    reader._watch._apply(topic, *encode_progress(report()))
     sound = record[1].replace(b',["INVALID_RECORD","refused",true,0]', b"")
     assert sound != record[1]
-    reader._watch._hear(topic, record[0], sound)
+    reader._watch._apply(topic, record[0], sound)
     assert TP in reader._watch.stopped
 
 
@@ -206,16 +206,16 @@ def test_a_driver_that_was_frozen_speaks_for_no_flow_that_another_has(
     assert own is not None
     own.contest.claim = Claim("A->B", RUN, 0)
 
-    def look() -> Verdict:
+    def look() -> ClaimState:
         own.contest.claim = Claim("A->B", "newer" if taken else RUN, 0)
-        return Verdict.HELD if taken else Verdict.OURS
+        return ClaimState.HELD if taken else ClaimState.OURS
 
-    monkeypatch.setattr(own, "look", look)
+    monkeypatch.setattr(own, "check", look)
     monkeypatch.setattr(control._writer, "command", lambda *_: said.append("drain"))
     monkeypatch.setattr(control._writer, "report", lambda one: said.append(f"ended {one.ended}"))
     monkeypatch.setattr(control.history, "flush", lambda: None)
     control.drain()
-    control.farewell()
+    control.write_last_report()
     assert control.draining
     assert said == ([] if taken else ["drain", "ended True"])
 
@@ -229,15 +229,15 @@ def test_a_driver_that_lost_its_flow_while_it_began_says_nothing_of_it(
     assert own is not None
     own.contest.claim = Claim("A->B", RUN, 0)
 
-    def look() -> Verdict:
+    def look() -> ClaimState:
         own.contest.claim = Claim("A->B", "newer" if taken else RUN, 0)
-        return Verdict.HELD if taken else Verdict.OURS
+        return ClaimState.HELD if taken else ClaimState.OURS
 
-    monkeypatch.setattr(own, "look", look)
-    for name in ("tell_unseen", "tell_lacks", "take_over_positions"):
+    monkeypatch.setattr(own, "check", look)
+    for name in ("report_hidden_topics", "report_missing_permissions", "take_over_positions"):
         monkeypatch.setattr(f"sparkmirror.control.flow.{name}", lambda *_: None)
     monkeypatch.setattr(control.topics, "observe", lambda: Assignment("A->B"))
-    monkeypatch.setattr(control.orders, "look", lambda: None)
+    monkeypatch.setattr(control.orders, "poll", lambda: None)
     monkeypatch.setattr(control._writer, "assign", lambda *_: said.append("run"))
     if taken:
         with pytest.raises(Fenced, match=r"run newer.* has taken this flow over"):

@@ -24,7 +24,7 @@ from sparkmirror.control.topics.compacted import (
     TopicFollower,
     create_compacted,
 )
-from sparkmirror.control.topics.observation import Look
+from sparkmirror.control.topics.observation import Observation
 from sparkmirror.errors import (
     ClusterError,
     Denied,
@@ -51,7 +51,7 @@ from sparkmirror.model import (
     TopicSettings,
 )
 from sparkmirror.wire.admin.cluster import Cluster
-from sparkmirror.wire.admin.requester import Link
+from sparkmirror.wire.admin.requester import Requester
 from sparkmirror.wire.admin.topics import create_topics
 from sparkmirror.wire.cluster.views import (
     BrokerView,
@@ -590,7 +590,7 @@ def test_topics_are_made_where_they_belong_or_it_is_told_why_not() -> None:
         offset_syncs=OffsetSyncSettings(enabled=True, replication_factor=3),
         checkpoints=CheckpointSettings(enabled=True, replication_factor=2),
     )
-    look = Look(flow, cast(Cluster, source), cast(Cluster, target))
+    look = Observation(flow, cast(Cluster, source), cast(Cluster, target))
     planned = [(change.action, change.subject) for change in offset_topics(look)]
     assert planned == [
         ("create-topic", "mm2-sparkmirror-runs.A.internal"),
@@ -630,7 +630,7 @@ class Refusing(FakeCluster):
 
     def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
         self.created += topics
-        return create_topics(cast(Link, self), topics)
+        return create_topics(cast(Requester, self), topics)
 
     def request(self, *_: object, **__: object) -> object:
         rows = [

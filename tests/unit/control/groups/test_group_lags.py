@@ -152,9 +152,9 @@ def test_who_has_been_behind_for_longest_is_read_before_those_who_come_and_go() 
     for turn in range(3):
         # Partitions that are read as fast as they are written: others at each look.
         busy = {("flow", TopicPartition(f"busy-{turn}", n)): 700 for n in range(3)}
-        times.look({**busy, stalled: 100})
+        times.refresh({**busy, stalled: 100})
     assert times.time_ms(stalled) == 100_000
-    times.look({})
+    times.refresh({})
     assert times.time_ms(stalled) is None, "it is behind no more"
 
 
@@ -164,10 +164,10 @@ def test_what_could_not_be_read_is_tried_again_later() -> None:
     source.timeless.add(100)
     reader = ("flow", T0)
     for _ in range(5):
-        times.look({reader: 100})
+        times.refresh({reader: 100})
     assert len(source.fetched) == 1
     source.timeless.clear()
     for _ in range(15):
-        times.look({reader: 100})
+        times.refresh({reader: 100})
     assert times.time_ms(reader) == 100_000
     assert len(source.fetched) == 2

@@ -44,7 +44,7 @@ class Share:
         self.happened.append(f"obeyed {len(self.published)}")
         return len(self.published)
 
-    def say(self, _line: str) -> None:
+    def notify(self, _line: str) -> None:
         """Nobody listens."""
 
 

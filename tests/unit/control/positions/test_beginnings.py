@@ -88,7 +88,9 @@ def control(tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch)
         made.published._assignment = assignment
 
     monkeypatch.setattr(made.topics, "beginnings", beginnings(clusters, flow))
-    monkeypatch.setattr(made.topics._discovery, "look", lambda first, at_start=False: made.found)
+    monkeypatch.setattr(
+        made.topics._discovery, "discover", lambda first, at_start=False: made.found
+    )
     monkeypatch.setattr(made.published, "adopt", adopt)
     monkeypatch.setattr("sparkmirror.control.flows.topics_job.seed_positions", lambda *_: None)
     yield made
@@ -153,7 +155,7 @@ def test_leaders_are_looked_for_between_two_looks_for_topics(
     control: Any, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next look for topics may be ten minutes away."""
-    monkeypatch.setattr(loop_module, "_LEADER_LOOK_S", 0.01)
+    monkeypatch.setattr(loop_module, "_LEADER_CHECK_S", 0.01)
     control.ownership = None
     run_once(control.topics)
     loop = ControlLoop(MirrorSettings((control.settings,), ()), once=False, run_id="r")
@@ -193,7 +195,7 @@ class Group:
             beginnings(clusters, MM1_FLOW),
             alone=False,
             publish=self._publish,
-            say=lambda _: None,
+            notify=lambda _: None,
         )
 
     def _publish(self, wanted: Assignment, _member: Member | None) -> int:

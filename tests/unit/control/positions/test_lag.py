@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkmirror.cli.main import main
-from sparkmirror.cli.verbs.lag import Format, Pace, over_limit, report
+from sparkmirror.cli.verbs.lag import Format, LagTrend, over_limit, report
 from sparkmirror.cli.verbs.lag_tables import broker_lines
 from sparkmirror.config.mm1.load import load_mm1_consumer
 from sparkmirror.control.positions.lag import LagView, Offsets, PartitionLag, measure
@@ -215,7 +215,7 @@ def test_what_is_at_its_end_hides_no_age_that_is_not_known() -> None:
 
 
 def test_the_time_to_go_comes_from_several_looks() -> None:
-    pace = Pace()
+    pace = LagTrend()
 
     def look(second: int, position: int, *, time_ms: int = 0) -> dict[str, float]:
         view = LagView("", "g", "A", (one(position, 0, 1_000, time_ms=time_ms),))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkmirror.control.report import plan_groups
-from sparkmirror.control.topics.observation import Look
+from sparkmirror.control.topics.observation import Observation
 from sparkmirror.internal_topics.mm2_records import Checkpoint, encode_checkpoint
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import TopicPartition
@@ -48,7 +48,7 @@ def test_a_checkpoint_beyond_a_loss_at_the_target_is_planned_again(
         groups=lambda: {"g": GroupView("g", "Stable")},
         committed_by_group=lambda _: {"g": {SOURCE: Committed(90)}},
     )
-    look = Look(
+    look = Observation(
         flow,
         source,
         _cluster(role="target admin"),

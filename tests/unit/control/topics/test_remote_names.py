@@ -20,7 +20,7 @@ from sparkmirror.control.topics.remote_names import (
 )
 from sparkmirror.control.topics.sync import (
     ObservedTopics,
-    Refuse,
+    RefuseTopic,
     assign,
     observe_topics,
     plan_topics,
@@ -262,7 +262,7 @@ def test_a_topic_that_is_left_out_is_halted_though_its_remote_topic_exists(
     one = replace(A, mode=mode)
     seen = observed()
     actions = plan_topics(seen, one)
-    assert actions == [Refuse("us.t", seen.refused["us.t"])]
+    assert actions == [RefuseTopic("us.t", seen.refused["us.t"])]
     assignment = assign(seen, one, dict(seen.refused))
     assert assignment.remote_topics == {"eu.t": "all.t"}
     assert set(assignment.halted) == {TopicPartition("us.t", number) for number in (0, 1)}

@@ -29,7 +29,7 @@ from sparkmirror.control.topics.sync import (
     CreateTopic,
     GrowTopic,
     ObservedTopics,
-    Refuse,
+    RefuseTopic,
     apply_topics,
     assign,
     describe_changes,
@@ -96,7 +96,7 @@ def test_smaller_remote_topic_grows_and_larger_one_stays():
 
 def test_mirrormaker_1_refuses_a_smaller_target_topic_and_names_both_counts():
     (action,) = plan_topics(observed([view("t", 3)], [view("t", 2)]), MM1)
-    assert isinstance(action, Refuse)
+    assert isinstance(action, RefuseTopic)
     assert isinstance(action.error, TopicError)
     assert "2 partitions" in str(action.error)
     assert "has 3" in str(action.error)
@@ -106,7 +106,7 @@ def test_replication_factor_above_the_brokers_names_the_key():
     flow = replace(FLOW, topics=TopicSettings(replication_factor=3))
     seen = observed([view("t"), view("u")], [view("A.u")], brokers=2)
     (action,) = plan_topics(seen, flow)
-    assert isinstance(action, Refuse)
+    assert isinstance(action, RefuseTopic)
     assert action.topic == "t"
     assert "replication.factor is 3" in str(action.error)
     assert "2 brokers" in str(action.error)
@@ -115,7 +115,7 @@ def test_replication_factor_above_the_brokers_names_the_key():
 def test_topic_whose_configs_cannot_be_read_is_refused_and_the_others_go_on():
     denied = Denied("no", where="cluster A")
     actions = plan_topics(observed([view("t"), view("u")], configs={"t": denied, "u": {}}), FLOW)
-    assert actions == [Refuse("t", denied), CreateTopic("u", NewTopic("A.u", 1, 1, {}))]
+    assert actions == [RefuseTopic("t", denied), CreateTopic("u", NewTopic("A.u", 1, 1, {}))]
 
 
 names = st.sampled_from(["a", "b.c", "d", "heartbeats", "x_1"])
@@ -137,7 +137,7 @@ def test_plan_and_apply_leave_nothing_to_plan(source, target, flow):
             assert action.present < action.partitions
             after[action.remote_topic] = view(action.remote_topic, action.partitions)
     again = plan_topics(replace(seen, target=after), flow)
-    assert all(isinstance(action, Refuse) for action in again)
+    assert all(isinstance(action, RefuseTopic) for action in again)
     assert flow is MM1 or again == []
 
 

@@ -36,7 +36,7 @@ class Watch:
         self._fenced = fenced
         self.happened: list[str] = []
 
-    def look(self) -> bool:
+    def read_to_end(self) -> bool:
         self.happened.append("look")
         if "fence" in self.happened:
             self._fenced(self)

@@ -9,34 +9,34 @@ from typing import Any, cast
 import pytest
 
 from sparkmirror.data.coordination import hanging_transactions
-from sparkmirror.data.coordination.hanging_transactions import OpenEnds, written_before
+from sparkmirror.data.coordination.hanging_transactions import HangingTransactions, written_before
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.cluster.coordinator import Leader, Routes
 from sparkmirror.wire.produce.hanging_transactions import (
-    OpenEnd,
-    Written,
-    look,
+    CommittedRecords,
+    OpenTransaction,
+    find_open_transactions,
 )
 from sparkmirror.wire.produce.partition_queue import PartitionQueue, QueuedBatch
 from sparkmirror.wire.produce.transactions import Transactions
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
-NEWEST = Written(7, 3, 10)
-COMMITTED, ABORTED = OpenEnd(90, 7, 3, 9), OpenEnd(90, 7, 3, 12)
+NEWEST = CommittedRecords(7, 3, 10)
+COMMITTED, ABORTED = OpenTransaction(90, 7, 3, 9), OpenTransaction(90, 7, 3, 12)
 
 
 class Target:
     """Partitions with what producer 7 has open there, and one transaction at a time."""
 
     def __init__(self, **options: Any) -> None:
-        self.open: dict[TopicPartition, OpenEnd] = options.get("open", {})
+        self.open: dict[TopicPartition, OpenTransaction] = options.get("open", {})
         self.leaders = {tp: Leader(1, 5) for tp in (P0, P1, P2)}
         self.leaderless: dict[TopicPartition, int] = {}
         self.reachable = True
         self.client = SimpleNamespace(alias="B")
         self.identity = (7, 4)
         self.ended: list[tuple[str, set[TopicPartition]]] = []
-        self.others: list[OpenEnd] = []
+        self.others: list[OpenTransaction] = []
         self.skips = 0
         """Markers that are left out before one gets through."""
         self.members: set[TopicPartition] = set()
@@ -76,8 +76,8 @@ class Target:
     def refresh_if_due(self) -> bool:
         return True
 
-    def ends(self) -> OpenEnds:
-        return OpenEnds(cast(Routes, self), cast(Transactions, self), self.ask)
+    def ends(self) -> HangingTransactions:
+        return HangingTransactions(cast(Routes, self), cast(Transactions, self), self.ask)
 
 
 @pytest.fixture(autouse=True)
@@ -106,16 +106,16 @@ def test_each_is_closed_the_way_its_transaction_ended() -> None:
 
 @pytest.mark.parametrize(
     "written",
-    [None, Written(8, 3, 10), Written(7, 2, 10), Written(7, 3, 9)],
+    [None, CommittedRecords(8, 3, 10), CommittedRecords(7, 2, 10), CommittedRecords(7, 3, 9)],
     ids=["nothing known", "another producer", "another epoch", "fewer records"],
 )
-def test_only_the_very_records_of_the_position_count(written: Written | None) -> None:
+def test_only_the_very_records_of_the_position_count(written: CommittedRecords | None) -> None:
     assert COMMITTED.counts(NEWEST)
     assert not COMMITTED.counts(written)
 
 
 def test_sequences_begin_again() -> None:
-    assert OpenEnd(1, 7, 3, 4).counts(Written(7, 3, (1 << 31) + 5))
+    assert OpenTransaction(1, 7, 3, 4).counts(CommittedRecords(7, 3, (1 << 31) + 5))
 
 
 def test_a_marker_that_is_left_out_again_is_written_again() -> None:
@@ -137,15 +137,18 @@ def test_a_partition_without_a_leader_is_left_and_not_touched() -> None:
 
 def test_what_the_slot_before_left_open_is_not_written_on() -> None:
     target = Target(open={P0: ABORTED})
-    target.others = [OpenEnd(80, 6, 1, 4), OpenEnd(85, 9, 0, 0)]  # 9 is somebody else's
+    target.others = [
+        OpenTransaction(80, 6, 1, 4),
+        OpenTransaction(85, 9, 0, 0),
+    ]  # 9 is somebody else's
     ends = target.ends()
-    assert ends.close({P0: Written(6, 1, 5), P1: NEWEST}) == {P0}
+    assert ends.close({P0: CommittedRecords(6, 1, 5), P1: NEWEST}) == {P0}
     assert ends.foreign == {P0: target.others[0]}
     assert ends.unknown(P0).code == "CONCURRENT_TRANSACTIONS"
     assert "target offset 80 on" in ends.unknown(P0).reason
     assert ("abort", {P0}) in target.ended, "our own is closed all the same"
     target.others = []
-    assert ends.close({P0: Written(6, 1, 5)}) == set()
+    assert ends.close({P0: CommittedRecords(6, 1, 5)}) == set()
     assert not ends.foreign
 
 
@@ -217,7 +220,7 @@ class Asked:
         answer = SimpleNamespace(topics=[topic])
         self._connection = SimpleNamespace(api_versions=versions, request=lambda _, highest: answer)
 
-    def ask_leaders(self, partitions: list[TopicPartition], ask: Any) -> Any:
+    def query_leaders(self, partitions: list[TopicPartition], ask: Any) -> Any:
         return ask(self._connection, partitions)
 
 
@@ -234,7 +237,7 @@ class Asked:
     ids=["open", "closed", "unknown", "another leads", "denied", "too old to say"],
 )
 def test_what_a_leader_says(row: SimpleNamespace, versions: Any, found: Any) -> None:
-    assert look(cast(Routes, Asked(row, versions)), [P0]) == found
+    assert find_open_transactions(cast(Routes, Asked(row, versions)), [P0]) == found
 
 
 def test_how_many_records_a_partition_will_have_is_known_before_they_are_acknowledged() -> None:

@@ -45,7 +45,7 @@ class Topic:
                     topic.away -= 1
                     raise Unreachable("no answer")
 
-            def look(self) -> bool:
+            def read_to_end(self) -> bool:
                 topic.looks += 1
                 topic.now_s += topic.looks_s.pop(0) if topic.looks_s else 0.01
                 self.claim = topic.claim
@@ -177,11 +177,11 @@ def test_a_slot_that_hears_nothing_of_claims_fetches_nothing(
         sent: list[str] = []
         monkeypatch.setattr(reader._fetcher, "send", lambda said=sent: said.append("fetch"))
         for silent_s in (7.0, 8.0):
-            reader._watch.heard_s = ticks_s() - silent_s
-            reader._ask()
+            reader._watch.responded_s = ticks_s() - silent_s
+            reader._send_fetches()
         assert len(sent) == (1 if waits else 2)
-        reader._watch.heard_s = ticks_s()
-        reader._ask()
+        reader._watch.responded_s = ticks_s()
+        reader._send_fetches()
         assert len(sent) == (2 if waits else 3), "it goes on once it hears again"
         reader._watch.close()
 

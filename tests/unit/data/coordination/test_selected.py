@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from sparkmirror.data.coordination.control_reader import ControlWatch
-from sparkmirror.data.coordination.selected import Selection
+from sparkmirror.data.coordination.selected import TopicSelection
 from sparkmirror.data.coordination.slot_plan import encode_flow, plan_slots
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.spark_source import _Planner
@@ -44,7 +44,7 @@ def watch() -> Iterator[ControlWatch]:
 def inject(watch: ControlWatch, partitions: tuple[SourcePartition, ...]) -> None:
     document = AssignmentDocument("A->B", "run", 7, partitions)
     for key, value in encode_assignment(document):
-        watch._hear(watch._commands, key, value)
+        watch._apply(watch._commands, key, value)
 
 
 def test_what_planner_and_slots_hear_is_what_the_flow_selects(
@@ -94,7 +94,7 @@ def test_a_slot_fetches_nothing_else_whatever_its_plan_says() -> None:
 def test_topics_of_the_brokers_are_never_mirrored() -> None:
     own = [SourcePartition(name, 0, name) for name in ("__consumer_offsets", "__transaction_state")]
     usual = SourcePartition("__mine", 0, "__mine")
-    assert Selection(MM1).keep([*own, usual]) == (usual,)
+    assert TopicSelection(MM1).keep([*own, usual]) == (usual,)
 
 
 def test_a_map_names_the_topics_that_an_assignment_may_write() -> None:
@@ -106,12 +106,12 @@ def test_a_map_names_the_topics_that_an_assignment_may_write() -> None:
         SourcePartition("eu.__consumer_offsets", 0, "__consumer_offsets"),
         SourcePartition("eu.", 0, ""),
     ]
-    assert Selection(flow).keep([*bad, good]) == (good,)
+    assert TopicSelection(flow).keep([*bad, good]) == (good,)
 
 
 def test_many_are_named_by_their_number(caplog: pytest.LogCaptureFixture) -> None:
     many = [SourcePartition("payroll", n, "A.payroll") for n in range(1_000)]
     with caplog.at_level(logging.WARNING):
-        assert Selection(ORDERS).keep(many) == ()
+        assert TopicSelection(ORDERS).keep(many) == ()
     assert caplog.records[0].getMessage().count("payroll") == 10
     assert "and 995 more" in caplog.records[0].getMessage()

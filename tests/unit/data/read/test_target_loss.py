@@ -323,9 +323,9 @@ class Watched:
         self._target = SimpleNamespace(
             cluster_id="cluster", topic_ids={"A.t": "topic"}, refresh_if_due=lambda: True
         )
-        monkeypatch.setattr(target_loss, "look_at_ends", lambda *_: {REMOTE: view})
+        monkeypatch.setattr(target_loss, "describe_ends", lambda *_: {REMOTE: view})
         monkeypatch.setattr(
-            target_loss, "look_at_logs", lambda *_: {SOURCE: LogView(self.source_start, 999)}
+            target_loss, "describe_logs", lambda *_: {SOURCE: LogView(self.source_start, 999)}
         )
         monkeypatch.setattr(target_loss, "read_runs", lambda *_: self.runs)
         monkeypatch.setattr(target_loss, "survivors", lambda *_, **__: self.found)
@@ -540,10 +540,10 @@ class Gated:
         self.ends = TargetEnds(FLOW, clock=lambda: self.time)
         self.ends.begin([self.lane])
         self.routes.refresh = self.routes.close = lambda: None
-        monkeypatch.setattr(target_ends, "look_at_ends", self._look)
+        monkeypatch.setattr(target_ends, "describe_ends", self._look)
         monkeypatch.setattr(target_ends, "Routes", lambda *_: self.routes)
         monkeypatch.setattr(target_ends, "filled_by_others", self._filled)
-        monkeypatch.setattr(target_ends._Look, "start", target_ends._Look.run)
+        monkeypatch.setattr(target_ends._Check, "start", target_ends._Check.run)
 
     def _look(self, _: object, asked: Mapping[Tp, int]) -> dict[Tp, EndView]:
         self.looks += 1
@@ -561,7 +561,7 @@ class Gated:
     def look(self) -> None:
         self.time += 1.0
         for _ in range(2):  # the second one takes in what the first one asked for
-            self.ends.look(cast(Routes, self.routes))
+            self.ends.check(cast(Routes, self.routes))
 
     def settle(self, *, counts: bool = True) -> None:
         producer = SimpleNamespace(
@@ -588,7 +588,7 @@ def test_nothing_is_sent_to_a_log_that_may_be_another_one_before_it_was_looked_a
     elif what == "topic":
         gated.routes.topic_ids = {"A.t": "anew"}
     else:
-        gated.ends.doubt(REMOTE)
+        gated.ends.recheck(REMOTE)
     assert not gated.may_send()
     gated.look()
     assert gated.looks == 1
@@ -652,7 +652,7 @@ def test_all_are_looked_at_now_and_then(gated: Gated) -> None:
 
 
 def test_a_high_watermark_may_lag_for_a_while(gated: Gated) -> None:
-    gated.ends.doubt(REMOTE)
+    gated.ends.recheck(REMOTE)
     gated.view = EndView(0, 60, leader_epoch=5)
     assert not gated.may_send()
     for _ in range(3):

@@ -12,9 +12,9 @@ from sparkmirror.data.rows.notes import (
     HaltNote,
     Owner,
     PartitionHello,
+    RetryNote,
     SlotHello,
     SlotNotes,
-    TriedAgain,
     Writer,
     decode_notes,
     encode_notes,
@@ -25,7 +25,7 @@ from sparkmirror.errors import MachineError
 from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind
 from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
 from sparkmirror.model import Halt, Member, TopicPartition
-from sparkmirror.wire.produce.hanging_transactions import Written
+from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 GAP = Gap(
@@ -39,7 +39,7 @@ HELLO = SlotHello(
         PartitionHello(T0, "A.t"),
         PartitionHello(
             T1, "A.t", 5, 4, 90, Mark("c", "id", 3), TargetMark("d", "r", 1, 80, 0, True, 7, 2, 4),
-            Written(7, 1, 12),
+            CommittedRecords(7, 1, 12),
         ),
     ),
     Owner("run", 40, 2),
@@ -55,7 +55,7 @@ SAID = [
         None, Member("m", 3, "i", True), False, {"NOT_LEADER_OR_FOLLOWER": 2},
         (HaltNote(T0, Halt("CODE", "why", True)), HaltNote(T1, None)),
         (GapNote(GAP, Mark("c")), GapNote(GAP, Mark(), TargetMark(cut=3), 9)),
-        (TriedAgain(T1, 4),),
+        (RetryNote(T1, 4),),
     ),
 ]  # fmt: skip
 

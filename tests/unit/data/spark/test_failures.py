@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.data.spark.failures import failure, mends_itself
+from sparkmirror.data.spark.failures import ended_for_repair, failure
 
 LOG = Path("/run/spark.log")
 SPARKS_WORDS = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: broken pipe
@@ -39,8 +39,8 @@ def test_our_own_errors_are_known_by_their_words():
 )
 def test_only_what_an_attempt_mends_lets_a_query_begin_again(error: str, mended: bool) -> None:
     told = f"Task 0 in stage 3.0 failed 8 times …\nsparkmirror.errors.{error}\n{SPARKS_WORDS}"
-    assert mends_itself(RuntimeError(told)) is mended
-    assert not mends_itself(RuntimeError(SPARKS_WORDS))
+    assert ended_for_repair(RuntimeError(told)) is mended
+    assert not ended_for_repair(RuntimeError(SPARKS_WORDS))
 
 
 def test_neither_plans_nor_places_in_javas_code_are_taken_for_the_reason():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.data.spark.rest import Rest
+from sparkmirror.data.spark.rest import DrainCheck
 
 RUN = "3f1c"
 
@@ -33,10 +33,10 @@ class Query:
     def getJobInfo(self, number: int) -> Any:
         return SimpleNamespace(status=self.jobs[number]) if number in self.jobs else None
 
-    def rest(self) -> Rest:
+    def rest(self) -> DrainCheck:
         spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: self))
         query: Any = self
-        return Rest(spark, query, lambda: self.now_s)
+        return DrainCheck(spark, query, lambda: self.now_s)
 
 
 @pytest.mark.parametrize("change", [{"isActive": False}, {"active_trigger": False}])

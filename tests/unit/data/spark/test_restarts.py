@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from sparkmirror.data.spark.restarts import REVIVALS_MAX, REVIVALS_WITHIN_S, Revivals
+from sparkmirror.data.spark.restarts import RESTARTS_MAX, RESTARTS_WITHIN_S, RestartLimit
 
 
 def test_only_so_often_within_a_time():
     now = [0.0]
-    revivals = Revivals(lambda: now[0])
-    assert [revivals.allow("A->B", "gone") for _ in range(REVIVALS_MAX)] == [True] * REVIVALS_MAX
+    revivals = RestartLimit(lambda: now[0])
+    assert [revivals.allow("A->B", "gone") for _ in range(RESTARTS_MAX)] == [True] * RESTARTS_MAX
     assert not revivals.allow("A->B", "gone")
     assert revivals.allow("A->C", "gone"), "flows are counted apart"
-    now[0] = REVIVALS_WITHIN_S + 1
+    now[0] = RESTARTS_WITHIN_S + 1
     assert revivals.allow("A->B", "gone")

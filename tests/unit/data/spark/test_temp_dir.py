@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.data.spark.temp_dir import Scratch
+from sparkmirror.data.spark.temp_dir import TempDirectory
 from sparkmirror.errors import MachineError
 
 _OWNER = """
 import sys, time
 from pathlib import Path
-from sparkmirror.data.spark.temp_dir import Scratch
-scratch = Scratch.make((Path(sys.argv[1]),))
+from sparkmirror.data.spark.temp_dir import TempDirectory
+scratch = TempDirectory.make((Path(sys.argv[1]),))
 (scratch.path / "spark-left").mkdir()
 print(scratch.path, flush=True)
 time.sleep(600)
@@ -28,11 +28,11 @@ time.sleep(600)
 
 def test_it_is_private_and_gone_when_closed(tmp_path: Path) -> None:
     root = _short(tmp_path)
-    scratch = Scratch.make((root,))
+    scratch = TempDirectory.make((root,))
     assert scratch.path.stat().st_mode & 0o077 == 0
     assert scratch.path.parent.stat().st_mode & 0o077 == 0
     (scratch.path / "artifacts-1" / "x").mkdir(parents=True)
-    other = Scratch.make((root,))
+    other = TempDirectory.make((root,))
     scratch.close()
     assert list((root / f"sparkmirror-{os.getuid()}").iterdir()) == [other.path]
     other.close()
@@ -49,13 +49,13 @@ def test_a_killed_owners_directory_goes_with_the_next_run_and_a_living_ones_stay
     try:
         assert owner.stdout is not None
         left = Path(owner.stdout.readline().strip())
-        Scratch.make((root,)).close()
+        TempDirectory.make((root,)).close()
         assert (left / "spark-left").is_dir(), "its owner lives"
     finally:
         owner.send_signal(signal.SIGKILL)
         owner.wait(30)
     assert left.is_dir()
-    Scratch.make((root,)).close()
+    TempDirectory.make((root,)).close()
     assert not left.exists()
 
 
@@ -66,7 +66,7 @@ def test_what_was_never_locked_is_kept_while_it_is_young(tmp_path: Path) -> None
         (base / name).mkdir(parents=True)
     for name in ("old", "runs"):
         os.utime(base / name, (0, 0))
-    Scratch.make((root,)).close()
+    TempDirectory.make((root,)).close()
     assert sorted(path.name for path in base.iterdir()) == ["runs", "young"]
 
 
@@ -76,7 +76,7 @@ def test_sparks_socket_fits_below_the_longest_root_and_longer_ones_are_passed_ov
     short = _short(tmp_path)
     longest = _padded(short, 107 - 44 - 8 - 1 - len(f"/sparkmirror-{os.getuid()}"))
     too_long = _padded(short, 90)
-    scratch = Scratch.make((too_long, longest))
+    scratch = TempDirectory.make((too_long, longest))
     try:
         assert scratch.path.is_relative_to(longest)
         with socket.socket(socket.AF_UNIX) as door:
@@ -84,7 +84,7 @@ def test_sparks_socket_fits_below_the_longest_root_and_longer_ones_are_passed_ov
     finally:
         scratch.close()
     with pytest.raises(MachineError, match="too long for a Unix socket"):
-        Scratch.make((too_long,))
+        TempDirectory.make((too_long,))
 
 
 def test_a_root_that_others_prepared_is_not_used(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_root_that_others_prepared_is_not_used(tmp_path: Path) -> None:
     elsewhere.mkdir()
     (root / f"sparkmirror-{os.getuid()}").symlink_to(elsewhere)
     with pytest.raises(MachineError, match="is a link, which somebody else"):
-        Scratch.make((root,))
+        TempDirectory.make((root,))
     assert list(elsewhere.iterdir()) == []
 
 

@@ -30,8 +30,8 @@ from sparkmirror.records.codecs import ZSTD, compress
 from sparkmirror.records.header import ATTRIBUTES_AT, HEADER_BYTES, seal, split
 from sparkmirror.records.header import COVERED as HEAD
 from sparkmirror.records.key_columns import COST_BYTES_MAX, scan, scans
-from sparkmirror.records.partitioner import Dealer, write_dealt
-from sparkmirror.records.rebatch import Group, GroupError, write_groups
+from sparkmirror.records.partitioner import RecordPartitioner, write_partitioned
+from sparkmirror.records.rebatch import BatchGroup, BatchGroupError, write_groups
 from sparkmirror.records.records import (
     RECORD_COST_BYTES,
     RECORDS_MAX,
@@ -95,8 +95,11 @@ def test_a_bomb_is_dealt_in_portions() -> None:
     offsets: list[int] = []
     with peak_below(40 * MIB):
         for found in scans(data, cost_bytes_max=4 * MIB):
-            dealt = write_dealt(
-                found, Dealer(Partitioner.KEY).choose(found, 3), codec=ZSTD, batch_bytes=MIB
+            dealt = write_partitioned(
+                found,
+                RecordPartitioner(Partitioner.KEY).choose(found, 3),
+                codec=ZSTD,
+                batch_bytes=MIB,
             )
             assert dealt.records == len(found.columns.offset)
             offsets += found.columns.offset.tolist()
@@ -217,10 +220,10 @@ def test_batches_written_anew_cost_what_their_records_do() -> None:
     """Their bytes alone would fit; the batches behind come with the next answer."""
     data = answer(tiny(5_000), 20, 5_000, attributes=8)
     starts = [start for start, _ in split(data)] + [len(data)]
-    groups = [Group(ZSTD, [(n, n + 1)], forced=True) for n in range(20)]
+    groups = [BatchGroup(ZSTD, [(n, n + 1)], forced=True) for n in range(20)]
     limits = Limits(together_bytes_max=MIB)
     assert len(write_groups(data, starts, groups[:2], limits)) == 2
-    with pytest.raises(GroupError) as caught:
+    with pytest.raises(BatchGroupError) as caught:
         write_groups(data, starts, groups, limits)
     assert 2 <= caught.value.frame <= 3
 
@@ -240,7 +243,7 @@ def test_a_comparison_reads_in_portions(monkeypatch: pytest.MonkeyPatch) -> None
 class _Ear(ControlWatch):
     heard: int = 0
 
-    def _hear(self, tp: TopicPartition, key: bytes | None, value: bytes | None) -> None:
+    def _apply(self, tp: TopicPartition, key: bytes | None, value: bytes | None) -> None:
         self.heard += 1
 
 
@@ -251,7 +254,7 @@ def test_the_control_topic_is_heard_in_portions_and_to_its_end() -> None:
     at, rounds = 0, 0
     while at < 60:
         chosen = select(data, at, (), SelectRules(join_below_bytes=0))
-        before, at = at, ear._hear_all(TP, chosen)
+        before, at = at, ear._apply_all(TP, chosen)
         assert before < at <= before + 10
         rounds += 1
     assert ear.heard == 60
@@ -261,7 +264,7 @@ def test_the_control_topic_is_heard_in_portions_and_to_its_end() -> None:
     both = memoryview(bad + bytes(answer(zeros(100), 4))[len(zeros(100)) :])
     ear.heard = 0
     rules = SelectRules(join_below_bytes=0, check_crcs=False)
-    assert ear._hear_all(TP, select(both, 0, (), rules)) == 4
+    assert ear._apply_all(TP, select(both, 0, (), rules)) == 4
     assert ear.heard == 3
     ear.close()
 

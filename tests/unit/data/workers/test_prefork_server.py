@@ -1,4 +1,4 @@
-"""Python processes from the nursery: what Spark sees of them is what it sees of fresh ones."""
+"""Python processes from the prefork server: Spark sees of them what it sees of fresh ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from sparkmirror.data.spark.session import _python_launcher
 from sparkmirror.data.workers import prefork_client
-from sparkmirror.data.workers.prefork_server import end_nursery, start_nursery
+from sparkmirror.data.workers.prefork_server import end_prefork_server, start_prefork_server
 from tests.unit.config_files import without_root
 
 _TALK = """
@@ -34,16 +34,16 @@ print(os.getpid(), flush=True)
 sys.stdin.readline()
 """
 
-# A nursery that cannot fork.
+# A prefork server that cannot fork.
 _CHILDLESS = """
 import ctypes, os, resource, socket, sys
 from pathlib import Path
 from sparkmirror.data.workers import prefork_client
-from sparkmirror.data.workers.prefork_server import Nursery
+from sparkmirror.data.workers.prefork_server import PreforkServer
 door = socket.socket(socket.AF_UNIX)
-door.bind(str(Path(sys.argv[1]) / prefork_client.DOOR))
+door.bind(str(Path(sys.argv[1]) / prefork_client.SOCKET_NAME))
 door.listen(8)
-nursery = Nursery(door, sys.stdin.fileno())
+nursery = PreforkServer(door, sys.stdin.fileno())
 if os.getuid() == 0:  # no limit holds root: a namespace whose first process has ended does
     if ctypes.CDLL(None).unshare(0x20000000):
         sys.exit("no namespace")
@@ -68,20 +68,20 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def prefork_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     directory = tmp_path_factory.mktemp("nursery")
     with (directory / "log").open("ab") as log:
-        process = start_nursery(directory, log)
+        process = start_prefork_server(directory, log)
     yield directory
-    end_nursery(process)
+    end_prefork_server(process)
     assert process.returncode == 0, (directory / "log").read_text()
 
 
 def _knock(
-    nursery: Path, modules: Path, *arguments: str, cwd: Path, told: str = ""
+    prefork_dir: Path, modules: Path, *arguments: str, cwd: Path, told: str = ""
 ) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", prefork_client.__file__, str(nursery), *arguments],
+        [sys.executable, "-I", "-S", prefork_client.__file__, str(prefork_dir), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -92,9 +92,11 @@ def _knock(
 
 
 def test_streams_environment_directory_arguments_and_exit_code(
-    nursery: Path, modules: Path, tmp_path: Path
+    prefork_dir: Path, modules: Path, tmp_path: Path
 ) -> None:
-    asked = _knock(nursery, modules, "-m", "talking_fork", "a", "b c", cwd=tmp_path, told="x\udcff")
+    asked = _knock(
+        prefork_dir, modules, "-m", "talking_fork", "a", "b c", cwd=tmp_path, told="x\udcff"
+    )
     out, err = asked.communicate("line\n", 60)
     line, arguments, told, directory, pid = json.loads(out)
     assert (line, arguments, told, directory) == ("line\n", ["a", "b c"], "x\udcff", str(tmp_path))
@@ -102,8 +104,8 @@ def test_streams_environment_directory_arguments_and_exit_code(
     assert (err, asked.returncode) == ("aside\n", 7)
 
 
-def test_a_fork_shows_what_it_runs(nursery: Path, modules: Path, tmp_path: Path) -> None:
-    asked = _knock(nursery, modules, "-m", "waiting_fork", "more", cwd=tmp_path)
+def test_a_fork_shows_what_it_runs(prefork_dir: Path, modules: Path, tmp_path: Path) -> None:
+    asked = _knock(prefork_dir, modules, "-m", "waiting_fork", "more", cwd=tmp_path)
     try:
         assert asked.stdout is not None
         fork = psutil.Process(int(asked.stdout.readline()))
@@ -115,9 +117,9 @@ def test_a_fork_shows_what_it_runs(nursery: Path, modules: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_who_kills_what_it_started_kills_the_fork(
-    nursery: Path, modules: Path, tmp_path: Path, number: signal.Signals
+    prefork_dir: Path, modules: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    asked = _knock(nursery, modules, "-m", "waiting_fork", cwd=tmp_path)
+    asked = _knock(prefork_dir, modules, "-m", "waiting_fork", cwd=tmp_path)
     assert asked.stdout is not None
     fork = psutil.Process(int(asked.stdout.readline()))
     # The fork may run before its client knows its process id: SIGTERM would end the client alone.
@@ -138,9 +140,9 @@ def _catches(process: int, number: int) -> bool:
 
 
 def test_a_reader_sees_the_end_of_a_fork_that_was_killed(
-    nursery: Path, modules: Path, tmp_path: Path
+    prefork_dir: Path, modules: Path, tmp_path: Path
 ) -> None:
-    asked = _knock(nursery, modules, "-m", "waiting_fork", cwd=tmp_path)
+    asked = _knock(prefork_dir, modules, "-m", "waiting_fork", cwd=tmp_path)
     assert asked.stdout is not None
     os.kill(int(asked.stdout.readline()), signal.SIGKILL)
     assert asked.communicate(timeout=60)[0] == ""
@@ -156,15 +158,17 @@ def test_where_nobody_opens_it_is_the_python_that_was_asked_for(
     assert (err, asked.returncode) == ("aside\n", 7)
 
 
-def test_nonsense_at_the_door_ends_nothing(nursery: Path, modules: Path, tmp_path: Path) -> None:
+def test_nonsense_at_the_door_ends_nothing(
+    prefork_dir: Path, modules: Path, tmp_path: Path
+) -> None:
     for data in (b"", b"\0", b"\xff\xff\xff\xff", b"\0\0\0\2{}"):
         with socket.socket(socket.AF_UNIX) as peer:
-            peer.connect(str(nursery / prefork_client.DOOR))
+            peer.connect(str(prefork_dir / prefork_client.SOCKET_NAME))
             peer.sendall(data)
             peer.shutdown(socket.SHUT_WR)
             with contextlib.suppress(ConnectionResetError):
                 assert peer.recv(1) == b""
-    asked = _knock(nursery, modules, "-m", "talking_fork", cwd=tmp_path)
+    asked = _knock(prefork_dir, modules, "-m", "talking_fork", cwd=tmp_path)
     asked.communicate("line\n", 60)
     assert asked.returncode == 7
 
@@ -172,15 +176,15 @@ def test_nonsense_at_the_door_ends_nothing(nursery: Path, modules: Path, tmp_pat
 def test_forks_outlive_the_nursery_and_who_stands_for_them_waits(
     modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does the nursery import anything from the directory that it is started in."""
+    """Nor does the prefork server import anything from the directory that it is started in."""
     (tmp_path / "pandas.py").write_text("raise SystemExit('from the current directory')")
     monkeypatch.chdir(tmp_path)
     with (tmp_path / "log").open("ab") as log:
-        process = start_nursery(tmp_path, log)
+        process = start_prefork_server(tmp_path, log)
     asked = _knock(tmp_path, modules, "-m", "waiting_fork", cwd=tmp_path)
     assert asked.stdout is not None
     fork = psutil.Process(int(asked.stdout.readline()))
-    end_nursery(process)
+    end_prefork_server(process)
     assert process.returncode == 0
     assert fork.is_running()
     assert asked.poll() is None
@@ -190,10 +194,10 @@ def test_forks_outlive_the_nursery_and_who_stands_for_them_waits(
 
 @pytest.mark.parametrize("opens", [True, False])
 def test_nothing_is_imported_from_the_current_directory(
-    opens: bool, nursery: Path, modules: Path, tmp_path: Path
+    opens: bool, prefork_dir: Path, modules: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "planted.py").write_text("print('planted')")
-    door = nursery if opens else tmp_path / "no-nursery"
+    door = prefork_dir if opens else tmp_path / "no-nursery"
     asked = _knock(door, modules, "-m", "planted", cwd=tmp_path)
     out, err = asked.communicate("", 60)
     assert (out, asked.returncode) == ("", 1)
@@ -221,7 +225,7 @@ def test_another_users_door_is_told_nothing(modules: Path, tmp_path: Path) -> No
     if os.geteuid() != 0:
         pytest.skip("only root can listen as somebody else")
     with socket.socket(socket.AF_UNIX) as door:
-        door.bind(str(tmp_path / prefork_client.DOOR))
+        door.bind(str(tmp_path / prefork_client.SOCKET_NAME))
         with without_root():
             door.listen(1)
         asked = _knock(tmp_path, modules, "-m", "talking_fork", cwd=tmp_path, told="a secret")
@@ -246,7 +250,7 @@ def test_a_fork_that_cannot_be_made_keeps_nothing_open(modules: Path, tmp_path: 
             pytest.skip("forks of a process of root's can only be kept back in a namespace")
         before = psutil.Process(childless.pid).num_fds()
         asked = _knock(tmp_path, modules, "-m", "talking_fork", cwd=tmp_path)
-        # Whoever reads from it sees the end, since the nursery has closed its copies.
+        # Whoever reads from it sees the end, since the prefork server has closed its copies.
         out, _ = asked.communicate("line\n", 60)
         assert json.loads(out)[4] == asked.pid, "it is the Python that was asked for"
         assert psutil.Process(childless.pid).num_fds() == before

@@ -50,7 +50,7 @@ from sparkmirror.wire.cluster.error_codes import (
     TOPIC_AUTHORIZATION_FAILED,
 )
 from sparkmirror.wire.net.connection import ConnectionLost
-from sparkmirror.wire.produce.hanging_transactions import OpenEnd, Written
+from sparkmirror.wire.produce.hanging_transactions import CommittedRecords, OpenTransaction
 from sparkmirror.wire.produce.transactions import Transactions
 from tests.property.simulated_target import SimConnection, Waiting, answer_frame, parse_request
 
@@ -126,11 +126,11 @@ class Brokers:
     def stage(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         self._offsets |= offsets
 
-    def open_ends(self, tp: TopicPartition) -> tuple[OpenEnd, ...]:
+    def open_ends(self, tp: TopicPartition) -> tuple[OpenTransaction, ...]:
         if tp not in self._open:
             return ()
         identity, last = self._last[tp]
-        return (OpenEnd(self._open[tp][0].offset, *identity, last),)
+        return (OpenTransaction(self._open[tp][0].offset, *identity, last),)
 
     def append(self, tp: TopicPartition, batch: bytes) -> tuple[int, int, list[int]]:
         """(code, first offset, indexes of bad records)."""
@@ -203,13 +203,13 @@ class OneBroker:
         answer = SimpleNamespace(error_code=0, producer_id=new_id, producer_epoch=0)
         return SimpleNamespace(request=lambda _, highest: answer, close=lambda: None)
 
-    def asking(self, _connection: object) -> nullcontext[None]:
+    def using(self, _connection: object) -> nullcontext[None]:
         return nullcontext()
 
     def close_idle(self, _longer_s: float = 0.0) -> None:
         pass
 
-    def ask_leaders(self, partitions: Sequence[TopicPartition], _: object) -> dict[Any, Any]:
+    def query_leaders(self, partitions: Sequence[TopicPartition], _: object) -> dict[Any, Any]:
         return {tp: self._brokers.open_ends(tp) for tp in partitions}
 
     def refresh_if_due(self) -> bool:
@@ -586,7 +586,10 @@ def test_positions_say_whose_records_stand_before_them(brokers: Brokers) -> None
     source.chunk(BILLS, [b"a"])
     _run(_flow(faults=FaultSettings(bad_record="skip")), source)
     said = {tp: written_before(metadata) for tp, metadata in brokers.metadata.items()}
-    assert said == {REMOTE[ORDERS]: Written(7, 0, 4), REMOTE[BILLS]: Written(7, 0, 1)}
+    assert said == {
+        REMOTE[ORDERS]: CommittedRecords(7, 0, 4),
+        REMOTE[BILLS]: CommittedRecords(7, 0, 1),
+    }
 
 
 # -- how much is in a transaction ----------------------------------------------------------------

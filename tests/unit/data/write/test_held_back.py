@@ -87,12 +87,12 @@ def test_it_goes_on_when_half_of_what_waited_is_there(slot: Slot) -> None:
     slot.waiting[1] = UNACKNOWLEDGED_BYTES_MAX + 2
     assert not slot.full(1.0)
     slot.waiting[1] = UNACKNOWLEDGED_BYTES_MAX // 2 + 2
-    slot.held.look(slot.now + 1)
+    slot.held.check(slot.now + 1)
     assert slot.flagged == {1, 4}
     slot.waiting[1] -= 1
-    slot.held.look(slot.now + 1.01)
+    slot.held.check(slot.now + 1.01)
     assert slot.flagged == {1, 4}, "it looks ten times a second"
-    slot.held.look(slot.now + 1.2)
+    slot.held.check(slot.now + 1.2)
     assert slot.flagged == set()
     slot.now += 2
     slot.waiting[1] = UNACKNOWLEDGED_BYTES_MAX + 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.data.rows.notes import GapNote, Owner, SlotHello, SlotNotes, TriedAgain
+from sparkmirror.data.rows.notes import GapNote, Owner, RetryNote, SlotHello, SlotNotes
 from sparkmirror.data.rows.rows import read_row
 from sparkmirror.data.write import at_least_once
 from sparkmirror.data.write.at_least_once import AtLeastOnce
@@ -300,7 +300,7 @@ def test_a_sink_that_was_frozen_writes_nothing_once_another_run_has_the_flow(
     source.chunk(ORDERS, [b"1"])
     mirrored.take(source)
     hello = SlotHello(0, 0, "A->B", "mine", 0, owner=Owner("mine", 0, 0))
-    mirrored._hear(SlotNotes(hello))
+    mirrored._on_notes(SlotNotes(hello))
     assert mirrored.delivery._pause is not None
     newest = Claim("A->B", "mine", 0)
     mirrored.delivery._pause._newest = lambda: newest  # type: ignore[method-assign]
@@ -343,7 +343,7 @@ def test_a_partition_that_is_refused_stops_alone_and_may_be_tried_again(
     assert last == {REMOTE[ORDERS]: 1, REMOTE[BILLS]: 1}
     # The source goes back to the position.
     brokers.refuses = lambda *_: 0
-    mirrored._hear(SlotNotes(tried=(TriedAgain(ORDERS, 1),)))
+    mirrored._on_notes(SlotNotes(tried=(RetryNote(ORDERS, 1),)))
     source._next[ORDERS] = 1
     source.chunk(ORDERS, [b"bad"], [b"2"])
     mirrored.take(source)
@@ -406,7 +406,7 @@ def test_a_halt_is_looked_at_once_and_not_at_each_answer(
     assert brokers.values("A.bills") == [b"a"] * 20
     assert (lanes.walks, len(looks)) == (0, 0), "a halted partition costs the others nothing"
     # What is tried again and refused again stops again, and so does one more that is refused.
-    mirrored._hear(SlotNotes(tried=(TriedAgain(ORDERS, 1),)))
+    mirrored._on_notes(SlotNotes(tried=(RetryNote(ORDERS, 1),)))
     source._next[ORDERS] = 0
     source.chunk(ORDERS, [b"bad"])
     source.chunk(BILLS, [b"bad"])

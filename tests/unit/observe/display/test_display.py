@@ -12,7 +12,7 @@ from rich.console import Console, Group
 
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.observe.display.line_view import LineDisplay, flow_document, flow_line
-from sparkmirror.observe.display.live_view import Frame, LiveDisplay, draw, frame_svg
+from sparkmirror.observe.display.live_view import LiveDisplay, ViewState, draw, frame_svg
 from sparkmirror.observe.display.summary import halt_lines, summary_table
 from sparkmirror.observe.display.units import (
     clock_text,
@@ -52,7 +52,7 @@ HALTED = FlowView(
     halted={TopicPartition("logs", 3): Halt("CORRUPT_BATCH", "the checksum at offset 7 is wrong")},
     topics=(TopicRow("logs", 1, 0, 0, 0.0, 0.0, 7, None, halted=1),),
 )
-FRAME = Frame(
+FRAME = ViewState(
     version="0.1.0",
     run_s=3_723,
     phase="mirroring",
@@ -64,7 +64,7 @@ FRAME = Frame(
 )
 
 
-def picture(frame: Frame, width: int, height: int = 40) -> list[str]:
+def picture(frame: ViewState, width: int, height: int = 40) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
     with console.capture() as capture:
         console.print(Group(*draw(frame, width, height)))

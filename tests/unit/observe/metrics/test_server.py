@@ -25,25 +25,25 @@ from sparkmirror.model import MetricsSettings
 from sparkmirror.observe.metrics import server
 from sparkmirror.observe.metrics.address import resolve
 from sparkmirror.observe.metrics.health import Health
-from sparkmirror.observe.metrics.server import Surface, _Handler, open_surface
+from sparkmirror.observe.metrics.server import MetricsServer, _Handler, open_metrics_server
 from tests.certificates import Authority, Certified
 from tests.unit.config_files import BASE, load, refused
 
 TOKEN = "a-token-of-some-length"
-Open = Callable[..., Surface]
+Open = Callable[..., MetricsServer]
 
 
 @pytest.fixture
 def surface() -> Iterator[Open]:
-    opened: list[Surface] = []
+    opened: list[MetricsServer] = []
 
-    def start(health: Health | None = None, **settings: str) -> Surface:
+    def start(health: Health | None = None, **settings: str) -> MetricsServer:
         registry = CollectorRegistry()
         Gauge("answer", "It is.", registry=registry).set(42)
         Gauge("filler", "x" * 2_000, registry=registry).set(1)
         settings.setdefault("listen", "127.0.0.1:0")
         found = health or Health(True, True, {"flows": ["A->B"]})
-        opened.append(open_surface(MetricsSettings(**settings), registry, lambda: found))
+        opened.append(open_metrics_server(MetricsSettings(**settings), registry, lambda: found))
         return opened[-1]
 
     yield start
@@ -52,7 +52,7 @@ def surface() -> Iterator[Open]:
 
 
 def get(
-    surface: Surface,
+    surface: MetricsServer,
     path: str = "/metrics",
     *,
     method: str = "GET",
@@ -255,7 +255,7 @@ def connect() -> Iterator[Connect]:
     """Connections to a surface, closed in the end; what they said, if anything."""
     opened: list[socket.socket] = []
 
-    def open_one(surface: Surface, said: bytes = b"", host: str = "") -> socket.socket:
+    def open_one(surface: MetricsServer, said: bytes = b"", host: str = "") -> socket.socket:
         place = urlsplit(surface.url)
         own = (host, 0) if host else None
         opened.append(
@@ -348,7 +348,7 @@ def test_pages_that_nobody_takes_leave_room_for_the_probes(
 ) -> None:
     registry = CollectorRegistry()
     Gauge("filler", "x" * 20_000_000, registry=registry).set(1)
-    one = open_surface(
+    one = open_metrics_server(
         MetricsSettings(listen="127.0.0.1:0"), registry, lambda: Health(True, True, {})
     )
     try:

@@ -35,7 +35,7 @@ Answer = Any
 
 
 class Coordinator:
-    """A `Link` to a broker that gives ``answers``; each is encoded and read as from a socket.
+    """A `Requester` to a broker that gives ``answers``; each is encoded and read as from a socket.
 
     A request that it has no answer for is one that it does not know.
     """

@@ -10,14 +10,14 @@ from kafka.protocol.metadata import MetadataRequest
 
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import ClusterClient
-from sparkmirror.wire.admin.requester import Link
+from sparkmirror.wire.admin.requester import Requester
 
 
 @pytest.mark.parametrize("for_good", [False, True])
 def test_what_comes_after_the_end_connects_nowhere(for_good: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        link = Link(ClusterClient("A", (address,), "test", request_timeout_ms=1_500))
+        link = Requester(ClusterClient("A", (address,), "test", request_timeout_ms=1_500))
         link.close(for_good=for_good)
         began_s = time.monotonic()
         with pytest.raises(Unreachable):

@@ -447,7 +447,7 @@ def test_what_lasts_is_logged_again_after_ten_seconds(
     known.refresh_if_due()
     caplog.clear()
     for _ in range(2):
-        assert known.ask_leaders([tp(0)], lambda *_: {}) == {}
+        assert known.query_leaders([tp(0)], lambda *_: {}) == {}
         assert known.connection(2) is None
         world.now += 1.5
     assert caplog.text.count("cannot connect") == 1
@@ -578,7 +578,7 @@ def test_each_leader_is_asked_for_its_own_and_the_others_do_not_suffer(
             raise ConnectionLost("gone")
         return {one: 10 + one.partition for one in led}
 
-    found = known.ask_leaders(map(tp, range(7)), ask)
+    found = known.query_leaders(map(tp, range(7)), ask)
     assert found == {tp(0): 10, tp(2): 12, tp(1): 11}
     assert sorted(asked) == sorted(
         [

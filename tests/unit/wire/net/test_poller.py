@@ -197,7 +197,7 @@ class _Cluster:
         given = SimpleNamespace(error_code=0, producer_id=1, producer_epoch=0)
         return SimpleNamespace(request=lambda *_, **__: given, close=lambda: None)
 
-    def asking(self, _connection: object) -> nullcontext[None]:
+    def using(self, _connection: object) -> nullcontext[None]:
         return nullcontext()
 
     def close_idle(self, _longer_s: float = 0.0) -> None:

@@ -107,7 +107,7 @@ def test_a_joined_batch_that_is_too_large_goes_apart(run: Run) -> None:
     assert found == [(0, 1), (1, 2), (3, 2), (5, 2), (7, 2)]
     assert len({batch.producer_id for batch in log}) == 1
     assert not run.producer.halts
-    line = run.producer._partitions[A].line
+    line = run.producer._partitions[A].join_state
     assert line.bytes_max < JOINED_BYTES_MAX, "the next one is smaller"
 
 
@@ -296,7 +296,7 @@ def test_what_unpacks_to_too_much_goes_as_it_is() -> None:
         assert joining.form(state, _trip(0.05), 1, 0.0) == 0
     assert [bytes(one.batch) for one in state.pending] == before
     assert state.pending[0].fixed
-    assert state.line.bytes_max < JOINED_BYTES_MAX
+    assert state.join_state.bytes_max < JOINED_BYTES_MAX
 
 
 def test_records_that_cannot_be_read_go_as_they_are() -> None:

@@ -11,10 +11,10 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.wire.produce.messages import (
     PRODUCE_HIGHEST,
     PRODUCE_LOWEST,
-    Answer,
-    answered_correlation,
-    parse_answer,
+    PartitionProduceResponse,
+    parse_response,
     request_parts,
+    response_correlation,
 )
 
 VERSIONS = range(PRODUCE_LOWEST, PRODUCE_HIGHEST + 1)
@@ -105,14 +105,14 @@ def _answer(version: int) -> memoryview:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_answer_of_every_version(version: int) -> None:
     frame = _answer(version)
-    assert answered_correlation(frame) == 77
-    answers, throttle_ms = parse_answer(frame, version)
+    assert response_correlation(frame) == 77
+    answers, throttle_ms = parse_response(frame, version)
     said = "invalid; record 0: no 0; record 1; record 2: no 2" if version >= 8 else ""
     bad, none = (tuple(range(5)), ()) if version >= 8 else (None, None)
     assert answers == {
-        TopicPartition("käse", 0): Answer(0, 1 << 40, "", none),
-        TopicPartition("käse", 1): Answer(REFUSED, -1, said, bad),
-        TopicPartition("t", 2): Answer(TOO_LARGE, -1, "", none),
+        TopicPartition("käse", 0): PartitionProduceResponse(0, 1 << 40, "", none),
+        TopicPartition("käse", 1): PartitionProduceResponse(REFUSED, -1, said, bad),
+        TopicPartition("t", 2): PartitionProduceResponse(TOO_LARGE, -1, "", none),
     }
     assert throttle_ms == 250
 
@@ -123,4 +123,4 @@ def test_an_answer_that_ends_too_early_is_no_answer(version: int) -> None:
     # Every cut that leaves the throttle time incomplete, which comes last.
     for size in range(8, len(frame)):
         with pytest.raises((struct.error, UnicodeDecodeError)):
-            parse_answer(frame[:size], version)
+            parse_response(frame[:size], version)

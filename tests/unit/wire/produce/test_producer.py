@@ -214,11 +214,11 @@ def test_who_gives_up_hears_of_what_is_under_way_first(run: Run) -> None:
     run.producer._clock = time.monotonic
     brokers = threading.Timer(0.2, _serve, [run.target, *range(NODES)])
     brokers.start()
-    run.producer.await_answers(60.0)
+    run.producer.await_responses(60.0)
     assert run.target.partitions[A].values == run.appended[A][:1]
     brokers.join()
     began_s = time.monotonic()
-    run.producer.await_answers(60.0)  # nothing is under way
+    run.producer.await_responses(60.0)  # nothing is under way
     assert time.monotonic() - began_s < 30
 
 
@@ -226,7 +226,7 @@ def test_who_gives_up_does_not_wait_for_ever(run: Run) -> None:
     run.append(A, 1)
     run.pump()
     run.producer._clock = time.monotonic
-    run.producer.await_answers(0.05)
+    run.producer.await_responses(0.05)
     assert not run.producer.idle
     assert run.target.partitions[A].values == []
 

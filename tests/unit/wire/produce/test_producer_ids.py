@@ -26,7 +26,7 @@ class Routes:
     def any_connection(self) -> Any:
         return self
 
-    def asking(self, _connection: object) -> nullcontext[None]:
+    def using(self, _connection: object) -> nullcontext[None]:
         return nullcontext()
 
     def close_idle(self, _longer_s: float = 0.0) -> None:

@@ -42,7 +42,7 @@ class Coordinator:
 @pytest.fixture
 def coordinator(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
     one = Coordinator()
-    monkeypatch.setattr(one.transactions, "_ask", one.ask)
+    monkeypatch.setattr(one.transactions, "_query", one.ask)
     return one
 
 
@@ -93,7 +93,7 @@ def test_the_time_counts_from_the_first_request_whose_answer_may_be_lost(
             raise ConnectionLost("no answer")
         return coordinator.ask(*asked, **more)
 
-    monkeypatch.setattr(coordinator.transactions, "_ask", ask)
+    monkeypatch.setattr(coordinator.transactions, "_query", ask)
     monkeypatch.setattr(coordinator.transactions, "_sleep", lambda _: None)
     assert coordinator.transactions.add([ORDERS]) == {}
     coordinator.now_s += 31.0
