@@ -193,9 +193,9 @@ def test_no_topic_to_verify() -> None:
 
 
 def test_a_quorum_that_tells_no_time() -> None:
-    link = SimpleNamespace(request=lambda *_, **__: SimpleNamespace(topics=[]))
+    requester = SimpleNamespace(request=lambda *_, **__: SimpleNamespace(topics=[]))
     check(
-        lambda: Inspector.clock_ms(as_self(_link=link, alias="A")), Unsupported,
+        lambda: Inspector.clock_ms(as_self(_requester=requester, alias="A")), Unsupported,
         "returns no time", "cluster A", "",
     )  # fmt: skip
 

@@ -607,10 +607,10 @@ def test_a_source_that_was_away_is_told_once_and_comes_back(flow, loops, new_clu
     assert sum(line.startswith("ends-") for line in told) == 1
     (notice,) = [line for line in told if line.startswith("ends-")]
     assert (notice.level, notice.code, notice.flow) == ("warning", "UNREACHABLE", flow.name)
-    assert loop.away(flow.name) == f"source {flow.source.alias}"
+    assert loop.unreachable_cluster(flow.name) == f"source {flow.source.alias}"
     lost.restart()
     wait_for(lambda: told.extend(loop.events()) or any("works again" in line for line in told), 40)
-    assert loop.away(flow.name) == ""
+    assert loop.unreachable_cluster(flow.name) == ""
     produce(lost, topic_name, [Sent(b"x")])
     wait_for(lambda: loop.end_offsets(flow.name) == {tp: 1})
 

@@ -164,7 +164,7 @@ def test_a_topic_of_our_own_that_takes_no_markers_is_named(cluster_a, cluster_b,
     create_topic(cluster_b, of(flow), 1, config={"max.message.bytes": "77"})
     target = Cluster(flow.target)
     try:
-        with pytest.raises(TopicError, match="no batches of more than 77 bytes") as refused:
+        with pytest.raises(TopicError, match="batches of at most 77 bytes") as refused:
             claim_flow(target, flow, "run-1", NOW_MS)
         assert refused.value.where == f"cluster B, topic {of(flow)}"
         assert "max.message.bytes" in refused.value.do

@@ -331,7 +331,7 @@ def test_a_closed_facade_connects_again(cluster):
         ("UnsupportedVersionError", "UNSUPPORTED", "newer broker"),
         ("KafkaTimeoutError", "UNREACHABLE", "no answer"),
         ("NodeNotReadyError", "UNREACHABLE", "advertised.listeners"),
-        ("KafkaConfigurationError", "CONFIG", "do not fit together"),
+        ("KafkaConfigurationError", "CONFIG", "contradict each other"),
         ("PolicyViolationError", "CLUSTER", "POLICY_VIOLATION"),
     ],
 )
