@@ -172,10 +172,9 @@ class RunLoop:
             if self._drain is None and not active:
                 return self._ended(errors)
             if self._drain is None and errors:
+                # Noted now, because a flow's last event may be written before the run ends.
                 for error in errors:
-                    self._note_reason(
-                        str(error)
-                    )  # a flow's last event may be written before the end
+                    self._note_reason(str(error))
                 self._begin_drain("a flow failed: writing what the other flows have read …")
             if self._drain is None and self._figures.drained:
                 self._drained_elsewhere = True

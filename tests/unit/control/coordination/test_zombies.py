@@ -197,20 +197,28 @@ def test_the_driver_shows_the_latest_attempt(control: FlowControl) -> None:
     assert _shown(control, report(attempt=8, at_ms=10, position=60)) == [(8, 60)], "a slow clock"
 
 
+def _owner_that_next_sees(
+    control: FlowControl, monkeypatch: pytest.MonkeyPatch, *, taken: bool
+) -> None:
+    """The flow is ours; the next check finds that another run has ``taken`` it, or has not."""
+    own = control.ownership
+    assert own is not None
+    own.contest.claim = Claim("A->B", RUN, 0)
+
+    def check() -> ClaimState:
+        own.contest.claim = Claim("A->B", "newer" if taken else RUN, 0)
+        return ClaimState.HELD if taken else ClaimState.OURS
+
+    monkeypatch.setattr(own, "check", check)
+
+
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_driver_that_was_frozen_speaks_for_no_flow_that_another_has(
     control: FlowControl, monkeypatch: pytest.MonkeyPatch, *, taken: bool
 ) -> None:
     """It is told to end before it has come round to a look: `status` would believe its word."""
-    own, said = control.ownership, []
-    assert own is not None
-    own.contest.claim = Claim("A->B", RUN, 0)
-
-    def look() -> ClaimState:
-        own.contest.claim = Claim("A->B", "newer" if taken else RUN, 0)
-        return ClaimState.HELD if taken else ClaimState.OURS
-
-    monkeypatch.setattr(own, "check", look)
+    _owner_that_next_sees(control, monkeypatch, taken=taken)
+    said: list[str] = []
     monkeypatch.setattr(control._writer, "command", lambda *_: said.append("drain"))
     monkeypatch.setattr(control._writer, "report", lambda one: said.append(f"ended {one.ended}"))
     monkeypatch.setattr(control.history, "flush", lambda: None)
@@ -225,15 +233,8 @@ def test_a_driver_that_lost_its_flow_while_it_began_says_nothing_of_it(
     control: FlowControl, monkeypatch: pytest.MonkeyPatch, *, taken: bool
 ) -> None:
     """Others would take it for a run of a release that knows no claims, and for the owner."""
-    own, said = control.ownership, []
-    assert own is not None
-    own.contest.claim = Claim("A->B", RUN, 0)
-
-    def look() -> ClaimState:
-        own.contest.claim = Claim("A->B", "newer" if taken else RUN, 0)
-        return ClaimState.HELD if taken else ClaimState.OURS
-
-    monkeypatch.setattr(own, "check", look)
+    _owner_that_next_sees(control, monkeypatch, taken=taken)
+    said: list[str] = []
     for name in ("report_hidden_topics", "report_missing_permissions", "take_over_positions"):
         monkeypatch.setattr(f"sparkmirror.control.flow.{name}", lambda *_: None)
     monkeypatch.setattr(control.topics, "observe", lambda: Assignment("A->B"))
