@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -14,6 +16,8 @@ from sparkmirror.wire.cluster.views import AclBinding
 HOST = "127.0.0.1"
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 ADMIN = "admin"  # a super user that logs in
+_LAST = "last-change-"
+_CATCH_UP_S_MAX = 60.0
 _LEAST = ("least", *(f"least{n}" for n in range(1, 8)))  # nobody gets what another test grants
 USERS = (ADMIN, "mirror", "reader", *_LEAST, "locked", "locked1", "other")
 
@@ -59,20 +63,21 @@ class Authorized:
         )
 
     def allow(self, bindings: Iterable[AclBinding]) -> None:
-        """Add ACLs as a super user."""
+        """Add ACLs as a super user; they hold when this returns."""
         with self.super_user() as cluster:
             assert not any(cluster.create_acls(list(bindings)))
+            _catch_up(cluster)
 
     def forbid(self, bindings: Iterable[AclBinding]) -> None:
-        """Remove ACLs as a super user."""
+        """Remove ACLs as a super user; they no longer hold when this returns."""
         with self.super_user() as cluster:
             assert not any(cluster.delete_acls(list(bindings)))
+            _catch_up(cluster)
 
     def acls(self, *prefixes: str) -> set[AclBinding]:
         """The ACLs on topics whose names start with one of ``prefixes``."""
         with self.super_user() as cluster:
-            found = cluster.topic_acls()
-        assert found is not None
+            found = _catch_up(cluster)
         return {binding for binding in found if binding.name.startswith(prefixes)}
 
     @contextmanager
@@ -82,6 +87,26 @@ class Authorized:
             yield cluster
         finally:
             cluster.close()
+
+
+def _catch_up(cluster: Cluster) -> set[AclBinding]:
+    """Wait until the broker knows all ACLs that the controller has; return those on topics.
+
+    The controller answers a change before the broker has heard of it. The broker hears of changes
+    in their order: what came before this one is known when this one is.
+    """
+    last = topic_acl(f"{_LAST}{uuid.uuid4().hex}", "READ", "User:nobody")
+    assert not any(cluster.create_acls([last]))
+    deadline = time.monotonic() + _CATCH_UP_S_MAX
+    while True:
+        found = cluster.topic_acls()
+        assert found is not None
+        if last in found:
+            break
+        assert time.monotonic() < deadline, "the broker does not learn of its ACLs"
+        time.sleep(0.02)
+    assert not any(cluster.delete_acls([last]))
+    return {binding for binding in found if not binding.name.startswith(_LAST)}
 
 
 def password(user: str) -> str:
