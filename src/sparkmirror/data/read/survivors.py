@@ -1,13 +1,16 @@
 """Finds up to which source offset a target still has the records after its log lost its end.
 
-`survivors` returns the source offset that follows the last record that is left. There are three
+`survivors` returns the source offset that follows the last record that is left. There are four
 ways to find it. Each result is checked: the last record of the target must equal the source's
 record before that offset, if both can still be read.
 
 1. The exact runs (`internal_topics.runs`) name the source offset of the last record that is left.
 2. The runs end before that record (some runs are left out, and transaction markers are in none).
    Then the records at the target after the last run are counted, and as many at the source.
-3. No run is known. Then the last records at the target are searched for at the source, before the
+3. The check fails, because something else stands in the place of lost records: under the new
+   leader, others wrote there, or a transaction coordinator wrote a marker. Then the first record
+   of the runs that is not there is searched for by bisection.
+4. No run is known. Then the last records at the target are searched for at the source, before the
    position.
 
 If none of these gives a result that passes the check, the result is the last place that is known
@@ -22,6 +25,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import accumulate
 
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.internal_topics.run_map import OffsetMap, Run
@@ -135,7 +139,10 @@ def last_run(runs: Sequence[Run], cut: int) -> tuple[Run, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """One partition on both sides; the target's log goes from ``start`` to ``cut``."""
+    """One partition on both sides; the target's log goes from ``start`` to ``cut``.
+
+    What stands before ``sure`` is what the mirror wrote there.
+    """
 
     flow: FlowSettings
     source: TopicPartition
@@ -144,6 +151,7 @@ class _Sides:
     position: int
     start: int
     cut: int
+    sure: int
 
     def at_source(self, first: int, end: int) -> RecordStream:
         """Records of the source from ``first`` to ``end``."""
@@ -167,19 +175,25 @@ def survivors(
     recorded_end: int,
     start: int,
     cut: int,
+    epoch_end: int = -1,
 ) -> Survivors | None:
     """Where to continue so that the target gets what it lost; None if that cannot be found out.
 
     The target's log held the records before source offset ``position`` up to target offset
-    ``recorded_end``. Now it holds them from ``start`` to ``cut``. ``source_start``: first offset
-    that the source has.
+    ``recorded_end``. Now it holds them from ``start`` to ``cut`` at most. What it has from
+    ``epoch_end`` on (-1 if unknown) was written under a later leader, and may be something else.
+    ``source_start``: first offset that the source has.
     """
-    sides = _Sides(flow, source, target, source_start, position, start, cut)
+    sure = epoch_end if 0 <= epoch_end < cut else cut
+    sides = _Sides(flow, source, target, source_start, position, start, cut, sure)
     known = last_run(runs, cut)
     try:
         if known is not None:
             run, length = known
-            found = _by_runs(sides, run, length)
+            found = None
+            if _first_unsure_is_there(sides, runs):
+                found = _by_runs(sides, run, length)
+            found = found or _by_bisection(sides, runs)
             if found is not None:
                 return found
         found = _by_search(sides, recorded_end - cut)
@@ -189,6 +203,7 @@ def survivors(
         log.warning(
             "%s: the records that are left at the target cannot be compared: %s", target, error
         )
+    known = last_run(runs, sides.sure)
     if known is None:
         return None
     run, length = known
@@ -196,21 +211,114 @@ def survivors(
     return Survivors(min(position, run.source + length), exact=False, how=how)
 
 
+def _first_unsure_is_there(sides: _Sides, runs: Sequence[Run]) -> bool:
+    """Whether nothing tells that the first record which may be gone is not there."""
+    records = _Numbered(sides, runs)
+    number = records.before(sides.sure)
+    return number == len(records) or _is_there(sides, *records.place(number)) is not False
+
+
 def _by_runs(sides: _Sides, run: Run, length: int) -> Survivors | None:
     """From the end of the last run before the cut, by the number of records after it."""
     at, target_at = run.source + length, run.target + length
+    if _is_there(sides, at - 1, target_at - 1) is False:
+        return None
     more = 0
     if target_at < sides.cut:
         more = _count(sides.at_target(target_at))
     if more:
         after = _after(sides.at_source(at, sides.position), more)
-        if after is None:
+        if after is None or _differs(sides, after):
             return None
         at = after
-    if at > sides.position or _differs(sides, at):
+    if at > sides.position:
         return None
     how = "by the exact runs" if not more else f"by the exact runs and {more} records after them"
     return Survivors(at, exact=True, how=how)
+
+
+class _Numbered:
+    """The records of ``runs`` that are below the cut, by number from 0 on."""
+
+    def __init__(self, sides: _Sides, runs: Sequence[Run]) -> None:
+        self._sides = sides
+        self._runs = [
+            run.head(min(run.length, sides.cut - run.target))
+            for run in runs
+            if run.target < sides.cut
+        ]
+        self._ends = list(accumulate(run.length for run in self._runs))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def before(self, target: int) -> int:
+        """How many of them are before target offset ``target``."""
+        return sum(max(0, min(run.length, target - run.target)) for run in self._runs)
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Source and target offset of one of them."""
+        at = bisect.bisect_right(self._ends, number)
+        run = self._runs[at]
+        within = number - (self._ends[at] - run.length)
+        return run.source + within, run.target + within
+
+    def is_there(self, number: int) -> bool:
+        """Whether the target has it. Raises `_NotComparableError`."""
+        answer = _is_there(self._sides, *self.place(number))
+        if answer is None:
+            raise _NotComparableError
+        return answer
+
+
+def _by_bisection(sides: _Sides, runs: Sequence[Run]) -> Survivors | None:
+    """From the first record of ``runs`` that the target does not have; None if it is not certain.
+
+    It is not below `_Sides.sure`, if that is below the cut. What follows it was written later.
+    """
+    records = _Numbered(sides, runs)
+    first = records.before(sides.sure) if sides.sure < sides.cut else 0
+    try:
+        if first == len(records):
+            return None
+        lost = first
+        if records.is_there(first):
+            numbers = range(len(records))
+            lost = bisect.bisect_left(
+                numbers, x=True, lo=first, key=lambda number: not records.is_there(number)
+            )
+        if not lost or lost == len(records) or not records.is_there(lost - 1):
+            return None
+        again = records.is_there(len(records) - 1)  # written after others had filled the place
+    except _NotComparableError:
+        return None
+    source, target = records.place(lost - 1)
+    if source >= sides.position:
+        return None
+    how = f"target offset {target} is the last one before records that are not there"
+    return Survivors(source + 1, exact=not again, how=how)
+
+
+class _NotComparableError(Exception):
+    """A record cannot be compared: one side no longer has it."""
+
+
+def _is_there(sides: _Sides, source: int, target: int) -> bool | None:
+    """Whether the target has the record with this source offset at this target offset.
+
+    None if it cannot be told: the source no longer has the record, or compaction removed it.
+    """
+    if target < sides.start or source < sides.source_start:
+        return None
+    at = sides.target, target, target + 1
+    there = _trace(RecordStream(sides.flow.target, FetchSettings(), *at))
+    if not there:
+        settings = FetchSettings(isolation_level="read_uncommitted")
+        stream = RecordStream(sides.flow.target, settings, *at, note_markers=True)
+        aborted = _trace(stream)
+        return False if aborted or stream.markers else None
+    wanted = _trace(sides.at_source(source, source + 1))
+    return there[0][1] == wanted[0][1] if wanted else None
 
 
 def _count(stream: RecordStream) -> int:
@@ -255,32 +363,47 @@ def ends_alike(
     Raises `MirrorError` or `ConnectionLost`.
     """
     first, end = source_span
-    return _same_last(_Sides(flow, source, target, first, end, *target_span), end) is True
+    sides = _Sides(flow, source, target, first, end, *target_span, sure=target_span[1])
+    return _same_last(sides, end) is True
 
 
 def filled_by_others(
-    flow: FlowSettings, source: TopicPartition, target: TopicPartition, position: int, end: int
+    flow: FlowSettings,
+    source: TopicPartition,
+    target: TopicPartition,
+    position: int,
+    end: int,
+    source_end: int = -1,
 ) -> bool:
-    """Whether the target's last record before offset ``end`` is none of the source's last ones.
+    """Whether something else than our record is the last thing before target offset ``end``.
 
-    These are the `_TRACE_RECORDS` offsets before ``position``: the very last records may have been
-    refused. False if either side has no records left there. Raises `MirrorError` or
-    `ConnectionLost`.
+    The record that was acknowledged there is the source's last one before ``source_end``. If that
+    is unknown (-1), it is one of the `_TRACE_RECORDS` offsets before ``position``: the very last
+    records may have been refused. A transaction marker is something else. False if a side has
+    nothing left to compare. Raises `MirrorError` or `ConnectionLost`.
     """
     # A transaction may be open there: ours, or one that a crash left behind.
     settings = FetchSettings(isolation_level="read_uncommitted")
-    left = _last_before(flow.target, settings, target, end)
-    wanted = _last_before(flow.source, flow.fetch, source, position)
-    return bool(left and wanted) and left[-1][1] not in {content for _, content in wanted}
+    left, markers = _last_before(flow.target, settings, target, end)
+    if end - 1 in markers:
+        return True
+    if source_end < 0:
+        wanted, _ = _last_before(flow.source, flow.fetch, source, position)
+        return bool(left and wanted) and left[-1][1] not in {content for _, content in wanted}
+    wanted, _ = _last_before(flow.source, flow.fetch, source, source_end)
+    if not left or not wanted or (left[-1][0], wanted[-1][0]) != (end - 1, source_end - 1):
+        return False  # compacted, or deleted
+    return left[-1][1] != wanted[-1][1]
 
 
 def _last_before(
     client: ClusterClient, settings: FetchSettings, tp: TopicPartition, end: int
-) -> list[tuple[int, bytes]]:
-    """`_trace` of the last offsets before ``end``, as far as they still exist."""
+) -> tuple[list[tuple[int, bytes]], set[int]]:
+    """`_trace` of the last offsets before ``end`` that still exist, and the markers there."""
     with closing(Routes(client, {tp.topic})) as routes:
         first = max(end - _TRACE_RECORDS, _log_start(routes, tp))
-        return _trace(RecordStream(client, settings, tp, first, end, routes))
+        stream = RecordStream(client, settings, tp, first, end, routes, note_markers=True)
+        return _trace(stream), stream.markers
 
 
 def _log_start(routes: Routes, tp: TopicPartition) -> int:

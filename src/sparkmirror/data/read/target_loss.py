@@ -44,6 +44,10 @@ from sparkmirror.offset_reset import EARLIEST, reset_time_ms
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.cluster.log_view import EndView, describe_ends, describe_logs
 from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.hanging_transactions import (
+    CommittedRecords,
+    find_open_transactions,
+)
 
 __all__ = [
     "SUSPECTED_S",
@@ -221,7 +225,16 @@ class TargetWatch:
                 found[tp] = Verdict(position, seen, end, view.last)
             else:
                 found[tp] = self._decide(
-                    tp, losses[tp], mark, ends[tp], view, position, source, target, errors
+                    tp,
+                    losses[tp],
+                    mark,
+                    ends[tp],
+                    told[tp].written,
+                    view,
+                    position,
+                    source,
+                    target,
+                    errors,
                 )
         return found
 
@@ -287,10 +300,12 @@ class TargetWatch:
     def _filled(
         self, tp: TopicPartition, position: int, end: int, mark: TargetMark, view: EndView
     ) -> bool:
+        if not may_be_others(end, mark, view):
+            return False
+        runs = self._known_runs(tp).runs
+        source_end = runs[-1].source_end if runs and runs[-1].target_end == end else -1
         remote = self._by_source[tp].target
-        return may_be_others(end, mark, view) and filled_by_others(
-            self.flow, tp, remote, position, end
-        )
+        return filled_by_others(self.flow, tp, remote, position, end, source_end)
 
     def _known_runs(self, tp: TopicPartition) -> KnownRuns:
         if self._runs is None:
@@ -326,6 +341,7 @@ class TargetWatch:
         loss: TargetLoss,
         mark: TargetMark,
         end: int,
+        written: tuple[int, int, int] | None,
         view: EndView,
         position: int,
         source: Routes,
@@ -336,7 +352,8 @@ class TargetWatch:
             mark = replace(mark, there_first=-1, there_end=-1)
         starts = describe_logs(source, {tp: -1})
         source_start = starts[tp].start if tp in starts else 0
-        found = self._survivors(tp, loss, mark, end, view, position, source_start)
+        cut = self._cut(tp, loss.cut, written, target)
+        found = self._survivors(tp, cut, mark, end, view, position, source_start)
         now = self._seen(tp, mark, view, target)
         base = max(loss.cut, view.high_watermark)
         if found is not None and found.exact and found.position >= position:
@@ -373,10 +390,37 @@ class TargetWatch:
             told.gap(GapAction.REPAIRED, resumed, position, resumed, then)
         return Verdict(resumed, mark, end, lost=True)
 
+    def _cut(
+        self,
+        tp: TopicPartition,
+        cut: int,
+        written: tuple[int, int, int] | None,
+        target: Routes,
+    ) -> int:
+        """Up to where the log has records that stay there, at most ``cut``.
+
+        If the log was cut within a transaction, the rest of that transaction is open. It is
+        aborted before the slot writes (`data.coordination.hanging_transactions`).
+        """
+        if cut <= 0 or written is None or not self.flow.exactly_once:
+            return cut
+        newest = CommittedRecords(*written)
+        remote = self._by_source[tp].target
+        found = find_open_transactions(target, [remote])
+        if remote not in found:
+            where = f"cluster {self.flow.target.alias}"
+            raise Unreachable(f"no leader of {remote} reports open transactions.", where=where)
+        rest = [
+            one.offset
+            for one in found[remote]
+            if one.producer_id == newest.producer_id and not one.counts(newest)
+        ]
+        return min([cut, *rest])
+
     def _survivors(
         self,
         tp: TopicPartition,
-        loss: TargetLoss,
+        cut: int,
         mark: TargetMark,
         end: int,
         view: EndView,
@@ -384,11 +428,11 @@ class TargetWatch:
         source_start: int,
     ) -> Survivors | None:
         runs = self._known_runs(tp).runs
-        if loss.cut > 0:
+        if cut > 0:
             return survivors(
                 self.flow, tp, self._by_source[tp].target, runs,
                 source_start=source_start, position=position, recorded_end=end,
-                start=view.start, cut=loss.cut,
+                start=view.start, cut=cut, epoch_end=view.epoch_end,
             )  # fmt: skip
         if mark.begin >= 0:
             return Survivors(mark.begin, exact=True, how="from where the mirror had begun")

@@ -88,6 +88,11 @@ class Places:
         start, count, at = max(self.targets, default=(0, 0, 0))
         return at + count if start + count == self.records else -1
 
+    @property
+    def source_end(self) -> int:
+        """Source offset after the chunk's last record, -1 if unknown."""
+        return sum(self.sources[-1]) if self.sources else -1
+
     def runs(self) -> list[Run]:
         """The runs whose offsets are known on both sides, in source order."""
         found: list[Run] = []

@@ -106,10 +106,11 @@ class Lane:
 
     Invariant: ``position`` moves only past chunks that are acknowledged as a whole, and only if all
     chunks before them are. ``target_end``: target offset after the last record before ``position``,
-    -1 if unknown. ``log``: the target's log that it is in; ``logged``: the one that was committed
-    last. ``reached``: the highest acknowledged end; with ``watched``, nothing below it settles.
-    ``marker``: number of offsets that a transaction's marker takes after ``target_end``.
-    ``written``: the newest committed records before the position (exactly-once only).
+    ``source_end``: source offset after that record; -1 if unknown. ``log``: the target's log that
+    it is in; ``logged``: the one that was committed last. ``reached``: the highest acknowledged
+    end; with ``watched``, nothing below it settles. ``marker``: number of offsets that a
+    transaction's marker takes after ``target_end``. ``written``: the newest committed records
+    before the position (exactly-once only).
     """
 
     source: TopicPartition
@@ -127,6 +128,7 @@ class Lane:
     mark: Mark = Mark()  # noqa: RUF009  (frozen)
     marked: Mark | None = None
     target_end: int = -1
+    source_end: int = -1
     log: TargetMark = TargetMark()  # noqa: RUF009  (frozen)
     logged: TargetMark | None = None
     reached: int = -1
@@ -179,8 +181,10 @@ class Lane:
                 self.log = done.log
             if done.log_end >= 0:
                 self.target_end = self.reached = done.log_end
+                self.source_end = -1
             if done.records:
                 self.target_end = done.places.target_end
+                self.source_end = done.places.source_end
                 self.reached = max(self.reached, self.target_end)
         return settled
 

@@ -203,6 +203,7 @@ class _Wanted:
     """What is checked: the lane's mark, and up to where its log was acknowledged.
 
     In that log, the records before ``position`` of ``source`` are before ``end``, -1 if unknown.
+    The last one of them is the one before ``source_end``, -1 if unknown.
     """
 
     mark: TargetMark
@@ -210,13 +211,14 @@ class _Wanted:
     source: TopicPartition
     position: int
     end: int
+    source_end: int
 
 
 def _wanted(lane: Lane) -> _Wanted:
     mark, reached = lane.logged_ahead()
     # After a gap in flight, it may be another log.
     end = lane.target_end if mark is lane.log else -1
-    return _Wanted(mark, reached, lane.source, lane.position, end)
+    return _Wanted(mark, reached, lane.source, lane.position, end, lane.source_end)
 
 
 class _Check(threading.Thread):
@@ -260,7 +262,8 @@ class _Check(threading.Thread):
         one = self.wanted[tp]
         if view.high_watermark < one.end:
             return  # consumers cannot read it yet
-        if filled_by_others(self.flow, one.source, tp, one.position, one.end):
+        where = one.source, tp, one.position, one.end, one.source_end
+        if filled_by_others(self.flow, *where):
             self.filled.add(tp)
         self.views[tp] = view
 

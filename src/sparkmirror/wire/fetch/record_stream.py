@@ -14,9 +14,17 @@ from itertools import chain, islice
 
 from sparkmirror.errors import CorruptBatch, PartitionError, TopicError
 from sparkmirror.model import ClusterClient, FetchSettings, TopicPartition
-from sparkmirror.records.header import split
+from sparkmirror.records.header import (
+    ATTRIBUTES_AT,
+    CONTROL_BIT,
+    HEADER_BYTES,
+    MAGIC_AT,
+    base_offset,
+    split,
+)
 from sparkmirror.records.records import Carried, carry
 from sparkmirror.records.selection import Selection, SelectRules, select
+from sparkmirror.records.walk import walk_batches
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 
@@ -26,6 +34,7 @@ _STALLED_S = 30.0
 _TICK_S = 0.5
 _DAMAGED_TRIES = 3
 _UNPACKED_BYTES_MAX = 64 << 20
+_MAGIC = 2
 
 
 class RecordStream:
@@ -33,6 +42,8 @@ class RecordStream:
 
     ``settings``: its ``isolation.level`` decides whether only committed records are read.
     ``routes``: of the cluster, if the caller has some for this topic; closed with the stream.
+
+    ``markers``: the offsets of the transaction markers that were read so far, if ``note_markers``.
 
     Iterating yields runs of records as `Carried`; the caller may keep their rests. Raises
     `MirrorError` when the partition cannot be read or makes no progress for 30 s.
@@ -46,9 +57,13 @@ class RecordStream:
         start: int,
         end: int,
         routes: Routes | None = None,
+        *,
+        note_markers: bool = False,
     ) -> None:
         self.tp = tp
         self.end = end
+        self.markers: set[int] = set()
+        self._note_markers = note_markers
         self._routes = routes or Routes(client, {tp.topic})
         self._fetcher = Fetcher(self._routes, replace(settings, fetch_max_wait_ms=100))
         self._fetcher.assign(tp, start)
@@ -98,6 +113,8 @@ class RecordStream:
                 chosen = self._select(part) if len(part.records) else None
                 if chosen is None:
                     continue
+                if self._note_markers:
+                    self.markers.update(_markers(part.records))
                 self._fetcher.advance(part.tp, max(chosen.next_offset, part.fetch_offset))
                 yield chosen
 
@@ -115,6 +132,13 @@ class RecordStream:
         if chosen.cut_bytes_needed:
             self._fetcher.need_bytes(part.tp, chosen.cut_bytes_needed)
         return chosen
+
+
+def _markers(records: memoryview) -> Iterator[int]:
+    """Offsets of the control batches; each of them has one record."""
+    for start in walk_batches(records).starts[:-1]:
+        if records[start + MAGIC_AT] == _MAGIC and records[start + ATTRIBUTES_AT + 1] & CONTROL_BIT:
+            yield base_offset(records[start : start + HEADER_BYTES])
 
 
 def _carried(chosen: Selection) -> Iterator[Carried]:

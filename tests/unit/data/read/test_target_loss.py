@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -27,6 +27,7 @@ from sparkmirror.data.write import target_ends
 from sparkmirror.data.write.offset_sync_writer import Places
 from sparkmirror.data.write.partition_state import Lane, Pending
 from sparkmirror.data.write.target_ends import TargetEnds
+from sparkmirror.errors import Unreachable
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.position_metadata import (
     Mark,
@@ -44,6 +45,7 @@ from sparkmirror.records.records import Carried
 from sparkmirror.wire.cluster.coordinator import Leader, Routes
 from sparkmirror.wire.cluster.log_view import EndView, LogView
 from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.hanging_transactions import OpenTransaction
 from sparkmirror.wire.produce.producer import Producer
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
@@ -186,12 +188,22 @@ def test_the_more_careful_choice_wins() -> None:
 
 
 class Logs:
-    """Both sides as lists of (offset, content); what is read of them instead of brokers."""
+    """Both sides as lists of (offset, content); what is read of them instead of brokers.
+
+    ``markers``: offsets at the target. ``aborted``: records there of transactions that failed.
+    """
 
     def __init__(
-        self, source: Mapping[int, bytes], target: Mapping[int, bytes], monkeypatch: Any
+        self,
+        source: Mapping[int, bytes],
+        target: Mapping[int, bytes],
+        monkeypatch: Any,
+        *,
+        markers: Sequence[int] = (),
+        aborted: Mapping[int, bytes] = MappingProxyType({}),
     ) -> None:
         self._sides = {"A": source, "B": target}
+        self._markers, self._aborted = markers, aborted
         monkeypatch.setattr(meeting, "RecordStream", self._stream)
         monkeypatch.setattr(meeting, "_log_start", self._log_start)
 
@@ -201,17 +213,24 @@ class Logs:
     def _stream(
         self,
         client: ClusterClient,
-        _: FetchSettings,
+        settings: FetchSettings,
         tp: Tp,
         start: int,
         end: int,
         *_routes: Routes,
+        note_markers: bool = False,
     ) -> Any:
-        records = [(n, v) for n, v in sorted(self._sides[client.alias].items()) if start <= n < end]
+        side = dict(self._sides[client.alias])
+        if client.alias == "B" and settings.isolation_level == "read_uncommitted":
+            side.update(self._aborted)
+        records = [(n, v) for n, v in sorted(side.items()) if start <= n < end]
+        noted = {n for n in self._markers if note_markers and start <= n < end}
         carried = Carried(offsets=[n for n, _ in records], rests=[v for _, v in records])
         chosen = SimpleNamespace(runs=[(n, 1) for n, _ in records], record_count=len(records))
 
         class Stream:
+            markers = noted
+
             def __iter__(self) -> Any:
                 return iter([carried])
 
@@ -224,10 +243,12 @@ class Logs:
         return Stream()
 
 
-def _meet(runs: Sequence[Run], *, cut: int, position: int, end: int = 100) -> Survivors | None:
+def _meet(
+    runs: Sequence[Run], *, cut: int, position: int, end: int = 100, epoch_end: int = -1
+) -> Survivors | None:
     return survivors(
         FLOW, SOURCE, REMOTE, runs, source_start=0, position=position, recorded_end=end,
-        start=0, cut=cut,
+        start=0, cut=cut, epoch_end=epoch_end,
     )  # fmt: skip
 
 
@@ -285,6 +306,45 @@ def test_what_cannot_be_told_apart_is_not_guessed(monkeypatch: Any) -> None:
     assert not found.exact
 
 
+@pytest.mark.parametrize("epoch_end", [-1, 0, 30, 37])
+@pytest.mark.parametrize("instead", ["marker", "markers", "records", "aborted"])
+def test_what_stands_in_the_place_of_lost_records_is_none_of_them(
+    monkeypatch: Any, epoch_end: int, instead: str
+) -> None:
+    """The log is cut at 37; under the next leader, something else got the offsets after it."""
+    filled = range(37, 38 if instead == "marker" else 60)
+    others = {n: b"other %d" % n for n in filled}
+    there = {n: b"%d" % n for n in range(37)}
+    Logs(
+        {n: b"%d" % n for n in range(100)},
+        there | (others if instead == "records" else {}),
+        monkeypatch,
+        markers=filled if "marker" in instead else [60],
+        aborted=others if instead == "aborted" else {},
+    )
+    for runs in ([Run(0, 0, 100)], [Run(n, n, 5) for n in range(0, 100, 5)]):
+        found = _meet(runs, cut=filled.stop, position=100, epoch_end=epoch_end)
+        assert found is not None
+        assert (found.position, found.exact) == (37, True)
+
+
+def test_our_records_after_those_of_others_do_not_hide_what_is_lost(monkeypatch: Any) -> None:
+    there = {n: b"%d" % n for n in range(60) if n != 37}
+    Logs({n: b"%d" % n for n in range(100)}, there, monkeypatch, markers=[37])
+    found = _meet([Run(0, 0, 100)], cut=60, position=100, epoch_end=37)
+    assert found is not None
+    assert (found.position, found.exact) == (37, False), "38 to 59 come twice, and this is told"
+
+
+def test_what_cannot_be_compared_goes_back_to_where_the_leader_changed(monkeypatch: Any) -> None:
+    """Nothing may be missing, even if the source no longer has what could be compared."""
+    source = {n: b"%d" % n for n in range(100) if n != 36}
+    Logs(source, {n: b"%d" % n for n in range(37)}, monkeypatch, markers=[37])
+    found = _meet([Run(0, 0, 100)], cut=38, position=100, epoch_end=37)
+    assert found is not None
+    assert (found.position, found.exact) == (37, False)
+
+
 @pytest.mark.parametrize(
     ("source", "there", "others"),
     [
@@ -307,6 +367,26 @@ def test_what_others_wrote_in_the_place_of_ours_is_told(
     assert filled_by_others(FLOW, SOURCE, REMOTE, 50, 100) is others
 
 
+def test_a_marker_in_the_place_of_our_last_record_is_told(monkeypatch: Any) -> None:
+    source = {n: b"%d" % n for n in range(50)}
+    there = {n + 50: b"%d" % n for n in range(49)}
+    Logs(source, there, monkeypatch, markers=[99])
+    assert filled_by_others(FLOW, SOURCE, REMOTE, 50, 100)
+    assert filled_by_others(FLOW, SOURCE, REMOTE, 50, 100, 50)
+
+
+@pytest.mark.parametrize(
+    ("content", "source_end", "others"),
+    [(49, 50, False), (48, 50, True), (48, 49, False), (48, -1, False), (7, 8, False)],
+)
+def test_the_record_that_was_acknowledged_last_has_to_be_there(
+    monkeypatch: Any, content: int, source_end: int, others: bool
+) -> None:
+    """Another one of our records in its place is none of ours: it was written by somebody else."""
+    Logs({n: b"%d" % n for n in range(50)}, {99: b"%d" % content}, monkeypatch)
+    assert filled_by_others(FLOW, SOURCE, REMOTE, 50, 100, source_end) is others
+
+
 # -- the verdict -------------------------------------------------------------------------------
 
 
@@ -320,6 +400,9 @@ class Watched:
         self.source_start = 0
         self.errors: dict[str, int] = {}
         self.others = False
+        self.written: tuple[int, int, int] | None = None
+        self.open: dict[Tp, tuple[OpenTransaction, ...]] = {REMOTE: ()}
+        self.cuts: list[int] = []
         self._target = SimpleNamespace(
             cluster_id="cluster", topic_ids={"A.t": "topic"}, refresh_if_due=lambda: True
         )
@@ -328,17 +411,23 @@ class Watched:
             target_loss, "describe_logs", lambda *_: {SOURCE: LogView(self.source_start, 999)}
         )
         monkeypatch.setattr(target_loss, "read_runs", lambda *_: self.runs)
-        monkeypatch.setattr(target_loss, "survivors", lambda *_, **__: self.found)
+        monkeypatch.setattr(target_loss, "survivors", self._survivors)
+        monkeypatch.setattr(target_loss, "find_open_transactions", lambda *_: self.open)
         monkeypatch.setattr(target_loss, "filled_by_others", self._filled)
 
     def _filled(self, _: FlowSettings, *where: object) -> bool:
-        assert where == (SOURCE, REMOTE, 50, 100)
+        assert where == (SOURCE, REMOTE, 50, 100, -1)
         return self.others
+
+    def _survivors(self, *_: object, cut: int, **__: object) -> Survivors | None:
+        self.cuts.append(cut)
+        return self.found
 
     def verdict(self, mark: TargetMark, end: int, position: int = 50) -> Verdict:
         losses = cast(LossWatch, SimpleNamespace(marks={SOURCE: Mark("c", "id", 1)}))
         self.watch = TargetWatch(self.flow, [SourcePartition("t", 0, "A.t")], losses)
-        metadata = PositionMetadata(target=mark, target_end=end)
+        written = self.written or (-1, -1, -1)
+        metadata = PositionMetadata(Mark(), mark, end, *written)
         routes = cast(Routes, self._target)
         found = self.watch.examine(
             routes, routes, {SOURCE: position}, {SOURCE: metadata}, self.errors
@@ -366,6 +455,42 @@ def test_a_repair_goes_back_and_the_sink_learns_it_with_the_gap(monkeypatch: Any
     (gap,) = watched.watch.gaps
     assert (gap.target_end, gap.target.epoch_offset, gap.target.leader_epoch) == (60, 60, 6)
     assert watched.errors == {"TARGET_TRUNCATED": 1}
+
+
+@pytest.mark.parametrize(
+    ("exactly_once", "written", "open_from", "cut"),
+    [
+        (True, (9, 2, 40), [], 60),
+        # The log was cut within a transaction. Its rest will be aborted: it does not count.
+        (True, (9, 2, 40), [(57, 9, 2, 36)], 57),
+        (True, (9, 3, 4), [(57, 9, 2, 36)], 57),
+        # Only the marker is gone: what was committed last will be committed again.
+        (True, (9, 2, 40), [(57, 9, 2, 39)], 60),
+        # Others have a transaction open: it is theirs to end it.
+        (True, (9, 2, 40), [(51, 8, 0, 5)], 60),
+        (True, None, [(57, 9, 2, 36)], 60),
+        (False, (9, 2, 40), [(57, 9, 2, 36)], 60),
+    ],
+)
+def test_the_rest_of_a_transaction_that_was_cut_is_lost_as_well(
+    monkeypatch: Any,
+    exactly_once: bool,
+    written: tuple[int, int, int] | None,
+    open_from: list[tuple[int, int, int, int]],
+    cut: int,
+) -> None:
+    watched = Watched(monkeypatch, CUT, exactly_once=exactly_once)
+    watched.written = written
+    watched.open = {REMOTE: tuple(OpenTransaction(*one) for one in open_from)}
+    assert watched.verdict(MARK, 100).position == 40
+    assert watched.cuts == [cut]
+
+
+def test_a_repair_waits_until_the_leader_reports_open_transactions(monkeypatch: Any) -> None:
+    watched = Watched(monkeypatch, CUT, exactly_once=True)
+    watched.written, watched.open = (9, 2, 40), {}
+    with pytest.raises(Unreachable, match="reports open transactions"):
+        watched.verdict(MARK, 100)
 
 
 def test_what_the_source_lacks_as_well_is_another_gap(monkeypatch: Any) -> None:
@@ -550,7 +675,7 @@ class Gated:
         return dict.fromkeys(asked, self.view)
 
     def _filled(self, _: FlowSettings, *where: object) -> bool:
-        assert where == (SOURCE, REMOTE, 50, 100)
+        assert where == (SOURCE, REMOTE, 50, 100, self.lane.source_end)
         if isinstance(self.others, Exception):
             raise self.others
         return self.others
