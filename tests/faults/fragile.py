@@ -119,7 +119,8 @@ class FragileTopic:
         wanted = {TopicPartition(self.name, n): OffsetSpec.latest() for n in range(PARTITIONS)}
         deadline = time.monotonic() + TIMEOUT_S
         while True:
-            found = self._client(nodes or self.cluster.node_ids).list_offsets(
+            client = self._client(nodes or self.cluster.node_ids)
+            found = client.list_offsets(
                 wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ANSWER_S
             )
             try:
