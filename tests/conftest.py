@@ -20,6 +20,7 @@ from hypothesis import settings
 
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.descriptors import many_descriptors as holding_many
+from tests.kafka.clusters.quiet import QUIET_BROKER
 
 # On a busy machine a single example may take any time.
 settings.register_profile("busy", deadline=None)
@@ -213,7 +214,7 @@ def cluster_pair(
     pytestconfig: pytest.Config,
 ) -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
     """Two one-node clusters, A and B, started side by side once per session."""
-    pair = KafkaCluster("A"), KafkaCluster("B")
+    pair = KafkaCluster("A", config=QUIET_BROKER), KafkaCluster("B", config=QUIET_BROKER)
     start_all(*pair)
     pytestconfig.stash[SHARED] = pair
     try:

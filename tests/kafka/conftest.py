@@ -19,6 +19,7 @@ from sparkmirror.testing.clusters import KafkaCluster
 from tests.conftest import SHARED, SHARING
 from tests.kafka.clusters.authorized import Authorized, authorized_pair
 from tests.kafka.clusters.faults import FaultyCluster, SixBrokers
+from tests.kafka.clusters.quiet import QUIET_BROKER
 from tests.kafka.clusters.secure import Secured, secured_pair
 from tests.kafka.clusters.shared import Lasting, shared_clusters_whole  # noqa: F401
 from tests.kafka.harness.leaks import no_leaks, pytest_fixture_setup, pytest_runtest_call  # noqa: F401
@@ -65,6 +66,7 @@ def _guarded() -> Iterator[KafkaCluster]:
     config = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
+        **QUIET_BROKER,
     }
     with KafkaCluster("G", config=config, heap="300m") as cluster:
         kafka_cluster = ("kafka-cluster", ResourceType.BROKER, ResourcePatternType.LITERAL)
