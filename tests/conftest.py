@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import signal
@@ -9,7 +10,7 @@ import sys
 import types
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -108,19 +109,36 @@ _SHARING = ("faulty_clusters", "authorized", "secured_clusters", "guarded")
 # A worker has a pair of brokers, often six more, and a JVM of Spark's.
 _WORKER_BYTES = 5 << 30
 _WORKERS_MAX = 6
+_WITHOUT_BROKERS = pytest.StashKey[str]()
+"""The id of the worker that runs tests without brokers only, if there is one."""
+# It is for the moments in which the others wait: who waits for a broker shall not wait for it, too.
+_NICE = 5
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Commands that the tests start are ended with Ctrl+C, which a script's jobs in the background
     ignore, and all that they start with them.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if getattr(config, "workerinput", {}).get("without_brokers"):
+        os.nice(_NICE)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tells a worker which tests it will get."""
+    of_it = node.config.stash.get(_WITHOUT_BROKERS, "")
+    node.workerinput["without_brokers"] = node.gateway.id == of_it
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """As ``--dist loadfile``, but files that share clusters of their own count as one."""
+    """As ``--dist loadfile``, but files that share clusters of their own count as one.
+
+    One worker takes files without brokers alone, from the end of the list. The others take what is
+    first, and help it with what it leaves.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class ByBrokers(LoadFileScheduling):  # type: ignore[misc]
@@ -131,6 +149,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             name = Path(file).name
             return next((group for group, files in _TOGETHER.items() if name in files), file)
 
+        def _assign_work_unit(self, node: Any) -> None:
+            if node.gateway.id == config.stash.get(_WITHOUT_BROKERS, ""):
+                last = next(reversed(self.workqueue))
+                if _needs_brokers(last):
+                    node.shutdown()
+                    return
+                self.workqueue.move_to_end(last, last=False)  # whence a file is taken
+            super()._assign_work_unit(node)
+
     return ByBrokers(config, log) if config.getoption("dist") == "loadfile" else None
 
 
@@ -140,10 +167,16 @@ def _needs_brokers(scope: str) -> bool:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than cores: tests wait as much as they compute. Fewer where memory is short."""
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """With brokers one more than cores: tests wait as much as they compute. Fewer where memory is
+    short. One worker beside these has tests without brokers.
+    """
     by_memory = psutil.virtual_memory().available // _WORKER_BYTES
-    return max(1, min((os.cpu_count() or 1) + 1, by_memory, _WORKERS_MAX))
+    with_brokers = max(1, min((os.cpu_count() or 1) + 1, by_memory, _WORKERS_MAX))
+    if with_brokers == 1:
+        return 1
+    config.stash[_WITHOUT_BROKERS] = f"gw{with_brokers}"
+    return with_brokers + 1
 
 
 SHARED = pytest.StashKey[tuple[KafkaCluster, KafkaCluster]]()
@@ -151,6 +184,24 @@ SHARED = pytest.StashKey[tuple[KafkaCluster, KafkaCluster]]()
 
 SHARING = pytest.StashKey[dict[str, frozenset[Path]]]()
 """The files with a test on the clusters that are a fixture of this name, for each of `_SHARING`."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """In a new clone each worker compiles its share of all tests, and finds the others' after that.
+
+    Pytest's own order is the same for all of them: each would compile every file, at the same time.
+    """
+    config = session.config
+    worker = getattr(config, "workerinput", None)
+    if worker is None or [Path(config.rootpath, one) for one in config.args] != [_TESTS]:
+        return
+    number = int(worker["workerid"].removeprefix("gw"))
+    for path in sorted(_TESTS.rglob("test_*.py"))[number :: worker["workercount"]]:
+        name = ".".join(path.relative_to(_TESTS.parent).with_suffix("").parts)
+        # What is wrong with a file, or skips it, is told when it is collected.
+        with suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(name)
 
 
 @pytest.hookimpl(trylast=True)  # when those that do not run are left out
