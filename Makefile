@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Workers: by cores and memory (tests/conftest.py), or TEST_WORKERS=2. A file's tests share its
-# clusters. The order of files is that of tests/conftest.py: by itself xdist begins the files of
-# one long test last.
+# clusters. The order of files is that of tests/conftest.py, and so is which worker gets them: by
+# itself xdist begins the files of one long test last.
 TEST_WORKERS ?= auto
 
 .PHONY: audit demo test lint bench bench-wan bench-control faults fuzz interop matrix long kerberos docs install lock clean
@@ -13,6 +13,9 @@ TEST_WORKERS ?= auto
 demo: $(STAMP)
 	$(BIN)/sparkmirror demo $(ARGS)
 
+# Tests start hundreds of Python processes: without bytecode, which some machines forbid, each
+# compiles what it imports.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	  --durations=40 --junitxml=artifacts/junit.xml $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import signal
@@ -9,7 +10,7 @@ import sys
 import types
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,130 +21,222 @@ from hypothesis import settings
 
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.descriptors import many_descriptors as holding_many
+from tests.kafka.clusters.quiet import QUIET_BROKER
 
 # On a busy machine a single example may take any time.
 settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
 
-# The files that take longest (two minutes and more on a busy machine), longest first. Workers take
-# whole files in this order, so that none of these is begun when all others are done.
+# The files that take longest (a minute and more on a busy machine), longest first, behind those
+# that share clusters (below). Workers take whole files in this order, so that none of these is
+# begun when all others are done.
 _LONGEST = (
     "test_modes.py",
-    "test_acls.py",
-    "test_bad_records.py",
-    "test_control.py",
-    "test_bad_input.py",
+    "test_standby.py",
+    "test_topic_names.py",
     "test_exactly_once_run.py",
     "test_at_least_once_run.py",
-    "test_acls_every_feature.py",
     "test_kerberos_mirrors.py",
+    "test_spark_cluster.py",
     "test_batch_kinds.py",
+    "test_mm1_once.py",
+    "test_mm1_records.py",
     "test_demo.py",
-    "test_secure_mirror.py",
-    "test_bad_security.py",
     "test_moving_a_cluster.py",
     "test_metrics.py",
-    "test_standby.py",
-    "test_spark_cluster.py",
-    "test_security.py",
     "test_compatibility.py",
     "test_clusters.py",
     "test_newest_release.py",
+    "test_newest_release_mirrors.py",
     "test_mm1_group.py",
     "test_takeover.py",
     "test_pressure.py",
     "test_quick_check.py",
     "test_spark_network.py",
     "test_kerberos.py",
-    "test_examples.py",
+    "test_tutorials.py",
     "test_checkpoints.py",
-    "test_mm1_records.py",
     "test_topologies.py",
+    "test_emit_settings.py",
+    "test_old_mm1_files.py",
+    "test_doctor.py",
+    "test_gaps.py",
 )
 _SHORTEST = ("property", "unit")
+_SHARED_BY = "tests/kafka"  # the folder whose conftest.py has the clusters that its files share
 _TESTS = Path(__file__).parent
-# Files that share six brokers, which one worker runs one behind the other: a file with brokers of
-# its own would start six more, and six take a sixth of a core even when nobody uses them.
-_ON_SIX_BROKERS = (
-    (
+# Files whose tests share clusters beside the pair, which one worker runs one behind the other. In
+# other workers the same clusters would start again, and an idle broker takes two hundredths of a
+# core, one of six half as much again. They end with the last of these files.
+_TOGETHER = {
+    "a guard": (
+        "test_bad_input.py",
+        "test_control.py",
+        "test_bad_records.py",
+        "test_exactly_once_refused.py",
+    ),
+    "six brokers": (
         "test_broker_faults.py",
         "test_requests.py",
         "test_target_loss.py",
         "test_long_links.py",
     ),
-    (
+    "logins": (
+        "test_secure_mirror.py",
+        "test_security.py",
+        "test_bad_security.py",
+        "secure_runs.py",
+        "test_mirror_client.py",
+        "test_examples.py",
+    ),
+    "six brokers too": (
         "test_exactly_once.py",
         "test_lost_capacity.py",
         "test_missing_markers.py",
         "test_source_loss.py",
         "test_shared_brokers.py",
     ),
-)
+    "permissions": (
+        "test_acls.py",
+        "test_acl_lock.py",
+        "test_acls_every_feature.py",
+        "test_topic_sync.py",
+    ),
+}
+_SHARING = ("faulty_clusters", "authorized", "secured_clusters", "guarded")
+"""The fixtures that are these clusters."""
 
 # A worker has a pair of brokers, often six more, and a JVM of Spark's.
 _WORKER_BYTES = 5 << 30
 _WORKERS_MAX = 6
+_WITHOUT_BROKERS = pytest.StashKey[str]()
+"""The id of the worker that runs tests without brokers only, if there is one."""
+# It is for the moments in which the others wait: who waits for a broker shall not wait for it, too.
+_NICE = 5
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Commands that the tests start are ended with Ctrl+C, which a script's jobs in the background
     ignore, and all that they start with them.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if getattr(config, "workerinput", {}).get("without_brokers"):
+        os.nice(_NICE)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tells a worker which tests it will get."""
+    of_it = node.config.stash.get(_WITHOUT_BROKERS, "")
+    node.workerinput["without_brokers"] = node.gateway.id == of_it
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """As ``--dist loadfile``, but files that share six brokers count as one."""
+    """As ``--dist loadfile``, but files that share clusters of their own count as one.
+
+    One worker takes files without brokers alone, from the end of the list. The others take what is
+    first, and help it with what it leaves.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class ByBrokers(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            path = Path(file)
-            for number, files in enumerate(_ON_SIX_BROKERS):
-                if path.name in files and not {*path.parts} & {*_SHORTEST}:
-                    return f"six brokers {number}"
-            return file
+            if not _needs_brokers(file):
+                return file
+            name = Path(file).name
+            return next((group for group, files in _TOGETHER.items() if name in files), file)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            if node.gateway.id == config.stash.get(_WITHOUT_BROKERS, ""):
+                last = next(reversed(self.workqueue))
+                if _needs_brokers(last):
+                    node.shutdown()
+                    return
+                self.workqueue.move_to_end(last, last=False)  # whence a file is taken
+            super()._assign_work_unit(node)
 
     return ByBrokers(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+def _needs_brokers(scope: str) -> bool:
+    """Whether a file, or files that count as one, may start brokers."""
+    return not {*Path(scope).parts} & {*_SHORTEST}
+
+
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than cores: tests wait as much as they compute. Fewer where memory is short."""
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """With brokers one more than cores: tests wait as much as they compute. Fewer where memory is
+    short. One worker beside these has tests without brokers.
+    """
     by_memory = psutil.virtual_memory().available // _WORKER_BYTES
-    return max(1, min((os.cpu_count() or 1) + 1, by_memory, _WORKERS_MAX))
+    with_brokers = max(1, min((os.cpu_count() or 1) + 1, by_memory, _WORKERS_MAX))
+    if with_brokers == 1:
+        return 1
+    config.stash[_WITHOUT_BROKERS] = f"gw{with_brokers}"
+    return with_brokers + 1
 
 
 SHARED = pytest.StashKey[tuple[KafkaCluster, KafkaCluster]]()
 """The two clusters that files share, once one of them has asked for them."""
 
-OF_SIX_BROKERS = pytest.StashKey[frozenset[Path]]()
-"""The files with a test on the six brokers of ``tests/kafka/conftest.py``."""
+SHARING = pytest.StashKey[dict[str, frozenset[Path]]]()
+"""The files with a test on the clusters that are a fixture of this name, for each of `_SHARING`."""
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """In a new clone each worker compiles its share of all tests, and finds the others' after that.
+
+    Pytest's own order is the same for all of them: each would compile every file, at the same time.
+    """
+    config = session.config
+    worker = getattr(config, "workerinput", None)
+    if worker is None or [Path(config.rootpath, one) for one in config.args] != [_TESTS]:
+        return
+    number = int(worker["workerid"].removeprefix("gw"))
+    for path in sorted(_TESTS.rglob("test_*.py"))[number :: worker["workercount"]]:
+        name = ".".join(path.relative_to(_TESTS.parent).with_suffix("").parts)
+        # What is wrong with a file, or skips it, is told when it is collected.
+        with suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(name)
+
+
+@pytest.hookimpl(trylast=True)  # when those that do not run are left out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest files first, those without any broker last; ``make test`` keeps that order.
 
-    Files that share six brokers are the first of all, one behind the other.
+    Files that share clusters beside the pair are the first of all, one behind the other.
     """
-    six = {item.path for item in items if "faulty_clusters" in getattr(item, "fixturenames", ())}
-    config.stash[OF_SIX_BROKERS] = frozenset(six)
-    together = list(chain(*_ON_SIX_BROKERS))
-    unknown = {path.name for path in six} - set(together)
-    assert not unknown, f"{unknown} are not in _ON_SIX_BROKERS"
+    users = {name: _users(items, name) for name in _SHARING}
+    config.stash[SHARING] = users
+    together = list(chain(*_TOGETHER.values()))
+    unknown = {path.name for path in chain(*users.values())} - {*together}
+    assert not unknown, f"{unknown} ask for one of {_SHARING} and are not in _TOGETHER"
     rank = {name: number for number, name in enumerate(_LONGEST)}
 
     def place(item: pytest.Item) -> int:
         if item.path.relative_to(_TESTS).parts[0] in _SHORTEST:
             return len(rank) + 1
-        if item.path in six:
+        if item.path.name in together:
             return together.index(item.path.name) - len(together)
         return rank.get(item.path.name, len(rank))
 
     items.sort(key=place)  # stable: within a file, and among the others, nothing changes
+
+
+def _users(items: list[pytest.Item], fixture: str) -> frozenset[Path]:
+    """The files with a test on the shared clusters that are this fixture."""
+    found = set()
+    for item in items:
+        info = getattr(item, "_fixtureinfo", None)
+        definitions = info.name2fixturedefs.get(fixture, ()) if info is not None else ()
+        # A file that has a fixture of this name itself means clusters of its own.
+        if definitions and definitions[-1].baseid == _SHARED_BY:
+            found.add(item.path)
+    return frozenset(found)
 
 
 def _product() -> dict[tuple[str, str], int]:
@@ -172,7 +265,7 @@ def cluster_pair(
     pytestconfig: pytest.Config,
 ) -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
     """Two one-node clusters, A and B, started side by side once per session."""
-    pair = KafkaCluster("A"), KafkaCluster("B")
+    pair = KafkaCluster("A", config=QUIET_BROKER), KafkaCluster("B", config=QUIET_BROKER)
     start_all(*pair)
     pytestconfig.stash[SHARED] = pair
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import (
@@ -14,11 +16,12 @@ from confluent_kafka.admin import (
 )
 
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.conftest import OF_SIX_BROKERS, SHARED
+from tests.conftest import SHARED, SHARING
 from tests.kafka.clusters.authorized import Authorized, authorized_pair
 from tests.kafka.clusters.faults import FaultyCluster, SixBrokers
+from tests.kafka.clusters.quiet import QUIET_BROKER
 from tests.kafka.clusters.secure import Secured, secured_pair
-from tests.kafka.clusters.shared import shared_clusters_whole  # noqa: F401
+from tests.kafka.clusters.shared import Lasting, shared_clusters_whole  # noqa: F401
 from tests.kafka.harness.leaks import no_leaks, pytest_fixture_setup, pytest_runtest_call  # noqa: F401
 from tests.kafka.harness.support import admin, forget_mirrors
 from tests.kafka.harness.warm_spark import close_jvms
@@ -50,11 +53,12 @@ def no_mirror_before(pytestconfig: pytest.Config) -> None:
 def pytest_sessionfinish() -> None:
     """What files share within this process goes with it."""
     close_jvms()
-    _SIX.close()
+    for shared in _SHARED.values():
+        shared.close()
 
 
-@pytest.fixture(scope="session")
-def guarded() -> Iterator[KafkaCluster]:
+@contextmanager
+def _guarded() -> Iterator[KafkaCluster]:
     """A cluster where clients may not create topics that start with ``east.secret``.
 
     Clients and broker are the same anonymous principal there, so that one may do all else.
@@ -62,6 +66,7 @@ def guarded() -> Iterator[KafkaCluster]:
     config = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
+        **QUIET_BROKER,
     }
     with KafkaCluster("G", config=config, heap="300m") as cluster:
         kafka_cluster = ("kafka-cluster", ResourceType.BROKER, ResourcePatternType.LITERAL)
@@ -86,36 +91,48 @@ def _acl(
     return AclBinding(kind, name, pattern, "User:ANONYMOUS", "*", operation, permission)
 
 
-@pytest.fixture(scope="session")
-def secured_clusters(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[Secured, Secured]]:
-    """Two clusters with TLS and SASL listeners, started once per session."""
-    with secured_pair(tmp_path_factory.mktemp("secured")) as clusters:
-        yield clusters
-
-
-@pytest.fixture(scope="session")
-def authorized() -> Iterator[tuple[Authorized, Authorized]]:
-    """Two clusters with an authorizer, started once per session."""
-    with authorized_pair() as clusters:
-        yield clusters
-
-
 _SIX = SixBrokers()
+_GUARDED = Lasting[KafkaCluster]()
+_SECURED = Lasting[tuple[Secured, Secured]]()
+_AUTHORIZED = Lasting[tuple[Authorized, Authorized]]()
+_SHARED: dict[str, SixBrokers | Lasting[Any]] = {
+    "faulty_clusters": _SIX,
+    "guarded": _GUARDED,
+    "secured_clusters": _SECURED,
+    "authorized": _AUTHORIZED,
+}
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(
     item: pytest.Item, nextitem: pytest.Item | None
 ) -> Generator[None, None, None]:
-    """Six idle brokers take a sixth of a core: they end with the last file that uses them.
+    """Idle brokers take processor time: they end with the last file that uses them.
 
     ``tests/conftest.py`` puts these files one behind the other.
     """
     yield
-    if nextitem is None or nextitem.path not in item.config.stash[OF_SIX_BROKERS]:
-        _SIX.close()
+    for name, shared in _SHARED.items():
+        if nextitem is None or nextitem.path not in item.config.stash[SHARING][name]:
+            shared.close()
+
+
+@pytest.fixture(scope="module")
+def guarded() -> KafkaCluster:
+    """A cluster where clients may not create topics that start with ``east.secret``."""
+    return _GUARDED.get(_guarded)
+
+
+@pytest.fixture(scope="module")
+def secured_clusters(tmp_path_factory: pytest.TempPathFactory) -> tuple[Secured, Secured]:
+    """Two clusters with TLS and SASL listeners, for all files that use them."""
+    return _SECURED.get(lambda: secured_pair(tmp_path_factory.mktemp("secured")))
+
+
+@pytest.fixture(scope="module")
+def authorized() -> tuple[Authorized, Authorized]:
+    """Two clusters with an authorizer, for all files that use them."""
+    return _AUTHORIZED.get(authorized_pair)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from sparkmirror.testing.clusters import KAFKA_VERSION, KafkaCluster, start_all
 from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import AclBinding
+from tests.kafka.clusters.quiet import QUIET_BROKER
 
 HOST = "127.0.0.1"
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -41,6 +42,7 @@ class Authorized:
             "listener.name.login.plain.sasl.jaas.config": f"{MODULE} required {users};",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": f"User:ANONYMOUS;User:{ADMIN}",
+            **QUIET_BROKER,
         }
         open_port = (ports["OPEN"],)
         self.kafka = KafkaCluster(

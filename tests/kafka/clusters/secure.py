@@ -20,6 +20,7 @@ from sparkmirror.model import ClusterClient
 from sparkmirror.testing.clusters import QUICK_JVM, KafkaCluster, start_all
 from sparkmirror.testing.probe import free_ports
 from tests.certificates import PASSWORD, Authority
+from tests.kafka.clusters.quiet import QUIET_BROKER
 from tests.kafka.clusters.token_endpoint import IdentityProvider, identity_provider
 
 HOST = "127.0.0.1"
@@ -138,6 +139,7 @@ def _prepare(
         "ssl.truststore.password": PASSWORD,
         "ssl.truststore.type": "PKCS12",
         f"{prefix}mutual.ssl.client.auth": "required",
+        **QUIET_BROKER,
     }
     signed = f"{prefix}{SIGNED.lower()}."
     config |= {

@@ -1,9 +1,11 @@
-"""The two clusters that files share, whole again after each test, whatever it did to them."""
+"""Clusters that files share: how long they last; the pair, whole again after each test."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from typing import Generic, TypeVar
 
 import pytest
 
@@ -11,9 +13,29 @@ from sparkmirror.errors import MachineError
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.conftest import SHARED
 
-__all__ = ["make_whole", "shared_clusters_whole"]
+__all__ = ["Lasting", "make_whole", "shared_clusters_whole"]
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Lasting(Generic[T]):
+    """What tests of several files share, from its first use on until it is closed."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._there: list[T] = []
+
+    def get(self, start: Callable[[], AbstractContextManager[T]]) -> T:
+        """What ``start`` makes, which is called if there is none yet."""
+        if not self._there:
+            self._there.append(self._stack.enter_context(start()))
+        return self._there[0]
+
+    def close(self) -> None:
+        """End it; the next `get` starts another one."""
+        self._there.clear()
+        self._stack.close()
 
 
 @pytest.fixture(autouse=True)

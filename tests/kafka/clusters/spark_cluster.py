@@ -21,6 +21,7 @@ import pyspark
 
 from sparkmirror.data.spark.dependencies import SHIPPED
 from sparkmirror.java import find_java, java_environment
+from sparkmirror.testing.clusters import QUICK_JVM
 from sparkmirror.testing.probe import free_ports
 from tests.patience import patience
 
@@ -139,6 +140,8 @@ class SparkCluster:
             "SPARK_CONF_DIR": str(self.directory),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_NO_DAEMONIZE": "1",
+            # Also of the executors: no JVM here lives for long, and a quick start is all.
+            "JDK_JAVA_OPTIONS": " ".join(QUICK_JVM),
         }
         with (self.directory / f"{name}.log").open("wb") as output:
             self._processes.append(

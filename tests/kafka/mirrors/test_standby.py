@@ -158,6 +158,8 @@ def test_a_frozen_owner_writes_nothing_when_it_comes_back(
         pair.arrived()
         assert pair.there() == pair.count, pair.told()
         wait_until(lambda: "standing by: run" in again.text(), pair.told())
+        for mirror in (again, second):  # in order, so that the next test uses their JVMs again
+            assert mirror.drain()[0] == 0, mirror.text()
     finally:
         _resume(frozen)
         pair.kill()
