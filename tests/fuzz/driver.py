@@ -7,20 +7,24 @@ own messages, so every field of every version is met.
 
 from __future__ import annotations
 
+import contextlib
+import math
+import socket
+import threading
+import time
 from functools import cache
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import kafka.errors as kafka_errors
-import kafka.net.connection as connecting
 from kafka.protocol.admin import DescribeAclsResponse, DescribeConfigsResponse
 from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.consumer import OffsetFetchResponse
 from kafka.protocol.metadata import MetadataResponse
-from kafka.record.memory_records import MemoryRecords
 
 from sparkmirror.errors import BatchError
+from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.admin import (
     cluster,  # noqa: F401  (they register APIs)
     inspector,  # noqa: F401  (they register APIs)
@@ -30,14 +34,19 @@ from sparkmirror.wire.admin.config_decoder import ConfigReader
 from sparkmirror.wire.admin.groups import read_offsets
 from sparkmirror.wire.admin.leaders import read_metadata
 from sparkmirror.wire.admin.raw_responses import DecodeCache, RawResponse
+from sparkmirror.wire.admin.topic_reader import TopicTail
 from sparkmirror.wire.group import session  # noqa: F401  (they register APIs)
+from sparkmirror.wire.net.connection import Connection, ConnectionLost
+from sparkmirror.wire.net.framing import FramedSocket
 from sparkmirror.wire.net.kafka_python_limits import UNREADABLE
+from sparkmirror.wire.net.shared_connection import SharedConnection
 from sparkmirror.wire.produce import transactions  # noqa: F401  (they register APIs)
 from tests.fuzz.inputs import batches, bomb, mutated
 
-__all__ = ["admin", "internal", "large", "response_frame", "responses"]
+__all__ = ["admin", "internal", "large", "received", "response_frame", "responses"]
 
 _ID = 77
+_BUFFERED_BYTES = 32 << 10  # any socket's buffers take as much
 _MANY = (2_000, 20_000, 100_000)
 
 
@@ -57,25 +66,58 @@ def responses() -> list[Any]:
     return [found[key] for key in sorted(found)]
 
 
+class _Peer(Connection):
+    """A connection to a broker that has sent ``data``, and then ends it."""
+
+    def __init__(self, data: bytes, versions: dict[int, tuple[int, int]]) -> None:
+        FramedSocket.__init__(self, "broker", 9092)
+        ours, brokers = socket.socketpair()
+        ours.settimeout(5.0)
+        self._use(ours)
+        self._versions = versions
+        self._login_at = math.inf
+        if len(data) > _BUFFERED_BYTES:
+            threading.Thread(target=_send, args=(brokers, data)).start()
+        else:
+            _send(brokers, data)
+
+    def send_message(self, message: Any, version: int) -> int:
+        """Nothing goes out."""
+        message.encode(version=version)
+        return _ID
+
+
+def _send(brokers: socket.socket, data: bytes) -> None:
+    with brokers, contextlib.suppress(OSError):
+        brokers.sendall(data)
+
+
+def received(kind: Any, version: int, data: bytes) -> Any:
+    """What a request gets for which the broker sends ``data``, a frame with its size."""
+    message = SimpleNamespace(
+        name=kind.name, API_KEY=kind.API_KEY, max_version=version, min_version=version,
+        _max_version=None, _min_version=None, encode=lambda version: b"",
+        header=SimpleNamespace(get_response_class=lambda: kind[version]),
+    )  # fmt: skip
+    peer = SharedConnection(_Peer(data, {kind.API_KEY: (version, version)}))
+    try:
+        return peer.request(message, time.monotonic() + 10)
+    finally:
+        peer.close()
+
+
 def admin(rng: Random) -> None:
-    """One answer through kafka-python's protocol, in pieces; one that cannot be read ends it."""
+    """One answer to a request of the driver's; one that cannot be read ends the connection."""
     kind = rng.choice(responses())
     version = rng.randrange(kind.max_version + 1)
     frame = response_frame(kind, version, rng)
     if rng.random() < 0.9:
         frame = mutated(frame, rng)
     size = len(frame) if rng.random() < 0.8 else rng.choice((0, 3, 2**20, 2**26, 2**31 - 1, -1))
-    protocol = connecting.KafkaProtocol(receive_message_max_bytes=1 << 26)
-    header = SimpleNamespace(correlation_id=_ID, get_response_class=lambda: kind[version])
-    protocol.in_flight_requests.append(header)
     data = size.to_bytes(4, "big", signed=True) + frame
-    cut = rng.randrange(len(data) + 1)
     try:
-        for part in (data[:cut], data[cut:]):
-            for correlation, answer in protocol.receive_bytes(part):
-                assert correlation == _ID
-                assert type(answer) is kind[None]
-    except kafka_errors.KafkaProtocolError:
+        assert type(received(kind, version, data)) is kind[None]
+    except (kafka_errors.KafkaProtocolError, ConnectionLost):
         return
 
 
@@ -93,17 +135,20 @@ def large(rng: Random) -> None:
 
 
 def internal(rng: Random) -> None:
-    """Record batches as `TopicTail` gets them from kafka-python's consumer."""
+    """Record batches as `TopicTail` gets them."""
     data = bomb(rng) if rng.random() < 0.02 else batches(rng)
-    records = MemoryRecords(data)
+    tp = TopicPartition("t", 0)
+    link = SimpleNamespace(client=ClusterClient("A", ("a:1",), "fuzz"), closes=0)
+    passes = rng.random() < 0.5
+    tail = TopicTail(link, link, {tp: (0, 1 << 60)}, passes=passes)  # type: ignore[arg-type]
+    part = SimpleNamespace(
+        error_code=0, records=data, aborted_transactions=None, high_watermark=rng.randrange(1 << 20)
+    )
     try:
-        while (batch := records.next_batch()) is not None:
-            if rng.random() < 0.5 and not batch.validate_crc():
-                return
-            for record in batch:
-                assert record.key is None or len(record.key) <= len(data) << 16
-    except (kafka_errors.KafkaError, BatchError, *UNREADABLE):
-        return  # what TopicTail takes for records that cannot be read
+        for _, key, _ in tail._taken(tp, part):
+            assert key is None or len(key) <= len(data) << 16
+    except BatchError:
+        assert not passes
 
 
 # --- answers from schemas -----------------------------------------------------------------------

@@ -15,10 +15,12 @@ from sparkmirror.records.header import (
     HEADER_BYTES,
     LENGTH_AT,
     LOG_OVERHEAD_BYTES,
+    base_offset,
+    last_offset_delta,
 )
 from sparkmirror.records.message_v0_v1 import LEGACY_LENGTH_MIN
 
-__all__ = ["BatchStarts", "fault_at", "walk_batches"]
+__all__ = ["BatchStarts", "behind_first", "fault_at", "walk_batches"]
 
 _DAMAGED = "The log or the network path is damaged; check the source broker's log and disks."
 _STRIDE_TRIES = 16
@@ -84,3 +86,16 @@ def fault_at(buffer: memoryview, start: int, what: str) -> CorruptBatch:
     """The error for the frame at ``start``; ``what`` completes "The batch at offset N"."""
     offset = int.from_bytes(buffer[start : start + LENGTH_AT], "big", signed=True)
     return CorruptBatch(f"The batch at offset {offset} {what}.", do=_DAMAGED)
+
+
+def behind_first(records: memoryview, fetch_offset: int, high_watermark: int) -> int:
+    """The offset after the first, damaged batch of a response; always above ``fetch_offset``."""
+    starts = walk_batches(records).starts
+    if len(starts) > 2:
+        found = base_offset(records[starts[1] :])
+    elif len(starts) == 2 and starts[1] - starts[0] >= HEADER_BYTES:
+        found = base_offset(records) + last_offset_delta(records) + 1
+    else:
+        found = high_watermark  # even its length makes no sense
+    end = max(high_watermark, fetch_offset + 1)
+    return min(max(found, fetch_offset + 1), end)

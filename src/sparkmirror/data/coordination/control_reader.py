@@ -24,12 +24,12 @@ from sparkmirror.internal_topics.commands import (
 from sparkmirror.internal_topics.flow_claims import Claim, claim_signer, decode_claim, is_believed
 from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
-from sparkmirror.records.header import HEADER_BYTES, base_offset, last_offset_delta, split
+from sparkmirror.records.header import base_offset, split
 from sparkmirror.records.records import RECORD_COST_BYTES, decode_records
 from sparkmirror.records.selection import Selection as Selected
 from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
-from sparkmirror.records.walk import walk_batches
+from sparkmirror.records.walk import behind_first
 from sparkmirror.ticks import ticks_s
 from sparkmirror.wire.cluster.coordinator import EARLIEST, LATEST, Routes
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
@@ -202,7 +202,8 @@ class ControlWatch:
         except BatchError as error:
             # As in `_apply_all`. The next request asks for what follows the damage.
             log.warning("%s: records that cannot be read are skipped: %s", part.tp, error)
-            self.fetcher.advance(part.tp, _behind_first(part))
+            behind = behind_first(part.records, part.fetch_offset, part.high_watermark)
+            self.fetcher.advance(part.tp, behind)
             return
         if chosen.cut_bytes_needed:
             self.fetcher.need_bytes(part.tp, chosen.cut_bytes_needed)
@@ -302,16 +303,3 @@ class ControlWatch:
     def close(self) -> None:
         """Close the connections."""
         self.routes.close()
-
-
-def _behind_first(part: FetchedPartition) -> int:
-    """The offset after the first, damaged batch of ``part``; always above the fetch offset."""
-    starts = walk_batches(part.records).starts
-    if len(starts) > 2:
-        found = base_offset(part.records[starts[1] :])
-    elif len(starts) == 2 and starts[1] - starts[0] >= HEADER_BYTES:
-        found = base_offset(part.records) + last_offset_delta(part.records) + 1
-    else:
-        found = part.high_watermark  # even its length makes no sense
-    end = max(part.high_watermark, part.fetch_offset + 1)
-    return min(max(found, part.fetch_offset + 1), end)

@@ -65,11 +65,14 @@ class Leaders:
         self._known: dict[str, tuple[float, dict[int, int]]] = {}
         self._responses: DecodeCache[Described] = DecodeCache(read_metadata)
 
-    def metadata(self, names: Sequence[str] | None) -> Any:
-        """The Metadata response for ``names`` (None: all topics); never creates a topic."""
-        return self.described(names).response
+    def metadata(self, names: Sequence[str] | None, timeout_ms: int | None = None) -> Any:
+        """The Metadata response for ``names`` (None: all topics); never creates a topic.
 
-    def described(self, names: Sequence[str] | None) -> Described:
+        ``timeout_ms``: as for `Requester.request`.
+        """
+        return self.described(names, timeout_ms).response
+
+    def described(self, names: Sequence[str] | None, timeout_ms: int | None = None) -> Described:
         """As `metadata`, with views of the topics.
 
         An unchanged response yields the same object, so nobody may change it.
@@ -81,6 +84,7 @@ class Leaders:
             "describing the cluster" if names == [] else "describing topics",
             read=self._responses.read,
             needs=Right("Describe", "Topic"),
+            timeout_ms=timeout_ms,
         )
         now = time.monotonic()
         with self._lock:
@@ -96,12 +100,16 @@ class Leaders:
         return recent and all(leaders.get(number, -1) >= 0 for number in partitions)
 
     def by_leader(
-        self, partitions: Iterable[TopicPartition], *, fresh: bool
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        fresh: bool,
+        timeout_ms: int | None = None,
     ) -> tuple[dict[int, list[TopicPartition]], set[TopicPartition]]:
         """(partitions by their leader's node id, partitions that ``fresh`` metadata does not have).
 
         Partitions without a leader are in neither. ``fresh``: request metadata even if the cached
-        one is recent; without it the second part is empty.
+        one is recent; without it the second part is empty. ``timeout_ms``: as for `metadata`.
         """
         wanted = list(partitions)
         now = time.monotonic()
@@ -113,7 +121,7 @@ class Leaders:
             if fresh or tp.topic not in known or now - known[tp.topic][0] > _AGE_S_MAX
         }
         if stale:
-            self.metadata(sorted(stale))
+            self.metadata(sorted(stale), timeout_ms)
             with self._lock:
                 known = dict(self._known)
         led: dict[int, list[TopicPartition]] = defaultdict(list)

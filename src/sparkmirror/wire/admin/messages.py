@@ -24,9 +24,9 @@ from kafka.protocol.consumer import (
     OffsetFetchRequest,
 )
 from kafka.protocol.producer import ProduceRequest
-from kafka.record.memory_records import MemoryRecordsBuilder
 
 from sparkmirror.model import TopicPartition
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.admin.config_decoder import config_entry
 from sparkmirror.wire.cluster.views import ConfigEntry, NewTopic, TopicView
 
@@ -211,16 +211,20 @@ def offset_fetch_request(group: str, partitions: Iterable[TopicPartition] | None
 
 
 def fetch_request(
-    positions: Mapping[TopicPartition, int], max_bytes: int, *, read_committed: bool = False
+    positions: Mapping[TopicPartition, int],
+    max_bytes: int,
+    *,
+    read_committed: bool = False,
+    wait_ms: int = 0,
 ) -> Any:
-    """Fetch from ``positions`` without waiting; ``max_bytes`` in total.
+    """Fetch from ``positions``; ``max_bytes`` in total. The broker waits ``wait_ms`` for records.
 
     ``read_committed``: up to the last stable offset, with the list of aborted transactions.
     """
     rows = FetchRequest.FetchTopic
     return FetchRequest(
-        max_wait_ms=0,
-        min_bytes=0,
+        max_wait_ms=wait_ms,
+        min_bytes=1 if wait_ms else 0,
         max_bytes=max_bytes,
         isolation_level=int(read_committed),
         topics=[
@@ -269,11 +273,8 @@ def commit_request(group: str, offsets: Mapping[TopicPartition, tuple[int, str]]
 
 def record_batch(records: Iterable[tuple[bytes, bytes | None]], timestamp_ms: int) -> bytes:
     """One uncompressed record batch of ``(key, value)`` records."""
-    builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=2**31 - 1)
-    for key, value in records:
-        builder.append(timestamp=timestamp_ms, key=key, value=value)
-    builder.close()
-    return bytes(builder.buffer())
+    rows = [Record(n, timestamp_ms, key, value) for n, (key, value) in enumerate(records)]
+    return encode_batch(rows)
 
 
 def produce_request(partition: TopicPartition, batch: bytes, timeout_ms: int) -> Any:

@@ -39,38 +39,15 @@ class RawResponse:
         self.throttle_time_ms = int(_INT32.unpack_from(data)[0]) if throttles else 0
 
 
-class _Header:
-    """A request header whose response becomes a `RawResponse`, for kafka-python's parser."""
-
-    def __init__(self, header: Any, throttles_from: int) -> None:
-        self._header = header
-        self._throttles_from = throttles_from
-        self._kind = header.get_response_class()
-        self.correlation_id = header.correlation_id
-
-    def encode(self, **options: Any) -> Any:
-        return self._header.encode(**options)
-
-    def get_response_class(self) -> _Header:
-        return self
-
-    def parse_header(self, data: Any) -> Any:
-        return self._kind.parse_header(data)
-
-    def decode(self, data: Any) -> RawResponse:
-        version = int(self._header.request_api_version)
-        return RawResponse(version, bytes(data.read()), throttles_from=self._throttles_from)
-
-
 def undecoded(request: type, *, throttles_from: int = 0) -> Any:
     """A subclass of kafka-python's ``request`` whose response is a `RawResponse`."""
 
     class Undecoded(request, init=False):  # type: ignore[misc, call-arg]
         """The same request, with an undecoded response."""
 
-        def with_header(self, *args: Any, **options: Any) -> None:
-            super().with_header(*args, **options)
-            self._header: Any = _Header(self._header, throttles_from)
+        def raw_response(self, version: int, data: bytes) -> RawResponse:
+            """What `SharedConnection.request` returns; ``data``: behind the response's header."""
+            return RawResponse(version, data, throttles_from=throttles_from)
 
     return Undecoded
 

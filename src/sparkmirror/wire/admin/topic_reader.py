@@ -2,8 +2,8 @@
 
 Explicit partitions, no group, bounded waits. Not for mirrored data, which takes the hot path.
 Existing records are read over the connections of the cluster's `Requester`: a start reads a dozen
-such topics, and over a long link a separate consumer takes a second to connect. Only a reader that
-waits for new records has its own consumer, because a waiting Fetch blocks all requests behind it.
+such topics, and over a long link more connections take a second. Only a reader that waits for new
+records has connections of its own (`long_polls`).
 """
 
 from __future__ import annotations
@@ -13,37 +13,38 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from kafka.consumer.fetcher import Fetcher
-from kafka.record.memory_records import MemoryRecords
-from kafka.structs import TopicPartition as KafkaPartition
-
-import kafka
 from sparkmirror.errors import BatchError, ClusterError, MirrorError, TopicError, Unreachable
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.admin.error_translation import quiet_kafka_logs, translate, translated
+from sparkmirror.records.header import base_offset, split
+from sparkmirror.records.records import decode_records
+from sparkmirror.records.selection import AbortedTransaction, SelectRules, select
+from sparkmirror.records.walk import behind_first
+from sparkmirror.wire.admin.error_translation import translate, translated
 from sparkmirror.wire.admin.leaders import EARLIEST, MOVED, Leaders
+from sparkmirror.wire.admin.long_polls import LongPolls
 from sparkmirror.wire.admin.messages import fetch_request, produce_request, record_batch
-from sparkmirror.wire.admin.requester import Requester, client_options, error_for
+from sparkmirror.wire.admin.requester import Requester, error_for
 from sparkmirror.wire.cluster.acl_advice import Right
-from sparkmirror.wire.net.kafka_python_limits import UNREADABLE, passing_over
+from sparkmirror.wire.net.kafka_python_limits import UNREADABLE
 
 __all__ = ["TopicTail", "TopicWriter"]
 
 log = logging.getLogger(__name__)
 
 _POLL_MS = 250
-_CLOSE_TIMEOUT_S = 1.0
 _BATCH_BYTES_MAX = 512 * 1024
 _RECORD_OVERHEAD_BYTES = 32
 _TOO_LARGE = frozenset({10, 18})
 _OFFSET_OUT_OF_RANGE, _UNKNOWN_TOPIC, _NO_LEADER = 1, 3, 5
-_READ_COMMITTED = 1
 # Other requests wait behind a response, so its size has a limit even if internal topics are large.
 _FETCH_BYTES_MAX = 4 << 20
+# Internal topics hold small records; Java's producer fills a batch with a megabyte at most.
+_UNPACKED_BYTES_MAX = 32 << 20
+_RULES = SelectRules(join_below_bytes=0, decompressed_bytes_max=_UNPACKED_BYTES_MAX)
 # A lost leader, missing in-sync replicas, a timeout or a quota: a retry may cure them.
 _TRY_AGAIN = MOVED | {7, 19, 20, 89}
 
@@ -67,7 +68,6 @@ class TopicTail:
         *,
         passes: bool = False,
     ) -> None:
-        quiet_kafka_logs()
         self._requester = requester
         self._client = requester.client
         self._leaders = leaders
@@ -77,7 +77,7 @@ class TopicTail:
         self._doing = f"reading topic {self._topic}"
         self._needs = Right("Read", "Topic", self._topic)
         self._passes = passes
-        self._consumer: Any = None
+        self._polls: LongPolls | None = None
 
     def __enter__(self) -> TopicTail:
         return self
@@ -87,18 +87,24 @@ class TopicTail:
 
     def poll(self, timeout_ms: int = _POLL_MS) -> list[Record]:
         """New records since the last call; waits up to ``timeout_ms`` for the first one."""
-        with self._reading():
-            consumer = self._open()
-            batches = consumer.poll(timeout_ms=timeout_ms)
-            for tp in self._positions:
-                self._positions[tp] = int(consumer.position(_kafka(tp)))
-        return [row for records in batches.values() for row in _rows(records)]
+        deadline = time.monotonic() + timeout_ms / 1000
+        if self._polls is None:
+            self._polls = LongPolls(self._client, _FETCH_BYTES_MAX)
+        found: list[Record] = []
+        while True:
+            left_ms = max(0, int((deadline - time.monotonic()) * 1000))
+            with self._reading():
+                for response in self._polls.responses(self._positions, left_ms):
+                    found += self._records_of(response)
+                    if _failed(response):
+                        self._polls.look_again()
+            if found or not left_ms:
+                return found
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
         try:
-            passing = passing_over() if self._passes else nullcontext()
-            with passing, translated(self._client, self._doing, needs=self._needs):
+            with translated(self._client, self._doing, needs=self._needs):
                 yield
         except (BatchError, *UNREADABLE) as error:
             raise TopicError(
@@ -122,7 +128,7 @@ class TopicTail:
     def _read(
         self, ends: Mapping[TopicPartition, int], within_s: float = math.inf
     ) -> Iterator[Record]:
-        self._close_consumer()  # its own position would be wrong after this
+        self.close()  # requests in flight have positions that are wrong after this
         closes = self._requester.closes
         deadline = time.monotonic() + within_s
         stalled_at = time.monotonic() + self._client.request_timeout_ms / 1000
@@ -169,12 +175,14 @@ class TopicTail:
                     if self._requester.closes != closes:
                         raise
                     continue  # the next round looks up the leader again
-                for topic in response.responses:
-                    for part in topic.partitions:
-                        found += self._taken(
-                            TopicPartition(topic.topic, part.partition_index), part
-                        )
+                found += self._records_of(response)
         return found
+
+    def _records_of(self, response: Any) -> Iterator[Record]:
+        """The records in a Fetch response; advances the positions."""
+        for topic in response.responses:
+            for part in topic.partitions:
+                yield from self._taken(TopicPartition(topic.topic, part.partition_index), part)
 
     def _taken(self, tp: TopicPartition, part: Any) -> Iterable[Record]:
         """The records of one partition in a response. Raises kafka-python's errors."""
@@ -186,54 +194,47 @@ class TopicTail:
             if part.error_code in MOVED:
                 return ()
             raise error_for(part.error_code)
-        rows = Fetcher.PartitionRecords(
-            self._positions[tp],
-            _kafka(tp),
-            MemoryRecords(part.records or b""),
-            isolation_level=_READ_COMMITTED,
-            aborted_transactions=part.aborted_transactions,
-        )
-        records = rows.take(None)
-        self._positions[tp] = rows.next_fetch_offset
-        return _rows(records)
+        position, records = self._positions[tp], memoryview(part.records or b"")
+        aborted = [
+            AbortedTransaction(one.producer_id, one.first_offset)
+            for one in part.aborted_transactions or ()
+        ]
+        try:
+            chosen = select(records, position, aborted, _RULES)
+        except BatchError as error:
+            self._skip(position, error)
+            self._positions[tp] = behind_first(records, position, part.high_watermark)
+            return ()
+        found = [row for piece in chosen.pieces for row in self._decoded(tp, memoryview(piece))]
+        self._positions[tp] = chosen.next_offset
+        return found
 
-    def _open(self) -> Any:
-        if self._consumer is None:
-            options = client_options(self._client)
-            consumer = kafka.KafkaConsumer(
-                **options,
-                group_id=None,
-                enable_auto_commit=False,
-                auto_offset_reset="earliest",
-                isolation_level="read_committed",
-                allow_auto_create_topics=False,
-                max_poll_records=10_000,
-                metrics_enabled=False,
-                bootstrap_timeout_ms=self._client.request_timeout_ms,
-            )
-            consumer.assign([_kafka(tp) for tp in self._positions])
-            for tp, position in self._positions.items():
-                consumer.seek(_kafka(tp), position)
-            self._consumer = consumer
-        return self._consumer
+    def _decoded(self, tp: TopicPartition, batches: memoryview) -> Iterator[Record]:
+        for start, end in split(batches):
+            batch = batches[start:end]
+            try:
+                for record in decode_records(batch, _UNPACKED_BYTES_MAX):
+                    yield tp.partition, record.key, record.value
+            except BatchError as error:
+                self._skip(base_offset(batch), error)
+
+    def _skip(self, offset: int, error: BatchError) -> None:
+        """Log a batch that cannot be read, or raise ``error`` if none may be skipped."""
+        if not self._passes:
+            raise error
+        log.warning("records at offset %d cannot be read, skipped: %s", offset, error)
 
     def close(self) -> None:
-        """Close the consumer, if there is one; nothing is committed."""
-        self._close_consumer()
-
-    def _close_consumer(self) -> None:
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            with translated(self._client, self._doing):
-                consumer.close(timeout_ms=_CLOSE_TIMEOUT_S * 1000)
+        """Close the connections of `poll`; nothing is committed."""
+        polls, self._polls = self._polls, None
+        if polls is not None:
+            polls.close()
 
 
-def _kafka(tp: TopicPartition) -> KafkaPartition:
-    return KafkaPartition(tp.topic, tp.partition)
-
-
-def _rows(records: Iterable[Any]) -> Iterator[Record]:
-    return ((record.partition, record.key, record.value) for record in records)
+def _failed(response: Any) -> bool:
+    """Whether a Fetch response has an error of its own, or one of a partition."""
+    parts = (part for topic in response.responses for part in topic.partitions)
+    return bool(getattr(response, "error_code", 0)) or any(part.error_code for part in parts)
 
 
 class TopicWriter:

@@ -1,8 +1,6 @@
-"""SASL logins for both clients: the hot path's connections and kafka-python's.
+"""SASL logins: the settings of a client (`Login`), and the exchange with a broker.
 
-`Login` has the login settings of a client and creates one mechanism object per exchange. The hot
-path runs it in `authenticate`; kafka-python gets it through its registry of mechanisms. So both log
-in with the same code and the same credentials.
+`Login` creates one mechanism object per exchange; `authenticate` runs it over a connection.
 """
 
 from __future__ import annotations
@@ -17,13 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import kafka.errors as kafka_errors
-from kafka.net.sasl import register_sasl_mechanism
 from kafka.net.sasl.msk import AwsMskIamClient
 from kafka.net.sasl.oauth import AbstractTokenProvider, SaslMechanismOAuth
 from kafka.net.sasl.plain import SaslMechanismPlain
 from kafka.net.sasl.scram import SaslMechanismScram, ScramClient
 
-from sparkmirror.config.clients.sasl import MECHANISMS, OAuthLogin, SaslSettings, sasl_settings
+from sparkmirror.config.clients.sasl import OAuthLogin, SaslSettings, sasl_settings
 from sparkmirror.config.clients.security import KRB5_CONF, uses_sasl
 from sparkmirror.config.clients.tls import tls_settings
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MirrorError
@@ -280,9 +277,6 @@ def login_for(client: ClusterClient) -> Login | None:
         return login
 
 
-# -- the hot path ----------------------------------------------------------------------------------
-
-
 def authenticate(login: Login, exchange: Exchange, host: str, where: str) -> int:
     """Log in; returns the session lifetime in ms, 0: unlimited. Raises `MirrorError`."""
     code, offered = exchange.handshake(login.name)
@@ -345,50 +339,3 @@ def _refused(login: Login, said: str, where: str) -> ClusterError:
 
 def _not_answered(login: Login, error: _ScramRefused) -> str:
     return f"the broker's {login.name} challenge is refused: {error}."
-
-
-# -- kafka-python ----------------------------------------------------------------------------------
-
-
-class KafkaPythonLogin(AbstractTokenProvider):  # type: ignore[misc]
-    """Carries a `Login` through kafka-python's options, which have no place for it."""
-
-    def __init__(self, login: Login) -> None:
-        self.login = login
-
-    def token(self) -> str:
-        """Never called: our mechanism replaces the one that would call it."""
-        raise AssertionError("kafka-python's own OAUTHBEARER mechanism is in use")
-
-
-def _from_registry(host: str = "", **config: Any) -> Any:
-    login: Login = config["sasl_oauth_token_provider"].login
-    try:
-        mechanism = login.mechanism(host)
-    except MirrorError as error:
-        # kafka-python handles its own errors only.
-        raise kafka_errors.SaslAuthenticationFailedError(str(error)) from error
-    if isinstance(mechanism, _Scram):
-        mechanism.receive = _as_kafka_python_error(login, mechanism.receive)
-    return mechanism
-
-
-def _as_kafka_python_error(
-    login: Login, receive: Callable[[bytes], bool]
-) -> Callable[[bytes], bool]:
-    """Wrap ``receive``: its refusals become an error that ends kafka-python's login."""
-
-    def received(data: bytes) -> bool:
-        try:
-            return receive(data)
-        except _ScramRefused as error:
-            said = f"{_not_answered(login, error)} {error.do}"
-        except (ValueError, KeyError, IndexError):
-            said = "the broker's response is invalid"
-        raise kafka_errors.SaslAuthenticationFailedError(said)
-
-    return received
-
-
-for _mechanism in MECHANISMS:
-    register_sasl_mechanism(_mechanism, _from_registry, overwrite=True)

@@ -1,16 +1,84 @@
-"""A connection of the control plane that was closed, while others still have work for it."""
+"""The driver's requests: to the right broker, over shared connections, retried in time."""
 
 from __future__ import annotations
 
 import socket
+import threading
 import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
-from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.admin import ListGroupsRequest, ListGroupsResponse
+from kafka.protocol.metadata import FindCoordinatorResponse, MetadataRequest
 
-from sparkmirror.errors import Unreachable
+from sparkmirror.errors import ClusterError, MirrorError, Unreachable, Unsupported
 from sparkmirror.model import ClusterClient
-from sparkmirror.wire.admin.requester import Requester
+from sparkmirror.testing.probe import free_ports
+from sparkmirror.wire.admin.messages import error_code
+from sparkmirror.wire.admin.requester import CONTROLLER, Requester
+from tests.unit.wire.fake_broker import FakeBroker, metadata
+
+METADATA, FIND_COORDINATOR, LIST_GROUPS = 3, 10, 16
+
+
+class World:
+    """Two brokers, a requester to them, and what they answer."""
+
+    def __init__(self) -> None:
+        self.groups: dict[int, list[Any]] = {}
+        self.controller = 1
+        self.coordinator = 1
+        self.nodes = {
+            node: FakeBroker(lambda *asked, node=node: self.said(node, *asked)) for node in (0, 1)
+        }
+        self.named = dict(self.nodes)
+        servers = tuple(broker.address for broker in self.nodes.values())
+        self.client = ClusterClient(
+            "A", servers, "test", request_timeout_ms=5_000, retry_backoff_ms=10
+        )
+        self.made: list[Requester] = []
+
+    def said(self, node: int, key: int, _version: int) -> Any:
+        if key == METADATA:
+            return metadata(self.named, controller=self.controller)
+        if key == FIND_COORDINATOR:
+            return FindCoordinatorResponse(
+                throttle_time_ms=0, error_code=0, error_message=None, node_id=self.coordinator,
+                host="x", port=1,
+            )  # fmt: skip
+        answers = self.groups.get(node, [])
+        return answers.pop(0) if answers else groups()
+
+    def requester(self, **changed: Any) -> Requester:
+        self.made.append(Requester(replace(self.client, **changed)))
+        return self.made[-1]
+
+    def stop(self) -> None:
+        for one in self.made:
+            one.close()
+        for broker in {*self.nodes.values(), *self.named.values()}:
+            broker.stop()
+
+
+def groups(*, error: int = 0, throttle_ms: int = 0) -> Any:
+    return ListGroupsResponse(throttle_time_ms=throttle_ms, error_code=error, groups=[])
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    found = World()
+    yield found
+    found.stop()
+
+
+def ask(link: Requester, **more: Any) -> Any:
+    return link.request(ListGroupsRequest, "listing groups", check=error_code, **more)
+
+
+def asked(world: World, node: int) -> int:
+    return world.nodes[node].asked.count(LIST_GROUPS)
 
 
 @pytest.mark.parametrize("for_good", [False, True])
@@ -31,3 +99,213 @@ def test_what_comes_after_the_end_connects_nowhere(for_good: bool) -> None:
                 server.accept()
         else:
             server.accept()[0].close()  # a later request opens connections again
+
+
+def test_each_request_goes_to_its_broker(world: World) -> None:
+    link = world.requester()
+    for node in (0, 1, 1):
+        ask(link, node=node)
+    assert (asked(world, 0), asked(world, 1)) == (1, 2)
+    world.controller = world.coordinator = 0
+    ask(link, node=CONTROLLER)
+    assert asked(world, 0) == 2
+    ask(link, group="g")
+    assert asked(world, 0) == 3
+    assert sum(broker.asked.count(FIND_COORDINATOR) for broker in world.nodes.values()) == 1
+    ask(link, group="g")
+    assert sum(broker.asked.count(FIND_COORDINATOR) for broker in world.nodes.values()) == 1
+
+
+def test_all_threads_share_one_connection_to_each_broker(world: World) -> None:
+    link = world.requester()
+    ask(link)
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for n in range(20):
+                ask(link, node=(number + n) % 2)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert failures == []
+    assert asked(world, 0) + asked(world, 1) == 161
+    assert [broker.accepted for broker in world.nodes.values()] == [1, 1]
+
+
+@pytest.mark.parametrize("code", [14, 15, 16, 41])
+def test_what_a_new_lookup_may_cure_is_tried_again(world: World, code: int) -> None:
+    world.groups[1] = [groups(error=code)]
+    ask(world.requester(), node=CONTROLLER)
+    assert asked(world, 1) == 2
+    assert sum(broker.asked.count(METADATA) for broker in world.nodes.values()) >= 3
+
+
+def test_a_coordinator_that_moved_is_looked_up_again(world: World) -> None:
+    link = world.requester()
+    ask(link, group="g")
+    world.groups[1] = [groups(error=16)]
+    world.coordinator = 0
+    ask(link, group="g")
+    assert (asked(world, 0), asked(world, 1)) == (1, 2)
+
+
+def test_an_error_that_stays_is_told_at_once(world: World) -> None:
+    world.groups = {0: [groups(error=87)] * 9, 1: [groups(error=87)] * 9}
+    began_s = time.monotonic()
+    with pytest.raises(ClusterError, match="listing groups failed") as caught:
+        ask(world.requester())
+    assert caught.value.where == "cluster A"
+    assert time.monotonic() - began_s < 2
+
+
+def test_a_broker_that_hung_up_meanwhile_is_connected_to_again(world: World) -> None:
+    link = world.requester()
+    for _ in range(3):
+        ask(link, node=0)
+        ask(link, node=1)
+        for broker in world.nodes.values():
+            broker.hang_up()
+        time.sleep(0.05)
+    assert asked(world, 0) == asked(world, 1) == 3
+
+
+def test_a_connection_that_breaks_costs_one_more_try(world: World) -> None:
+    world.groups = {0: [None], 1: [None]}
+    ask(world.requester())
+    assert 2 <= asked(world, 0) + asked(world, 1) <= 3
+
+
+def test_a_request_to_a_named_broker_is_not_tried_again(world: World) -> None:
+    world.groups = {0: [None]}
+    with pytest.raises(Unreachable, match="listing groups failed: no answer"):
+        ask(world.requester(), node=0)
+    assert asked(world, 0) == 1
+
+
+def test_without_an_answer_it_ends_in_time_and_tries_anew_later(world: World) -> None:
+    link = world.requester(request_timeout_ms=300)
+    ask(link, node=0)
+    world.groups = {0: [...]}
+    before = world.nodes[0].accepted
+    began_s = time.monotonic()
+    with pytest.raises(Unreachable, match="no answer"):
+        ask(link, node=0)
+    assert 0.25 < time.monotonic() - began_s < 1.5
+    ask(link, node=0)
+    assert world.nodes[0].accepted == before + 1, "a connection on which the broker hangs is left"
+
+
+def test_an_api_that_the_broker_lacks_is_named(world: World) -> None:
+    for broker in world.nodes.values():
+        del broker.versions[LIST_GROUPS]
+    with pytest.raises(Unsupported, match="listing groups needs an API") as caught:
+        ask(world.requester())
+    assert "ListGroupsRequest" in caught.value.what
+    assert caught.value.do
+
+
+def test_a_broker_that_is_new_is_learned(world: World) -> None:
+    link = world.requester()
+    ask(link, node=0)
+    world.named[7] = FakeBroker(lambda *_: groups())
+    ask(link, node=7)
+    assert world.named[7].asked == [LIST_GROUPS]
+    with pytest.raises(Unreachable, match="no answer"):
+        ask(link, node=99)
+
+
+def test_a_broker_that_moved_is_found_again(world: World) -> None:
+    link = world.requester()
+    ask(link, node=0)
+    moved = FakeBroker(lambda *_: groups())
+    world.nodes[0].stop()
+    world.named = {0: moved, 1: world.nodes[1]}
+    with pytest.raises(Unreachable):
+        ask(link, node=0)
+    ask(link, node=0)
+    assert moved.asked == [LIST_GROUPS]
+
+
+def test_a_server_that_does_not_answer_delays_the_others_by_a_moment(world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hangs = f"127.0.0.1:{silent.getsockname()[1]}"
+        gone = f"127.0.0.1:{free_ports(1)[0]}"
+        for _ in range(4):
+            link = world.requester(bootstrap_servers=(hangs, gone, world.nodes[0].address))
+            began_s = time.monotonic()
+            ask(link)
+            assert time.monotonic() - began_s < 2
+            link.close()
+
+
+def test_a_cluster_that_is_away_is_told_after_the_request_timeout() -> None:
+    port = free_ports(1)[0]
+    link = Requester(ClusterClient("A", (f"127.0.0.1:{port}",), "test", request_timeout_ms=400))
+    began_s = time.monotonic()
+    with pytest.raises(Unreachable) as caught:
+        ask(link)
+    assert 0.2 < time.monotonic() - began_s < 2
+    assert caught.value.what.startswith("listing groups failed: no answer (KafkaConnectionError")
+    assert "refused" in caught.value.what
+    assert caught.value.where == "cluster A"
+    assert "advertised.listeners" in caught.value.do
+    link.close()
+
+
+def test_brokers_that_cannot_be_reached_where_they_say_are_named(world: World) -> None:
+    gone = FakeBroker(lambda *_: None)
+    gone.stop()
+    world.named = {5: gone}
+    began_s = time.monotonic()
+    with pytest.raises(Unreachable, match="none of the brokers that it names can be reached"):
+        ask(world.requester(request_timeout_ms=20_000))
+    assert time.monotonic() - began_s < 10
+
+
+def test_closing_ends_what_other_threads_wait_for(world: World) -> None:
+    world.groups = {0: [...], 1: [...]}
+    link = world.requester(request_timeout_ms=30_000)
+    outcome: list[MirrorError] = []
+
+    def work() -> None:
+        try:
+            ask(link)
+        except MirrorError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    deadline = time.monotonic() + 10
+    while not asked(world, 0) + asked(world, 1) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    began_s = time.monotonic()
+    link.close()
+    thread.join(10)
+    assert time.monotonic() - began_s < 1
+    assert [type(one) for one in outcome] == [Unreachable]
+
+
+def test_closing_ends_an_attempt_to_connect() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        link = Requester(ClusterClient("A", (address,), "test"))
+        threading.Timer(0.2, link.close).start()
+        began_s = time.monotonic()
+        with pytest.raises(Unreachable, match="the connection was closed"):
+            ask(link)
+        assert time.monotonic() - began_s < 2
+
+
+def test_a_throttled_client_pauses(world: World) -> None:
+    world.groups = {0: [groups(throttle_ms=300)]}
+    link = world.requester()
+    ask(link, node=0)
+    began_s = time.monotonic()
+    ask(link, node=0)
+    assert time.monotonic() - began_s > 0.2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,7 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafka.structs import TopicPartition as KafkaPartition
 
 from sparkmirror.errors import (
     ClusterError,
@@ -22,7 +22,13 @@ from sparkmirror.errors import (
     Unreachable,
 )
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.records.header import ATTRIBUTES_AT, base_offset, last_offset_delta, seal
+from sparkmirror.records.header import (
+    ATTRIBUTES_AT,
+    HEADER_BYTES,
+    base_offset,
+    last_offset_delta,
+    seal,
+)
 from sparkmirror.records.records import Record, decode_records, encode_batch
 from sparkmirror.wire.admin.leaders import EARLIEST, MOVED
 from sparkmirror.wire.admin.topic_reader import TopicTail, TopicWriter
@@ -248,7 +254,7 @@ class Logs:
             batch = next((one for last, one in ends if last >= position), b"")
         return SimpleNamespace(
             partition_index=partition, error_code=code, records=batch,
-            aborted_transactions=self.aborted,
+            aborted_transactions=self.aborted, high_watermark=len(self.logs[partition]),
         )  # fmt: skip
 
     def reader(self, *ends: int, passes: bool = False) -> TopicTail:
@@ -338,7 +344,7 @@ def test_records_that_cannot_be_read_name_topic_and_tool(
     passes: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Its checksum is right, but it is not what lz4 makes.
-    header = bytearray(encode_batch([], base_offset=0, last_offset_delta=0, base_timestamp=0))
+    header = bytearray(encode_batch([Record(0, 0, b"k", None)])[:HEADER_BYTES])
     header[ATTRIBUTES_AT + 1] = 3
     odd = seal(bytes(header[ATTRIBUTES_AT:]), b"nonsense", 0) + b"nonsense"
     found = Logs([odd, entry(1)]).reader(2, passes=passes)
@@ -353,33 +359,69 @@ def test_records_that_cannot_be_read_name_topic_and_tool(
     assert "kafka-dump-log.sh" in caught.value.do
 
 
-class Consumer:
-    """What `TopicTail.poll` uses of kafka-python's consumer."""
+class Polls:
+    """What `TopicTail.poll` uses of `LongPolls`: the next answers of the leader."""
 
-    def __init__(self, position: int = 0) -> None:
-        self.at = position
+    def __init__(self, logs: Logs) -> None:
+        self.logs = logs
         self.closed = False
+        self.looked = 0
 
-    def poll(self, *, timeout_ms: int) -> dict[KafkaPartition, list[Any]]:
-        row = SimpleNamespace(partition=0, key=b"%d" % self.at, value=None)
-        self.at += 1
-        return {KafkaPartition(TOPIC, 0): [row]}
+    def responses(self, positions: dict[TopicPartition, int], timeout_ms: int) -> list[Any]:
+        parts = [self.logs._part(tp.partition, at) for tp, at in positions.items()]
+        if not any(part.records or part.error_code for part in parts):
+            time.sleep(timeout_ms / 1000)
+            return []
+        rows = [SimpleNamespace(topic=TOPIC, partitions=parts)]
+        return [SimpleNamespace(error_code=0, responses=rows)]
 
-    def position(self, _partition: KafkaPartition) -> int:
-        return self.at
+    def look_again(self) -> None:
+        self.looked += 1
 
-    def close(self, *, timeout_ms: float) -> None:
+    def close(self) -> None:
         self.closed = True
 
 
 def test_who_waits_for_records_and_then_reads_to_an_end_misses_none_and_gets_none_twice() -> None:
-    found = Logs([entry(0), entry(1), entry(2)]).reader(3)
-    consumer = Consumer()
-    found._consumer = consumer
+    logs = Logs([entry(0), entry(1), entry(2), entry(3)])
+    found = logs.reader(3)
+    polls = Polls(logs)
+    found._polls = polls  # type: ignore[assignment]
     assert keys(found.poll()) == [(0, b"0")]
     assert keys(found.read_to({TP: 3})) == [(0, b"1"), (0, b"2")]
-    assert consumer.closed
-    found._consumer = again = Consumer(position=3)
+    assert polls.closed
+    found._polls = again = Polls(logs)  # type: ignore[assignment]
     assert keys(found.poll()) == [(0, b"3")]
+    began_s = time.monotonic()
+    assert found.poll(50) == []
+    assert time.monotonic() - began_s >= 0.04
     found.close()
     assert again.closed
+
+
+def test_who_waits_looks_for_a_leader_that_moved() -> None:
+    logs = Logs([entry(0)], codes=[6])
+    found, polls = logs.reader(1), Polls(logs)
+    found._polls = polls  # type: ignore[assignment]
+    assert keys(found.poll()) == [(0, b"0")]
+    assert polls.looked == 1
+
+
+def test_who_waits_goes_on_where_the_log_begins_by_now() -> None:
+    logs = Logs([entry(0), entry(1), entry(2)], starts=2)
+    found = logs.reader(0)
+    found._polls = Polls(logs)  # type: ignore[assignment]
+    assert keys(found.poll()) == [(0, b"2")]
+
+
+@pytest.mark.parametrize("passes", [False, True])
+def test_a_damaged_batch_hides_no_other(passes: bool, caplog: pytest.LogCaptureFixture) -> None:
+    odd = bytearray(entry(0))
+    odd[-1] ^= 1  # its checksum is wrong
+    found = Logs([bytes(odd), entry(1)]).reader(2, passes=passes)
+    if passes:
+        assert keys(found.read_to_end()) == [(0, b"1")]
+        assert "records at offset 0 cannot be read, skipped" in caplog.text
+    else:
+        with pytest.raises(TopicError, match="cannot be read"):
+            list(found.read_to_end())

@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 import tracemalloc
-import types
-from collections.abc import Coroutine, Iterator
 from random import Random
-from types import SimpleNamespace
-from typing import Any
 
 import kafka.errors as kafka_errors
-import kafka.net.connection as connecting
 import pytest
-from kafka.net import transport
-from kafka.net.inet import KafkaNetSocket, create_connection
 from kafka.protocol.admin import ListGroupsResponse
 from kafka.protocol.metadata import ApiVersionsResponse
 from kafka.protocol.schemas.fields.struct import StructField
-from kafka.record.memory_records import MemoryRecords
 
-from sparkmirror.errors import CorruptBatch
-from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.testing.probe import free_ports
-from sparkmirror.wire.admin.requester import client_options
 from sparkmirror.wire.net import kafka_python_limits
-from sparkmirror.wire.net.kafka_python_limits import FRAME_BYTES_MAX, passing_over
-from tests.fuzz.driver import response_frame, responses
-from tests.unit.wire.test_hostile_answers import CLIENT
+from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.net.kafka_python_limits import FRAME_BYTES_MAX
+from tests.fuzz.driver import received, response_frame, responses
 
 HEAD = struct.pack(">ih", 0, 0)
 
@@ -80,7 +67,6 @@ def test_an_answer_of_small_elements_costs_a_bounded_multiple() -> None:
         tracemalloc.stop()
     assert len(answer.groups) == 100_000
     assert peak < 32 * len(frame)
-    assert client_options(CLIENT)["receive_message_max_bytes"] == FRAME_BYTES_MAX
 
 
 def test_every_answer_is_read_as_before() -> None:
@@ -95,21 +81,13 @@ def test_every_answer_is_read_as_before() -> None:
             assert type(with_head) is kind[None]
 
 
-def protocol(kind: Any, version: int) -> Any:
-    """As of a connection that waits for an answer of ``kind``."""
-    found = connecting.KafkaProtocol(receive_message_max_bytes=FRAME_BYTES_MAX)
-    header = SimpleNamespace(correlation_id=1, get_response_class=lambda: kind[version])
-    found.in_flight_requests.append(header)
-    return found
-
-
 @pytest.mark.parametrize(
     "answer",
     [
-        b"\0\0\0\1\0" + HEAD + b"\xff" * 9,  # a number without end
-        b"\0\0\0\1\0" + HEAD + count(3),  # elements that are not there
-        b"\0\0\0\1\0" + HEAD + count(1) + b"\2\xff\1\1\0\0",  # no UTF-8
-        b"\0\0\0\2\0" + HEAD + count(0) + b"\0",  # the answer to another request
+        b"\0\0\0\x4d\0" + HEAD + b"\xff" * 9,  # a number without end
+        b"\0\0\0\x4d\0" + HEAD + count(3),  # elements that are not there
+        b"\0\0\0\x4d\0" + HEAD + count(1) + b"\2\xff\1\1\0\0",  # no UTF-8
+        b"\0\0\0\x4e\0" + HEAD + count(0) + b"\0",  # the answer to another request
     ],
 )
 def test_what_cannot_be_read_ends_the_connection(
@@ -117,73 +95,11 @@ def test_what_cannot_be_read_ends_the_connection(
 ) -> None:
     framed = len(answer).to_bytes(4, "big") + answer
     with pytest.raises(kafka_errors.KafkaProtocolError):
-        protocol(ListGroupsResponse, 4).receive_bytes(framed)
+        received(ListGroupsResponse, 4, framed)
     assert "buffer" not in caplog.text, "the bytes of a hostile answer are not logged"
 
 
 @pytest.mark.parametrize("size", [-1, FRAME_BYTES_MAX + 1, 2**31 - 1])
 def test_a_size_that_no_answer_has_ends_it_too(size: int) -> None:
-    with pytest.raises(kafka_errors.InvalidReceiveError):
-        protocol(ListGroupsResponse, 4).receive_bytes(struct.pack(">i", size))
-
-
-@pytest.mark.parametrize("kind", [transport.KafkaTCPTransport, transport.KafkaSSLTransport])
-def test_a_peer_that_never_stops_is_read_in_portions(kind: Any) -> None:
-    endless = SimpleNamespace(_sock=SimpleNamespace(recv=bytes))
-    data, error = kind._sock_recv(endless)
-    assert error is None
-    assert len(data) == 4 << 20
-
-
-def test_records_are_unpacked_within_bounds() -> None:
-    """By codecs that kafka-python has no package for here."""
-    for codec in (1, 2, 3, 4):
-        fits = encode_batch([Record(0, 1, b"k", bytes(1 << 20))], codec=codec)
-        (record,) = MemoryRecords(fits).next_batch()
-        assert (record.key, record.value) == (b"k", bytes(1 << 20))
-        bomb = encode_batch([Record(0, 1, b"k", bytes(33 << 20))], codec=codec)
-        with pytest.raises(CorruptBatch, match="unpacks to more than"):
-            list(MemoryRecords(bomb).next_batch())
-        # Where others can write, it hides nothing of what stands behind it.
-        both = MemoryRecords(bomb + fits)
-        with passing_over():
-            read = [[record.key for record in both.next_batch()] for _ in range(2)]
-        assert read == [[], [b"k"]]
-    odd = encode_batch([Record(n, 1, b"k", None) for n in range(2)])[:-1] + b"\x7f"  # 63 headers
-    with passing_over():
-        assert len(list(MemoryRecords(odd).next_batch())) == 1
-    with pytest.raises(kafka_errors.CorruptRecordError):
-        list(MemoryRecords(odd).next_batch())
-
-
-@pytest.mark.parametrize("ends", ["refused", "the loop ends"])
-def test_a_socket_that_does_not_connect_is_closed(
-    monkeypatch: pytest.MonkeyPatch, ends: str
-) -> None:
-    """Else it is open for as long as anybody keeps the error, a log's records included."""
-    made: list[socket.socket] = []
-    make = KafkaNetSocket.socket
-    monkeypatch.setattr(
-        KafkaNetSocket, "socket", lambda *args: made.append(make(*args)) or made[-1]
-    )
-
-    @types.coroutine
-    def wait_write(*_: object, **__: object) -> Iterator[None]:
-        yield
-
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
-        port = server.getsockname()[1] if ends == "the loop ends" else free_ports(1)[0]
-        connecting = create_connection(SimpleNamespace(wait_write=wait_write), "127.0.0.1", port)
-        if ends == "refused":
-            with pytest.raises(kafka_errors.KafkaConnectionError):
-                _run(connecting)
-        else:
-            connecting.send(None)
-            assert made[0].fileno() >= 0
-            connecting.close()
-    assert [sock.fileno() for sock in made] == [-1]
-
-
-def _run(task: Coroutine[None, None, object]) -> None:
-    while True:
-        task.send(None)
+    with pytest.raises(ConnectionLost, match="invalid frame size"):
+        received(ListGroupsResponse, 4, struct.pack(">i", size))
