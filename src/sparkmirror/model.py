@@ -435,6 +435,20 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
+class ThrottleRule:
+    """A limit on the bytes per second that a flow reads from its source.
+
+    ``topics``: a Java regex of source topics, which share the limit; empty: all of the flow.
+    ``bytes_s``: 0 for no limit. ``between``: ``HH:MM-HH:MM`` in the time zone of the process that
+    runs the flow, empty for always.
+    """
+
+    topics: str = ""
+    bytes_s: int = 0
+    between: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class FlowSettings:
     """Everything the pipeline needs to run one flow ``source->target``.
 
@@ -476,6 +490,7 @@ class FlowSettings:
     control_secret: str = field(default="", repr=False)
     # If the owner reports nothing for this long, other processes take over the flow.
     session_ms: int = 10_000
+    throttles: tuple[ThrottleRule, ...] = ()
     beside: tuple[Lane, ...] = ()
 
     @property
@@ -604,6 +619,21 @@ class PartitionProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class ThrottleUse:
+    """What one limit has done in a slot, in counts that grow until the limit is removed.
+
+    ``topics``: see `ThrottleRule`. ``current``: of partitions that keep up, ``backfill``: of the
+    others; bytes that were read, and milliseconds in which the limit delayed requests.
+    """
+
+    topics: str
+    current_bytes: int
+    backfill_bytes: int
+    current_wait_ms: int
+    backfill_wait_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class SlotProgress:
     """What one slot (Spark task) has done; it reports this about once a second.
 
@@ -614,7 +644,7 @@ class SlotProgress:
     quota made us wait. ``paused``: the slot fetches nothing because an operator paused it.
     ``run_id``, ``attempt``: the run, and Spark's number of the task's attempt that reports, which
     grows within a run; empty and -1 in reports of older releases. ``joined``: what joining batches
-    for a slow link has done.
+    for a slow link has done. ``throttles``: what the limits have done.
     """
 
     flow: str
@@ -633,6 +663,7 @@ class SlotProgress:
     run_id: str = ""
     attempt: int = -1
     joined: JoinCounts = JoinCounts()
+    throttles: tuple[ThrottleUse, ...] = ()
 
     def replaces(self, known: SlotProgress | None) -> bool:
         """Whether this report replaces ``known``, the newest report of the slot so far.

@@ -8,6 +8,7 @@ a connection, whenever the test says.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import struct
 from collections.abc import Iterable
@@ -168,14 +169,20 @@ class SimSource:
 
     # -- what brokers do -------------------------------------------------------------------
 
-    def append(self, tp: TopicPartition, batches: int, records: int = 2) -> None:
-        """More batches at the end of a log."""
+    def append(
+        self, tp: TopicPartition, batches: int, records: int = 2, *, padding: bytes = b""
+    ) -> None:
+        """More batches at the end of a log; ``padding`` at the end of each record."""
         for _ in range(batches):
             first = self.ends[tp]
             self.ends[tp] += records
             offsets = range(first, self.ends[tp])
-            batch = encode_batch([Record(at, 1, None, value(tp, at)) for at in offsets])
+            batch = encode_batch([Record(at, 1, None, value(tp, at) + padding) for at in offsets])
             self.logs[tp].append((first, batch))
+
+    def has_news(self, connection: SimConnection) -> bool:
+        """Whether a long poll on ``connection`` ends now."""
+        return any(self.ends[tp] > offset for tp, (offset, _) in connection.wanted.items())
 
     def listed(self, connection: SimConnection) -> Wanted:
         """What is wanted from now on, of the session and the request together."""
@@ -258,10 +265,8 @@ class SimSource:
             )
 
     def _read(self, tp: TopicPartition, offset: int, most: int, first: bool) -> bytes:
-        found = b""
-        for base, batch in self.logs[tp]:
-            if base < offset:
-                continue
+        found, log = b"", self.logs[tp]
+        for _, batch in itertools.islice(log, bisect.bisect_left(log, (offset,)), None):
             if len(found) + len(batch) > most and (found or not first):
                 break
             found += batch

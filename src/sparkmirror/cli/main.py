@@ -288,6 +288,9 @@ _VERBS = {
     "pause": _Verb(CONTROL, "sparkmirror pause mm2.properties 'A->B'", "control_commands"),
     "resume": _Verb(CONTROL, "sparkmirror resume mm2.properties 'A->B'", "control_commands"),
     "drain": _Verb(CONTROL, "sparkmirror drain mm2.properties", "control_commands"),
+    "throttle": _Verb(
+        CONTROL, "sparkmirror throttle mm2.properties 'A->B' 50MB/s", "control_commands"
+    ),
     "verify": _Verb(PROVE, "sparkmirror verify mm2.properties --topic 'orders.*'"),
     "migrate-config": _Verb(
         MIGRATE,

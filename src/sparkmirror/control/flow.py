@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -23,6 +23,7 @@ from sparkmirror.control.flows.clusters import FlowClusters
 from sparkmirror.control.flows.publication import Publication
 from sparkmirror.control.flows.slot_reports import SlotReports
 from sparkmirror.control.flows.source_ends import SourceEnds
+from sparkmirror.control.flows.throttling import Throttling
 from sparkmirror.control.flows.topics_job import TopicsJob
 from sparkmirror.control.groups.job import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.control.jobs import Job, run_once
@@ -52,6 +53,7 @@ from sparkmirror.internal_topics.commands import (
 from sparkmirror.internal_topics.driver_report import DriverReport
 from sparkmirror.internal_topics.history import EventKind
 from sparkmirror.internal_topics.signing import Signer
+from sparkmirror.internal_topics.throttles import ThrottleOrder
 from sparkmirror.model import (
     FlowSettings,
     MirrorMode,
@@ -64,6 +66,7 @@ log = logging.getLogger(__name__)
 
 _REPORT_INTERVAL_S = 10.0
 _HISTORY_INTERVAL_S = 1.0
+_THROTTLE_INTERVAL_S = 1.0
 _SYNC_FAILURE_PAUSE_S = 60.0
 
 
@@ -105,6 +108,7 @@ class FlowControl:
         self.to_go_s: float | None = None
         """Seconds until the flow has caught up, by the run's meters; None if unknown."""
         self._ended = False
+        self._begun = threading.Event()
         self._reporting = threading.Lock()
         self.clusters = clusters = FlowClusters(settings)
         self.groups = self._groups_job() if settings.checkpoints.enabled else None
@@ -139,6 +143,16 @@ class FlowControl:
             notify=notify,
             now_ms=now_ms,
         )
+        self.throttling = Throttling(
+            settings,
+            run_id,
+            self._channel,
+            publish=self._writer.limit,
+            slots=self._slots,
+            history=self.history,
+            notify=notify,
+        )
+        self.slots.watchers.append(self.throttling.observe)
         self.source_ends = SourceEnds(
             settings, clusters.source, self.published, self.slots.progress
         )
@@ -148,6 +162,7 @@ class FlowControl:
             run_id,
             pass_on=self._writer.command,
             drain=self._drain_as_ordered,
+            throttle=self._throttle_as_ordered,
         )
 
     @property
@@ -295,11 +310,13 @@ class FlowControl:
         # the orders job meets it again and reports it.
         with contextlib.suppress(Denied, TopicError):
             self.orders.poll()
+        self.throttling.begin()
         # All this may have taken minutes. A run that has lost the flow does not report a start.
         lost = self._lost()
         if lost is not None:
             raise lost
         published.adopt(assignment, CommandKind.RUN)
+        self._begun.set()
         self.history.begin(self._release, len(assignment.partitions), once=self._once)
 
     def _report_missing_permissions(self, names: Iterable[str]) -> None:
@@ -342,6 +359,7 @@ class FlowControl:
         jobs += [
             Job(f"report-{name}", mine(self.report), lambda: report_interval_s),
             Job(f"history-{name}", mine(self.history.flush), lambda: _HISTORY_INTERVAL_S),
+            Job(f"throttle-{name}", mine(self.throttling.step), lambda: _THROTTLE_INTERVAL_S),
         ]
         if self.groups is not None and not self._once:
             groups = self.groups
@@ -429,10 +447,23 @@ class FlowControl:
             halts=assignment.halted,
             orders=starting or self.orders.readable,
             to_go_s=self.to_go_s,
+            throttles=self.throttling.states(),
+            resets=self.throttling.resets(),
         )
         with self._reporting:
             if ended or not self.over.is_set():  # no report may follow the last one
                 self._writer.report(report)
+
+    def _slots(self) -> int:
+        """How many slots the planner makes of the assignment."""
+        return min(self.settings.tasks_max, len(self.published.assignment().partitions))
+
+    def _throttle_as_ordered(self, orders: Mapping[str, ThrottleOrder]) -> None:
+        """Obey new orders about limits, and report that. Raises `MirrorError`."""
+        self.throttling.take_orders(orders)
+        if self._begun.is_set():
+            self.as_owner(self.throttling.step)
+            self.as_owner(self.report)
 
     def drain(self, *, again: bool = True) -> None:
         """Command the slots of this run to drain; no assignment is published afterwards.

@@ -18,6 +18,7 @@ from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, MirrorSettings, SlotProgress, TopicPartition
 from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
+from sparkmirror.observe.figures.throttling import ThrottleFigures
 from sparkmirror.observe.notice import Notice
 from sparkmirror.wire.probe.reach import reach
 
@@ -302,6 +303,10 @@ class ControlLoop:
     def paused(self, flow: str) -> bool:
         """Whether the flow is paused."""
         return self._flows[flow].slots.paused
+
+    def throttle(self, flow: str) -> ThrottleFigures:
+        """What the flow's limits do."""
+        return self._flows[flow].throttling.figures()
 
     def draining(self, flow: str) -> bool:
         """Whether the flow's slots were commanded to drain, by this process or another."""

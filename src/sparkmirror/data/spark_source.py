@@ -220,6 +220,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             paused=watch.paused,
             planned_at_s=time.time(),
             claim_term=assignment.claim_term,
+            limits=watch.limits,
         )
         return [_Slot(plan) for plan in plans]
 

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
-from sparkmirror.model import Halt, TopicPartition
+from sparkmirror.internal_topics.throttles import read_rule, rule_row
+from sparkmirror.model import Halt, ThrottleRule, TopicPartition
 
-__all__ = ["DriverReport", "decode_driver_report", "encode_driver_report"]
+__all__ = ["DriverReport", "ThrottleState", "decode_driver_report", "encode_driver_report"]
 
 _KEY = re.compile(r"(.+)/driver")
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleState:
+    """One limit of a flow as its driver applies it. ``rule.bytes_s`` 0: an order switched it off.
+
+    ``order_id``: of the order that set it; empty if the file did. ``applies``: whether it is within
+    its daily window.
+    """
+
+    rule: ThrottleRule
+    order_id: str = ""
+    applies: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +37,9 @@ class DriverReport:
     ``ended``: the run has ended; this is its last report. ``partitions``: number of assigned
     partitions. ``halts``: partitions that no slot gets, and why. ``orders``: the driver reads the
     orders topic. ``to_go_s``: seconds until the flow has caught up; None if unknown, and in reports
-    of earlier releases. ``started_ms``, ``time_ms``: epoch ms, by the driver's clock.
+    of earlier releases. ``throttles``: the flow's limits; None in such reports. ``resets``: ids of
+    the orders after which the settings apply again. ``started_ms``, ``time_ms``: epoch ms, by the
+    driver's clock.
     """
 
     flow: str
@@ -36,6 +53,8 @@ class DriverReport:
     halts: Mapping[TopicPartition, Halt] = field(default_factory=dict)
     orders: bool = False
     to_go_s: float | None = None
+    throttles: tuple[ThrottleState, ...] | None = None
+    resets: tuple[str, ...] = ()
 
 
 def encode_driver_report(report: DriverReport) -> tuple[bytes, bytes]:
@@ -44,7 +63,7 @@ def encode_driver_report(report: DriverReport) -> tuple[bytes, bytes]:
         [tp.topic, tp.partition, halt.code, halt.reason, halt.retriable]
         for tp, halt in sorted(report.halts.items())
     ]
-    document = {
+    document: dict[str, object] = {
         "run_id": report.run_id,
         "host": report.host,
         "version": report.version,
@@ -56,6 +75,11 @@ def encode_driver_report(report: DriverReport) -> tuple[bytes, bytes]:
         "orders": report.orders,
         "to_go_s": report.to_go_s,
     }
+    if report.throttles is not None:
+        document["throttles"] = [
+            [rule_row(one.rule), one.order_id, one.applies] for one in report.throttles
+        ]
+        document["resets"] = list(report.resets)
     return f"{report.flow}/driver".encode(), pack(document)
 
 
@@ -81,9 +105,20 @@ def decode_driver_report(key: bytes | None, value: bytes | None) -> DriverReport
             },
             orders=bool(document.get("orders")),
             to_go_s=_seconds(document.get("to_go_s")),
+            throttles=_throttles(document.get("throttles")),
+            resets=tuple(map(str, document.get("resets", ()))),
         )
     except MALFORMED:
         return None
+
+
+def _throttles(rows: Sequence[Any] | None) -> tuple[ThrottleState, ...] | None:
+    if rows is None:
+        return None
+    return tuple(
+        ThrottleState(read_rule(rule), str(order_id), bool(applies))
+        for rule, order_id, applies in rows
+    )
 
 
 def _seconds(value: object) -> float | None:

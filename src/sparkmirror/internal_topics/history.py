@@ -42,7 +42,8 @@ class EventKind(StrEnum):
 
     ``LOST``: a run ended without a last report. ``TAKEOVER``: another run had the flow until now.
     ``GOES_ON``: a halted partition is mirrored again. ``REPAIR``: records that the target lost are
-    written again.
+    written again. ``THROTTLE``: a limit was set, changed or removed, or its daily window began or
+    ended.
     """
 
     START = "start"
@@ -56,6 +57,7 @@ class EventKind(StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
     DRAIN = "drain"
+    THROTTLE = "throttle"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from sparkmirror.internal_topics.codec import MALFORMED, inflated, pack, text, unpack
-from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, Spread
+from sparkmirror.model import (
+    Halt,
+    JoinCounts,
+    PartitionProgress,
+    SlotProgress,
+    Spread,
+    ThrottleUse,
+)
 
 __all__ = [
     "Planned",
@@ -68,6 +75,9 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
         joined = progress.joined
         cpu_s = round(joined.cpu_s, 3)
         document["joined"] = [joined.batches, joined.bytes_in, joined.bytes_out, cpu_s]
+    if progress.throttles:
+        # No list that begins with text: only a halt has one (`decode_halted`).
+        document["throttles"] = {one.topics: astuple(one)[1:] for one in progress.throttles}
     return _progress_key(progress.flow, progress.slot), pack(document)
 
 
@@ -103,6 +113,10 @@ def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | No
             run_id=str(document.get("run_id", "")),
             attempt=int(document.get("attempt", -1)),
             joined=_joined(document.get("joined", ())),
+            throttles=tuple(
+                ThrottleUse(str(topics), *(int(count) for count in counts[:4]))
+                for topics, counts in document.get("throttles", {}).items()
+            ),
             errors={str(code): int(n) for code, n in document.get("errors", {}).items()},
             partitions=tuple(
                 _partition_progress(topic, row)

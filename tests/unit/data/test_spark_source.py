@@ -25,7 +25,7 @@ TEXT = encode_flow(FLOW)
 class Control:
     """What the planner has read of the control topic; ``waits``: of each look, whether it waits."""
 
-    paused, offset, command = False, 9, None
+    paused, offset, command, limits = False, 9, None, None
 
     def __init__(self) -> None:
         self.claim: Claim | None = Claim(FLOW.name, "theirs", 0, "h2")

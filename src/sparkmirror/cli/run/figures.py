@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from sparkmirror.cli.run.parts import ControlPart
 from sparkmirror.model import FlowSettings, MirrorSettings
 from sparkmirror.observe.figures.meter import FlowMeter, FlowView, wall_ms
+from sparkmirror.observe.figures.throttling import ThrottleFigures
 from sparkmirror.observe.metrics.health import FlowHealth, Health, judge
 
 if TYPE_CHECKING:  # prometheus_client is loaded only when metrics are served
@@ -108,6 +109,9 @@ class Figures:
                     if self._control is None
                     else self._control.checkpoint_times(name).spreads(),
                     groups=() if self._control is None else self._control.group_rows(name),
+                    throttle=ThrottleFigures()
+                    if self._control is None
+                    else self._control.throttle(name),
                 )
                 for name, flow in self._flows.items()
             ]

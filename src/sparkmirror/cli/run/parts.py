@@ -14,6 +14,7 @@ from sparkmirror.cli.shared.errors import EXIT_START_FAILED
 from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.model import Halt, SlotProgress, TopicPartition
 from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
+from sparkmirror.observe.figures.throttling import ThrottleFigures
 
 # A drain takes ten seconds at most; `END_S` of it is for stopping Spark and the control plane.
 DRAIN_S = 6.5
@@ -202,6 +203,9 @@ class ControlPart(Protocol):
 
     def paused(self, flow: str) -> bool:
         """Whether the flow was paused by an order."""
+
+    def throttle(self, flow: str) -> ThrottleFigures:
+        """What the flow's limits do."""
 
     def draining(self, flow: str) -> bool:
         """Whether the flow's slots were ordered to drain."""

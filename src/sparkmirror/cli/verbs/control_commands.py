@@ -1,4 +1,4 @@
-"""``sparkmirror pause``, ``resume``, ``drain``: write an order per flow and wait for its effect.
+"""Commands that write an order per flow and wait for its effect: pause, resume, drain, throttle.
 
 Orders have their own topic (`control.coordination.orders_topic`). A mirror of an older version does
 not read it. Then the order is written into the control topic, which needs more permissions.
@@ -21,6 +21,7 @@ from sparkmirror.cli.shared.settings_options import (
     load_settings,
     with_files,
 )
+from sparkmirror.cli.shared.tables import Format, Output
 from sparkmirror.control.coordination.control_topic import ControlTopicWriter
 from sparkmirror.control.coordination.orders_topic import Order, give_order, orders_topic
 from sparkmirror.control.coordination.status import FlowState, FlowStatus, observe_status
@@ -226,3 +227,61 @@ def drain(files: Files, named: Named = None, flows: Flows = None, wait_s: Wait =
     not respond.
     """
     _give_orders(CommandKind.DRAIN, files, named, flows, wait_s)
+
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FLOW]... [RATE]",
+        help='Flows such as "A->B" (default: all of the file), and a rate: 50MB/s, 50MiB/s,'
+        " 400Mbit/s; off: no limit; reset: the file's setting applies again.",
+        show_default=False,
+    ),
+]
+LimitedTopics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        metavar="REGEX",
+        help="Limit only the source topics whose whole name this Java regex matches, besides the"
+        " limit of the flow; may be repeated: all of them share the rate.",
+        show_default=False,
+    ),
+]
+Between = Annotated[
+    str,
+    typer.Option(
+        metavar="HH:MM-HH:MM",
+        help="Apply the limit only in this daily window, in the time zone of the process that runs"
+        " the mirror; 22:00-06:00 is over midnight.",
+        show_default="always",
+    ),
+]
+
+
+@with_files
+def throttle(
+    files: Files,
+    words: Words = None,
+    flows: Flows = None,
+    topic: LimitedTopics = None,
+    between: Between = "",
+    wait_s: Wait = 15.0,
+    output: Output = Format.TABLE,
+) -> None:
+    """Limit how many bytes per second flows of FILE read; without a rate, show the limits.
+
+    Partitions that are far behind are slowed first: those that keep up stay current, as long as
+    they need less than the rate. A limit outlives the run, until another order replaces it. The
+    command works on any machine that can connect to the target clusters.
+
+    Exit codes: 0 done, 1 not done in time, 2 wrong usage or file, 3 a cluster does not respond.
+    """
+    from sparkmirror.cli.shared.throttling import read_wish, run_throttle  # noqa: PLC0415
+
+    named = [*(words or ()), *(flows or ())]
+    if files.consumer_config and files.file is not None:
+        # If options name the files, the first argument is a flow or the rate.
+        named.insert(0, str(files.file))
+        files = replace(files, file=None)
+    run_throttle(files, read_wish(named, topic or (), between), wait_s, output)

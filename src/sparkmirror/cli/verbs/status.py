@@ -21,6 +21,7 @@ from sparkmirror.cli.shared.settings_options import (
     with_files,
 )
 from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
+from sparkmirror.cli.shared.throttling import THROTTLES, throttle_document
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, MirrorMode, SlotProgress
 from sparkmirror.observe.display.units import seconds_text
@@ -155,6 +156,7 @@ def _document(row: _Row) -> dict[str, object]:
         "lag_bytes": None if row.lag is None else row.lag.bytes,
         "lag_seconds": None if row.lag is None else row.lag.seconds,
         "to_go_seconds": flow.to_go_s,
+        "throttles": [throttle_document(state) for state in flow.throttles or ()],
         "slots": [
             {
                 "slot": slot.slot,
@@ -197,7 +199,16 @@ def _report(rows: Sequence[_Row]) -> Report:
     body: list[str | Table] = [Table(_FLOW, rows)]
     standbys = [(row, one) for row in rows for one in row.flow.standbys]
     slots = [(row, slot) for row in rows for slot in row.slots]
-    for columns, found in ((_STANDBY, standbys), (_SLOT, slots)):
+    limits = [
+        (row.flow.flow, state)
+        for row in rows
+        if row.flow.state.alive
+        for state in row.flow.throttles or ()
+    ]
+    tables = ((_STANDBY, standbys), (THROTTLES, limits), (_SLOT, slots))
+    columns: Columns
+    found: Sequence[object]
+    for columns, found in tables:
         if found:
             body += ["", Table(columns, found)]
     for row in rows:

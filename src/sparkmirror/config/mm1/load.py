@@ -18,6 +18,7 @@ from sparkmirror.config.clients.typed import (
     record_settings,
 )
 from sparkmirror.config.files.properties import Entry, Properties, load_properties
+from sparkmirror.config.files.throttle import throttle_rules
 from sparkmirror.config.files.values import ValueReader, check, merge_errors
 from sparkmirror.config.mm1.legacy import BrokerLookup, TranslatedFile, translate
 from sparkmirror.config.mm1.legacy_mode import LegacyMode, legacy_mode
@@ -430,6 +431,7 @@ def _flow(
         faults=fault_settings(ValueReader(consumer, Scope.SPARKMIRROR), by_record=records.used),
         position_interval_ms=position_ms,
         records=records,
+        throttles=throttle_rules(ValueReader(consumer, Scope.SPARKMIRROR)),
         zookeeper=translation.zookeeper,
     )  # fmt: skip
 

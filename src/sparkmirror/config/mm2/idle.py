@@ -12,6 +12,7 @@ from sparkmirror.model import FlowSettings, HeartbeatSettings
 
 _NO_SYNCS_THERE = "no offset syncs are written to that cluster"
 _NOT_EXACT = "only exactly-once writes in transactions (B.exactly.once.source.support=enabled)"
+_NO_LIMIT = "no flow has a rate that it would apply to (sparkmirror.throttle)"
 _FETCH = frozenset(row.name for row in FETCH_ROWS)
 _TRANSACTIONS = frozenset(
     {
@@ -39,6 +40,7 @@ def idle(
         _syncs(flows),
         _role(enabled, flows, heartbeats),
         _transactions(flows),
+        _windows(flows),
     )
     return [_marked(use, reasons) for use in uses]
 
@@ -118,5 +120,17 @@ def _transactions(flows: Iterable[FlowSettings]) -> Reason:
             if use.flow in ("", flow.name) and use.alias in ("", flow.target.alias)
         )
         return "" if any(mine) else _NOT_EXACT
+
+    return reason
+
+
+def _windows(flows: Iterable[FlowSettings]) -> Reason:
+    """Reason for the daily window of a limit where there is no limit."""
+    limited = {flow.name for flow in flows if any(not rule.topics for rule in flow.throttles)}
+
+    def reason(use: KeyUse) -> str:
+        if use.setting.name != "sparkmirror.throttle.between":
+            return ""
+        return "" if limited & ({use.flow} if use.flow else limited) else _NO_LIMIT
 
     return reason

@@ -24,6 +24,7 @@ from sparkmirror.config.clients.typed import (
 )
 from sparkmirror.config.files.properties import Entry, load_properties
 from sparkmirror.config.files.providers import resolve
+from sparkmirror.config.files.throttle import throttle_rules
 from sparkmirror.config.files.values import (
     ValueReader,
     check,
@@ -375,6 +376,7 @@ def _flow(
         transaction_timeout_ms=timeout_ms,
         control_secret=control_secret(own),
         session_ms=own.integer("sparkmirror.session.timeout.ms"),
+        throttles=throttle_rules(own),
         epoch_s=own.integer("sparkmirror.epoch.seconds"),
         offset_storage_topic=storage.text("offset.storage.topic"),
         offset_storage_partitions=storage.integer("offset.storage.partitions"),

@@ -82,9 +82,30 @@ NAME_ROWS = (
     ),
 )  # fmt: skip
 
+THROTTLE_ROWS = (
+    Setting(
+        "sparkmirror.throttle", Type.STRING, "",
+        "Limit on the bytes per second that the flow reads, such as `50MB/s`, `50MiB/s` or "
+        "`400Mbit/s`; empty or `off`: none. `sparkmirror throttle` changes it while the mirror "
+        "runs ([throttling](throttling.md)).", (Scope.SPARKMIRROR,),
+    ),
+    Setting(
+        "sparkmirror.throttle.between", Type.STRING, "",
+        "When `sparkmirror.throttle` applies, such as `08:00-18:00` or `22:00-06:00`, in the time "
+        "zone of the process that runs the flow; empty: always.", (Scope.SPARKMIRROR,),
+    ),
+    Setting(
+        "sparkmirror.throttle.topics", Type.STRING, "",
+        "Limits for some topics, besides that of the flow: rules `REGEX => RATE`, or `REGEX => "
+        "RATE HH:MM-HH:MM`, separated by `;`. All topics whose whole name the Java regex matches "
+        "share the rate.", (Scope.SPARKMIRROR,),
+    ),
+)  # fmt: skip
+
 # MirrorMaker 1's positions have Java's format, which contains nothing about the target.
 MM1_OWN_ROWS = (
     *NAME_ROWS,
+    *THROTTLE_ROWS,
     *(row for row in FAULT_ROWS if not row.name.startswith(_TARGET_LOSS)),
 )
 

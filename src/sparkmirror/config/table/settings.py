@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from sparkmirror.config.table.legacy_keys import OLD_CLIENT_KEYS
-from sparkmirror.config.table.own import FAULT_ROWS, METRICS_ROWS, NAME_ROWS
+from sparkmirror.config.table.own import FAULT_ROWS, METRICS_ROWS, NAME_ROWS, THROTTLE_ROWS
 from sparkmirror.config.table.setting import Scope, Setting, Status, Type
 from sparkmirror.config.table.settings_clients import CLIENT_ROWS
 from sparkmirror.config.table.settings_mirror import (
@@ -53,6 +53,7 @@ SETTINGS: tuple[Setting, ...] = (
     + SECURITY_ROWS
     + OWN_ROWS
     + NAME_ROWS
+    + THROTTLE_ROWS
     + FAULT_ROWS
     + METRICS_ROWS
 )

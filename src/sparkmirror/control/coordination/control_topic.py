@@ -31,6 +31,7 @@ from sparkmirror.internal_topics.flow_claims import Standby, decode_claim, decod
 from sparkmirror.internal_topics.history import is_event_key
 from sparkmirror.internal_topics.reports import Planned, decode_planned, decode_progress
 from sparkmirror.internal_topics.signing import Signer
+from sparkmirror.internal_topics.throttles import Limits, encode_limits, is_limits_key
 from sparkmirror.model import SlotProgress
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.topic_reader import TopicTail
@@ -109,7 +110,8 @@ class ControlTopicReader:
             command = decode_command(key, value)
             if command is not None:
                 commands.append(command)
-            skipped += command is None and value is not None and decode_claim(key, value) is None
+            known = command is not None or value is None or is_limits_key(key)
+            skipped += not known and decode_claim(key, value) is None
         return ControlSignals(
             tuple(commands),
             tuple(assignments),
@@ -128,7 +130,7 @@ class ControlTopicReader:
 class ControlTopicWriter:
     """Writes commands, assignments and reports to one control topic. Thread-safe, as `Cluster` is.
 
-    ``signer`` signs assignments with the key of the run.
+    ``signer`` signs assignments and limits with the key of the run.
     """
 
     def __init__(self, cluster: Cluster, topic: str, signer: Signer | None = None) -> None:
@@ -147,7 +149,7 @@ class ControlTopicWriter:
         Raises `MirrorError`.
         """
         reports = (f"{flow}/{name}" for name in ("planner", "driver", *slots))
-        commands = (flow, f"{flow}/assignment", f"{flow}/pause")
+        commands = (flow, f"{flow}/assignment", f"{flow}/pause", f"{flow}/limits")
         keys = [*commands, *reports]
         self._cluster.produce_many(
             self._topic,
@@ -160,6 +162,11 @@ class ControlTopicWriter:
                 for index, key in enumerate(keys)
             ],
         )
+
+    def limit(self, limits: Limits) -> None:
+        """Write the limits of the slots. Raises `MirrorError`."""
+        record = encode_limits(limits, self._signer)
+        self._cluster.produce_many(self._topic, [(COMMAND_PARTITION, *record)])
 
     def report(self, report: DriverReport) -> None:
         """Write the driver's report. Raises `MirrorError`."""

@@ -7,7 +7,7 @@ to the control topic still work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from sparkmirror.control.coordination.orders_topic import Order, OrdersReader
 from sparkmirror.internal_topics.commands import (
@@ -17,6 +17,7 @@ from sparkmirror.internal_topics.commands import (
     control_topic,
     decode_command,
 )
+from sparkmirror.internal_topics.throttles import ThrottleOrder
 from sparkmirror.model import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
@@ -58,8 +59,9 @@ def pending_pause(order: Order | None, standing: Command | None) -> bool:
 class OrderFollower:
     """Reads the orders of one flow for the run ``run_id``. For one thread.
 
-    ``pass_on`` writes a command to the control topic, ``drain`` drains this run; both may raise
-    `MirrorError`. ``readable``: whether the last read of the orders topic succeeded.
+    ``pass_on`` writes a command to the control topic, ``drain`` drains this run, ``throttle`` takes
+    the newest orders about limits; all may raise `MirrorError`. ``readable``: whether the last read
+    of the orders topic succeeded.
     """
 
     def __init__(
@@ -70,12 +72,15 @@ class OrderFollower:
         *,
         pass_on: Callable[[Command], None],
         drain: Callable[[], None],
+        throttle: Callable[[Mapping[str, ThrottleOrder]], None] = lambda _: None,
     ) -> None:
         self._target = target
         self._flow = flow
         self._run_id = run_id
         self._pass_on = pass_on
         self._drain = drain
+        self._throttle = throttle
+        self._throttles: Mapping[str, ThrottleOrder] = {}
         self._reader: OrdersReader | None = None
         self._applied = ""
         self.readable = False
@@ -97,6 +102,9 @@ class OrderFollower:
             self._applied = pause.order_id
         if any(self._run_id in order.runs for order in orders):
             self._drain()
+        if self._reader.throttles != self._throttles:
+            self._throttle(self._reader.throttles)
+            self._throttles = dict(self._reader.throttles)
         self.readable = True
 
     def _command(self, order: Order) -> Command:

@@ -1,8 +1,8 @@
-"""The orders topic: operators' orders to a flow (pause, resume, drain).
+"""The orders topic: operators' orders to a flow (pause, resume, drain, throttle).
 
 The target has one compacted topic per source, ``mm2-sparkmirror-orders.<source>.internal``, with
 one partition. It is separate because Kafka's ACLs are per topic: a principal that may write to it
-can give these three orders and nothing else. Drivers and ``status`` read it. A driver passes orders
+can give these orders and nothing else. Drivers and ``status`` read it. A driver passes orders
 on to the control topic, which planner and slots read (`control.coordination.orders`).
 
 ==================  ===============================================================
@@ -10,6 +10,7 @@ key                 value (JSON)
 ==================  ===============================================================
 ``<flow>/pause``    the newest pause or resume; it outlives runs
 ``<flow>/drain``    the newest drain, with the runs that it is for
+``<flow>/throttle`` the newest limit (`internal_topics.throttles`); it outlives runs
 ==================  ===============================================================
 
 The codecs are pure, and return None for any other record.
@@ -23,6 +24,11 @@ from dataclasses import dataclass, field
 
 from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
 from sparkmirror.internal_topics.commands import CommandKind, topic_beside
+from sparkmirror.internal_topics.throttles import (
+    ThrottleOrder,
+    decode_throttle,
+    encode_throttle,
+)
 from sparkmirror.model import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.topic_reader import TopicTail
@@ -34,6 +40,7 @@ __all__ = [
     "decode_order",
     "encode_order",
     "give_order",
+    "give_throttle",
     "orders_topic",
 ]
 
@@ -107,14 +114,22 @@ def give_order(target: Cluster, flow: FlowSettings, order: Order) -> None:
     target.produce_many(orders_topic(flow), [(0, *encode_order(order))])
 
 
+def give_throttle(target: Cluster, flow: FlowSettings, *orders: ThrottleOrder) -> None:
+    """Write orders about limits; they are acknowledged on return. Raises `MirrorError`."""
+    records = [(0, *encode_throttle(order)) for order in orders]
+    target.produce_many(orders_topic(flow), records)
+
+
 class OrdersReader:
     """Follows the orders of one flow, from the start of the log. For one thread.
 
-    The topic must exist. Raises `MirrorError`.
+    ``throttles``: the newest order about each limit, by its topics; not among the others. The topic
+    must exist. Raises `MirrorError`.
     """
 
     def __init__(self, target: Cluster, flow: FlowSettings) -> None:
         self._flow = flow.name
+        self.throttles: dict[str, ThrottleOrder] = {}
         self._tail: TopicTail = target.tail(orders_topic(flow), partitions=[0], passes=True)
 
     def read_to_end(self) -> list[Order]:
@@ -126,8 +141,15 @@ class OrdersReader:
         return self._read(self._tail.poll(timeout_ms))
 
     def _read(self, records: Iterable[tuple[int, bytes | None, bytes | None]]) -> list[Order]:
-        found = (decode_order(key, value) for _, key, value in records)
-        return [order for order in found if order is not None and order.flow == self._flow]
+        found: list[Order] = []
+        for _, key, value in records:
+            throttle = decode_throttle(self._flow, key, value)
+            if throttle is not None:
+                self.throttles[throttle.rule.topics] = throttle
+            order = decode_order(key, value) if throttle is None else None
+            if order is not None and order.flow == self._flow:
+                found.append(order)
+        return found
 
     def close(self) -> None:
         """Close the connection. Raises `MirrorError` if that fails."""

@@ -16,7 +16,7 @@ from sparkmirror.control.coordination.orders import newest_pause, pending_pause
 from sparkmirror.control.coordination.orders_topic import OrdersReader, orders_topic
 from sparkmirror.errors import Denied
 from sparkmirror.internal_topics.commands import Command, CommandKind, control_topic, run_of
-from sparkmirror.internal_topics.driver_report import DriverReport
+from sparkmirror.internal_topics.driver_report import DriverReport, ThrottleState
 from sparkmirror.internal_topics.flow_claims import Standby
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, SlotProgress, TopicPartition
 from sparkmirror.wire.admin.cluster import Cluster
@@ -79,7 +79,9 @@ class FlowStatus:
     may have several. ``paused``: it was ordered to pause; a pause outlives runs, so a flow that is
     not running may be paused too. ``orders``: whether all its drivers read the orders topic; true
     for a driver that has not reported yet. ``to_go_s``: seconds until the flow has caught up, as
-    its drivers report it; None if unknown, or while nothing is mirrored.
+    its drivers report it; None if unknown, or while nothing is mirrored. ``throttles``: its limits
+    as a driver reports them; None before that, or if a driver is of a version without them.
+    ``order_ids``: ids of the orders about limits that all its drivers obey.
     """
 
     flow: str
@@ -97,6 +99,8 @@ class FlowStatus:
     halts: Mapping[TopicPartition, Halt] = field(default_factory=dict)
     to_go_s: float | None = None
     standbys: tuple[Standby, ...] = ()
+    throttles: tuple[ThrottleState, ...] | None = None
+    order_ids: frozenset[str] = frozenset()
 
     @property
     def description(self) -> str:
@@ -188,6 +192,8 @@ def judge_group(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:
         slots=tuple(replace(slot, flow=flow) for one in shown for slot in one.slots),
         halts={tp: halt for one in shown for tp, halt in one.halts.items()},
         to_go_s=max((one.to_go_s for one in shown if one.to_go_s is not None), default=None),
+        throttles=None if any(one.throttles is None for one in shown) else first.throttles,
+        order_ids=frozenset.intersection(*(one.order_ids for one in shown)),
     )
 
 
@@ -233,7 +239,15 @@ def judge(signals: ControlSignals, flow: str, now_ms: int, *, group: str = "") -
         halts=dict(sorted(halts.items())),
         to_go_s=_to_go_s(driver, state, now_ms),
         standbys=_standbys(signals, flow, now_ms),
+        throttles=None if driver is None else driver.throttles,
+        order_ids=_order_ids(driver),
     )
+
+
+def _order_ids(driver: DriverReport | None) -> frozenset[str]:
+    if driver is None or driver.throttles is None:
+        return frozenset()
+    return frozenset((*(one.order_id for one in driver.throttles), *driver.resets))
 
 
 def _newest_command(signals: ControlSignals, flow: str) -> Command | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from sparkmirror.control.coordination.control_topic import ControlSignals, ControlTopicReader
@@ -62,6 +62,8 @@ class SlotReports:
         self.share: GroupShare | None = None
         self.paused = False
         """Whether the flow is paused."""
+        self.watchers: list[Callable[[Iterable[SlotProgress]], None]] = []
+        """Functions that get new reports of this run's slots."""
         self.gaps = GapReporter(target, settings, notify, since_ms=now_ms(), note=history.note_gap)
         self._name = settings.name
         self._run_id = run_id
@@ -122,6 +124,8 @@ class SlotReports:
                 f"{self._name}: {self._topic} on {self._target.alias} holds records that are not "
                 "the mirror's; they are skipped"
             )
+        for watch in self.watchers:
+            watch(news.slots)
         self._skipped += news.skipped
         self.gaps.report_new(news.progress)
         halted = self._published.assignment().halted

@@ -23,6 +23,7 @@ from sparkmirror.internal_topics.commands import (
 )
 from sparkmirror.internal_topics.flow_claims import Claim, claim_signer, decode_claim, is_believed
 from sparkmirror.internal_topics.signing import Signer
+from sparkmirror.internal_topics.throttles import Limits, decode_limits
 from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
 from sparkmirror.records.header import base_offset, split
 from sparkmirror.records.records import RECORD_COST_BYTES, decode_records
@@ -56,7 +57,7 @@ class ControlWatch:
     ``offset`` on; ``paused`` says whether the flow was paused there. It also reads which of its
     partitions the sink of its own attempt (``attempt_id``) has given up. With ``run_id``,
     assignments of other runs are ignored. ``poller`` waits for its connections. ``claim_term``: the
-    term of the run's own claim, if known.
+    term of the run's own claim, if known. ``limits``: those of the run before ``offset``.
     """
 
     def __init__(
@@ -70,8 +71,10 @@ class ControlWatch:
         paused: bool = False,
         poller: Poller[Connection] | None = None,
         claim_term: int = 0,
+        limits: Limits | None = None,
     ) -> None:
         self.flow = flow
+        self.limits = limits
         self._channel = channel(flow, run_id)
         self.slot = slot
         self._attempt = (run_id, attempt_id)
@@ -86,9 +89,8 @@ class ControlWatch:
         topic = control_topic(flow)
         self._commands = TopicPartition(topic, COMMAND_PARTITION)
         self._progress = TopicPartition(topic, PROGRESS_PARTITION)
-        self._collector = AssignmentCollector(
-            self._channel, Signer(run_key()) if flow.signed else None
-        )
+        self._signer = Signer(run_key()) if flow.signed else None
+        self._collector = AssignmentCollector(self._channel, self._signer)
         self._claim_signer = claim_signer(flow)
         self._claim_term = claim_term
         self._refused_reported = self._claim_reported = False
@@ -259,6 +261,11 @@ class ControlWatch:
         if claim is not None:
             if claim.flow == self.flow.name:
                 self._apply_claim(claim, key, value)
+            return
+        limits = decode_limits(self._channel, key, value, self._signer)
+        if limits is not None:
+            if limits.run_id == self.run_id:
+                self.limits = limits
             return
         command = decode_command(key, value)
         # A pause is for all processes of a MirrorMaker 1 group, everything else for one run.

@@ -11,6 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from sparkmirror.data.coordination.sealed_options import seal, unseal
 from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.throttles import Limits
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
@@ -34,7 +35,8 @@ class SlotPlan:
     ``version``: the assignment's. ``member``: the group membership that belongs to it.
     ``planned_at_s``: when the epoch was planned, epoch seconds by the planner's clock.
     ``claim_term``: the term of the run's claim. ``rehearsal``: the slot of a standby, which has no
-    work.
+    work. ``slots``: how many the epoch has. ``limits``: the newest before ``control_offset``, None
+    for none.
     """
 
     slot: int
@@ -49,6 +51,8 @@ class SlotPlan:
     planned_at_s: float = 0.0
     claim_term: int = 0
     rehearsal: bool = False
+    slots: int = 1
+    limits: Limits | None = None
 
     def end_offsets(self) -> dict[TopicPartition, int] | None:
         """``ends`` by partition; a partition without an end is not bounded."""
@@ -94,9 +98,11 @@ def plan_slots(
     paused: bool = False,
     planned_at_s: float = 0.0,
     claim_term: int = 0,
+    limits: Limits | None = None,
 ) -> list[SlotPlan]:
     """The slots of one epoch. In a bounded run, partitions without an end are left out."""
     wanted = [p for p in partitions if ends is None or p.source in ends]
+    shares = assign_round_robin(wanted, slots_max)
     return [
         SlotPlan(
             slot=index,
@@ -112,8 +118,10 @@ def plan_slots(
             paused=paused,
             planned_at_s=planned_at_s,
             claim_term=claim_term,
+            slots=len(shares),
+            limits=limits,
         )
-        for index, share in enumerate(assign_round_robin(wanted, slots_max))
+        for index, share in enumerate(shares)
     ]
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import replace
 
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.read.loss_detection import LossWatch
 from sparkmirror.data.read.target_loss import TargetWatch
 from sparkmirror.data.rows.notes import GapNote, HaltNote, RetryNote, SlotHello, SlotNotes
-from sparkmirror.model import Halt, Member, TopicPartition
+from sparkmirror.model import Halt, Member, ThrottleUse, TopicPartition
 from sparkmirror.wire.fetch.fetcher import Fetcher
 
 __all__ = ["NotesToSink"]
+
+# Reports are written once a second.
+_THROTTLES_S = 0.5
 
 
 class NotesToSink:
@@ -28,6 +33,8 @@ class NotesToSink:
         self._errors: dict[str, int] = {}
         self._halts: dict[TopicPartition, Halt] = {}
         self._paused = False
+        self._throttles: tuple[ThrottleUse, ...] = ()
+        self._throttles_at = -math.inf
 
     def begin(self, hello: SlotHello, member: Member | None) -> SlotNotes:
         """The notes of the first row."""
@@ -38,8 +45,8 @@ class NotesToSink:
     def take(self) -> SlotNotes | None:
         """What is new since the last call, None for nothing.
 
-        It has new gaps and attempts, and in full all halts, error counts and whether the flow is
-        paused.
+        It has new gaps and attempts, and in full all halts, error counts, whether the flow is
+        paused, and at times what the limits have done.
         """
         gaps = [
             GapNote(one.gap, one.mark, one.target, one.target_end)
@@ -49,7 +56,8 @@ class NotesToSink:
         tried, self.tried = self.tried, []
         errors, halts, paused = self._fetcher.errors, self._fetcher.halts, self._watch.paused
         changed = errors != self._errors or halts != self._halts or paused != self._paused
-        if not (changed or gaps or tried):
+        throttles = self._new_throttles()
+        if not (changed or gaps or tried) and throttles is None:
             return None
         gone = self._halts.keys() - halts.keys()
         self._errors, self._halts, self._paused = dict(errors), dict(halts), paused
@@ -62,4 +70,15 @@ class NotesToSink:
             ),
             gaps=tuple(gaps),
             tried=tuple(tried),
+            throttles=throttles,
         )
+
+    def _new_throttles(self) -> tuple[ThrottleUse, ...] | None:
+        """What the limits have done, if that has changed; at most twice a second."""
+        throttle = self._fetcher.throttle
+        uses = () if throttle is None else throttle.uses()
+        now = time.monotonic()
+        if uses == self._throttles or now - self._throttles_at < _THROTTLES_S:
+            return None
+        self._throttles, self._throttles_at = uses, now
+        return uses

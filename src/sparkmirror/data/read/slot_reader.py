@@ -24,6 +24,7 @@ from sparkmirror.data.read.loss_detection import LossWatch
 from sparkmirror.data.read.notes_to_sink import NotesToSink
 from sparkmirror.data.read.retry_schedule import Retries
 from sparkmirror.data.read.slot_start import SlotStart
+from sparkmirror.data.read.slot_throttle import SlotThrottle
 from sparkmirror.data.read.target_loss import TargetWatch, Verdict
 from sparkmirror.data.rows.notes import (
     Owner,
@@ -119,7 +120,9 @@ class SlotReader:
             paused=plan.paused,
             poller=self._control,
             claim_term=plan.claim_term,
+            limits=plan.limits,
         )
+        self._throttling = SlotThrottle(self._fetcher, plan.slot, plan.slots)
         self._rules = SelectRules(
             check_crcs=flow.fetch.check_crcs,
             read_committed=flow.fetch.isolation_level == "read_committed",
@@ -259,6 +262,7 @@ class SlotReader:
             self._fetcher.expire()
             return
         self._try_again()
+        self._throttling.obey(self._watch.limits)
         partitions = self.plan.partitions
         self._fetcher.left_out = {partitions[number].source for number in self._frames.held_back()}
         self._fetcher.send()

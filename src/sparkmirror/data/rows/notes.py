@@ -16,7 +16,7 @@ from sparkmirror.errors import MachineError
 from sparkmirror.internal_topics.commands import member_row, read_member
 from sparkmirror.internal_topics.gaps import Gap, gap_document, read_document
 from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
-from sparkmirror.model import Halt, Member, TopicPartition
+from sparkmirror.model import Halt, Member, ThrottleUse, TopicPartition
 from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
 from sparkmirror.wire.produce.partition_queue import Identity
 
@@ -130,7 +130,7 @@ class RetryNote:
 class SlotNotes:
     """The notes of one row. ``paused``, ``errors`` (count by code): None if nothing has changed.
 
-    ``rehearsal``: the task has no work at all.
+    ``throttles``: the same; what the limits have done. ``rehearsal``: the task has no work at all.
     """
 
     hello: SlotHello | None = None
@@ -141,6 +141,7 @@ class SlotNotes:
     gaps: tuple[GapNote, ...] = ()
     tried: tuple[RetryNote, ...] = ()
     rehearsal: bool = False
+    throttles: tuple[ThrottleUse, ...] | None = None
 
 
 def encode_notes(notes: SlotNotes) -> dict[str, Any]:
@@ -176,6 +177,8 @@ def encode_notes(notes: SlotNotes) -> dict[str, Any]:
         document["tried"] = [[*one.source, one.attempt] for one in notes.tried]
     if notes.rehearsal:
         document["rehearsal"] = True
+    if notes.throttles is not None:
+        document["throttles"] = [astuple(one) for one in notes.throttles]
     return document
 
 
@@ -212,6 +215,9 @@ def decode_notes(document: Mapping[str, Any]) -> SlotNotes:
             for topic, partition, attempt in document.get("tried", ())
         ),
         document.get("rehearsal", False),
+        None
+        if document.get("throttles") is None
+        else tuple(ThrottleUse(*row) for row in document["throttles"]),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from sparkmirror.data.rows.notes import SlotHello
 from sparkmirror.data.write.partition_state import Lane
 from sparkmirror.internal_topics.commands import encode_progress
-from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress
+from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, ThrottleUse
 from sparkmirror.observe.figures.latency import Histogram
 from sparkmirror.observe.figures.samples import steady_ms
 
@@ -29,6 +29,7 @@ class SinkReports:
         self.run_id = ""
         self.attempt = -1
         self.paused = False
+        self.throttles: tuple[ThrottleUse, ...] = ()
         self.batches = 0
         self.source_errors: Mapping[str, int] = {}
         self.errors_before: Mapping[str, int] = {}
@@ -74,7 +75,9 @@ class SinkReports:
         records = sum(lane.records for lane in halts)
         errors = self._errors(producer_errors)
         halted = sum(1 for halt in halts.values() if halt)
-        told = (records, sum(errors.values()), halted, self.paused)
+        used = sum(one.current_bytes + one.backfill_bytes for one in self.throttles)
+        waited = sum(one.current_wait_ms + one.backfill_wait_ms for one in self.throttles)
+        told = (records, sum(errors.values()), halted, self.paused, used, waited)
         if told == self._reported and now - self._reported_at < _IDLE_INTERVAL_S:
             return None
         self._reported_at, self._reported = now, told
@@ -95,6 +98,7 @@ class SinkReports:
             errors=errors,
             partitions=tuple(_partitions(halts.items(), steady_ms())),
             joined=joined.since(self.joined_before),
+            throttles=self.throttles,
         )
         return encode_progress(progress)
 

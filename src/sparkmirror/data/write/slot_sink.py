@@ -128,6 +128,8 @@ class SlotSink:
             self._delivery.join(notes.member)
         if notes.paused is not None:
             task.reports.paused = notes.paused
+        if notes.throttles is not None:
+            task.reports.throttles = notes.throttles
         if notes.errors is not None:
             task.reports.source_errors = notes.errors
         for one in notes.tried:

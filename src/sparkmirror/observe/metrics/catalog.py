@@ -167,6 +167,15 @@ _OWN = (
     ),
     Metric("sparkmirror_throttled", "counter", FLOW, "Responses that were throttled by a quota."),
     Metric(
+        "sparkmirror_throttle_bytes_per_second", "gauge", (*FLOW, "topics"),
+        "Limit on reading that applies now; `topics` is a regex, empty for the whole flow.",
+    ),
+    Metric(
+        "sparkmirror_throttle_wait_seconds", "counter", (*FLOW, "kind"),
+        "Time in which limits delayed requests, summed over slots; `kind` is `backfill`, or"
+        " `current` for partitions that keep up.",
+    ),
+    Metric(
         "sparkmirror_last_report_timestamp_seconds", "gauge", FLOW,
         "Time of the newest report of a slot; at least every 10 s while the flow runs.",
     ),

@@ -22,6 +22,7 @@ from sparkmirror.observe.figures.checkpoints import CheckpointKey, GroupRow
 from sparkmirror.observe.figures.latency import BOUNDS_MS
 from sparkmirror.observe.figures.meter import FlowTotals, FlowView
 from sparkmirror.observe.figures.partitions import PartitionRow, worst_s
+from sparkmirror.observe.figures.throttling import ThrottleFigures
 from sparkmirror.observe.metrics.catalog import CATALOG, MIRROR_CHECKPOINT, MIRROR_SOURCE, Metric
 
 __all__ = ["LABELS", "FlowFacts", "MirrorCollector"]
@@ -48,6 +49,7 @@ class FlowFacts:
     remote: Mapping[str, str] = field(default_factory=dict)
     checkpoints: Mapping[CheckpointKey, Spread] = field(default_factory=dict)
     groups: Sequence[GroupRow] = ()
+    throttle: ThrottleFigures = field(default_factory=ThrottleFigures)
 
 
 class MirrorCollector(Collector):
@@ -131,6 +133,8 @@ def _add_flow(gauges: _Gauges, one: FlowFacts) -> None:
         if value is not None:
             seconds = value / 1_000 if name.endswith("timestamp_seconds") else value
             gauges[name].add_metric(flow, seconds)
+    for topics, bytes_s in one.throttle.limits.items():
+        gauges["sparkmirror_throttle_bytes_per_second"].add_metric([*flow, topics], bytes_s)
 
 
 def _add_counters(counters: dict[str, CounterMetricFamily], one: FlowFacts) -> None:
@@ -144,6 +148,9 @@ def _add_counters(counters: dict[str, CounterMetricFamily], one: FlowFacts) -> N
     counters["sparkmirror_link_written_bytes"].add_metric(flow, joined.bytes_out)
     counters["sparkmirror_link_joining_cpu_seconds"].add_metric(flow, joined.cpu_s)
     counters["sparkmirror_throttled"].add_metric(flow, view.errors.get(THROTTLED, 0))
+    waited = counters["sparkmirror_throttle_wait_seconds"]
+    waited.add_metric([*flow, "current"], one.throttle.current_wait_s)
+    waited.add_metric([*flow, "backfill"], one.throttle.backfill_wait_s)
     for code, count in sorted(view.errors.items()):
         if code != THROTTLED:
             counters["sparkmirror_errors"].add_metric([*flow, code], count)

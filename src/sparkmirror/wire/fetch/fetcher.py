@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from sparkmirror.model import FetchSettings, Halt, TopicPartition
@@ -49,6 +49,7 @@ from sparkmirror.wire.fetch.sessions import (
     FetchSession,
     Params,
 )
+from sparkmirror.wire.fetch.throttle import Grant, Throttle
 from sparkmirror.wire.net.connection import (
     Connection,
     ConnectionLost,
@@ -97,6 +98,7 @@ class _Request:
     sent_at: float
     requested: dict[TopicPartition, Params] = field(default_factory=dict)
     session: FetchSession | None = None
+    grant: Grant | None = None
 
 
 class Fetcher:
@@ -146,6 +148,8 @@ class Fetcher:
         self._holds = holds
         self._poller = Poller[Connection]() if poller is None else poller
         self._generation = -1
+        self.throttle: Throttle | None = None
+        """Limits on what is fetched; None for no limits."""
         self.left_out: Collection[TopicPartition] = ()
         """Partitions that requests leave out at present; a response in flight still counts."""
         self.held: list[TopicPartition] = []
@@ -237,6 +241,8 @@ class Fetcher:
             s.retry_at for s in self._states.values() if not s.requested and s.retry_at > looked_at
         ]
         due += [at for at in self._not_before.values() if at > looked_at]
+        if self.throttle is not None:
+            due.append(self.throttle.due_at())
         idle = self.settings.fetch_max_wait_ms / 1000
         return max(0.0, min([at - now for at in due] + [idle]))
 
@@ -251,6 +257,8 @@ class Fetcher:
         if self._holds and self.routes.generation != self._generation:
             self._hold_moved()
         self.held = []
+        if self.throttle is not None:
+            self.throttle.begin(now)
         by_lane: dict[Lane, list[FetchState]] = {}
         for state in self._states.values():
             if state.requested or state.retry_at > now or state.tp in self.left_out:
@@ -264,6 +272,8 @@ class Fetcher:
                 self.held.append(state.tp)
             elif node is not None:
                 lane = self._lanes.choose(state, node, self._states.values(), now)
+                if self.throttle is not None:
+                    lane = self._lanes.beside(lane, self.throttle.backfill_group(state), now)
                 if lane not in self._requests:
                     by_lane.setdefault(lane, []).append(state)
         for lane, states in by_lane.items():
@@ -304,18 +314,25 @@ class Fetcher:
             return
         if connection is None:
             return
+        settings, grant = self._waits(lane), None
+        if self.throttle is not None:
+            grant = self.throttle.grant(states, settings)
+            states, settings = grant.states, grant.settings
+            if not states:
+                return
         version = connection.api_version(FETCH_KEY, FETCH_LOWEST, FETCH_HIGHEST, "Fetch")
         correlation, head = connection.header(FETCH_KEY, version)
         # Without a rack in the request, the leader serves it: this avoids a follower that failed.
         rack = self.settings.client_rack
         if any(state.leader_until > now for state in states):
             rack = ""
-        requested = self._requested(states)
+        requested = self._requested(states, grant)
         session = self._session(lane, len(states)) if version >= FETCH_SESSIONS_FROM else None
-        bytes_max = max([self.settings.fetch_max_bytes] + [state.bytes_max for state in states])
+        # Brokers return the first batch whole, however large. Backfill asks for no more than that.
+        large = states[:1] if grant is not None and grant.backfill else states
+        bytes_max = max([settings.fetch_max_bytes] + [state.bytes_max for state in large])
         header = NO_SESSION if session is None else session.header
         listed, forgotten = (requested, []) if session is None else session.next_request(requested)
-        settings = self._waits(lane)
         body = request_body(
             version,
             settings,
@@ -332,6 +349,7 @@ class Fetcher:
         except ConnectionLost as error:
             if session is not None:
                 session.restart()
+            self._settle(grant, (), 0.0)
             self._lost(connection, error)
             return
         for state in states:
@@ -346,7 +364,13 @@ class Fetcher:
             now,
             requested,
             session,
+            grant,
         )
+
+    def _settle(self, grant: Grant | None, parts: Iterable[PartitionData], flight_s: float) -> None:
+        if self.throttle is not None:
+            read = ((part.tp, part.records) for part in parts)
+            self.throttle.settle(grant, read, flight_s)
 
     def _waits(self, lane: Lane) -> FetchSettings:
         """The settings of the next request: how long the broker waits, and for how many bytes."""
@@ -363,14 +387,19 @@ class Fetcher:
             session = self._sessions[lane] = FetchSession()
         return session
 
-    def _requested(self, states: list[FetchState]) -> dict[TopicPartition, Params]:
+    def _requested(
+        self, states: list[FetchState], grant: Grant | None
+    ) -> dict[TopicPartition, Params]:
         share = self._share(len(states))
         leaders = self.routes.leaders
         requested: dict[TopicPartition, Params] = {}
         for state in states:
             leader = leaders.get(state.tp)
             epoch = -1 if leader is None else leader.epoch
-            requested[state.tp] = (state.offset, epoch, state.bytes_max or share)
+            most = share
+            if grant is not None and self.throttle is not None:
+                most = self.throttle.partition_bytes(grant, state, share)
+            requested[state.tp] = (state.offset, epoch, state.bytes_max or most)
         return requested
 
     def _share(self, partitions: int) -> int:
@@ -399,6 +428,7 @@ class Fetcher:
         for lane, request in list(self._requests.items()):
             if request.connection is connection:
                 del self._requests[lane]
+                self._settle(request.grant, (), 0.0)
                 if request.session is not None:
                     request.session.restart()
                 for state in request.states.values():
@@ -451,6 +481,7 @@ class Fetcher:
         response = parse_response(frame, request.version)
         now = self._clock()
         self._lanes.note_response(lane[0], now - request.sent_at)
+        self._settle(request.grant, response.partitions, now - request.sent_at)
         if response.throttle_ms > 0:
             # A quota applies to the client id, so it holds for all connections to the broker.
             for one in self._lanes.of(lane[0]):
@@ -507,8 +538,8 @@ class Fetcher:
         if part.records:
             # Brokers fill a response in request order: a partition that got data moves to the end.
             self._states[tp] = self._states.pop(tp)
-            committed = self.settings.isolation_level == "read_committed"
-            state.end = part.last_stable_offset if committed else part.high_watermark
+        committed = self.settings.isolation_level == "read_committed"
+        state.end = part.last_stable_offset if committed else part.high_watermark
         return FetchedPartition(
             tp,
             request.requested[tp][0],

@@ -15,6 +15,9 @@ partitions when
 So partitions do not move back and forth, and a single partition stays where it is. A partition
 moves only while no request for it is in flight. The session of its old lane forgets it with that
 lane's next request. When a lane's connection is lost, its partitions return to lane 0.
+
+Partitions that are slowed by a limit (`throttle`) have lanes of their own beside these, however
+near the broker is.
 """
 
 from __future__ import annotations
@@ -47,10 +50,26 @@ class Lanes:
         self._max = lanes_max
         self._quickest: dict[int, float] = {}  # response per node, s: at least one round trip
         self._alone_until: dict[int, float] = {}
+        self._groups = 0
 
     def of(self, node: int) -> list[Lane]:
         """All possible lanes to ``node``."""
-        return [(node, number) for number in range(self._max)]
+        return [(node, number) for number in range(self._max * (1 + self._groups))]
+
+    def beside(self, lane: Lane, group: int, now: float) -> Lane:
+        """The lane beside ``lane`` for group ``group`` of partitions that are slowed; 0: ``lane``.
+
+        Opens its connection if there is none. If the broker refuses that, ``lane``.
+        """
+        node, number = lane
+        if not group or now < self._alone_until.get(node, 0.0):
+            return lane
+        self._groups = max(self._groups, group)
+        number += group * self._max
+        if self._routes.connection(node, number) is None:
+            self._alone_until[node] = now + _ALONE_S
+            return lane
+        return node, number
 
     def note_response(self, node: int, seconds: float) -> None:
         """Note that ``node`` responded ``seconds`` after its request."""

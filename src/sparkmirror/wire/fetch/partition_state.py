@@ -36,7 +36,7 @@ class FetchState:
     """State of one partition; times are the fetcher's monotonic seconds.
 
     ``node``, ``lane``: the broker and lane that fetch it (`lanes`). ``end``: end of the readable
-    log in the last response with records. ``cut_short``: how many consecutive responses did not
+    log in the last response. ``cut_short``: how many consecutive responses with records did not
     reach that end.
     """
 

@@ -29,6 +29,7 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTimes, GroupRow
+from sparkmirror.observe.figures.throttling import ThrottleFigures
 
 
 @dataclass
@@ -179,6 +180,9 @@ class FakeControl:
 
     def paused(self, flow: str) -> bool:
         return self._world.scenario.paused
+
+    def throttle(self, flow: str) -> ThrottleFigures:
+        return ThrottleFigures()
 
     def unreachable_cluster(self, flow: str) -> str:
         return self._world.scenario.away

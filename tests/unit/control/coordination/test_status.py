@@ -22,7 +22,7 @@ from sparkmirror.control.coordination.status import (
 )
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.internal_topics.commands import Command, CommandKind, encode_command
-from sparkmirror.internal_topics.driver_report import DriverReport
+from sparkmirror.internal_topics.driver_report import DriverReport, ThrottleState
 from sparkmirror.internal_topics.flow_claims import Standby
 from sparkmirror.model import (
     ClusterClient,
@@ -31,6 +31,7 @@ from sparkmirror.model import (
     MirrorMode,
     PartitionProgress,
     SlotProgress,
+    ThrottleRule,
     TopicPartition,
 )
 from sparkmirror.wire.admin.cluster import Cluster
@@ -292,3 +293,40 @@ def test_slots_of_a_group_hear_what_their_own_driver_says_again() -> None:
         heard.append(watch.paused)
     watch.close()
     assert heard == [False, True, False]
+
+
+def test_limits_are_those_that_the_driver_reports() -> None:
+    state = ThrottleState(ThrottleRule("", 50_000_000), "id1")
+    reported = driver(throttles=(state,), resets=("id2",))
+    signals = ControlSignals((command(RUN),), (), (slot(),), (reported,))
+    found = judge(signals, FLOW, NOW)
+    assert found.throttles == (state,)
+    assert found.order_ids == {"id1", "id2"}
+    older = judge(ControlSignals((command(RUN),), (), (slot(),), (driver(),)), FLOW, NOW)
+    assert (older.throttles, older.order_ids) == (None, frozenset())
+    lines = _report([_Row(found, None, NOW)]).lines()
+    assert "A->B  all     50 MB/s  always   yes      order" in lines
+
+
+def test_a_group_obeys_an_order_when_all_of_its_processes_do() -> None:
+    runs = ("r1", "r2")
+    state = ThrottleState(ThrottleRule("", 50_000_000), "id1")
+
+    def of(drivers: list[tuple[ThrottleState, ...] | None]):
+        return judge_group(
+            ControlSignals(
+                tuple(replace(command(RUN, run_id=run), flow=f"{FLOW}#{run}") for run in runs),
+                (),
+                tuple(replace(slot(), flow=f"{FLOW}#{run}", run_id=run) for run in runs),
+                tuple(
+                    replace(driver(run_id=run, throttles=each), flow=f"{FLOW}#{run}")
+                    for run, each in zip(runs, drivers, strict=True)
+                ),
+            ),
+            FLOW,
+            NOW,
+        )
+
+    assert of([(state,), (state,)]).order_ids == {"id1"}
+    assert of([(state,), ()]).order_ids == frozenset()
+    assert of([(state,), None]).throttles is None

@@ -24,7 +24,7 @@ from sparkmirror.data.rows.shared_frames import SharedMemory
 from sparkmirror.errors import MachineError
 from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind
 from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
-from sparkmirror.model import Halt, Member, TopicPartition
+from sparkmirror.model import Halt, Member, ThrottleUse, TopicPartition
 from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -51,6 +51,8 @@ SAID = [
     SlotNotes(replace(HELLO, memory=None, owner=None, writer=None, partitions=())),
     SlotNotes(replace(HELLO, writer=Writer(None, "run", 40))),
     SlotNotes(rehearsal=True),
+    SlotNotes(throttles=()),
+    SlotNotes(throttles=(ThrottleUse("", 1, 2, 3, 4), ThrottleUse("t.*", 5, 6, 7, 8))),
     SlotNotes(
         None, Member("m", 3, "i", True), False, {"NOT_LEADER_OR_FOLLOWER": 2},
         (HaltNote(T0, Halt("CODE", "why", True)), HaltNote(T1, None)),

@@ -23,6 +23,7 @@ from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTim
 from sparkmirror.observe.figures.latency import BOUNDS_MS, Histogram
 from sparkmirror.observe.figures.meter import FlowMeter
 from sparkmirror.observe.figures.samples import Rate, Samples
+from sparkmirror.observe.figures.throttling import ThrottleFigures
 from sparkmirror.observe.metrics.catalog import (
     CATALOG,
     MIRROR_CHECKPOINT,
@@ -138,6 +139,7 @@ def facts(made: FlowMeter) -> FlowFacts:
             GroupRow("billing", "t", 0, 3, 2.5), GroupRow("billing", "t", 1, 4, None),
             GroupRow("audit", "t", 0, 0, 0.0),
         ),
+        ThrottleFigures({"": 50_000_000, "logs.*": 5_000}, 0.5, 12.0),
     )  # fmt: skip
 
 
@@ -283,6 +285,17 @@ def test_every_metric_of_the_table_is_told() -> None:
     for metric in CATALOG.values():
         shown = f"{metric.shown}_bucket" if metric.kind == "histogram" else metric.shown
         assert shown in names, metric.name
+
+
+def test_limits_are_told_by_topics_and_waits_by_kind() -> None:
+    told = scrape(meter(report(*TWO)))
+    flow = ("source=A", "target=B")
+    limit = "sparkmirror_throttle_bytes_per_second"
+    assert told[limit, *flow, "topics="] == 50_000_000
+    assert told[limit, *flow, "topics=logs.*"] == 5_000
+    waited = "sparkmirror_throttle_wait_seconds_total"
+    assert told[waited, "kind=current", *flow] == 0.5
+    assert told[waited, "kind=backfill", *flow] == 12.0
 
 
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:

@@ -1,0 +1,227 @@
+"""Limits on reading: exact, backfill first, nobody starves, and nothing without a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from sparkmirror.model import TopicPartition
+from sparkmirror.wire.fetch import throttle
+from tests.property.simulated_throttle import ThrottledSlot, limit
+from tests.unit.wire.fetch.test_lanes import FAR_S, FOUR, NODE, Reader, busy_source
+
+RATE = 1_000_000
+BATCH = 2_000
+WINDOW_S = 10.0
+OLD = [TopicPartition("old", number) for number in range(4)]
+NEW = [TopicPartition("new", number) for number in range(4)]
+
+
+def slot(partitions: list[TopicPartition], **options: float) -> ThrottledSlot:
+    """Its partitions are on two brokers."""
+    leaders = {tp: tp.partition % 2 for tp in partitions}
+    return ThrottledSlot(leaders, **({"batch_bytes": BATCH} | options))  # type: ignore[arg-type]
+
+
+def backfill(one: ThrottledSlot, partitions: list[TopicPartition], seconds: float) -> None:
+    """``seconds`` of the rate that wait to be read, in all partitions together."""
+    for tp in partitions:
+        one.produce(tp, int(RATE * seconds / len(partitions) / BATCH))
+
+
+def producer(
+    one: ThrottledSlot, share: float, partitions: list[TopicPartition]
+) -> Callable[[float], None]:
+    """Writes ``share`` of the rate, evenly, as time passes."""
+    due_s, number = one.now, 0
+
+    def each(now: float) -> None:
+        nonlocal due_s, number
+        while now >= due_s:
+            one.produce(partitions[number % len(partitions)])
+            number += 1
+            due_s += BATCH / (RATE * share)
+
+    return each
+
+
+@pytest.mark.parametrize("trip_s", [0.002, 0.1])
+@pytest.mark.parametrize(("rate", "batch"), [(200_000, 1_000), (200_000, 30_000), (RATE, 5_000)])
+def test_a_backlog_is_read_at_the_rate(trip_s: float, rate: int, batch: int) -> None:
+    one = slot(FOUR, trip_s=trip_s, batch_bytes=batch)
+    for tp in FOUR:
+        one.produce(tp, int(rate * 14 / 4 / batch) + 10)
+    one.limit(limit(rate))
+    one.run(2)
+    since_s = one.now
+    one.run(WINDOW_S)
+    assert one.bytes_read(since_s) == pytest.approx(rate * WINDOW_S, rel=0.05)
+    assert len(one.read) == len(FOUR), "every partition is served"
+
+
+@pytest.mark.parametrize("trip_s", [0.002, 0.05])
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.8])
+def test_partitions_that_keep_up_are_not_slowed_by_backfill(trip_s: float, share: float) -> None:
+    free = slot(NEW, trip_s=trip_s)
+    free.run(4, producer(free, share, NEW))
+    one = slot(OLD + NEW, trip_s=trip_s)
+    backfill(one, OLD, 14)
+    one.limit(limit(RATE))
+    each = producer(one, share, NEW)
+    one.run(2, each)
+    since_s = one.now
+    one.latencies_s.clear()
+    one.run(WINDOW_S, each)
+    assert one.bytes_read(since_s) == pytest.approx(RATE * WINDOW_S, rel=0.05)
+    latencies_s = sorted(at for tp in NEW for at in one.latencies_s[tp])
+    unlimited_s = sorted(at for tp in NEW for at in free.latencies_s[tp])
+    assert latencies_s[len(latencies_s) * 99 // 100] <= unlimited_s[-1] + 0.02
+    assert one.bytes_read(since_s, "new") == pytest.approx(RATE * share * WINDOW_S, rel=0.1)
+
+
+@pytest.mark.parametrize("trip_s", [0.002, 0.05])
+def test_backfill_does_not_starve_when_current_partitions_need_more_than_the_rate(
+    trip_s: float,
+) -> None:
+    one = slot(OLD + NEW, trip_s=trip_s)
+    backfill(one, OLD, 14)
+    one.limit(limit(RATE))
+    each = producer(one, 1.5, NEW)
+    one.run(2, each)
+    since_s = one.now
+    one.run(WINDOW_S, each)
+    assert one.bytes_read(since_s) == pytest.approx(RATE * WINDOW_S, rel=0.05)
+    assert one.bytes_read(since_s, "old") > 0.05 * RATE * WINDOW_S
+    for tp in OLD:
+        assert any(at >= since_s for at, _ in one.read[tp]), tp
+
+
+def test_an_idle_slot_does_not_save_up_for_later() -> None:
+    one = slot(FOUR)
+    one.limit(limit(RATE))
+    one.run(30)
+    since_s = one.now
+    backfill(one, FOUR, 14)
+    one.run(WINDOW_S)
+    assert one.bytes_read(since_s) == pytest.approx(RATE * WINDOW_S, rel=0.05)
+
+
+@pytest.mark.parametrize("rate", [10_000, RATE])
+def test_waiting_for_the_bucket_is_no_busy_loop(rate: int) -> None:
+    one = slot(FOUR)
+    backfill(one, FOUR, 14)
+    one.limit(limit(rate))
+    one.run(2)
+    rounds, requests = one.rounds, one.requests
+    one.run(WINDOW_S)
+    assert one.requests - requests <= 22 * WINDOW_S
+    # A round per request, one per response, and one for each end of a wait.
+    assert one.rounds - rounds <= 4 * 22 * WINDOW_S
+
+
+def test_batches_that_are_larger_than_the_bucket_are_paid_for() -> None:
+    one = slot(FOUR, batch_bytes=100_000)
+    for tp in FOUR:
+        one.produce(tp, 20)
+    one.limit(limit(50_000))
+    one.run(5)
+    since_s = one.now
+    one.run(40)
+    assert one.bytes_read(since_s) == pytest.approx(50_000 * 40, rel=0.1)
+
+
+def test_the_rate_changes_while_the_slot_reads() -> None:
+    one = slot(FOUR)
+    backfill(one, FOUR, 40)
+    for rate in (RATE, RATE / 5, RATE * 2):
+        one.limit(limit(rate))
+        one.run(0.5)
+        since_s = one.now
+        one.run(5)
+        assert one.bytes_read(since_s) == pytest.approx(rate * 5, rel=0.05)
+    one.fetcher.throttle = None
+    one.run(5)
+    assert one.bytes_read() == sum(len(batch) for tp in FOUR for _, batch in one.source.logs[tp])
+
+
+def test_a_topic_has_a_limit_of_its_own_within_that_of_the_flow() -> None:
+    one = slot(OLD + NEW)
+    backfill(one, OLD + NEW, 30)
+    one.limit(limit(RATE), limit(RATE / 5, "old"))
+    one.run(2)
+    since_s = one.now
+    one.run(WINDOW_S)
+    # Both limits hold. What a topic gets below its own depends on the others.
+    assert one.bytes_read(since_s) == pytest.approx(RATE * WINDOW_S, rel=0.05)
+    assert 0.1 < one.bytes_read(since_s, "old") / RATE / WINDOW_S < 0.2 * 1.05
+
+
+def test_other_topics_do_not_notice_the_limit_of_one() -> None:
+    one = slot(OLD + NEW)
+    backfill(one, OLD, 14)
+    one.limit(limit(RATE / 5, "old"))
+    one.run(5, producer(one, 3.0, NEW))
+    latencies_s = sorted(at for tp in NEW for at in one.latencies_s[tp])
+    assert latencies_s[-1] < 0.05
+    assert one.bytes_read(topics="old") == pytest.approx(RATE / 5 * 5, rel=0.1)
+
+
+def test_a_broker_that_refuses_more_connections_is_read_at_the_rate() -> None:
+    one = slot(FOUR)
+    backfill(one, FOUR, 14)
+    one.limit(limit(RATE))
+    one.run(0.001)
+    one.source.refused = {0, 1}
+    one.run(2)
+    since_s = one.now
+    one.run(5)
+    assert one.bytes_read(since_s) == pytest.approx(RATE * 5, rel=0.05)
+    assert {number for _, number in one.source.connections} == {0}
+
+
+def test_reserved_bytes_of_a_lost_connection_come_back() -> None:
+    one = slot(FOUR[:1])
+    backfill(one, FOUR[:1], 14)
+    one.limit(limit(RATE))
+    one.run(1)
+    for _ in range(5):
+        for connection in one.source.connections.values():
+            connection.broken = True
+        for connection in list(one.source.connections.values()):
+            if connection.waiting is not None:
+                one.fetcher.receive(connection)  # type: ignore[arg-type]
+        one.forget_sent()
+        one.run(1)
+    since_s = one.now
+    one.run(4)
+    assert one.bytes_read(since_s) == pytest.approx(RATE * 4, rel=0.05)
+
+
+def test_without_a_limit_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(*_: object) -> None:
+        raise AssertionError("batches were measured")
+
+    monkeypatch.setattr(throttle, "walk_batches", measured)
+    reader = Reader(busy_source(FOUR, FAR_S))
+    reader.until_whole()
+    assert reader.source.opened == [(NODE, 0), (NODE, 1), (NODE, 2)], "no lanes beside these"
+
+
+def test_what_limits_have_done_is_counted_by_kind() -> None:
+    one = slot(OLD + NEW)
+    backfill(one, OLD, 14)
+    one.limit(limit(RATE))
+    one.run(5, producer(one, 0.3, NEW))
+    assert one.fetcher.throttle is not None
+    (use,) = one.fetcher.throttle.uses()
+    assert use.topics == ""
+    assert use.current_bytes + use.backfill_bytes == one.bytes_read()
+    assert use.backfill_wait_ms > 3_000
+    assert use.current_wait_ms < 400
+    idle = slot(FOUR)
+    idle.limit(limit(RATE))
+    idle.run(5, producer(idle, 0.3, FOUR))
+    assert idle.fetcher.throttle is not None
+    (use,) = idle.fetcher.throttle.uses()
+    assert (use.current_wait_ms, use.backfill_wait_ms, use.backfill_bytes) == (0, 0, 0)
