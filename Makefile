@@ -119,10 +119,13 @@ UV_VERSION := 0.13.8
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-header --no-annotate
 
+# requirements-run.lock is what a container needs: the same versions, without the developers' tools.
 # hatchling builds sparkmirror (pyproject.toml names its version), setuptools PySpark and, with the
 # Cython that it names, gssapi, which only the Kerberos tests need.
 lock:
 	$(COMPILE) --group dev --extra java --output-file requirements.lock pyproject.toml
+	$(COMPILE) --extra java --constraint requirements.lock \
+	  --output-file requirements-run.lock pyproject.toml
 	sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | \
 	  { cat; echo setuptools; echo 'cython==3.3.0'; } | $(COMPILE) --output-file requirements-build.lock -
 	echo uv==$(UV_VERSION) | $(COMPILE) --output-file requirements-uv.lock -

@@ -26,7 +26,7 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[1]
 LOCKS = (
     *("requirements.lock", "requirements-build.lock"),
-    *("requirements-uv.lock", "requirements-kerberos.lock"),
+    *("requirements-uv.lock", "requirements-kerberos.lock", "requirements-run.lock"),
 )
 PIP_AUDIT = "pip-audit==2.10.1"
 _NO_REASON = re.compile(r"#\s*noqa(?!:)|#\s*ruff:\s*noqa")

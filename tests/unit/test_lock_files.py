@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LOCKS = (
     *("requirements.lock", "requirements-build.lock"),
-    *("requirements-uv.lock", "requirements-kerberos.lock"),
+    *("requirements-uv.lock", "requirements-kerberos.lock", "requirements-run.lock"),
 )
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}$")
 
@@ -37,6 +37,13 @@ def test_everything_is_one_version_with_hashes(lock: str) -> None:
         assert re.fullmatch(r"[a-z0-9-]+==(\d+!)?[\w.]+", requirement)
         assert hashes, requirement
         assert all(HASH.fullmatch(one) for one in hashes), requirement
+
+
+def test_what_runs_is_what_is_tested() -> None:
+    """A container gets the versions and hashes of the tests, without the developers' tools."""
+    tested, run = requirements("requirements.lock"), requirements("requirements-run.lock")
+    assert {one: tested.get(one) for one in run} == run
+    assert not any(one.startswith(("pytest==", "ruff==", "mypy==")) for one in run)
 
 
 def test_builds_are_pinned() -> None:

@@ -176,9 +176,14 @@ def _from_file(path: Path, key: str) -> str:
 
 
 def _from_directory(path: Path, key: str) -> str:
+    """The file ``key`` of ``path``, or what a link of that name leads to within ``path``.
+
+    Kubernetes mounts a Secret as links to a hidden directory beside them, which it replaces.
+    """
     file = path / key
     try:
-        if file.resolve().parent != path or not file.is_file():
+        inside = Path(key).name == key and file.resolve().is_relative_to(path)
+        if not inside or not file.is_file():
             raise ConfigError("the directory has no such file.", do=f"Create {file}.")
         data = file.read_bytes()[:_SECRET_FILE_BYTES_MAX]
         return data.decode("utf-8")

@@ -31,6 +31,12 @@ from sparkmirror.data.spark.ports import (
 from sparkmirror.data.spark.temp_dir import TempDirectory
 from sparkmirror.data.workers import prefork_client
 from sparkmirror.data.workers.prefork_server import end_prefork_server, start_prefork_server
+from sparkmirror.data.workers.spark_versions import (
+    check_executors,
+    check_installed,
+    check_jvm,
+    same_release,
+)
 from sparkmirror.directories import private_directory
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
 from sparkmirror.java import find_java, java_environment
@@ -180,6 +186,8 @@ class Spark:
         local = is_local(self._master)
         if local:
             check_local(self._user_conf)
+        rewritten = (flow.name for flow in self._settings.flows if flow.records.used)
+        check_installed(os.environ, records=next(rewritten, ""))
         java = find_java()
         os.environ.update(java_environment(java))
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -254,6 +262,7 @@ class Spark:
             if not is_local(self._master):
                 self._close_ports(spark_conf, gateway)
             spark = SparkSession(SparkContext(conf=spark_conf, gateway=gateway))
+            check_jvm(spark.version)
         except Exception as error:
             _end_gateway(gateway)
             if isinstance(error, MirrorError):
@@ -261,10 +270,15 @@ class Spark:
             raise MachineError(
                 f"Spark does not start ({error}).",
                 where=f"master {conf['spark.master']}",
-                do=f"Its log is in {self.log_path}.",
+                do=f"Its log is in {self.log_path}."
+                + ("" if is_local(self._master) else f" {same_release()}"),
             ) from error
         _log_server_errors(spark)
+        # Whoever calls ends Spark if one of these fails: the session is known by then.
+        self._session = spark
         self._check_slots(spark)
+        if not is_local(self._master):
+            check_executors(spark.sparkContext)
         return spark
 
     def _close_ports(self, spark_conf: SparkConf, gateway: Any) -> None:

@@ -16,12 +16,16 @@ import gc
 import importlib
 import importlib.machinery
 import os
+import re
 import runpy
 import sys
+import zipfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from sparkmirror.data.rows import worker_pipes
+from sparkmirror.data.workers.spark_versions import check_hook, check_worker
 
 __all__ = ["PRELOADED", "main", "prefer_installed_pyspark", "preload"]
 
@@ -39,12 +43,38 @@ PRELOADED = (
 )
 
 
+_VERSION_FILE = "pyspark/version.py"
+
+
 def prefer_installed_pyspark() -> None:
-    """Remove ``pyspark.zip`` from the path if the installed package, with bytecode, is there."""
+    """Remove ``pyspark.zip`` from the path if the installed package, with bytecode, is there.
+
+    The zip belongs to the JVM that started this process. So it stays if the installed package has
+    another version, which this JVM might not understand.
+    """
+    zips = [entry for entry in sys.path if entry.endswith("pyspark.zip")]
     rest = [entry for entry in sys.path if not entry.endswith(("pyspark.zip", "-src.zip"))]
     finder = importlib.machinery.PathFinder
-    if all(finder.find_spec(name, rest) is not None for name in ("pyspark", "py4j")):
+    found = [finder.find_spec(name, rest) for name in ("pyspark", "py4j")]
+    installed = found[0].origin if all(found) and found[0] is not None else None
+    if installed is None:
+        return
+    own = _version_in((Path(installed).parent / "version.py").read_text(encoding="utf-8"))
+    if all(_zip_version(entry) == own for entry in zips):
         sys.path[:] = rest
+
+
+def _zip_version(entry: str) -> str:
+    try:
+        with zipfile.ZipFile(entry) as packed:
+            return _version_in(packed.read(_VERSION_FILE).decode())
+    except (OSError, KeyError, zipfile.BadZipFile):
+        return ""
+
+
+def _version_in(text: str) -> str:
+    found = re.search(r"""^__version__.*=\s*["']([^"']+)["']""", text, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def _with_umask(worker_main: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,10 +93,13 @@ def _with_umask(worker_main: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def preload() -> None:
-    """Import what every worker needs; the forks share these objects."""
+    """Import what every worker needs; the forks share these objects. Raises `MachineError`."""
+    installed = importlib.import_module("pyspark.version").__version__
+    check_worker(installed)
     for name in PRELOADED:
         importlib.import_module(name)
     worker = importlib.import_module(_PIPELINE_WORKER)
+    check_hook(worker.main, installed)
     worker.main = worker_pipes.watched(_with_umask(worker.main))  # type: ignore[attr-defined]
     # In a pipelined worker, Spark starts a thread that writes while another one reads. Our workers
     # need none: it would read rows before `data.rows.worker_pipes` sees them.

@@ -114,3 +114,33 @@ def test_resolved_values_never_show_in_errors(
     error = refused(tmp_path, text)
     assert "hunter2" not in str(error)
     assert f"mm2.properties:{LINE + 2}" in str(error)
+
+
+def _from_secrets(directory: Path, key: str) -> str:
+    text = (
+        f"config.providers=d\nconfig.providers.d.class={PACKAGE}DirectoryConfigProvider\n"
+        f"a=${{d:{directory}:{key}}}"
+    )
+    return _resolve(text)["a"]
+
+
+def test_a_secret_is_read_as_kubernetes_mounts_it(tmp_path: Path) -> None:
+    """Links to a hidden directory beside them."""
+    secrets = tmp_path / "secrets"
+    (secrets / "..2026").mkdir(parents=True)
+    (secrets / "..2026" / "password").write_text("hunter2")
+    (secrets / "..data").symlink_to("..2026")
+    (secrets / "password").symlink_to("..data/password")
+    assert _from_secrets(secrets, "password") == "hunter2"
+
+
+@pytest.mark.parametrize("key", ["outside", "..data/password", "../other", "below/password", ".."])
+def test_nothing_beside_the_files_of_the_directory_is_read(tmp_path: Path, key: str) -> None:
+    secrets = tmp_path / "secrets"
+    for place in (secrets / "..data", secrets / "below"):
+        place.mkdir(parents=True)
+        (place / "password").write_text("hunter2")
+    (tmp_path / "other").write_text("hunter2")
+    (secrets / "outside").symlink_to(tmp_path / "other")
+    with pytest.raises(ConfigError, match="the directory has no such file"):
+        _from_secrets(secrets, key)

@@ -10,13 +10,19 @@ import struct
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import pyspark
 import pytest
 
-from sparkmirror.data.workers.daemon import PRELOADED, _with_umask
+from sparkmirror.data.workers.daemon import (
+    PRELOADED,
+    _with_umask,
+    prefer_installed_pyspark,
+)
 from sparkmirror.data.workers.prefork_server import _PLANNING
 
 
@@ -93,3 +99,38 @@ def test_what_a_worker_makes_has_the_modes_of_the_process_that_was_started() -> 
 @pytest.mark.parametrize("name", [*PRELOADED, *_PLANNING])
 def test_what_is_loaded_ahead_is_there(name: str) -> None:
     assert find_spec(name) is not None
+
+
+def _packed(directory: Path, version: str) -> str:
+    """A ``pyspark.zip`` of that version, as a JVM puts it before the installed package."""
+    path = directory / "pyspark.zip"
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("pyspark/__init__.py", "")
+        packed.writestr("pyspark/version.py", f'__version__: str = "{version}"\n')
+    return str(path)
+
+
+@pytest.mark.parametrize(("version", "stays"), [(pyspark.__version__, False), ("4.1.1", True)])
+def test_the_jvms_own_pyspark_is_left_out_only_for_the_same_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, stays: bool
+) -> None:
+    path = _packed(tmp_path, version)
+    monkeypatch.setattr(sys, "path", [path, *sys.path])
+    prefer_installed_pyspark()
+    assert (path in sys.path) is stays
+
+
+def test_a_daemon_of_another_version_says_so_and_ends(tmp_path: Path) -> None:
+    """As on a cluster whose workers have another Spark."""
+    paths = [_packed(tmp_path, "4.1.1"), *sys.path]
+    ended = subprocess.run(
+        [sys.executable, "-m", "sparkmirror.data.workers.daemon", "pyspark.worker"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode != 0
+    assert "sparkmirror.errors.MachineError:" in ended.stderr
+    assert "PySpark 4.1.1 would run the slots. sparkmirror works with Spark" in ended.stderr
