@@ -327,6 +327,25 @@ class TopicSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TransformSettings:
+    """What happens to the records of some topics on the way (``sparkmirror.transform.NAME``).
+
+    ``topics``: Java regexes that match whole names of source topics. ``where``, ``select``: Spark
+    SQL, empty for "all records" and "all columns". ``places``: where the file sets them, by option.
+    """
+
+    name: str
+    topics: tuple[str, ...]
+    where: str = ""
+    select: str = ""
+    places: tuple[tuple[str, ...], ...] = ()
+
+    def place(self, option: str) -> str:
+        """Where the file sets ``option``, with the key: for errors."""
+        return {one[0]: one[1] for one in self.places}.get(option, self.name)
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetSyncSettings:
     """How the mirror publishes which target offsets belong to which source offsets.
 
@@ -492,6 +511,7 @@ class FlowSettings:
     session_ms: int = 10_000
     throttles: tuple[ThrottleRule, ...] = ()
     beside: tuple[Lane, ...] = ()
+    transforms: tuple[TransformSettings, ...] = ()
 
     @property
     def name(self) -> str:

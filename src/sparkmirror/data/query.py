@@ -5,6 +5,7 @@
     readStream.format("sparkmirror")    data/spark_source.py          plans epochs, assigns slots
       └─ slot (a task)                  data/read/slot_reader.py      Fetch → rows of raw batches
     [.mapInArrow, on the record path]   data/transform/record_path.py records → partitions, handler
+    [.select, with transforms]          data/transform/plan.py        the user's SQL
     writeStream.format("sparkmirror")
       └─ the same task's sink           data/write/slot_sink.py       rows → Produce, positions
 
@@ -38,6 +39,8 @@ from sparkmirror.model import FlowSettings, MirrorSettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from sparkmirror.data.transform.plan import TransformPlan
 
 __all__ = ["FlowRunner"]
 
@@ -73,6 +76,7 @@ class FlowRunner:
             settings, master=master, spark_conf=spark_conf, work_dir=work_dir, key=self._key
         )
         self._session: SparkSession | None = None
+        self._plans: dict[str, TransformPlan] = {}
         self._queries: dict[str, StreamingQuery] = {}
         self._wanted: frozenset[str] = frozenset()
         self._starting = threading.Lock()
@@ -133,8 +137,16 @@ class FlowRunner:
                 time.sleep(_READY_POLL_S)
 
     def open(self) -> SparkSession:
-        """Start Spark alone: before the queries, or for a job without any. Raises `MirrorError`."""
+        """Start Spark alone: before the queries, or for a job without any. Raises `MirrorError`.
+
+        The SQL of transforms is checked.
+        """
         self._session = self._spark.open()
+        for flow in self._settings.flows:
+            if flow.transforms:
+                from sparkmirror.data.transform.plan import TransformPlan  # noqa: PLC0415
+
+                self._plans[flow.name] = TransformPlan(self._session, flow)
         return self._session
 
     @property
@@ -147,6 +159,9 @@ class FlowRunner:
     ) -> StreamingQuery:
         from sparkmirror.data.spark_source import FORMAT, MirrorDataSource  # noqa: PLC0415
 
+        plan = self._plans.get(flow.name)
+        if plan is not None:
+            spark = plan.session
         # For a sink, Spark looks for Python's data sources in the session of the calling thread.
         spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
         spark.dataSource.register(MirrorDataSource)
@@ -155,11 +170,15 @@ class FlowRunner:
             "run_id": self._run_id,
             "once": "true" if self._once else "false",
         }
+        if plan is not None:
+            options["columns"] = plan.columns
         rows = spark.readStream.format(FORMAT).options(**options).load()
         if flow.records.used:
             from sparkmirror.data.transform.record_path import record_path  # noqa: PLC0415
 
             rows = rows.mapInArrow(partial(record_path, options["flow"]), SCHEMA)
+        if plan is not None:
+            rows = plan.transformed(rows)
         checkpoint = self._work_dir / "checkpoints" / _directory_name(flow.name)
         if not again:
             # Positions live in Kafka; what an earlier run left here would only be replayed.

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sparkmirror.data.coordination.control_reader import ControlWatch
     from sparkmirror.data.coordination.planner_report import PlannerReporter
     from sparkmirror.data.coordination.slot_plan import SlotPlan
+    from sparkmirror.data.read.slot_reader import SlotReader
     from sparkmirror.data.write.slot_sink import SlotSummary
     from sparkmirror.internal_topics.commands import AssignmentDocument
     from sparkmirror.model import FlowSettings
@@ -48,7 +49,7 @@ class MirrorDataSource(DataSource):
     """Both ends of one flow.
 
     Options: ``flow`` (see `data.coordination.slot_plan.encode_flow`), ``run_id``, ``once``
-    (true/false).
+    (true/false), and with transforms ``columns`` (see `data.transform.columns`).
     """
 
     @classmethod
@@ -57,8 +58,12 @@ class MirrorDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """The rows of `data.rows.rows`."""
-        return SCHEMA
+        """The rows of `data.rows.rows`; with transforms, also records."""
+        if "columns" not in self.options:
+            return SCHEMA
+        from sparkmirror.data.transform.columns import decode_columns, spark_schema  # noqa: PLC0415
+
+        return spark_schema(decode_columns(self.options["columns"]))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The planner (driver side) and the slots' reader (executors)."""
@@ -243,10 +248,23 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from sparkmirror.data.rows.rows import rehearsal  # noqa: PLC0415
 
         if partition.value.rehearsal:
-            return rehearsal()
+            return self._unpacked(rehearsal(), None)
         task = TaskContext.get()
         attempt = (0, 0) if task is None else (task.attemptNumber(), task.taskAttemptId())
-        return SlotReader(decode_flow(self._flow_text), partition.value, *attempt).rows()
+        reader = SlotReader(decode_flow(self._flow_text), partition.value, *attempt)
+        return self._unpacked(reader.rows(), reader)
+
+    def _unpacked(self, rows: Iterator[Any], reader: SlotReader | None) -> Iterator[Any]:
+        """``rows``; with transforms, followed by the records that these process."""
+        if "columns" not in self._options:
+            return rows
+        from sparkmirror.data.coordination.slot_plan import decode_flow  # noqa: PLC0415
+        from sparkmirror.data.transform.columns import decode_columns  # noqa: PLC0415
+        from sparkmirror.data.transform.unpack import Unpacker  # noqa: PLC0415
+
+        columns = decode_columns(self._options["columns"])
+        frames = None if reader is None else reader.frames
+        return Unpacker(decode_flow(self._flow_text), columns, frames).rows(rows)
 
     def stop(self) -> None:
         if self._watch is not None:

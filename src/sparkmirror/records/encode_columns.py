@@ -24,7 +24,14 @@ from sparkmirror.records.header_columns import (
     words_at,
 )
 
-__all__ = ["EncodedBatch", "encode_columns"]
+__all__ = [
+    "EncodedBatch",
+    "copy_items",
+    "encode_columns",
+    "varint_sizes",
+    "write_varints",
+    "zigzag",
+]
 
 _1, _2, _3, _7, _8, _LOW7 = map(np.uint64, (1, 2, 3, 7, 8, 0x7F))
 _WORD_BYTES = 8
@@ -60,8 +67,8 @@ def encode_columns(
     full = np.flatnonzero(records)
     base = np.zeros(len(codecs), np.int64)
     base[full] = columns.timestamp[begin[full]]
-    times = _zigzag(columns.timestamp - np.repeat(base, records))
-    places = _zigzag(np.arange(len(columns.group)) - np.repeat(begin, records))
+    times = zigzag(columns.timestamp - np.repeat(base, records))
+    places = zigzag(np.arange(len(columns.group)) - np.repeat(begin, records))
     prefix = _prefix_words(columns, times, places)
     if prefix is None:
         out, after = _write_long(columns, times, places)
@@ -73,18 +80,20 @@ def encode_columns(
         # A word's unused bytes overwrite what follows. That is written later: the next word
         # (numpy assigns in index order), or the rests.
         words_at(out)[rest_at - words_bytes] = words
-        _copy_items(columns.flat, columns.rest_at, out, rest_at, columns.rest_bytes)
+        copy_items(columns.flat, columns.rest_at, out, rest_at, columns.rest_bytes)
     body_ends = np.concatenate(([0], after))[np.cumsum(records)]
     return _assemble(
         columns, codecs, levels, records=records, begin=begin, body_ends=body_ends, out=out
     )
 
 
-def _zigzag(values: Int64s) -> npt.NDArray[np.uint64]:
+def zigzag(values: Int64s) -> npt.NDArray[np.uint64]:
+    """The numbers whose varints stand for ``values`` in a record."""
     return ((values << 1) ^ (values >> 63)).view(np.uint64)
 
 
-def _varint_sizes(zigzag: npt.NDArray[np.uint64]) -> Int64s:
+def varint_sizes(zigzag: npt.NDArray[np.uint64]) -> Int64s:
+    """Size in bytes of each varint; at least one number."""
     sizes = np.ones(len(zigzag), np.int64)
     most = int(zigzag.max())
     limit = 0x80
@@ -140,20 +149,20 @@ def _write_long(
     columns: Columns, times: Uint64s, places: Uint64s
 ) -> tuple[npt.NDArray[np.uint8], Int64s]:
     """The bytes of all records, with varints of any size, and where each record ends."""
-    times_bytes, places_bytes = _varint_sizes(times), _varint_sizes(places)
+    times_bytes, places_bytes = varint_sizes(times), varint_sizes(places)
     length = 1 + times_bytes + places_bytes + columns.rest_bytes
-    sizes = _zigzag(length)
-    sizes_bytes = _varint_sizes(sizes)
+    sizes = zigzag(length)
+    sizes_bytes = varint_sizes(sizes)
     after = np.cumsum(sizes_bytes + length)
     at = after - length - sizes_bytes
     out = scratch(int(after[-1]))
-    _write_varints(out, at, sizes, sizes_bytes)
+    write_varints(out, at, sizes, sizes_bytes)
     attributes_at = at + sizes_bytes
     out[attributes_at] = columns.attributes
-    _write_varints(out, attributes_at + 1, times, times_bytes)
+    write_varints(out, attributes_at + 1, times, times_bytes)
     places_at = attributes_at + 1 + times_bytes
-    _write_varints(out, places_at, places, places_bytes)
-    _copy_items(columns.flat, columns.rest_at, out, places_at + places_bytes, columns.rest_bytes)
+    write_varints(out, places_at, places, places_bytes)
+    copy_items(columns.flat, columns.rest_at, out, places_at + places_bytes, columns.rest_bytes)
     return out, after
 
 
@@ -193,7 +202,8 @@ def _assemble(
     return results
 
 
-def _write_varints(out: npt.NDArray[np.uint8], at: Int64s, zigzag: Uint64s, sizes: Int64s) -> None:
+def write_varints(out: npt.NDArray[np.uint8], at: Int64s, zigzag: Uint64s, sizes: Int64s) -> None:
+    """Write the varints, whose ``sizes`` are those of `varint_sizes`, to ``at`` in ``out``."""
     most = int(sizes.max())
     for step in range(most):
         last = sizes == step + 1
@@ -205,7 +215,7 @@ def _write_varints(out: npt.NDArray[np.uint8], at: Int64s, zigzag: Uint64s, size
             at, zigzag, sizes = at[rows] + 1, zigzag[rows] >> _7, sizes[rows]
 
 
-def _copy_items(
+def copy_items(
     source: npt.NDArray[np.uint8],
     source_at: Int64s,
     target: npt.NDArray[np.uint8],

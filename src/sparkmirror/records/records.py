@@ -37,6 +37,7 @@ __all__ = [
     "decode_records",
     "decode_rest",
     "encode_batch",
+    "encode_headers",
     "encode_rest",
     "write_carried",
 ]
@@ -268,10 +269,15 @@ def encode_rest(
     headers: Iterable[tuple[bytes, bytes | None]] = (),
 ) -> bytes:
     """Key, value and headers in the form in which they follow a record's deltas."""
-    parts = [_sized(key), _sized(value)]
+    return b"".join((_sized(key), _sized(value), encode_headers(headers)))
+
+
+def encode_headers(headers: Iterable[tuple[bytes, bytes | None]]) -> bytes:
+    """Headers as they end a record, with their number in front."""
     encoded = [_sized(name) + _sized(content) for name, content in headers]
-    parts.append(varint(len(encoded)) if encoded else _NO_HEADERS)
-    return b"".join(parts + encoded)
+    if not encoded:
+        return _NO_HEADERS
+    return b"".join((varint(len(encoded)), *encoded))
 
 
 def _sized(data: Buffer | None) -> bytes:

@@ -1,8 +1,8 @@
-"""Settings rows of sparkmirror's own: lost and refused records, and the metrics server."""
+"""Settings rows of sparkmirror's own: lost and refused records, names, transforms, metrics."""
 
 from __future__ import annotations
 
-from sparkmirror.config.table.setting import Scope, Setting, Type
+from sparkmirror.config.table.setting import Scope, Setting, Status, Type
 from sparkmirror.model import FaultSettings
 
 _F = FaultSettings()
@@ -55,7 +55,7 @@ FAULT_ROWS = (
         "What to do when the target refuses a record (too large, timestamp, null key on a "
         "compacted topic): `pause` halts the partition and retries, `skip` leaves the record out, "
         "`dead-letter` writes it to `<remote topic>.dead-letter`. Records left out get a gap "
-        "record.",
+        "record. The same for records on which the SQL of a transform fails.",
         (Scope.SPARKMIRROR,), choices=REFUSAL_CHOICES,
     ),
     *(
@@ -101,6 +101,55 @@ THROTTLE_ROWS = (
         "share the rate.", (Scope.SPARKMIRROR,),
     ),
 )  # fmt: skip
+
+TRANSFORMS = "sparkmirror.transforms"
+TRANSFORM = "sparkmirror.transform."
+_OPTION = f"{TRANSFORM}NAME."
+_S = (Scope.SPARKMIRROR,)
+
+TRANSFORM_ROWS = (
+    Setting(
+        TRANSFORMS, Type.LIST, "",
+        "Names of the flow's transforms: Spark SQL that filters or changes the records of some "
+        "topics on the way (MirrorMaker 2's files).", _S,
+    ),
+    Setting(
+        f"{_OPTION}topics", Type.LIST, "",
+        "Source topics (Java regexes) whose records the transform NAME processes. A topic belongs "
+        "to one transform at most; all other topics stay raw batches.", _S, regexes=True,
+    ),
+    Setting(
+        f"{_OPTION}where", Type.STRING, "",
+        "Spark SQL: a record is mirrored if this is true. Columns as Spark's Kafka source has "
+        "them: `topic`, `partition`, `offset`, `timestamp`, `key`, `value`, `headers`.", _S,
+    ),
+    Setting(
+        f"{_OPTION}select", Type.STRING, "",
+        "Spark SQL: new values of `key`, `value`, `headers` or `timestamp`, as in "
+        "`upper(CAST(value AS STRING)) AS value`. What it does not name is kept.", _S,
+    ),
+    *(
+        Setting(
+            f"{_OPTION}{option}", Type.STRING, "", doc, _S, status=Status.REFUSED, reason=reason,
+        )
+        for option, doc, reason in (
+            ("python", "A Python function from DataFrame to DataFrame.",
+             "Python functions are not supported yet; write where and select"),
+            ("tables", "Static tables to join with.", "joins are not supported yet"),
+            ("functions", "Further SQL functions.",
+             "functions of your own are not supported yet; Spark's own functions are"),
+        )
+    ),
+)  # fmt: skip
+
+
+def transform_option(key: str) -> tuple[str, str]:
+    """(NAME, option) of a key ``sparkmirror.transform.NAME.option``; both empty for other keys."""
+    if not key.startswith(TRANSFORM):
+        return "", ""
+    name, _, option = key[len(TRANSFORM) :].rpartition(".")
+    return name, option
+
 
 # MirrorMaker 1's positions have Java's format, which contains nothing about the target.
 MM1_OWN_ROWS = (

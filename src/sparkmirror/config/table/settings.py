@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from sparkmirror.config.table.legacy_keys import OLD_CLIENT_KEYS
-from sparkmirror.config.table.own import FAULT_ROWS, METRICS_ROWS, NAME_ROWS, THROTTLE_ROWS
+from sparkmirror.config.table.own import (
+    FAULT_ROWS,
+    METRICS_ROWS,
+    NAME_ROWS,
+    THROTTLE_ROWS,
+    TRANSFORM,
+    TRANSFORM_ROWS,
+    transform_option,
+)
 from sparkmirror.config.table.setting import Scope, Setting, Status, Type
 from sparkmirror.config.table.settings_clients import CLIENT_ROWS
 from sparkmirror.config.table.settings_mirror import (
@@ -54,6 +62,7 @@ SETTINGS: tuple[Setting, ...] = (
     + OWN_ROWS
     + NAME_ROWS
     + THROTTLE_ROWS
+    + TRANSFORM_ROWS
     + FAULT_ROWS
     + METRICS_ROWS
 )
@@ -83,7 +92,13 @@ _SECRET_NAMES = frozenset(row.name for row in SETTINGS if row.type is Type.PASSW
 
 
 def find(name: str, *scopes: Scope) -> Setting | None:
-    """The row of ``name`` in the first of ``scopes`` that has one; without scopes, in any."""
+    """The row of ``name`` in the first of ``scopes`` that has one; without scopes, in any.
+
+    Keys of a transform share the rows of ``sparkmirror.transform.NAME``.
+    """
+    transform, option = transform_option(name)
+    if transform:
+        name = f"{TRANSFORM}NAME.{option}"
     for scope in scopes or tuple(Scope):
         row = _BY_SCOPE.get((scope, name))
         if row is not None:

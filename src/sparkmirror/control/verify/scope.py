@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sparkmirror.control.topics.remote_names import refused_names
-from sparkmirror.errors import ConfigError, MirrorError
+from sparkmirror.errors import ConfigError, MirrorError, TopicError
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.names.transforms import Transformed
 from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["STRETCH", "Bound", "Progress", "Scope", "ScopeOffsets"]
@@ -81,8 +82,8 @@ class ScopeOffsets:
 
     ``ends``: frozen end offsets of the source. ``later_ends``: end offsets of the source after
     those of the target were frozen. ``left_out``: partitions of topics that cannot have their
-    remote names, and why. The constructor raises `ConfigError` if no topic is selected, and other
-    `MirrorError`.
+    remote names, or that a transform changes, and why. The constructor raises `ConfigError` if no
+    topic is selected, and other `MirrorError`.
     """
 
     def __init__(self, source: Cluster, target: Cluster, flow: FlowSettings, scope: Scope) -> None:
@@ -115,7 +116,7 @@ class ScopeOffsets:
             for number in range(view.partitions)
             if not scope.partitions or number in scope.partitions
         }
-        refused = refused_names(target, flow, wanted, accepted)
+        refused = {**refused_names(target, flow, wanted, accepted), **_changed(flow, topics)}
         self.left_out = {tp: refused[tp.topic] for tp in every if tp.topic in refused}
         self.pairs = {tp: remote for tp, remote in every.items() if tp not in self.left_out}
         partitions = list(self.pairs)
@@ -194,3 +195,17 @@ class ScopeOffsets:
                 if kind is not None and kind.value == "LogAppendTime":
                     stamped.add(name)
         return compacted, stamped
+
+
+def _changed(flow: FlowSettings, topics: Iterable[str]) -> dict[str, TopicError]:
+    """The topics whose records a transform changes: they cannot be equal on both sides."""
+    transformed = Transformed(flow)
+    return {
+        name: TopicError(
+            f"topic {name} is not compared: the transform {flow.transforms[number].name} "
+            "filters or changes its records.",
+            where=f"flow {flow.name}",
+        )
+        for name in topics
+        if (number := transformed.number(name)) >= 0
+    }

@@ -146,6 +146,11 @@ class SlotReader:
         self._jumps: dict[TopicPartition, tuple[int, int]] = {}
         self._notes = NotesToSink(self._fetcher, self._watch, self._targets, self._losses)
 
+    @property
+    def frames(self) -> Frames:
+        """The memory that is shared with the sink."""
+        return self._frames
+
     # -- the epoch -------------------------------------------------------------------------
 
     def rows(self) -> Iterator[Any]:

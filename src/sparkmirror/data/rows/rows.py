@@ -41,6 +41,7 @@ from sparkmirror.internal_topics.commands import SourcePartition
 __all__ = [
     "ARROW_SCHEMA",
     "FLUSH",
+    "RUNS_MAX",
     "Chunk",
     "build_row",
     "chunk_of",
@@ -53,8 +54,8 @@ __all__ = [
 
 ARROW_SCHEMA = pa.schema([("head", pa.string()), ("records", pa.binary())])
 
-# If a chunk has more gaps, the sink gets only its last runs of source offsets.
-_RUNS_MAX = 1_000
+RUNS_MAX = 1_000
+"""If a chunk has more gaps, the sink gets only its last runs of source offsets."""
 _OFFSETS = struct.Struct("<iii")
 _FIRST_VALID = pa.py_buffer(b"\1")
 _EMPTY = pa.py_buffer(b"")
@@ -123,7 +124,7 @@ def chunk_of(plan: SourcePartition, fetch_offset: int, chosen: Any) -> Chunk:
         0,
         chosen.byte_count,
         chosen.leader_epoch,
-        chosen.runs[-_RUNS_MAX:] if len(chosen.runs) > 1 else (),
+        chosen.runs[-RUNS_MAX:] if len(chosen.runs) > 1 else (),
     )
 
 

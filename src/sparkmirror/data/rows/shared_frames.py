@@ -184,6 +184,12 @@ class Frames:
         self._view[_STATES_AT + number] = 1
         return [number, start, size]
 
+    def peek(self, reference: Reference) -> memoryview:
+        """The bytes that were handed over, before the next view is taken."""
+        number, start, size = reference
+        position = self._first_at + number * self.frame_bytes + start
+        return self._view[position : position + size]
+
     def close(self) -> None:
         """Release the memory; the sink keeps what it still needs."""
         self._view.release()

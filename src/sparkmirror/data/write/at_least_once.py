@@ -17,7 +17,7 @@ from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.data.write.delivery import ComeRound
 from sparkmirror.data.write.held_back import HeldBack
 from sparkmirror.data.write.offset_sync_writer import NO_SYNCS, TakenSyncs
-from sparkmirror.data.write.partition_state import Lane, acknowledge
+from sparkmirror.data.write.partition_state import Lane, Pending, acknowledge
 from sparkmirror.data.write.position_commits import Commits
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.errors import Fenced, MirrorError, Unreachable
@@ -28,6 +28,7 @@ from sparkmirror.internal_topics.position_metadata import (
     encode_metadata,
 )
 from sparkmirror.model import SEND_FAILED, Halt, Member, MirrorMode, TopicPartition
+from sparkmirror.names.transforms import Transformed
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.producer import Acknowledged
 
@@ -50,6 +51,7 @@ class AtLeastOnce:
         self._flow = flow = task.flow
         self._producer = producer = task.producer
         self._refusals = task.refusals(producer.errors)
+        self._transformed = Transformed(flow)
         producer.drops = flow.records.drop_failed
         producer.refusals = self._refusals
         producer.gate = task.ends
@@ -86,6 +88,11 @@ class AtLeastOnce:
     def portions(self, chunks: list[Chunk], records: memoryview) -> Iterable[Chunk]:
         """The chunks, unchanged."""
         return chunks
+
+    def leave_out(self, pending: Pending) -> None:
+        """Write gap records for ``pending.failed``."""
+        if pending.failed is not None:
+            self._refusals.take_failed(pending, pending.failed)
 
     def close(self) -> None:
         """Leave the producer: what it still sends belongs to no task."""
@@ -293,7 +300,9 @@ class AtLeastOnce:
     def _metadata(self, lane: Lane, mark: Mark) -> str:
         identity = self._producer.identity_of(lane.target)
         # If records may be left out, target offsets do not count source records.
-        counts = identity is not None and not self._refusals.may_leave_out(lane.source.topic)
+        topic = lane.source.topic
+        left_out = self._refusals.may_leave_out(topic) or self._transformed.number(topic) >= 0
+        counts = identity is not None and not left_out
         producer_id = identity[0] if identity is not None and counts else -1
         return encode_metadata(PositionMetadata(mark, lane.log, lane.target_end, producer_id))
 

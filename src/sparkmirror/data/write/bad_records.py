@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from sparkmirror.errors import Defect
@@ -28,7 +29,7 @@ from sparkmirror.records.codecs import NONE
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.cluster.error_codes import TOO_LARGE, error_name
 
-__all__ = ["Carrier", "RefusedRecords", "dead_letter"]
+__all__ = ["Carrier", "FailedRecords", "RefusedRecords", "dead_letter"]
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,15 @@ class Carrier(Protocol):
 
     def wait_for(self, tp: TopicPartition) -> None:
         """Wait for one more batch, which goes to ``tp``."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRecords:
+    """Records of a chunk on which a transform failed. ``reason``: in words."""
+
+    records: tuple[Record, ...]
+    code: str
+    reason: str
 
 
 Append = Callable[[TopicPartition, memoryview, object], None]
@@ -101,6 +111,17 @@ class RefusedRecords:
         if carrier is None:
             raise Defect("a batch that no lane carries was refused")
         reason = _said(code, reason)
+        why = f"the target refuses these records ({code}): {reason}"
+        self._leave_out(carrier, records, code, reason, why)
+
+    def take_failed(self, carrier: Carrier, failed: FailedRecords) -> None:
+        """The same for records on which a transform failed."""
+        why = f"{failed.reason} ({failed.code})"
+        self._leave_out(carrier, failed.records, failed.code, failed.reason, why)
+
+    def _leave_out(
+        self, carrier: Carrier, records: Sequence[Record], code: str, reason: str, why: str
+    ) -> None:
         source, target = carrier.source, carrier.target
         dead = self._policy.bad_record(source.topic) == "dead-letter"
         now_ms = int(time.time() * 1000)
@@ -112,7 +133,6 @@ class RefusedRecords:
                 letter = dead_letter(record, self._flow.source.alias, source, code, reason)
                 self._write(carrier, letters, letter)
         action = GapAction.DEAD_LETTER if dead else GapAction.SKIPPED
-        why = f"the target refuses these records ({code}): {reason}"
         for first, last in _runs(records):
             count = last - first + 1
             gap = self._write_gap(carrier, action, (first, last, count), code, why, now_ms)

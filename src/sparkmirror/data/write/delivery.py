@@ -38,6 +38,9 @@ class Delivery(Protocol):
     def write(self, pending: Pending, part: memoryview) -> list[Passing]:
         """Queue the batches of one chunk; returns them."""
 
+    def leave_out(self, pending: Pending) -> None:
+        """Write gap records for ``pending.failed``, after the batches of the chunk."""
+
     def advance(self, lane: Lane) -> None:
         """Called after each chunk: one without batches may let the position of ``lane`` move."""
 

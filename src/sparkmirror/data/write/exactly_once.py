@@ -187,6 +187,14 @@ class ExactlyOnce:
         pending.kept = part
         return self._task.write(pending, part)
 
+    def leave_out(self, pending: Pending) -> None:
+        """Write gap records for ``pending.failed`` in the open transaction."""
+        if pending.failed is not None:
+            if not self._kept_bytes:
+                self._began = time.monotonic()
+            self._kept_bytes += 1  # a transaction is open, even if no record was kept
+            self._refusals.take_failed(pending, pending.failed)
+
     def advance(self, lane: Lane) -> None:
         """Positions move with the commit."""
 
@@ -438,6 +446,9 @@ class ExactlyOnce:
                 elif pending.gap is not None:
                     pending.batches_left = 0
                     self._task.write_gap(pending.gap, pending)
+                elif pending.failed is not None:
+                    pending.batches_left = 0
+                self.leave_out(pending)
 
     def _identity_again(self) -> Identity:
         """A new identity for the same slot; this aborts what the old one has open.

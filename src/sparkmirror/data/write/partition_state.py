@@ -9,6 +9,7 @@ from typing import Any
 
 from sparkmirror.data.rows.notes import GapNote
 from sparkmirror.data.write.ages import note_ages
+from sparkmirror.data.write.bad_records import FailedRecords
 from sparkmirror.data.write.offset_sync_writer import Places
 from sparkmirror.errors import Defect
 from sparkmirror.internal_topics.gaps import Gap, GapKind
@@ -39,6 +40,7 @@ class Pending:
     settled chunk has one. ``log``, ``log_end``: the target's log and its end after the gap, if the
     gap changes them. ``beside``: other partitions that got batches for which the position waits.
     ``first_offset``: of its records at the source. ``dropped``: how many of them were given up.
+    ``failed``: those that a transform left out because it failed on them.
     """
 
     lane: Lane
@@ -59,6 +61,7 @@ class Pending:
     beside: set[TopicPartition] | None = None
     first_offset: int = -1
     dropped: int = 0
+    failed: FailedRecords | None = None
 
     @property
     def source(self) -> TopicPartition:
@@ -356,7 +359,16 @@ def before_refusal(queue: deque[Pending]) -> deque[Pending]:
                         Places((), records),
                         part[:end],
                         leader_epoch=pending.leader_epoch,
+                        failed=_failed_before(pending.failed, first_refused),
                     )
                 )
         break
     return taken
+
+
+def _failed_before(failed: FailedRecords | None, offset: int) -> FailedRecords | None:
+    """Those of ``failed`` that the position passes if it moves to ``offset``."""
+    if failed is None:
+        return None
+    before = tuple(one for one in failed.records if one.offset < offset)
+    return replace(failed, records=before) if before else None

@@ -6,16 +6,18 @@ acknowledgements and commits positions. The producer outlives it (`data.write.pr
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkmirror.data.rows.notes import SlotNotes
 from sparkmirror.data.rows.rows import Chunk, read_row
 from sparkmirror.data.rows.shared_frames import Reference
 from sparkmirror.data.write.ages import oldest_ms
 from sparkmirror.data.write.at_least_once import AtLeastOnce
+from sparkmirror.data.write.bad_records import FailedRecords
 from sparkmirror.data.write.delivery import Delivery
 from sparkmirror.data.write.offset_sync_writer import Places
 from sparkmirror.data.write.partition_state import Lane, Pending
@@ -24,7 +26,13 @@ from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.errors import MirrorError, TargetLost
 from sparkmirror.model import FlowSettings
 
+if TYPE_CHECKING:
+    from sparkmirror.data.transform.pack import Packed, Packer
+
 __all__ = ["SlotSink", "SlotSummary"]
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,7 @@ class SlotSink:
         self._task = SinkTask(flow, failed)
         self._delivery = _delivery(self._task)
         self._ending = False
+        self._packer = _packer(flow)
 
     # -- the task --------------------------------------------------------------------------
 
@@ -56,11 +65,12 @@ class SlotSink:
         delivery = self._delivery
         try:
             for batch in batches:
-                for row in range(batch.num_rows):
-                    self._take(*read_row(batch, row))
+                self._take_message(batch)
                 delivery.pump(self._housekeep)
                 self._housekeep()
                 delivery.linger(self._housekeep)
+            if self._packer is not None:
+                self._packer.finish()
             self._finish()
         except BaseException:
             # The state of requests in flight is unknown: the next task starts with a new
@@ -77,6 +87,18 @@ class SlotSink:
             sum(lane.bytes for lane in lanes),
         )
 
+    def _take_message(self, batch: Any) -> None:
+        """Process the rows of ``batch`` in order."""
+        if self._packer is None:
+            for row in range(batch.num_rows):
+                self._take(*read_row(batch, row))
+            return
+        for part in self._packer.parts(batch):
+            if isinstance(part, int):
+                self._take(*read_row(batch, part))
+            else:
+                self._take_packed(part)
+
     def _take(
         self,
         chunks: list[Chunk],
@@ -84,7 +106,7 @@ class SlotSink:
         notes: SlotNotes | None,
         reference: Reference | None,
     ) -> None:
-        task, delivery = self._task, self._delivery
+        task = self._task
         if notes is not None:
             self._on_notes(notes)
         if reference is not None:
@@ -94,6 +116,15 @@ class SlotSink:
                     where=f"flow {self.flow.name}",
                 )
             records = task.frames.records(reference)
+        if self._packer is not None:
+            chunks = self._packer.hold(chunks, records)
+        self._write(chunks, records)
+
+    def _write(
+        self, chunks: list[Chunk], records: memoryview, failed: FailedRecords | None = None
+    ) -> None:
+        """Queue ``chunks``. ``failed``: records that are missing in the last one."""
+        task, delivery = self._task, self._delivery
         delivery.prepare(chunks)
         now_ms = time.time() * 1000
         lane_of, write, advance = task.lane_of, delivery.write, delivery.advance
@@ -114,7 +145,21 @@ class SlotSink:
                 pending.oldest_ms = oldest_ms(write(pending, part), chunk.timestamp_ms)
                 if chunk.timestamp_ms >= 0:
                     pending.note_ages(lane.age, now_ms)
+            if failed is not None and chunk.next_offset == chunks[-1].next_offset:
+                pending.failed = failed
+                delivery.leave_out(pending)
             advance(lane)
+
+    def _take_packed(self, packed: Packed) -> None:
+        """Write a chunk that a transform has made; stop its partition if that failed."""
+        lane = self._task.lane_of(packed.chunk)
+        if lane.halt is not None:
+            return
+        if packed.chunk.next_offset > packed.chunk.base_offset:
+            self._write([packed.chunk], packed.records, packed.failed)
+        if packed.halt is not None and lane.halt is None:
+            lane.halt = packed.halt
+            log.error("%s", lane.halt.reason)
 
     # -- notes of the source ---------------------------------------------------------------
 
@@ -175,6 +220,14 @@ class SlotSink:
         self._task.reports.report_anyway()
         self._task.report(time.monotonic())
         self._delivery.drain()
+
+
+def _packer(flow: FlowSettings) -> Packer | None:
+    if not flow.transforms:
+        return None
+    from sparkmirror.data.transform.pack import Packer  # noqa: PLC0415
+
+    return Packer(flow)
 
 
 def _delivery(task: SinkTask) -> Delivery:

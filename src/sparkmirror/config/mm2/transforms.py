@@ -1,0 +1,120 @@
+"""Transforms of a flow: ``A->B.sparkmirror.transforms`` and ``….transform.NAME.*``.
+
+Spark checks their SQL when it starts (`data.transform.plan`); here is what the file alone shows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.files.values import ValueReader, merge_errors, parse_list
+from sparkmirror.config.table.own import TRANSFORM, TRANSFORMS, transform_option
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import TransformSettings
+from sparkmirror.names.regex_overlap import Names, Undecided, common_name
+
+__all__ = ["transform_settings"]
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def transform_settings(
+    raw: Mapping[str, Entry], flow: str, own: ValueReader
+) -> tuple[TransformSettings, ...]:
+    """The transforms of ``flow``, in the order of the file's list.
+
+    ``own``: the flow's ``sparkmirror.*`` settings. Raises ConfigError.
+    """
+    listed = own.entry(TRANSFORMS)
+    names = own.elements(TRANSFORMS)
+    found = _options(raw, flow)
+    errors = [*_unlisted(found, names, flow)]
+    made: list[TransformSettings] = []
+    for name in names:
+        try:
+            made.append(_transform(name, found.get(name, {}), flow, listed))
+        except ConfigError as error:
+            errors.append(error)
+    errors += _met(made)
+    if errors:
+        raise merge_errors(errors, errors[0].where.rpartition(":")[0])
+    return tuple(made)
+
+
+def _options(raw: Mapping[str, Entry], flow: str) -> dict[str, dict[str, Entry]]:
+    """Entries by transform and option; those of the flow override those of all flows."""
+    found: dict[str, dict[str, Entry]] = {}
+    for prefix in ("", f"{flow}."):
+        for key, entry in raw.items():
+            if key.startswith(f"{prefix}{TRANSFORM}"):
+                name, option = transform_option(key[len(prefix) :])
+                if name:
+                    found.setdefault(name, {})[option] = entry
+    return found
+
+
+def _unlisted(
+    found: Mapping[str, Mapping[str, Entry]], names: Sequence[str], flow: str
+) -> Iterator[ConfigError]:
+    for name, options in found.items():
+        # A transform for all flows need not be used by each of them.
+        own = [entry for entry in options.values() if entry.key.startswith(f"{flow}.")]
+        if name not in names and own:
+            yield ConfigError(
+                f"{own[0].key}: {flow} has no transform {name}.",
+                where=own[0].where,
+                do=f"Add {name} to {flow}.{TRANSFORMS}, or remove the key.",
+            )
+
+
+def _transform(
+    name: str, options: Mapping[str, Entry], flow: str, listed: Entry | None
+) -> TransformSettings:
+    where = "" if listed is None else listed.where
+    key = f"{flow}.{TRANSFORM}{name}"
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{TRANSFORMS}: {name!r} is not a name for a transform.",
+            where=where,
+            do="Use letters, digits, '_' and '-' only.",
+        )
+    topics = parse_list(options["topics"]) if "topics" in options else ()
+    if not topics:
+        raise ConfigError(
+            f"the transform {name} has no topics.",
+            where=where,
+            do=f"Set {key}.topics to the source topics that it processes (Java regexes).",
+        )
+    sql = {one: options[one].value.strip() for one in ("where", "select") if one in options}
+    if not any(sql.values()):
+        raise ConfigError(
+            f"the transform {name} does nothing.",
+            where=where,
+            do=f"Set {key}.where or {key}.select, or remove {name} from the list.",
+        )
+    return TransformSettings(
+        name,
+        topics,
+        sql.get("where", ""),
+        sql.get("select", ""),
+        tuple((option, f"{one.where}: {one.key}") for option, one in sorted(options.items())),
+    )
+
+
+def _met(made: Sequence[TransformSettings]) -> Iterator[ConfigError]:
+    """Refuse two transforms for one topic: which of them applies would be a guess."""
+    for one, other in combinations(made, 2):
+        try:
+            topic = common_name([Names(one.topics), Names(other.topics)])
+        except Undecided:
+            continue  # a topic that both match is refused when it appears
+        if topic is not None:
+            yield ConfigError(
+                f"the transforms {one.name} and {other.name} both match topics: for example, "
+                f"'{topic}'.",
+                where=other.place("topics"),
+                do="Write lists that have no topic in common, or make one transform of both.",
+            )

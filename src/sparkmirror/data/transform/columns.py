@@ -1,0 +1,94 @@
+"""Columns of the rows of a flow with transforms.
+
+=================  ======  ====================================================================
+column             type    what
+=================  ======  ====================================================================
+__head, __records  …       a row of `data.rows.rows`; its chunks of transformed topics wait for
+                           the results of their records, which follow row by row
+__transform        int     the number of the transform that processes the record, else null
+__at               int     the record's number in its portion, else null
+topic … headers    …       the record, as in Spark's Kafka source; only columns that the SQL uses
+=================  ======  ====================================================================
+
+Behind the plan, a column ``t0``, ``t1`` … per transform stands for the record (`result_type`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+__all__ = [
+    "AT",
+    "COLUMNS",
+    "FLUSH_ROWS",
+    "HEAD",
+    "HIDDEN",
+    "RECORDS",
+    "TRANSFORM",
+    "arrow_schema",
+    "decode_columns",
+    "encode_columns",
+    "spark_schema",
+]
+
+HEAD, RECORDS, TRANSFORM, AT = "__head", "__records", "__transform", "__at"
+HIDDEN = f"{HEAD} string, {RECORDS} binary, {TRANSFORM} int, {AT} int"
+
+FLUSH_ROWS = 256
+"""Rows in a message from the JVM to the sink; as many empty rows push out what is before them."""
+
+COLUMNS = {
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""A record's columns, with Spark's types."""
+
+_ARROW = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+}
+_HIDDEN_ARROW = [
+    (HEAD, pa.string()),
+    (RECORDS, pa.binary()),
+    (TRANSFORM, pa.int32()),
+    (AT, pa.int32()),
+]
+
+
+def used(columns: Sequence[Iterable[str]]) -> list[str]:
+    """The columns that any of the transforms uses, in the order of `COLUMNS`."""
+    together = {name for one in columns for name in one}
+    return [name for name in COLUMNS if name in together]
+
+
+def spark_schema(columns: Sequence[Iterable[str]]) -> str:
+    """The source's schema if the transforms use ``columns``."""
+    return ", ".join([HIDDEN, *(f"{name} {COLUMNS[name]}" for name in used(columns))])
+
+
+def arrow_schema(columns: Sequence[Iterable[str]]) -> pa.Schema:
+    """The same for Arrow."""
+    return pa.schema([*_HIDDEN_ARROW, *((name, _ARROW[name]) for name in used(columns))])
+
+
+def encode_columns(columns: Sequence[Iterable[str]]) -> str:
+    """``columns``, by transform, as a Spark option."""
+    return json.dumps([sorted(one) for one in columns])
+
+
+def decode_columns(text: str | None) -> list[frozenset[str]]:
+    """The columns in an option of `encode_columns`; empty without one."""
+    return [frozenset(one) for one in json.loads(text)] if text else []

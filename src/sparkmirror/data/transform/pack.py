@@ -1,0 +1,286 @@
+"""The sink end of transforms: raw batches and the results of their records become new batches.
+
+A row's chunks of transformed topics wait here until the results of their records have arrived. They
+come in order, and a portion's number of records says when it is complete: so it also is if every
+record was filtered. Then its position moves without records. Records that the SQL leaves as they
+are get copied as bytes; only replaced fields come from Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sparkmirror.data.rows.rows import RUNS_MAX, Chunk
+from sparkmirror.data.transform.portions import portions
+from sparkmirror.data.write.bad_records import FailedRecords
+from sparkmirror.errors import BatchError, Defect
+from sparkmirror.model import FlowSettings, Halt, TopicPartition
+from sparkmirror.names.replication_policy import FaultPolicy
+from sparkmirror.names.transforms import Transformed
+from sparkmirror.records.header_columns import Int64s, merge_runs
+from sparkmirror.records.key_columns import Scan
+from sparkmirror.records.partitioner import write_partitioned
+from sparkmirror.records.record_fields import (
+    Varbin,
+    chosen,
+    read_headers,
+    record_fields,
+    with_fields,
+)
+from sparkmirror.records.records import Record, encode_headers
+
+__all__ = ["TRANSFORM_FAILED", "Packed", "Packer"]
+
+TRANSFORM_FAILED = "TRANSFORM_FAILED"
+"""Code of halts and gap records for records on which a transform failed."""
+
+
+# Without joining, batches are as large as a Java producer makes them.
+_BATCH_BYTES_MIN = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A chunk of new batches, and the records that are missing because the SQL failed on them.
+
+    ``halt``: why the partition stops after the chunk.
+    """
+
+    chunk: Chunk
+    records: memoryview
+    failed: FailedRecords | None = None
+    halt: Halt | None = None
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A chunk of which the records from ``before`` on are not packed yet."""
+
+    chunk: Chunk
+    transform: int
+    portions: Iterator[Scan]
+    before: int
+    done: int = 0
+
+
+class Packer:
+    """Packs the rows of one task."""
+
+    def __init__(self, flow: FlowSettings) -> None:
+        self._transformed = Transformed(flow)
+        self._policy = FaultPolicy(flow.faults)
+        self._names = [one.name for one in flow.transforms]
+        self._batch_bytes = max(flow.produce.join_bytes, _BATCH_BYTES_MIN)
+        self._waiting: list[_Waiting] = []
+        self._portion: Scan | None = None
+        self._results: list[pa.Array] = []
+        self._count = 0
+
+    def hold(self, chunks: list[Chunk], records: memoryview) -> list[Chunk]:
+        """Keep the chunks with transforms until their results come; returns the others."""
+        others = []
+        for chunk in chunks:
+            number = self._transformed.number(chunk.topic) if chunk.size else -1
+            if number < 0:
+                others.append(chunk)
+                continue
+            part = records[chunk.start : chunk.start + chunk.size]
+            self._waiting.append(_Waiting(chunk, number, portions(part), chunk.base_offset))
+        return others
+
+    def parts(self, batch: pa.RecordBatch) -> Iterator[int | Packed]:
+        """What a message holds, in order: numbers of rows with chunks or notes, and new chunks.
+
+        The caller must `hold` the chunks of a row before it asks for the next part.
+        """
+        heads = np.flatnonzero(_valid(batch.column(0))).tolist()
+        results = _valid(batch.column(2))
+        after = 0
+        for head in (*heads, batch.num_rows):
+            rows = np.flatnonzero(results[after:head])
+            if len(rows):
+                first, end = after + int(rows[0]), after + int(rows[-1]) + 1
+                yield from self._take(batch.slice(first, end - first))
+            if head < batch.num_rows:
+                yield head
+                yield from self._unreadable()
+            after = head + 1
+
+    def finish(self) -> None:
+        """Check that nothing waits when a task ends."""
+        if self._waiting:
+            raise Defect(f"{len(self._waiting)} chunks wait for their records")
+
+    def _unreadable(self) -> Iterator[Packed]:
+        """Give up chunks that cannot be read: the source sends no records of these either."""
+        while self._waiting and self._portion is None:
+            waiting = self._waiting[0]
+            try:
+                found = next(waiting.portions)
+                record_fields(found)
+            except BatchError as error:
+                del self._waiting[0]
+                yield _damaged(waiting, error)
+            else:
+                self._portion = found
+
+    def _take(self, batch: pa.RecordBatch) -> Iterator[Packed]:
+        """Results of records, in order."""
+        taken = 0
+        while taken < batch.num_rows:
+            if self._portion is None:
+                raise Defect("results arrived for which no chunk waits")
+            if batch.column(2)[taken].as_py() != self._count:
+                raise Defect(
+                    f"result {batch.column(2)[taken].as_py()} arrived instead of {self._count}"
+                )
+            missing = len(self._portion.columns.offset) - self._count
+            more = min(missing, batch.num_rows - taken)
+            column = batch.column(3 + self._waiting[0].transform)
+            self._results.append(column.slice(taken, more))
+            self._count += more
+            taken += more
+            if more == missing:
+                yield self._packed()
+                yield from self._unreadable()
+
+    def _packed(self) -> Packed:
+        """The complete portion as a chunk."""
+        waiting, found = self._waiting[0], self._portion
+        if found is None:
+            raise Defect("a portion is packed that is not there")
+        results = pa.concat_arrays(self._results)
+        self._portion, self._results, self._count = None, [], 0
+        chunk = waiting.chunk
+        waiting.done += len(found.columns.offset)
+        end = chunk.next_offset if found.last else chunk.after(waiting.done)
+        before, waiting.before = waiting.before, end
+        if found.last:
+            del self._waiting[0]
+        bad, record = np.flatnonzero(~_valid(results)), results.flatten()[0]
+        kept = _valid(record)
+        failed: FailedRecords | None = None
+        halt: Halt | None = None
+        if len(bad):
+            failed = self._failed(waiting, found, bad)
+            if self._policy.bad_record(chunk.topic) == "pause":
+                end, halt = failed.records[0].offset, _halt(chunk, failed)
+                kept[bad[0] :], failed = False, None
+        new = _written(found, kept, record)
+        offsets, count = new.columns.offset, len(new.columns.offset)
+        batches: list[bytes] = []
+        if count:
+            nowhere = np.zeros(count, np.int64)
+            batches = write_partitioned(
+                new, nowhere, codec=found.codec, batch_bytes=self._batch_bytes
+            ).batches
+        data = b"".join(batches)
+        part = replace(
+            chunk,
+            base_offset=int(offsets[0]) if count else before,
+            next_offset=end,
+            record_count=count,
+            timestamp_ms=int(new.columns.timestamp.max()) if count else -1,
+            start=0,
+            size=len(data),
+            runs=merge_runs(offsets, np.ones(count, np.int64))[-RUNS_MAX:],
+        )
+        return Packed(part, memoryview(data), failed, halt)
+
+    def _failed(self, waiting: _Waiting, found: Scan, rows: Int64s) -> FailedRecords:
+        """The records ``rows``, as they are at the source; for a pause the first one will do."""
+        if self._policy.bad_record(waiting.chunk.topic) == "pause":
+            rows = rows[:1]
+        bad = np.zeros(len(found.columns.offset), np.bool_)
+        bad[rows] = True
+        name = self._names[waiting.transform]
+        reason = f"the SQL of the transform {name} failed on these records"
+        return FailedRecords(_records(chosen(found, bad)), TRANSFORM_FAILED, reason)
+
+
+def _halt(chunk: Chunk, failed: FailedRecords) -> Halt:
+    place, offset = TopicPartition(chunk.topic, chunk.partition), failed.records[0].offset
+    reason = f"{place}: {failed.reason}, first at source offset {offset}. Correct it, or set "
+    reason += "sparkmirror.on.bad.record to skip or dead-letter."
+    return Halt(failed.code, reason, retriable=True)
+
+
+def _damaged(waiting: _Waiting, error: BatchError) -> Packed:
+    """The end of a chunk that cannot be read."""
+    chunk, before = waiting.chunk, waiting.before
+    nothing = replace(
+        chunk, base_offset=before, next_offset=before, record_count=0, size=0, runs=()
+    )
+    reason = f"{TopicPartition(chunk.topic, chunk.partition)} at the source: {error}"
+    return Packed(nothing, memoryview(b""), halt=Halt(error.code, reason, retriable=True))
+
+
+def _written(found: Scan, kept: npt.NDArray[np.bool_], record: pa.Array) -> Scan:
+    """The kept records, with the fields that the results replace."""
+    old = chosen(found, kept)
+    names = [field.name for field in record.type][1:]
+    if not names or not len(old.columns.offset):
+        return old
+    fields = dict(zip(names, record.filter(pa.array(kept)).flatten()[1:], strict=True))
+    timestamp: Int64s | None = None
+    if "timestamp" in fields:
+        micros = fields["timestamp"].view(pa.int64()).fill_null(-1)
+        timestamp = micros.to_numpy(zero_copy_only=False) // 1000
+    return with_fields(
+        old,
+        key=_varbin(fields["key"]) if "key" in fields else None,
+        value=_varbin(fields["value"]) if "value" in fields else None,
+        headers=list(map(_headers, fields["headers"].to_pylist())) if "headers" in fields else None,
+        timestamp=timestamp,
+    )
+
+
+def _headers(headers: list[dict[str, Any] | None] | None) -> bytes:
+    return encode_headers(
+        (one["key"].encode(), one["value"])
+        for one in headers or ()
+        if one is not None and one["key"] is not None  # Kafka has no header without a key
+    )
+
+
+def _varbin(column: pa.Array) -> Varbin:
+    """A column of strings as `Varbin`."""
+    count = len(column)
+    _, offsets_buffer, data_buffer = column.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32, count + 1, column.offset * 4).astype(np.int64)
+    sizes = np.diff(offsets)
+    valid = _valid(column)
+    if column.null_count and bool(sizes[~valid].any()):
+        return _varbin(pa.array(column.to_pylist(), pa.binary()))  # bytes behind a null
+    data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
+    return Varbin(np.where(valid, sizes, -1), data[int(offsets[0]) : int(offsets[-1])])
+
+
+def _records(found: Scan) -> tuple[Record, ...]:
+    """The records as they are at the source."""
+    columns, fields = found.columns, record_fields(found)
+    headers = read_headers(found, fields, 0, len(columns.offset))
+    flat = columns.flat
+    made = []
+    for row in range(len(columns.offset)):
+        key, value = (
+            None if sizes[row] < 0 else flat[at[row] : at[row] + sizes[row]].tobytes()
+            for at, sizes in (
+                (found.key_at, found.key_bytes),
+                (fields.value_at, fields.value_bytes),
+            )
+        )
+        offset, time_ms = int(columns.offset[row]), int(columns.timestamp[row])
+        made.append(Record(offset, time_ms, key, value, tuple(headers[row] or ())))
+    return tuple(made)
+
+
+def _valid(column: pa.Array) -> npt.NDArray[np.bool_]:
+    valid: npt.NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
+    return valid

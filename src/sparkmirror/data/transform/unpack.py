@@ -1,0 +1,167 @@
+"""The source end of transforms: rows of raw batches in, the same rows and their records out.
+
+The row itself passes as it is: with all its chunks, and with its records in the memory that source
+and sink share. If a chunk's topic has a transform, the columns of its records follow, as far as the
+SQL uses them. The sink has the raw batches and needs only the results (`data.transform.pack`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from sparkmirror.data.rows.rows import Chunk, read_row
+from sparkmirror.data.rows.shared_frames import Frames, Reference
+from sparkmirror.data.transform.columns import (
+    AT,
+    FLUSH_ROWS,
+    HEAD,
+    RECORDS,
+    TRANSFORM,
+    arrow_schema,
+)
+from sparkmirror.data.transform.portions import portions
+from sparkmirror.errors import BatchError
+from sparkmirror.model import FlowSettings
+from sparkmirror.names.transforms import Transformed
+from sparkmirror.records.header_columns import Int64s
+from sparkmirror.records.key_columns import Scan
+from sparkmirror.records.record_fields import (
+    Headers,
+    Varbin,
+    gather,
+    read_headers,
+    record_fields,
+)
+
+__all__ = ["Unpacker"]
+
+_ROWS_MAX = 4096
+_BYTES_MAX = 1 << 20
+
+
+class Unpacker:
+    """Adds records to the rows of one slot.
+
+    ``columns``: those that each transform uses. ``frames``: where the records of large rows are.
+    """
+
+    def __init__(
+        self, flow: FlowSettings, columns: Sequence[frozenset[str]], frames: Frames | None
+    ) -> None:
+        self._transformed = Transformed(flow)
+        self._columns = columns
+        self._frames = frames
+        self._schema = arrow_schema(columns)
+        self._flush = self._batch(FLUSH_ROWS, {})
+
+    def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows for ``batches``, the messages of a `SlotReader`.
+
+        Each message ends with as many empty rows as it takes to push it through Spark.
+        """
+        for batch in batches:
+            if batch.num_rows and batch.column(0)[0].is_valid:
+                head = {HEAD: batch.column(0).slice(0, 1), RECORDS: batch.column(1).slice(0, 1)}
+                yield self._batch(1, head)
+                chunks, records, _, reference = read_row(batch, 0)
+                for chunk in chunks:
+                    number = self._transformed.number(chunk.topic) if chunk.size else -1
+                    if number < 0:
+                        continue
+                    yield from self._chunk(chunk, self._bytes(records, reference), number)
+            yield self._flush
+
+    def _bytes(self, records: memoryview, reference: Reference | None) -> memoryview:
+        if reference is None or self._frames is None:
+            return records
+        # The sink frees the frame only when it has packed these records.
+        return self._frames.peek(reference)
+
+    def _chunk(self, chunk: Chunk, records: memoryview, number: int) -> Iterator[pa.RecordBatch]:
+        try:
+            for found in portions(records[chunk.start : chunk.start + chunk.size]):
+                yield from self._portion(chunk, found, number)
+        except BatchError:
+            return  # the sink finds it, too, and stops the partition
+
+    def _portion(self, chunk: Chunk, found: Scan, number: int) -> Iterator[pa.RecordBatch]:
+        columns, uses = found.columns, self._columns[number]
+        fields = record_fields(found)
+        for first, end in _slices(columns.rest_bytes):
+            count = end - first
+            made = {
+                TRANSFORM: pa.array(np.full(count, number, np.int32)),
+                AT: pa.array(np.arange(first, end, dtype=np.int32)),
+            }
+            if "topic" in uses:
+                made["topic"] = pa.array([chunk.topic] * count, pa.string())
+            if "partition" in uses:
+                made["partition"] = pa.array(np.full(count, chunk.partition, np.int32))
+            if "offset" in uses:
+                made["offset"] = pa.array(columns.offset[first:end])
+            if "timestamp" in uses:
+                micros = columns.timestamp[first:end] * 1000
+                made["timestamp"] = pa.array(micros).view(pa.timestamp("us", tz="UTC"))
+            for name, at, sizes in (
+                ("key", found.key_at, found.key_bytes),
+                ("value", fields.value_at, fields.value_bytes),
+            ):
+                if name in uses:
+                    made[name] = _binary(gather(columns.flat, at[first:end], sizes[first:end]))
+            if "headers" in uses:
+                made["headers"] = _headers(read_headers(found, fields, first, end))
+            yield self._batch(count, made)
+
+    def _batch(self, rows: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+        """Rows with ``columns``; all other ones are null."""
+        return pa.RecordBatch.from_arrays(
+            [
+                columns[field.name].cast(field.type)
+                if field.name in columns
+                else pa.nulls(rows, field.type)
+                for field in self._schema
+            ],
+            schema=self._schema,
+        )
+
+
+def _slices(sizes: Int64s) -> Iterator[tuple[int, int]]:
+    """The records in messages of at most `_ROWS_MAX` records and about `_BYTES_MAX` bytes."""
+    ends = np.cumsum(sizes)
+    first, count = 0, len(sizes)
+    while first < count:
+        before = int(ends[first - 1]) if first else 0
+        end = int(np.searchsorted(ends, before + _BYTES_MAX, "right"))
+        end = min(max(end, first + 1), first + _ROWS_MAX, count)
+        yield first, end
+        first = end
+
+
+def _binary(column: Varbin) -> pa.Array:
+    count = len(column.sizes)
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(np.maximum(column.sizes, 0), out=offsets[1:])
+    valid = pa.array(column.sizes >= 0)
+    return pa.Array.from_buffers(
+        pa.binary(),
+        count,
+        [valid.buffers()[1], pa.py_buffer(offsets), pa.py_buffer(column.data)],
+    )
+
+
+def _headers(records: Sequence[Headers | None]) -> pa.Array:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    return pa.array(
+        [
+            None
+            if headers is None
+            else [
+                {"key": name.decode("utf-8", "replace"), "value": value} for name, value in headers
+            ]
+            for headers in records
+        ],
+        kind,
+    )

@@ -1,0 +1,94 @@
+"""Transforms in MirrorMaker 2's files: what is read, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.config.mm2.load import load_mm2
+from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import FlowSettings
+from sparkmirror.names.transforms import Transformed
+
+_KEY = "A->B.sparkmirror.transform"
+_LISTED = "A->B.sparkmirror.transforms = clean, other"
+_CLEAN = (f"{_KEY}.clean.topics = orders.*", f"{_KEY}.clean.where = a, b > 1 = x")
+_OTHER = (f"{_KEY}.other.topics = carts", f"{_KEY}.other.select = key")
+
+
+def _flows(path: Path, *lines: str, more: str = "") -> tuple[FlowSettings, ...]:
+    head = ["clusters = A, B", "A->B.enabled = true", more]
+    head += [f"{alias}.bootstrap.servers = localhost:1{alias == 'B':d}" for alias in "AB"]
+    path.write_text("\n".join([*head, *lines]) + "\n")
+    return load_mm2(path).flows
+
+
+def test_transforms_in_order_with_sql_as_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    (flow,) = _flows(path, _LISTED, *_CLEAN, *_OTHER)
+    clean, other = flow.transforms
+    assert (clean.name, clean.topics, clean.where, clean.select) == (
+        *("clean", ("orders.*",)),
+        *("a, b > 1 = x", ""),
+    )
+    assert (other.name, other.where, other.select) == ("other", "", "key")
+    assert clean.place("where") == f"{path}:8: {_KEY}.clean.where"
+    assert decode_flow(encode_flow(flow)).transforms == flow.transforms
+
+
+def test_a_topic_belongs_to_one_transform_or_none(tmp_path: Path) -> None:
+    (flow,) = _flows(tmp_path / "mm2.properties", _LISTED, *_CLEAN, *_OTHER)
+    transformed = Transformed(flow)
+    topics = ("orders", "orders.eu", "carts", "carts2", "my.orders")
+    assert [transformed.number(one) for one in topics] == [0, 0, 1, -1, -1]
+
+
+def test_keys_without_a_flow_are_for_all_and_the_flow_overrides_them(tmp_path: Path) -> None:
+    flows = _flows(
+        tmp_path / "mm2.properties",
+        "sparkmirror.transforms = clean",
+        "sparkmirror.transform.clean.topics = t",
+        "sparkmirror.transform.clean.where = 1",
+        "B->A.sparkmirror.transform.clean.where = 2",
+        more="B->A.enabled = true",
+    )
+    assert {flow.name: flow.transforms[0].where for flow in flows} == {"A->B": "1", "B->A": "2"}
+
+
+def test_without_the_key_nothing_is_transformed(tmp_path: Path) -> None:
+    (flow,) = _flows(tmp_path / "mm2.properties")
+    assert flow.transforms == ()
+    assert Transformed(flow).number("orders") == -1
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ((_LISTED, *_CLEAN), "the transform other has no topics"),
+        ((_LISTED, *_CLEAN, _OTHER[0]), "the transform other does nothing"),
+        ((_CLEAN[0],), "A->B has no transform clean. Add clean to A->B.sparkmirror.transforms"),
+        (
+            (_LISTED, *_CLEAN, f"{_KEY}.other.topics = .*s", _OTHER[1]),
+            "the transforms clean and other both match topics: for example, 'orders",
+        ),
+        (("A->B.sparkmirror.transforms = a.b",), "'a.b' is not a name for a transform"),
+        ((_LISTED, *_CLEAN, *_OTHER, f"{_KEY}.clean.topics = ["), "clean.topics"),
+        ((_LISTED, *_CLEAN, *_OTHER, f"{_KEY}.clean.wher = x"), "clean.wher is unknown"),
+        (
+            (_LISTED, *_CLEAN, *_OTHER, f"{_KEY}.clean.python = a:b"),
+            "clean.python cannot be used: Python functions are not supported yet",
+        ),
+        (
+            (_LISTED, *_CLEAN, *_OTHER, f"{_KEY}.clean.tables = a = csv:/b"),
+            "clean.tables cannot be used: joins are not supported yet",
+        ),
+    ],
+)
+def test_what_is_refused(lines: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    with pytest.raises(ConfigError) as caught:
+        _flows(path, *lines)
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)

@@ -1,0 +1,133 @@
+"""SQL of transforms in a real Spark: what it gives, and what is refused at the start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sparkmirror.data.transform.columns import decode_columns, spark_schema
+from sparkmirror.data.transform.plan import TransformPlan
+from sparkmirror.errors import ConfigError
+from sparkmirror.java import find_java, java_environment
+from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CLIENT = ClusterClient("A", ("localhost:1",), "test")
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    os.environ.update(java_environment(find_java()))
+    session = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.pyspark.python", sys.executable)
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+def _plan(spark: SparkSession, where: str = "", select: str = "") -> TransformPlan:
+    places = (("where", "file:7: key.where"), ("select", "file:8: key.select"))
+    one = TransformSettings("clean", ("orders",), where, select, places)
+    return TransformPlan(spark, FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT, transforms=(one,)))
+
+
+def _results(plan: TransformPlan, *values: str | None) -> list[Any]:
+    """The results for records with ``values``: None for failed, else a dictionary or None."""
+    columns = decode_columns(plan.columns)
+    assert columns == [{"value"}]
+    rows: list[tuple[Any, ...]] = [("{}", b"", None, None, None)]
+    rows += [
+        (None, None, 0, number, None if one is None else bytearray(one.encode()))
+        for number, one in enumerate(values)
+    ]
+    frame = plan.session.createDataFrame(rows, spark_schema(columns))
+    first, *found = plan.transformed(frame).collect()
+    assert (first["__head"], first["t0"]) == ("{}", None)
+    assert [one["__at"] for one in found] == list(range(len(values)))
+    return [None if one["t0"] is None else one["t0"].asDict(recursive=True) for one in found]
+
+
+def test_a_filtered_record_is_a_null_and_a_failed_one_another(spark: SparkSession) -> None:
+    plan = _plan(spark, "CAST(CAST(value AS STRING) AS INT) > 5")
+    assert _results(plan, "9", "1", None, "x") == [
+        {"record": {"kept": True}},
+        {"record": None},
+        {"record": None},
+        None,
+    ]
+
+
+def test_a_replaced_value_is_bytes_and_the_rest_is_not_sent_back(spark: SparkSession) -> None:
+    plan = _plan(spark, "value IS NOT NULL", "key, topic, upper(CAST(value AS STRING)) AS value")
+    assert _results(plan, "a", None) == [
+        {"record": {"kept": True, "value": bytearray(b"A")}},
+        {"record": None},
+    ]
+    assert plan.planned[0].changes == ("value",)
+
+
+def test_what_is_filtered_is_not_selected(spark: SparkSession) -> None:
+    """A record that ``where`` leaves out cannot fail in ``select``."""
+    plan = _plan(
+        spark,
+        "CAST(value AS STRING) <> 'x'",
+        "CAST(CAST(CAST(value AS STRING) AS INT) + 1 AS STRING) AS value",
+    )
+    assert _results(plan, "1", "x", "y") == [
+        {"record": {"kept": True, "value": bytearray(b"2")}},
+        {"record": None},
+        None,
+    ]
+
+
+def test_a_value_can_become_a_tombstone(spark: SparkSession) -> None:
+    plan = _plan(spark, "length(value) < 9", "NULL AS value, array() AS headers")
+    (found,) = _results(plan, "a")
+    assert found == {"record": {"kept": True, "value": None, "headers": []}}
+
+
+@pytest.mark.parametrize(
+    ("option", "sql", "said"),
+    [
+        ("where", "valu = 1", "`valu` cannot be resolved"),
+        ("where", "value >", "Syntax error"),
+        ("where", "__at = 1", "`__at` cannot be resolved"),
+        ("where", "missing(value)", "`missing`"),
+        ("where", "CAST(value AS STRING)", "of type string, not boolean"),
+        ("where", "count(1) > 1", "operator Aggregate"),
+        ("where", "EXISTS (SELECT 1)", "operator Subquery"),
+        ("where", "row_number() OVER (ORDER BY offset) > 1", "operator Window"),
+        ("select", "sum(offset) AS value", "operator Aggregate"),
+        ("select", "explode(array(1)) AS value", "generator is not supported"),
+        ("select", "length(value) AS value", "value is of type int, not binary"),
+        ("select", "map('a', 1) AS headers", "headers is of type map<string,int>"),
+        ("select", "'1' AS timestamp", "timestamp is of type string, not timestamp"),
+        ("select", "upper(CAST(value AS STRING))", "no column col1"),
+        ("select", "key, key", "key is there twice"),
+        ("select", "concat('x', topic) AS topic", "Name topics with sparkmirror.topics.map"),
+        ("select", "1L AS offset", "it changes offset"),
+    ],
+)
+def test_what_is_refused_with_key_and_line(
+    option: str, sql: str, said: str, spark: SparkSession
+) -> None:
+    number = 7 if option == "where" else 8
+    with pytest.raises(ConfigError) as caught:
+        _plan(spark, **{option: sql})
+    told = str(caught.value)
+    assert told.startswith(f"file:{number}: key.{option}: the transform clean cannot be used: ")
+    assert said in told
+    assert caught.value.do
+    assert "Project" not in told

@@ -1,0 +1,266 @@
+"""Both ends of transforms, with a plan in between that this test computes itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sparkmirror.data.rows.notes import SlotNotes
+from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, read_row
+from sparkmirror.data.transform.columns import COLUMNS, FLUSH_ROWS, arrow_schema
+from sparkmirror.data.transform.pack import Packed, Packer
+from sparkmirror.data.transform.unpack import Unpacker
+from sparkmirror.errors import Defect
+from sparkmirror.model import ClusterClient, FaultSettings, FlowSettings, TransformSettings
+from sparkmirror.records.header import split
+from sparkmirror.records.records import Record, decode_records, encode_batch
+
+_CLIENT = ClusterClient("A", ("localhost:1",), "test")
+FLOW = FlowSettings(
+    _CLIENT,
+    _CLIENT,
+    _CLIENT,
+    _CLIENT,
+    transforms=(TransformSettings("clean", ("orders",), "true"),),
+)
+USES = [frozenset(COLUMNS)]
+
+Row = dict[str, Any]
+Plan = Callable[[Row], Any]
+"""What a transform gives for a record: None to filter it, `FAILED`, or the replaced fields."""
+FAILED = object()
+
+
+def _records(first: int, count: int) -> list[Record]:
+    return [
+        Record(
+            first + number,
+            1_000 + first + number,
+            b"k%d" % number,
+            b"v%d" % (first + number),
+            ((b"h", b"x"),) if number % 2 else (),
+        )
+        for number in range(count)
+    ]
+
+
+def _row(*parts: tuple[str, list[Record], int], notes: SlotNotes | None = None) -> pa.RecordBatch:
+    chunks, pieces = [], []
+    for topic, records, codec in parts:
+        data = b""
+        for start in range(0, len(records), 50):
+            data += encode_batch(records[start : start + 50], codec=codec)
+        first, end = records[0].offset, records[-1].offset + 1
+        times = max(one.timestamp for one in records)
+        chunks.append(Chunk(topic, 0, f"A.{topic}", first, end, len(records), times, 0, len(data)))
+        pieces.append([data])
+    return build_row(chunks, memoryview(b""), pieces, notes)
+
+
+def _planned(messages: Iterator[pa.RecordBatch], plan: Plan, fields: pa.StructType) -> pa.Table:
+    """The source's rows after Spark's projection, as one table."""
+    table = pa.Table.from_batches(list(messages), arrow_schema(USES))
+    kind = pa.struct([("record", fields)])
+    made = []
+    for row in table.to_pylist():
+        result = None if row["__transform"] is None else plan(row)
+        if row["__transform"] is None or result is FAILED:
+            made.append(None)
+        else:
+            made.append({"record": None if result is None else {"kept": True, **result}})
+    return pa.table(
+        {
+            "__head": table["__head"],
+            "__records": table["__records"],
+            "__at": table["__at"],
+            "t0": pa.array(made, kind),
+        }
+    )
+
+
+def _through(
+    rows: list[pa.RecordBatch],
+    plan: Plan,
+    *replaced: tuple[str, pa.DataType],
+    size: int = 256,
+    flow: FlowSettings = FLOW,
+) -> list[tuple[list[Chunk], memoryview] | Packed]:
+    """What the sink gets, in order: rows' other chunks, and packed ones."""
+    fields = pa.struct([("kept", pa.bool_()), *replaced])
+    table = _planned(Unpacker(FLOW, USES, None).rows(iter(rows)), plan, fields)
+    packer = Packer(flow)
+    found: list[tuple[list[Chunk], memoryview] | Packed] = []
+    for batch in table.combine_chunks().to_batches(size):
+        for part in packer.parts(batch):
+            if isinstance(part, int):
+                chunks, records, _, _ = read_row(batch, part)
+                others = packer.hold(chunks, records)
+                if others:
+                    found.append((others, records))
+            else:
+                found.append(part)
+    packer.finish()
+    return found
+
+
+def _decoded(packed: Packed) -> list[Record]:
+    data = packed.records
+    records: list[Record] = []
+    for start, end in split(data):
+        records += decode_records(data[start:end])
+    return records
+
+
+def _offsets(packed: list[Any]) -> list[int]:
+    return [
+        first + number
+        for one in packed
+        if one.chunk.record_count
+        for first, count in one.chunk.source_runs
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 3, 256, 10_000])
+@pytest.mark.parametrize("codec", [0, 2, 3])
+def test_a_filter_keeps_records_and_runs_of_source_offsets(size: int, codec: int) -> None:
+    rows = [_row(("orders", _records(10, 500), codec)), FLUSH]
+    found: list[Any] = _through(rows, lambda row: {} if row["offset"] % 7 else None, size=size)
+    kept = [one for one in _records(10, 500) if one.offset % 7]
+    records = [record for one in found for record in _decoded(one)]
+    assert [(one.timestamp, one.key, one.value, one.headers) for one in records] == [
+        (one.timestamp, one.key, one.value, one.headers) for one in kept
+    ]
+    assert _offsets(found) == [one.offset for one in kept]
+    assert found[-1].chunk.next_offset == 510
+
+
+def test_the_position_moves_when_everything_was_filtered() -> None:
+    (packed,) = _through([_row(("orders", _records(0, 300), 0)), FLUSH], lambda _: None)
+    assert isinstance(packed, Packed)
+    assert (packed.chunk.next_offset, packed.chunk.record_count, packed.chunk.size) == (300, 0, 0)
+    assert packed.chunk.timestamp_ms == -1
+
+
+def test_replaced_fields_tombstones_headers_and_timestamps() -> None:
+    def plan(row: Row) -> Any:
+        value = None if row["offset"] == 3 else row["value"].upper()
+        return {"value": value, "headers": [*row["headers"], {"key": "n", "value": None}]}
+
+    kind = arrow_schema(USES).field("headers").type
+    rows = [_row(("orders", _records(0, 300), 3)), FLUSH]
+    (packed,) = _through(rows, plan, ("value", pa.binary()), ("headers", kind))
+    assert isinstance(packed, Packed)
+    for one, before in zip(_decoded(packed), _records(0, 300), strict=True):
+        assert one.value == (None if before.offset == 3 else (before.value or b"").upper())
+        assert one.headers == (*before.headers, (b"n", None))
+        assert (one.key, one.timestamp) == (before.key, before.timestamp)
+
+
+def test_a_tombstone_reaches_the_sql_as_null() -> None:
+    records = [Record(0, 5, None, None), Record(1, 6, b"", b"")]
+    seen: list[tuple[Any, Any]] = []
+
+    def plan(row: Row) -> Any:
+        seen.append((row["key"], row["value"]))
+        return {}
+
+    (packed,) = _through([_row(("orders", records, 0)), FLUSH], plan)
+    assert isinstance(packed, Packed)
+    assert seen == [(None, None), (b"", b"")]
+    assert [(one.key, one.value) for one in _decoded(packed)] == seen
+
+
+def test_records_on_which_the_sql_fails_are_handed_over_as_they_are() -> None:
+    rows = [_row(("orders", _records(0, 10), 0)), FLUSH]
+    flow = replace(FLOW, faults=FaultSettings(bad_record="dead-letter"))
+    (packed,) = _through(rows, lambda row: FAILED if row["offset"] in (4, 5) else {}, flow=flow)
+    assert isinstance(packed, Packed)
+    assert packed.failed is not None
+    assert list(packed.failed.records) == _records(0, 10)[4:6]
+    assert (len(_decoded(packed)), packed.chunk.next_offset, packed.halt) == (8, 10, None)
+
+
+@pytest.mark.parametrize("bad", [0, 4, 9])
+def test_a_partition_stops_before_the_first_record_on_which_the_sql_fails(bad: int) -> None:
+    rows = [_row(("orders", _records(0, 10), 0)), FLUSH]
+    (packed,) = _through(rows, lambda row: FAILED if row["offset"] >= bad else {})
+    assert isinstance(packed, Packed)
+    assert packed.halt is not None
+    assert packed.halt.retriable
+    assert f"first at source offset {bad}." in packed.halt.reason
+    assert [one.value for one in _decoded(packed)] == [b"v%d" % one for one in range(bad)]
+    assert (packed.chunk.next_offset, packed.failed) == (bad, None)
+
+
+def test_other_topics_pass_untouched_and_before_the_records() -> None:
+    row = _row(("plain", _records(0, 20), 3), ("orders", _records(0, 20), 0))
+    untouched, packed = _through([row, FLUSH], lambda _: {})
+    assert isinstance(untouched, tuple)
+    assert isinstance(packed, Packed)
+    (chunk,), records = untouched
+    assert bytes(records[chunk.start : chunk.start + chunk.size]) == encode_batch(
+        _records(0, 20), codec=3
+    )
+    assert packed.chunk.record_count == 20
+
+
+def test_many_rows_in_messages_of_any_size_lose_and_repeat_nothing() -> None:
+    rng = random.Random(3)
+    at, rows = 0, []
+    for _ in range(40):
+        count = rng.choice([1, 2, 30, 255, 256, 257, 700])
+        rows.append(_row(("orders", _records(at, count), rng.choice([0, 3, 4]))))
+        at += count
+    found: list[Any] = _through(rows, lambda row: {} if row["offset"] % 2 else None, size=97)
+    assert _offsets(found) == list(range(1, at, 2))
+    ends = [one.chunk.next_offset for one in found]
+    assert ends == sorted(ends)
+    assert ends[-1] == at
+    for before, after in pairwise(found):
+        assert after.chunk.base_offset >= before.chunk.next_offset
+
+
+def test_each_message_ends_with_enough_rows_to_push_it_through() -> None:
+    rows = [_row(("plain", _records(0, 3), 0)), FLUSH]
+    messages = list(Unpacker(FLOW, USES, None).rows(iter(rows)))
+    assert [one.num_rows for one in messages] == [1, FLUSH_ROWS, FLUSH_ROWS]
+    assert messages[1].column(0).null_count == FLUSH_ROWS
+
+
+def test_lost_results_end_the_task() -> None:
+    table = _planned(
+        Unpacker(FLOW, USES, None).rows(iter([_row(("orders", _records(0, 9), 0))])),
+        lambda _: {},
+        pa.struct([("kept", pa.bool_())]),
+    )
+    (batch,) = table.slice(0, 5).combine_chunks().to_batches()
+    packer = Packer(FLOW)
+    for part in packer.parts(batch):
+        assert isinstance(part, int)
+        chunks, records, _, _ = read_row(batch, part)
+        packer.hold(chunks, records)
+    with pytest.raises(Defect, match="1 chunks wait"):
+        packer.finish()
+
+
+def test_a_chunk_that_cannot_be_read_is_given_up_and_the_next_one_is_not() -> None:
+    row = _row(("orders", _records(0, 9), 0))
+    chunks, records, _, _ = read_row(row, 0)
+    damaged = bytearray(records)
+    damaged[61] = 0xFF  # the length of the first record
+    broken = build_row(chunks, memoryview(b""), [[bytes(damaged)]])
+    given_up, packed = _through([broken, row, FLUSH], lambda _: {})
+    assert isinstance(given_up, Packed)
+    assert isinstance(packed, Packed)
+    assert given_up.halt is not None
+    assert given_up.halt.code == "CORRUPT_BATCH"
+    assert given_up.chunk.next_offset == 0
+    assert packed.halt is None
+    assert packed.chunk.record_count == 9
