@@ -12,11 +12,14 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from sparkmirror.model import ProduceSettings
 from sparkmirror.records.header import (
@@ -32,6 +35,7 @@ from tests.kafka.harness.mirror_process import MirrorProcess, stored, wait_until
 from tests.kafka.harness.support import (
     TIMEOUT_S,
     Sent,
+    admin,
     consume_all,
     contents,
     create_topic,
@@ -165,6 +169,24 @@ def _fill_emptied(a: KafkaCluster, name: str) -> None:
         time.sleep(0.4)
 
 
+@contextmanager
+def _cleaned_often(cluster: KafkaCluster) -> Iterator[None]:
+    """The log cleaner looks for work twice a second, by default every 15 s."""
+    client = admin(cluster)
+    (number,) = cluster.node_ids
+
+    def set_backoff(value: str, operation: AlterConfigOpType) -> None:
+        entry = ConfigEntry("log.cleaner.backoff.ms", value, incremental_operation=operation)
+        broker = ConfigResource(ResourceType.BROKER, str(number), incremental_configs=[entry])
+        client.incremental_alter_configs([broker])[broker].result(TIMEOUT_S)
+
+    set_backoff("500", AlterConfigOpType.SET)
+    try:
+        yield
+    finally:
+        set_backoff("", AlterConfigOpType.DELETE)
+
+
 def _wait_cleaned(a: KafkaCluster, name: str) -> None:
     def cleaned() -> bool:
         batches = stored(a, f"{name}.compacted")
@@ -214,13 +236,14 @@ def both_ways(
 ) -> Mirrored:
     directory: Path = tmp_path_factory.mktemp("kinds")
     name = f"kinds-{uuid.uuid4().hex[:8]}"
-    _fill_compacted(cluster_a, name)
-    _fill_emptied(cluster_a, name)
-    _fill(cluster_a, name)
-    for kind in ("interleaved", "interleaved-uncommitted"):
-        committed = _fill_interleaved(cluster_a, f"{name}.{kind}")
-        assert 0 < committed < INTERLEAVED_RECORDS
-    _wait_cleaned(cluster_a, name)
+    with _cleaned_often(cluster_a):
+        _fill_compacted(cluster_a, name)
+        _fill_emptied(cluster_a, name)
+        _fill(cluster_a, name)
+        for kind in ("interleaved", "interleaved-uncommitted"):
+            committed = _fill_interleaved(cluster_a, f"{name}.{kind}")
+            assert 0 < committed < INTERLEAVED_RECORDS
+        _wait_cleaned(cluster_a, name)
     joining = {
         "clusters": "A, J, B",
         "J.bootstrap.servers": cluster_a.bootstrap_servers,
