@@ -18,10 +18,8 @@ import importlib.machinery
 import os
 import runpy
 import sys
-from collections.abc import Callable
-from typing import Any, BinaryIO
 
-from sparkmirror.data.rows import worker_pipes
+from sparkmirror.data.workers.patched_worker import wrap_main
 
 __all__ = ["PRELOADED", "main", "prefer_installed_pyspark", "preload"]
 
@@ -47,27 +45,11 @@ def prefer_installed_pyspark() -> None:
         sys.path[:] = rest
 
 
-def _with_umask(worker_main: Callable[..., Any]) -> Callable[..., Any]:
-    """``worker_main`` with the umask that this process has now.
-
-    So files that a message handler creates get the user's umask.
-    """
-    mask = os.umask(0o077)
-    os.umask(mask)
-
-    def main(*files: BinaryIO) -> Any:
-        os.umask(mask)
-        return worker_main(*files)
-
-    return main
-
-
 def preload() -> None:
     """Import what every worker needs; the forks share these objects."""
     for name in PRELOADED:
         importlib.import_module(name)
-    worker = importlib.import_module(_PIPELINE_WORKER)
-    worker.main = worker_pipes.watched(_with_umask(worker.main))  # type: ignore[attr-defined]
+    wrap_main()
     # In a pipelined worker, Spark starts a thread that writes while another one reads. Our workers
     # need none: it would read rows before `data.rows.worker_pipes` sees them.
     os.environ.pop("SPARK_PIPELINED_UDF", None)
