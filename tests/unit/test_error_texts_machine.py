@@ -22,6 +22,7 @@ from sparkmirror.cli.run import run as run_module
 from sparkmirror.cli.run.parts import RunOptions
 from sparkmirror.config import connectors, strimzi
 from sparkmirror.config.clients.jaas import java_system_properties
+from sparkmirror.config.files.origin import Origin
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.mm1.load import load_mm1
 from sparkmirror.config.table.settings import REMOVED_KEYS
@@ -173,7 +174,7 @@ def test_keys_that_mirrormaker_no_longer_has_are_named_as_they_stand() -> None:
     """In a connector's JSON, and in a Strimzi resource."""
     name, instead = next(item for item in REMOVED_KEYS.items() if item[1])
     what, do = f"B.{name} is not a key of MirrorMaker", f"Write B.{instead}."
-    entry = Entry(f"target.cluster.{name}", "x", "c.json:3")
+    entry = Entry(f"target.cluster.{name}", "x", Origin.in_file("c.json:3"))
     check(
         lambda: connectors._check(entry, f"B.{name}", ("B",)), ConfigError,
         f"target.cluster.{name}: {what}", "c.json:3", do,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sparkmirror.config.connectors import Connector, ConnectorSetup, connector_kind
 from sparkmirror.config.files.documents import Node, load_json
+from sparkmirror.config.files.origin import Origin
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.errors import ConfigError
 
@@ -80,7 +81,7 @@ def _entries(config: Node) -> dict[str, Entry]:
     """The keys of a connector as in its file. Raises ConfigError without ``connector.class``."""
     config.need("connector.class")
     return {
-        key: Entry(key, node.text(), node.where)
+        key: Entry(key, node.text(), Origin.in_file(node.where))
         for key, node in config.table().items()
         if node.value is not None
     }

@@ -238,7 +238,7 @@ def _check(entry: Entry, key: str, clusters: Sequence[str]) -> KeyUse | Lost | N
 
     Raises ConfigError if the key or its value is refused.
     """
-    outcome = classify(Entry(key, entry.value, entry.where, entry.secret), clusters)
+    outcome = classify(Entry(key, entry.value, entry.origin, entry.secret), clusters)
     if isinstance(outcome, ConfigError):
         raise ConfigError(f"{entry.key}: {outcome.what}", where=entry.where, do=outcome.do)
     if not isinstance(outcome, KeyUse) or outcome.ignored:
@@ -334,9 +334,9 @@ def _merge(
         # Several source connectors share the topics of one flow, so their values are added.
         old = before.entry.value.strip()
         if key == "topics":
-            lines[key] = Taken(Entry(key, f"{old},{new}", entry.where))
+            lines[key] = Taken(Entry(key, f"{old},{new}", entry.origin))
         elif old.isdecimal() and new.isdecimal():
-            lines[key] = Taken(Entry(key, str(int(old) + int(new)), entry.where))
+            lines[key] = Taken(Entry(key, str(int(old) + int(new)), entry.origin))
         else:
             raise _differs(f"flow {connector.flow}", before.entry, entry)
     elif before.entry.value.strip() != new:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkmirror.config.clients.security import idle_reason
+from sparkmirror.config.files.origin import Kind
 from sparkmirror.config.files.properties import Entry, load_properties
 from sparkmirror.config.mm2.keys import mm1_only
 from sparkmirror.config.mm2.load import Mm2File, client_configs, own_settings, read_mm2
@@ -20,10 +21,6 @@ from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
 
 __all__ = ["Effective", "ExplainedFile", "FlowSetup", "Place", "explain"]
-
-_DEFAULT = "default"
-# Values that MirrorMaker derives; these rows are shown with the derived value.
-_DERIVED = "MirrorMaker's default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +36,15 @@ class Place:
 class Effective:
     """One setting of one part of a flow.
 
-    ``value``: as in the file, a default, ``[hidden]``, or None if there is none. ``origin``:
-    ``file``, ``default`` or ``derived``. ``place``: the line that applies; ``overrides``: the lines
+    ``value``: as in the file, a default, ``[hidden]``, or None if there is none. ``origin``: the
+    file, a default, or derived. ``place``: the line that applies; ``overrides``: the lines
     that it overrides. ``ignored``: why it has no effect. ``remark``: more information.
     """
 
     part: Part
     key: str
     value: str | None
-    origin: str
+    origin: Kind
     place: Place | None = None
     overrides: tuple[Place, ...] = ()
     ignored: str = ""
@@ -127,7 +124,7 @@ def _flow(file: Mm2File, flow: FlowSettings, literal: Mapping[str, str]) -> Iter
         if client is not None:
             for key in sorted(client.properties.keys() - conf.keys()):
                 yield Effective(
-                    part, key, redact(key, client.properties[key]), "derived",
+                    part, key, redact(key, client.properties[key]), Kind.DERIVED,
                     remark="from Java's options in the environment (KAFKA_OPTS)",
                 )  # fmt: skip
 
@@ -173,7 +170,7 @@ def _from_file(
         part,
         row.name,
         value,
-        "file",
+        Kind.FILE,
         _place(first, row),
         tuple(_place(entry, row) for entry in places[1:]),
         ignored.get(first.key, ""),
@@ -188,10 +185,10 @@ def _place(entry: Entry, row: Setting) -> Place:
 def _without_file(part: Part, row: Setting, entry: Entry | None, flow: FlowSettings) -> Effective:
     adapted = _adapted(part, row, flow)
     if adapted is not None and adapted[0] != row.default:
-        return Effective(part, row.name, adapted[0], "derived", remark=adapted[1])
-    if entry is not None and entry.where in (_DERIVED, ""):
-        return Effective(part, row.name, entry.value, "derived")
-    return Effective(part, row.name, row.default, _DEFAULT)
+        return Effective(part, row.name, adapted[0], Kind.DERIVED, remark=adapted[1])
+    if entry is not None and entry.origin.kind in (Kind.MIRRORMAKER, Kind.DERIVED):
+        return Effective(part, row.name, entry.value, Kind.DERIVED)
+    return Effective(part, row.name, row.default, Kind.DEFAULT)
 
 
 def _adapted(part: Part, row: Setting, flow: FlowSettings) -> tuple[str, str] | None:

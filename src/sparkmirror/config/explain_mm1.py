@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sparkmirror.config.clients.security import idle_reason
 from sparkmirror.config.explain import Effective, ExplainedFile, FlowSetup, Place
+from sparkmirror.config.files.origin import Kind
 from sparkmirror.config.files.properties import Entry, load_properties
 from sparkmirror.config.mm1.legacy import BrokerLookup, translate
 from sparkmirror.config.mm1.load import load_mm1
@@ -47,14 +48,14 @@ def _derived(row: Effective, flow: FlowSettings) -> Effective:
     """``row``, with a default that MirrorMaker 1 or other settings change."""
     if row.key == "client.id":
         name = flow.source.client_id if row.part is Part.CONSUMER else flow.target.client_id
-        return replace(row, value=name, origin=row.origin if row.value == name else "derived")
-    if row.origin != "default":
+        return replace(row, value=name, origin=row.origin if row.value == name else Kind.DERIVED)
+    if row.origin != Kind.DEFAULT:
         return row
     adapted = {
         (Part.CONSUMER, "auto.offset.reset"): flow.fetch.auto_offset_reset,
         (Part.PRODUCER, "enable.idempotence"): str(flow.produce.enable_idempotence).lower(),
     }.get((row.part, row.key), row.value)
-    return row if adapted == row.value else replace(row, value=adapted, origin="derived")
+    return row if adapted == row.value else replace(row, value=adapted, origin=Kind.DERIVED)
 
 
 class _Explained:
@@ -77,16 +78,16 @@ class _Explained:
             if entry is not None:
                 yield self._given(part, row, entry)
             elif row.status is Status.SUPPORTED and not self._idle(row.name):
-                yield Effective(part, row.name, row.default, "default")
+                yield Effective(part, row.name, row.default, Kind.DEFAULT)
 
     def _given(self, part: Part, row: Setting, entry: Entry) -> Effective:
         value = HIDDEN if entry.secret else redact(row.name, entry.value.strip())
         ignored = row.reason if row.status is not Status.SUPPORTED else self._idle(row.name)
         spelling = self._spelling.get(entry.where)
         if spelling is None:  # a default of the release that the file was written for
-            return Effective(part, row.name, value, "derived", remark=entry.where)
+            return Effective(part, row.name, value, Kind.DERIVED, remark=entry.where)
         place = Place(entry.where, spelling, f"{self._scope.value} file")
-        return Effective(part, row.name, value, "file", place, ignored=ignored)
+        return Effective(part, row.name, value, Kind.FILE, place, ignored=ignored)
 
     def _idle(self, name: str) -> str:
         return idle_reason(name, self._conf) if name.startswith(("ssl.", "sasl.")) else ""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkmirror.config.clients.typed import client
+from sparkmirror.config.files.origin import Kind, Origin
 from sparkmirror.config.files.properties import Entry, load_properties
 from sparkmirror.config.files.providers import resolve
 from sparkmirror.config.files.values import ValueReader
@@ -52,7 +53,8 @@ def mirror_client_settings(
         where, given = str(properties), load_properties(properties)
     else:
         where = "the client's properties"
-        given = {key: Entry(key, value, where) for key, value in properties.items()}
+        origin = Origin(Kind.PROGRAM, where)
+        given = {key: Entry(key, value, origin) for key, value in properties.items()}
     raw, _ = resolve(given)
     reader = ValueReader(raw, Scope.CONNECTOR)
     named = reader.entry(_POLICY + "class")

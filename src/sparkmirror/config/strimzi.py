@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sparkmirror.config.connectors import CHECKPOINT, HEARTBEAT, SOURCE, Connector, ConnectorSetup
 from sparkmirror.config.files.documents import Node, load_yaml
+from sparkmirror.config.files.origin import Origin
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.mm2.keys import KeyUse, classify
 from sparkmirror.config.strimzi_oauth import OAUTH, oauth_lines
@@ -141,17 +142,17 @@ class _Reader:
     def _take(
         self, alias: str, key: str, node: Node, value: str, *, reference: bool = False
     ) -> None:
-        entry = Entry(node.path, value, node.where)
+        entry = Entry(node.path, value, Origin.in_file(node.where))
         self._setup.take(alias, key, entry, reference=reference)
 
     def _cluster_key(self, alias: str, key: str, node: Node) -> None:
         if node.value is None:
             return
-        entry = Entry(node.path, node.text(), node.where)
+        entry = Entry(node.path, node.text(), Origin.in_file(node.where))
         if key.startswith("config.providers"):
             self._setup.leave_out(entry, "providers in use are declared at the top of the file")
             return
-        outcome = classify(Entry(f"{alias}.{key}", entry.value, entry.where), (alias,))
+        outcome = classify(Entry(f"{alias}.{key}", entry.value, entry.origin), (alias,))
         if isinstance(outcome, ConfigError):
             raise ConfigError(f"{node.path}: {outcome.what}", where=node.where, do=outcome.do)
         if not isinstance(outcome, KeyUse):
@@ -288,4 +289,4 @@ def _config(connector: Node) -> Iterator[tuple[str, Entry]]:
 
 def _entry(node: Node, key: str, *, shown: str | None = None) -> Entry:
     """``node`` as an entry. ``shown``: use this value instead of the node's, for tables."""
-    return Entry(key, node.text() if shown is None else shown, node.where)
+    return Entry(key, node.text() if shown is None else shown, Origin.in_file(node.where))

@@ -16,8 +16,9 @@ import pytest
 
 from sparkmirror.data.write import held_back
 from sparkmirror.model import FaultSettings, FetchSettings, ProduceSettings, TopicPartition
+from sparkmirror.offset_reset import LATEST
 from sparkmirror.records.header import CONTROL_BIT
-from sparkmirror.wire.cluster.coordinator import LATEST, Routes
+from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.fetch.lanes import Lane
 from tests.kafka.clusters.faults import NODES, FaultyCluster, SlotRun

@@ -13,8 +13,9 @@ from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.read.resume import Resumed, resume
 from sparkmirror.internal_topics.position_metadata import PositionMetadata, decode_metadata
 from sparkmirror.model import ClusterClient, FetchSettings, GroupSettings, TopicPartition
+from sparkmirror.offset_reset import LATEST
 from sparkmirror.testing.clusters import KafkaCluster
-from sparkmirror.wire.cluster.coordinator import LATEST, Routes
+from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.fetch.record_stream import RecordStream
 from sparkmirror.wire.group.session import GroupSession, MemberState
 from tests.descriptors import BEYOND_SELECT

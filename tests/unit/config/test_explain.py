@@ -11,6 +11,7 @@ from sparkmirror.cli.main import main
 from sparkmirror.config.docs import settings_page
 from sparkmirror.config.explain import Effective, Place, explain
 from sparkmirror.config.explain_mm1 import explain_mm1
+from sparkmirror.config.files.origin import Origin
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.mm2.load import client_configs, own_settings
 from sparkmirror.config.mm2.precedence import Part, scope_of, spellings
@@ -50,9 +51,11 @@ def test_the_first_spelling_is_the_one_that_scoping_lets_win(data: st.DataObject
     side = data.draw(st.sampled_from(["source", "target"]))
     every = spellings(part, key, "A", "B", side)
     present = data.draw(st.lists(st.sampled_from(every), min_size=1, unique=True))
-    raw = {name: Entry(name, name, f"f:{line}") for line, name in enumerate(present, 1)}
+    raw = {
+        name: Entry(name, name, Origin.in_file(f"f:{line}")) for line, name in enumerate(present, 1)
+    }
     location = "A->B.offset-syncs.topic.location"
-    raw[location] = Entry(location, side, "f:99")
+    raw[location] = Entry(location, side, Origin.in_file("f:99"))
     clients = client_configs(raw, "A", "B")
     conf = {
         Part.FLOW: connector_config(raw, "A", "B"),

@@ -103,7 +103,7 @@ def _check_files(settings: MirrorSettings) -> None:
 
 
 def _origin(one: Effective) -> str:
-    told = one.origin
+    told = one.origin.value
     if one.place is not None:
         told = _place_text(one.place)
         if one.overrides:
@@ -156,7 +156,7 @@ def _document(one: Effective) -> dict[str, object]:
         "part": one.part.value,
         "key": one.key,
         "value": one.value,
-        "origin": one.origin,
+        "origin": one.origin.value,
         "where": one.place.where if one.place else None,
         "spelling": one.place.spelling if one.place else None,
         "scope": one.place.scope if one.place else None,

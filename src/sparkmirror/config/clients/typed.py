@@ -113,12 +113,8 @@ def _remaining(conf: Mapping[str, Entry], scope: Scope) -> dict[str, str]:
         if row is not None
         and row.status is Status.SUPPORTED
         and key not in _FIELDS
-        and not _is_default(entry)
+        and not entry.origin.is_default
     }
-
-
-def _is_default(entry: Entry) -> bool:
-    return entry.where in ("default", "MirrorMaker's default")
 
 
 def fetch_settings(conf: Mapping[str, Entry], *, offset_reset: str = "earliest") -> FetchSettings:
@@ -151,7 +147,7 @@ def fetch_settings(conf: Mapping[str, Entry], *, offset_reset: str = "earliest")
 
 
 def _given(conf: Mapping[str, Entry], key: str) -> bool:
-    return key in conf and not _is_default(conf[key])
+    return key in conf and not conf[key].origin.is_default
 
 
 def produce_settings(conf: Mapping[str, Entry], *, join_bytes: int) -> ProduceSettings:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sparkmirror.config.files.origin import DERIVED, Kind, Origin
 from sparkmirror.errors import ConfigError
 
 __all__ = ["Entry", "Properties", "load_properties", "parse_properties", "read_file"]
@@ -36,20 +37,24 @@ _YAML_NESTED = re.compile(r"^[\w.-]+:[ \t]*\r?\n[ \t]+(- )?[\w.-]+:( |\r?$)", re
 class Entry:
     """One setting as written in a file; ``repr`` omits ``value``, which may be a secret.
 
-    ``where``: ``file:line``, or another source of the value. ``key``: as written, with its scope.
+    ``key``: as written, with its scope.
     ``secret``: the value came from a config provider, so it is never shown.
     """
 
     key: str
     value: str = field(repr=False)
-    where: str = ""
+    origin: Origin = DERIVED
     secret: bool = False
+
+    @property
+    def where(self) -> str:
+        """``file:line``, or another source of the value, in words."""
+        return self.origin.text
 
     @property
     def line(self) -> int:
         """Line number; 0 if the value is not from a file."""
-        number = self.where.rpartition(":")[2]
-        return int(number) if number.isdigit() else 0
+        return self.origin.line
 
 
 class Properties(Mapping[str, Entry]):
@@ -152,7 +157,7 @@ def parse_properties(data: bytes, path: Path) -> Properties:
         before = entries.pop(key, None)  # a repeated key takes its last position in the order
         if before is not None:
             repeated.append((key, before.line))
-        entries[key] = Entry(key, value, where)
+        entries[key] = Entry(key, value, Origin(Kind.FILE, where, number))
         if not separated:
             remarks.append(
                 f"{where}: no '=' follows {key[:60]!r}, so it is a key with an empty value, as in "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from sparkmirror.config.files.origin import TABLE
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.table.settings import HIDDEN, Scope, Setting, Type, find, redact
 from sparkmirror.errors import ConfigError, Defect
@@ -172,7 +173,7 @@ class ValueReader:
         if found is not None:
             return found
         default = self._row(name).default
-        return None if default is None else Entry(name, default, "default")
+        return None if default is None else Entry(name, default, TABLE)
 
     def given(self, name: str) -> bool:
         """Whether the file sets ``name``."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sparkmirror.config.files.origin import Kind, Origin
 from sparkmirror.config.files.properties import Entry, Properties
 from sparkmirror.config.table.legacy_keys import CONSUMER_KEYS, PRODUCER_KEYS, VALUES, Fate, OldKey
 from sparkmirror.config.table.settings import Scope, redact
@@ -142,7 +143,7 @@ def _rename(work: _Work, entry: Entry, row: OldKey, value: str) -> None:
     if present is not None:
         _remark(work, entry, f"is ignored because {present.key} is also set (line {present.line})")
         return
-    work.entries[row.now] = Entry(row.now, now, entry.where, entry.secret)
+    work.entries[row.now] = Entry(row.now, now, entry.origin, entry.secret)
     shown = redact(row.now, now) if not entry.secret else "[hidden]"
     remark = f" ({row.why})" if row.why else ""
     _remark(work, entry, f"is now {row.now}={shown}{remark}")
@@ -165,8 +166,8 @@ def _option(work: _Work, entry: Entry, row: OldKey, value: str) -> None:
 def _old_defaults(work: _Work) -> None:
     """Set 0.7's default: it began at the smallest offset, later consumers begin at the end."""
     if "0.7" in work.eras and "auto.offset.reset" not in work.entries:
-        where = "Kafka 0.7's default"
-        work.entries["auto.offset.reset"] = Entry("auto.offset.reset", "earliest", where)
+        origin = Origin(Kind.RELEASE, "Kafka 0.7's default")
+        work.entries["auto.offset.reset"] = Entry("auto.offset.reset", "earliest", origin)
         work.remarks.append(
             "auto.offset.reset=earliest: the consumer file is one of Kafka 0.7, which began at the "
             "smallest offset; write auto.offset.reset=latest to begin at the end."
@@ -191,7 +192,7 @@ def _find_brokers(work: _Work, entry: Entry, find_brokers: BrokerLookup | None) 
     protocol = work.entries.get("security.protocol")
     name = protocol.value.strip() if protocol is not None else "PLAINTEXT"
     servers = ",".join(find_brokers(entry.value.strip(), name or "PLAINTEXT"))
-    work.entries[_BOOTSTRAP] = Entry(_BOOTSTRAP, servers, entry.where)
+    work.entries[_BOOTSTRAP] = Entry(_BOOTSTRAP, servers, entry.origin)
     _remark(work, entry, f"is now {_BOOTSTRAP}={servers} (found in ZooKeeper)")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from sparkmirror.config.files.origin import Kind, Origin
 from sparkmirror.config.files.properties import Entry, Properties
 from sparkmirror.config.files.values import ValueReader, check
 from sparkmirror.config.mm2.keys import KeyUse
@@ -54,7 +55,8 @@ class LegacyMode:
     @property
     def include(self) -> Entry | None:
         """The topic list; all topics if the files have other keys of MirrorMaker 2."""
-        default = Entry("topics", ".*", "MirrorMaker 2's default") if self.entries else None
+        origin = Origin(Kind.MIRRORMAKER, "MirrorMaker 2's default")
+        default = Entry("topics", ".*", origin) if self.entries else None
         return self.entries.get("topics", default)
 
     @property

@@ -17,6 +17,7 @@ from sparkmirror.config.clients.typed import (
     produce_settings,
     record_settings,
 )
+from sparkmirror.config.files.origin import Kind, Origin
 from sparkmirror.config.files.properties import Entry, Properties, load_properties
 from sparkmirror.config.files.throttle import throttle_rules
 from sparkmirror.config.files.values import ValueReader, check, merge_errors
@@ -182,7 +183,10 @@ def load_mm1_consumer(
     """
     topics = _Topics(include or "", None)
     topics.check()
-    given = {key: Entry(key, text, option) for key, (text, option) in (options or {}).items()}
+    given = {
+        key: Entry(key, text, Origin(Kind.COMMAND_LINE, option))
+        for key, (text, option) in (options or {}).items()
+    }
     file = (
         load_properties(consumer_config)
         if consumer_config is not None

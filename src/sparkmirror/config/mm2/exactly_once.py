@@ -15,7 +15,6 @@ SECRET_CHARS_MIN = 32
 _SECRET = "sparkmirror.control.secret"  # noqa: S105 (a name)
 
 _SWITCH = "exactly.once.source.support"
-_DEFAULTS = ("default", "MirrorMaker's default")
 
 
 def wants_exactly_once(
@@ -104,7 +103,7 @@ def transaction_times_ms(
             raise Defect("a setting without a default")
         if timeout is None:
             raise Defect("a setting without a default")
-        given = timeout if interval.where in _DEFAULTS else interval
+        given = timeout if interval.origin.is_default else interval
         raise ConfigError(
             f"{interval.key}={interval_ms} contradicts {timeout.key}={timeout_ms}: the target "
             "would abort each transaction before it ends.",
@@ -118,7 +117,7 @@ def _not_idempotent(producer: Mapping[str, Entry], target: str) -> ConfigError:
     given = [
         producer[key]
         for key in ("enable.idempotence", "acks", "max.in.flight.requests.per.connection")
-        if key in producer and producer[key].where not in _DEFAULTS
+        if key in producer and not producer[key].origin.is_default
     ]
     told = " and ".join(f"{entry.key}={shown(entry, entry.value.strip())}" for entry in given)
     return ConfigError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from sparkmirror.config.files.origin import DERIVED, MIRRORMAKER
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.table.settings import CLIENT_SET, Scope, names
 
@@ -55,7 +56,7 @@ def _stripped(conf: Conf, prefix: str) -> dict[str, Entry]:
 
 
 def _put_absent(conf: dict[str, Entry], key: str, value: str) -> None:
-    conf.setdefault(key, Entry(key, value, "MirrorMaker's default"))
+    conf.setdefault(key, Entry(key, value, MIRRORMAKER))
 
 
 def cluster_config(raw: Conf, alias: str) -> dict[str, Entry]:
@@ -137,14 +138,14 @@ def _client_config(conf: Conf, side: str, client: str, role: str) -> dict[str, E
     client_id = f"{flow}|{conf['name'].value}|{role}"
     if user is not None:
         client_id = f"{user.value.strip()}|{client_id}"
-    result["client.id"] = Entry("client.id", client_id, user.where if user else "")
+    result["client.id"] = Entry("client.id", client_id, user.origin if user else DERIVED)
     return result
 
 
 def consumer_config(conf: Conf, side: str, role: str) -> dict[str, Entry]:
     """Consumer of the ``side`` (source or target) cluster, from a connector's configuration."""
     result = _client_config(conf, side, "consumer", role)
-    result["enable.auto.commit"] = Entry("enable.auto.commit", "false", "MirrorMaker's default")
+    result["enable.auto.commit"] = Entry("enable.auto.commit", "false", MIRRORMAKER)
     _put_absent(result, "auto.offset.reset", "earliest")
     return result
 

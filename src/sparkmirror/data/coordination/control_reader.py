@@ -25,6 +25,7 @@ from sparkmirror.internal_topics.flow_claims import Claim, claim_signer, decode_
 from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.internal_topics.throttles import Limits, decode_limits
 from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
+from sparkmirror.offset_reset import EARLIEST, LATEST
 from sparkmirror.records.header import base_offset, split
 from sparkmirror.records.records import RECORD_COST_BYTES, decode_records
 from sparkmirror.records.selection import Selection as Selected
@@ -32,7 +33,7 @@ from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
 from sparkmirror.records.walk import behind_first
 from sparkmirror.ticks import ticks_s
-from sparkmirror.wire.cluster.coordinator import EARLIEST, LATEST, Routes
+from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 from sparkmirror.wire.net.connection import Connection
 from sparkmirror.wire.net.poller import Poller

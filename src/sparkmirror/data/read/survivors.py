@@ -32,8 +32,9 @@ from sparkmirror.internal_topics.run_map import OffsetMap, Run
 from sparkmirror.internal_topics.runs import decode_run, runs_topic
 from sparkmirror.model import ClusterClient, FetchSettings, FlowSettings, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.offset_reset import EARLIEST, LATEST
 from sparkmirror.records.split import decode_batches
-from sparkmirror.wire.cluster.coordinator import EARLIEST, LATEST, Routes
+from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.fetch.record_stream import RecordStream
 from sparkmirror.wire.net.connection import ConnectionLost
 

@@ -20,12 +20,10 @@ import re
 import runpy
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
 
-from sparkmirror.data.rows import worker_pipes
-from sparkmirror.data.workers.spark_versions import check_hook, check_worker
+from sparkmirror.data.workers.patched_worker import wrap_main
+from sparkmirror.data.workers.spark_versions import check_worker
 
 __all__ = ["PRELOADED", "main", "prefer_installed_pyspark", "preload"]
 
@@ -77,30 +75,12 @@ def _version_in(text: str) -> str:
     return found[1] if found else ""
 
 
-def _with_umask(worker_main: Callable[..., Any]) -> Callable[..., Any]:
-    """``worker_main`` with the umask that this process has now.
-
-    So files that a message handler creates get the user's umask.
-    """
-    mask = os.umask(0o077)
-    os.umask(mask)
-
-    def main(*files: BinaryIO) -> Any:
-        os.umask(mask)
-        return worker_main(*files)
-
-    return main
-
-
 def preload() -> None:
     """Import what every worker needs; the forks share these objects. Raises `MachineError`."""
-    installed = importlib.import_module("pyspark.version").__version__
-    check_worker(installed)
+    check_worker(importlib.import_module("pyspark.version").__version__)
     for name in PRELOADED:
         importlib.import_module(name)
-    worker = importlib.import_module(_PIPELINE_WORKER)
-    check_hook(worker.main, installed)
-    worker.main = worker_pipes.watched(_with_umask(worker.main))  # type: ignore[attr-defined]
+    wrap_main()
     # In a pipelined worker, Spark starts a thread that writes while another one reads. Our workers
     # need none: it would read rows before `data.rows.worker_pipes` sees them.
     os.environ.pop("SPARK_PIPELINED_UDF", None)

@@ -1,6 +1,6 @@
 """Which versions of Spark sparkmirror works with; others are refused by name.
 
-The data path replaces `pyspark.worker.main` (`daemon`) and starts PySpark's own
+The data path replaces `pyspark.worker.main` (`patched_worker`) and starts PySpark's own
 modules, so a version that nobody has tried could lose records or wait for ever. Four places are
 checked: the PySpark of this Python and the jars of ``SPARK_HOME`` before a JVM is started, the
 driver's JVM, the executors that a cluster offers, and each Python daemon where it starts. Versions
@@ -9,10 +9,9 @@ are compared by release (``4.3`` of ``4.3.1``): Spark keeps its formats within o
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ __all__ = [
     "NO_PIPELINES",
     "SUPPORTED",
     "check_executors",
-    "check_hook",
     "check_installed",
     "check_jvm",
     "check_worker",
@@ -36,8 +34,6 @@ SUPPORTED = ("4.2", "4.3")
 
 NO_PIPELINES = ("4.2",)
 """Releases without pipelined Python functions, which the record path needs."""
-
-_WORKER_ARGUMENTS = 2
 
 
 def release(text: str) -> str:
@@ -142,21 +138,6 @@ def check_worker(installed: str, executable: str = sys.executable) -> None:
         where=executable,
         do=f"Give this machine Spark {' or '.join(SUPPORTED)}.",
     )
-
-
-def check_hook(main: Callable[..., Any], installed: str) -> None:
-    """Check that ``pyspark.worker.main`` is what `daemon` replaces: two files in.
-
-    Raises `MachineError`.
-    """
-    names = list(inspect.signature(main).parameters)
-    if len(names) != _WORKER_ARGUMENTS:
-        raise MachineError(
-            f"pyspark.worker.main({', '.join(names)}) of PySpark {installed} is not the function"
-            " of two files that sparkmirror knows.",
-            where=inspect.getsourcefile(main) or "pyspark.worker",
-            do=_install(),
-        )
 
 
 def same_release() -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sparkmirror.errors import Denied, MirrorError, TopicError, Unreachable
 from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.offset_reset import EARLIEST, LATEST
 from sparkmirror.wire.admin.acl_answers import read_acls
 from sparkmirror.wire.admin.acls import create_acls, delete_acls, describe_topic_acls
 from sparkmirror.wire.admin.authorized_operations import literal_errors, topic_rights
@@ -25,7 +26,7 @@ from sparkmirror.wire.admin.groups import (
     list_groups,
     read_offsets,
 )
-from sparkmirror.wire.admin.leaders import EARLIEST, LATEST, Leaders
+from sparkmirror.wire.admin.leaders import Leaders
 from sparkmirror.wire.admin.members import group_members, group_owners
 from sparkmirror.wire.admin.raw_responses import DecodeCache
 from sparkmirror.wire.admin.record_times import RecordAt, records_at

@@ -24,14 +24,14 @@ from sparkmirror.wire.admin.leaders import Leaders
 from sparkmirror.wire.admin.messages import (
     chunks,
     commit_error,
-    commit_request,
     error_code,
     offset_fetch_error,
-    offset_fetch_request,
 )
 from sparkmirror.wire.admin.raw_responses import DecodeCache, RawResponse, undecoded
 from sparkmirror.wire.admin.requester import Requester, error_for
 from sparkmirror.wire.cluster.acl_advice import Right
+from sparkmirror.wire.cluster.messages import committed_offsets as committed_rows
+from sparkmirror.wire.cluster.messages import offset_commit_request, offset_fetch_request
 from sparkmirror.wire.cluster.views import Committed, GroupView
 
 __all__ = [
@@ -109,7 +109,7 @@ def committed_offsets(
         check=offset_fetch_error,
         needs=Right(operation, "Group", group, "and on its topics"),
     )
-    return _offsets_of(response.topics)
+    return committed_rows(response.topics)
 
 
 def commit_offsets(
@@ -122,7 +122,7 @@ def commit_offsets(
     """
     for chunk in chunks(sorted(offsets), _COMMITS_PER_REQUEST):
         response = requester.request(
-            partial(commit_request, group, {tp: offsets[tp] for tp in chunk}),
+            partial(offset_commit_request, group, {tp: offsets[tp] for tp in chunk}),
             f"committing offsets of group {group}",
             group=group,
             check=commit_error,
@@ -162,7 +162,7 @@ def read_offsets(raw: RawResponse) -> list[GroupRow]:
     """The rows of a response for several groups."""
     response = OffsetFetchResponse[raw.version].decode(raw.data)
     return [
-        GroupRow(row.group_id, int(row.error_code), _offsets_of(row.topics))
+        GroupRow(row.group_id, int(row.error_code), committed_rows(row.topics))
         for row in response.groups
     ]
 
@@ -289,16 +289,3 @@ def _request(groups: Sequence[str]) -> Any:
 def _error(requester: Requester, needs: Right, code: int) -> MirrorError:
     doing = f"reading the offsets of group {needs.name}"
     return translate(error_for(code), requester.client, doing, needs=needs)
-
-
-def _offsets_of(topics: Iterable[Any]) -> GroupOffsets:
-    """The committed offsets in the topic rows of an OffsetFetch response."""
-    found: GroupOffsets = {}
-    for topic in topics:
-        for row in topic.partitions:
-            if row.committed_offset >= 0 and not row.error_code:
-                epoch = getattr(row, "committed_leader_epoch", -1)
-                found[TopicPartition(topic.name, row.partition_index)] = Committed(
-                    row.committed_offset, row.metadata or "", -1 if epoch is None else epoch
-                )
-    return found

@@ -29,16 +29,15 @@ from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.error_translation import translate
 from sparkmirror.wire.admin.messages import (
     broker_configs_request,
-    by_topic,
     config_row,
     create_topics_request,
     error_code,
-    list_offsets_request,
     not_controller,
     record_batch,
 )
 from sparkmirror.wire.admin.requester import CONTROLLER, error_for
 from sparkmirror.wire.cluster.acl_advice import Right
+from sparkmirror.wire.cluster.messages import by_topic, list_offsets_request
 from sparkmirror.wire.cluster.views import ConfigEntry, NewTopic
 
 __all__ = ["Inspector", "TriedTopic"]
@@ -170,7 +169,9 @@ class Inspector(Cluster):
         found = {}
         for node, group in led.items():
             response = self._requester.request(
-                partial(list_offsets_request, group, _NEWEST_TIME, 0, min_version=7),
+                partial(
+                    list_offsets_request, group, _NEWEST_TIME, read_committed=False, min_version=7
+                ),
                 "reading offsets",
                 node=node,
             )

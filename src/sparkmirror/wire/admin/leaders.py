@@ -13,15 +13,14 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.admin.messages import list_offsets_request, topic_view
+from sparkmirror.wire.admin.messages import topic_view
 from sparkmirror.wire.admin.raw_responses import DecodeCache, RawResponse, undecoded
 from sparkmirror.wire.admin.requester import Requester
 from sparkmirror.wire.cluster.acl_advice import Right
+from sparkmirror.wire.cluster.messages import list_offsets_request
 from sparkmirror.wire.cluster.views import TopicView
 
-__all__ = ["EARLIEST", "LATEST", "MOVED", "Leaders", "read_metadata"]
-
-EARLIEST, LATEST = -2, -1
+__all__ = ["MOVED", "Leaders", "read_metadata"]
 
 # Error codes that mean "try another broker": leader moved, not known there yet, being elected.
 MOVED = frozenset({3, 5, 6, 9, 13, 56, 74, 75, 78, 100})
@@ -164,7 +163,7 @@ class Leaders:
         """(offsets from ``node``, partitions with a final error); nothing if it is unreachable."""
         try:
             response = self._requester.request(
-                partial(list_offsets_request, group, timestamp, isolation),
+                partial(list_offsets_request, group, timestamp, read_committed=isolation == 1),
                 "reading offsets",
                 node=node,
                 needs=Right("Describe", "Topic"),

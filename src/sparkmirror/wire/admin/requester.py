@@ -13,13 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 import kafka.errors as kafka_errors
-from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.metadata import MetadataRequest
 
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.admin.error_translation import quiet_kafka_logs, translated
 from sparkmirror.wire.cluster.acl_advice import Right
 from sparkmirror.wire.cluster.broker_pool import BrokerPool, CannotConnect
+from sparkmirror.wire.cluster.messages import find_coordinator_request
 from sparkmirror.wire.net.framing import ConnectionLost
 from sparkmirror.wire.net.kafka_python_limits import UNREADABLE
 from sparkmirror.wire.net.shared_connection import NoResponse, SharedConnection
@@ -130,9 +131,7 @@ class Requester:
 
     def _coordinator(self, group: str, deadline: float) -> int:
         if group not in self._coordinators:
-            # Version 3 is the last one for a single key; every broker still supports it.
-            request = FindCoordinatorRequest(key=group, key_type=0, max_version=3)
-            response = self.send(request, ANY, deadline)
+            response = self.send(find_coordinator_request(group), ANY, deadline)
             if response.error_code:
                 raise error_for(response.error_code, getattr(response, "error_message", None))
             self._coordinators[group] = int(response.node_id)

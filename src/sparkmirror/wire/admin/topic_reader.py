@@ -19,12 +19,13 @@ from typing import Any
 
 from sparkmirror.errors import BatchError, ClusterError, MirrorError, TopicError, Unreachable
 from sparkmirror.model import TopicPartition
+from sparkmirror.offset_reset import EARLIEST
 from sparkmirror.records.header import base_offset, split
 from sparkmirror.records.records import decode_records
 from sparkmirror.records.selection import AbortedTransaction, SelectRules, select
 from sparkmirror.records.walk import behind_first
 from sparkmirror.wire.admin.error_translation import translate, translated
-from sparkmirror.wire.admin.leaders import EARLIEST, MOVED, Leaders
+from sparkmirror.wire.admin.leaders import MOVED, Leaders
 from sparkmirror.wire.admin.long_polls import LongPolls
 from sparkmirror.wire.admin.messages import fetch_request, produce_request, record_batch
 from sparkmirror.wire.admin.requester import Requester, error_for

@@ -8,24 +8,27 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
-
-from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchRequest
-from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from sparkmirror.errors import ClusterError, Denied, Fenced, PartitionError, Unreachable
 from sparkmirror.model import Member, TopicPartition
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.cluster.error_codes import RETRIABLE, UNKNOWN_TOPIC_OR_PARTITION, error_name
+from sparkmirror.wire.cluster.messages import (
+    GROUP,
+    committed_offsets,
+    find_coordinator_request,
+    offset_commit_request,
+    offset_fetch_request,
+)
 from sparkmirror.wire.cluster.metadata import Brokers, Leader, split_address
+from sparkmirror.wire.cluster.views import Committed
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 
-__all__ = ["EARLIEST", "LATEST", "Leader", "Position", "Routes", "split_address"]
+__all__ = ["Leader", "Routes", "split_address"]
 
 log = logging.getLogger(__name__)
 
-EARLIEST, LATEST = -2, -1
 _REBALANCING = 27
 # Part of the request timeout that a commit waits for unknown topics; the rest is for other retries.
 _UNKNOWN_SHARE = 0.6
@@ -33,15 +36,6 @@ _UNKNOWN_SHARE = 0.6
 _FENCED = frozenset({22, 25, 82})
 _TOPIC_DENIED = 29
 _GROUP_DENIED = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A group's committed offset of one partition. ``leader_epoch`` -1: none."""
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = -1
 
 
 class Routes(Brokers):
@@ -64,15 +58,27 @@ class Routes(Brokers):
         connection = self._coordinators.get(group)
         if connection is not None:
             return connection
-        asked = self.any_connection()
-        with self.using(asked):
-            response = asked.request(FindCoordinatorRequest(key=group, key_type=0), highest=3)
-            if response.error_code:
-                raise self._failure(response.error_code, f"group {group}", group)
-        connection = self.connect(response.host, response.port)
+        address = self.find_coordinator(
+            group, GROUP, lambda code: self._failure(code, f"group {group}", group)
+        )
+        connection = self.connect(*address)
         self._coordinators[group] = connection
         self.close_idle(0.0)  # most owners send no other request, which would close it later
         return connection
+
+    def find_coordinator(
+        self, key: str, kind: int, failure: Callable[[int], Exception]
+    ) -> tuple[str, int]:
+        """The address of the coordinator of a group or a transactional id (`messages.GROUP`, …).
+
+        Raises ``failure`` of an error code; otherwise as `coordinator`.
+        """
+        asked = self.any_connection()
+        with self.using(asked):  # after an error it is closed, so another broker may be next
+            response = asked.request(find_coordinator_request(key, kind), highest=3)
+            if response.error_code:
+                raise failure(int(response.error_code))
+        return response.host, response.port
 
     def leave_coordinator(self, group: str) -> None:
         """Release the coordinator's connection: it becomes an idle one for other requests."""
@@ -114,43 +120,27 @@ class Routes(Brokers):
 
     def positions(
         self, group: str, partitions: Iterable[TopicPartition], *, stable: bool = False
-    ) -> dict[TopicPartition, Position]:
+    ) -> dict[TopicPartition, Committed]:
         """The group's committed offsets; partitions without one are missing.
 
         ``stable``: wait for transactions that may change them (KIP-447, brokers from 2.5 on).
         Retriable errors (coordinator loading or moving) are retried until the request timeout.
         Raises `ClusterError`, `PartitionError` or `ConnectionLost`.
         """
-        topics: dict[str, list[int]] = {}
-        for tp in partitions:
-            topics.setdefault(tp.topic, []).append(tp.partition)
-        request_topic = OffsetFetchRequest.OffsetFetchRequestTopic
-        found: dict[TopicPartition, Position] = {}
+        message = offset_fetch_request(group, partitions, stable=stable)
+        found: dict[TopicPartition, Committed] = {}
 
         def query() -> int:
-            message = OffsetFetchRequest(
-                group_id=group,
-                topics=[
-                    request_topic(name=name, partition_indexes=sorted(indexes))
-                    for name, indexes in sorted(topics.items())
-                ],
-                **({"require_stable": True} if stable else {}),
-            )
             response = self._with_coordinator(group, message, *((7, 7) if stable else (5,)))
             if getattr(response, "error_code", 0):
                 return int(response.error_code)  # type: ignore[attr-defined]
             self._check_topics(response, group, "Describe")
-            for topic in response.topics:  # type: ignore[attr-defined]
+            topics = response.topics  # type: ignore[attr-defined]
+            for topic in topics:
                 for part in topic.partitions:
                     if part.error_code:
                         return int(part.error_code)
-                    if part.committed_offset >= 0:
-                        epoch = getattr(part, "committed_leader_epoch", -1)
-                        found[TopicPartition(topic.name, part.partition_index)] = Position(
-                            part.committed_offset,
-                            part.metadata or "",
-                            -1 if epoch is None else epoch,
-                        )
+            found.update(committed_offsets(topics))
             return 0
 
         self._retried(query, f"positions of group {group}", group)
@@ -173,38 +163,10 @@ class Routes(Brokers):
         Raises `Fenced` when the group has continued without the member, otherwise `ClusterError`,
         `PartitionError` or `ConnectionLost`.
         """
-        topics: dict[str, list[tuple[int, int, str, int]]] = {}
-        for tp, (offset, metadata) in offsets.items():
-            epoch = (leader_epochs or {}).get(tp, -1)
-            topics.setdefault(tp.topic, []).append((tp.partition, offset, metadata, epoch))
-        request_topic = OffsetCommitRequest.OffsetCommitRequestTopic
-        request_partition = request_topic.OffsetCommitRequestPartition
-
+        message = offset_commit_request(group, offsets, member, leader_epochs)
         patient_until = self._clock() + _UNKNOWN_SHARE * self.client.request_timeout_ms / 1000
 
         def query() -> int:
-            message = OffsetCommitRequest(
-                group_id=group,
-                generation_id_or_member_epoch=-1 if member is None else member.generation,
-                member_id="" if member is None else member.member_id,
-                group_instance_id=None if member is None else member.instance_id or None,
-                retention_time_ms=-1,
-                topics=[
-                    request_topic(
-                        name=name,
-                        partitions=[
-                            request_partition(
-                                partition_index=index,
-                                committed_offset=offset,
-                                committed_leader_epoch=epoch,
-                                committed_metadata=metadata,
-                            )
-                            for index, offset, metadata, epoch in rows
-                        ],
-                    )
-                    for name, rows in sorted(topics.items())
-                ],
-            )
             response = self._with_coordinator(group, message, 7)
             self._check_topics(response, group, "Read")
             unknown, codes = set(), set()

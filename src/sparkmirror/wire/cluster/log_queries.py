@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kafka.protocol.consumer.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from kafka.protocol.consumer.offsets import OffsetForLeaderEpochRequest
 
 from sparkmirror.model import TopicPartition
+from sparkmirror.offset_reset import EARLIEST, LATEST
+from sparkmirror.wire.cluster.messages import by_topic, list_offsets_request
 from sparkmirror.wire.net.connection import Connection
 
 __all__ = ["query_epoch_ends", "query_logs", "query_offsets"]
@@ -18,7 +20,6 @@ _EPOCHS_KEY = 23
 # From the first version that needs Describe on the topic only (KIP-320) to the last one.
 _EPOCHS_VERSIONS = 3, 4
 _OFFSETS_VERSIONS = 1, 5
-_EARLIEST, _LATEST = -2, -1
 
 
 def query_offsets(
@@ -35,7 +36,7 @@ def query_offsets(
     that the caller knows; a broker with another epoch returns an error. Raises `ConnectionLost`,
     `Unsupported`.
     """
-    message = _offsets_request(led, timestamp, leading or {}, read_committed=read_committed)
+    message = list_offsets_request(led, timestamp, read_committed=read_committed, leading=leading)
     lowest, highest = _OFFSETS_VERSIONS
     return _offsets(connection.request(message, lowest=lowest, highest=highest))
 
@@ -68,8 +69,11 @@ def query_logs(
     The requests are sent in this order and pipelined: `Connection.request_all`.
     """
     asked: list[tuple[Any, int, int]] = [
-        (_offsets_request(led, when, leading, read_committed=False), *_OFFSETS_VERSIONS)
-        for when in (_EARLIEST, _LATEST)
+        (
+            list_offsets_request(led, when, read_committed=False, leading=leading),
+            *_OFFSETS_VERSIONS,
+        )
+        for when in (EARLIEST, LATEST)
     ]
     knows = _knows_epochs(connection)
     asked += [(_epochs_request(one, leading), *_EPOCHS_VERSIONS) for one in epochs if one and knows]
@@ -80,29 +84,6 @@ def query_logs(
         for one in epochs
     ]
     return _offsets(starts), _offsets(ends), told
-
-
-def _offsets_request(
-    led: Iterable[TopicPartition],
-    timestamp: int,
-    leading: Mapping[TopicPartition, int],
-    *,
-    read_committed: bool,
-) -> Any:
-    rows = ListOffsetsRequest.ListOffsetsTopic
-
-    def row(tp: TopicPartition) -> Any:
-        return rows.ListOffsetsPartition(
-            partition_index=tp.partition,
-            current_leader_epoch=leading.get(tp, -1),
-            timestamp=timestamp,
-        )
-
-    return ListOffsetsRequest(
-        replica_id=-1,
-        isolation_level=1 if read_committed else 0,
-        topics=[rows(name=name, partitions=part) for name, part in _by_topic(led, row).items()],
-    )
 
 
 def _offsets(response: Any) -> dict[TopicPartition, int]:
@@ -122,17 +103,22 @@ def _epochs_request(
     epochs: Mapping[TopicPartition, int], leading: Mapping[TopicPartition, int]
 ) -> Any:
     rows = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-
-    def row(tp: TopicPartition) -> Any:
-        return rows.OffsetForLeaderPartition(
-            partition=tp.partition,
-            current_leader_epoch=leading.get(tp, -1),
-            leader_epoch=epochs[tp],
-        )
-
     return OffsetForLeaderEpochRequest(
         replica_id=-1,
-        topics=[rows(topic=name, partitions=part) for name, part in _by_topic(epochs, row).items()],
+        topics=[
+            rows(
+                topic=name,
+                partitions=[
+                    rows.OffsetForLeaderPartition(
+                        partition=tp.partition,
+                        current_leader_epoch=leading.get(tp, -1),
+                        leader_epoch=epochs[tp],
+                    )
+                    for tp in part
+                ],
+            )
+            for name, part in by_topic(epochs)
+        ],
     )
 
 
@@ -143,12 +129,3 @@ def _epoch_ends(response: Any) -> dict[TopicPartition, tuple[int, int]]:
         for part in topic.partitions
         if not part.error_code
     }
-
-
-def _by_topic(
-    partitions: Iterable[TopicPartition], row: Callable[[TopicPartition], Any]
-) -> dict[str, list[Any]]:
-    topics: dict[str, list[Any]] = {}
-    for tp in partitions:
-        topics.setdefault(tp.topic, []).append(row(tp))
-    return topics

@@ -7,24 +7,28 @@ kafka-python compiles a decoder per message. Two of its parts need other code:
 
 `guard_decoding` replaces these parts. The rest is limited by the size of a response: each element
 takes at least one byte, and becomes an object of some hundred bytes. The replaced parts are private
-to kafka-python; `tests/unit/wire/net/test_kafka_python_limits.py` fails when a release of it has
-others.
+to kafka-python, so they are checked before.
 """
 
 from __future__ import annotations
 
+import inspect
 import io
 import struct
+from importlib.metadata import version
 from typing import Any
 
 from kafka.protocol.schemas.fields.codecs.types import UnsignedVarInt32
 from kafka.protocol.schemas.fields.struct import StructField
+
+from sparkmirror.errors import MachineError
 
 __all__ = ["FRAME_BYTES_MAX", "UNREADABLE", "guard_decoding"]
 
 # A Metadata response for a million partitions is smaller, and so are the driver's Fetch responses.
 FRAME_BYTES_MAX = 64 << 20
 _VARINT_BYTES_MAX = 5
+_TAGS = "_emit_tagged_decode"
 
 # What kafka-python raises for bytes that are not a response of the expected kind.
 UNREADABLE = (
@@ -34,7 +38,18 @@ UNREADABLE = (
 
 
 def guard_decoding() -> None:
-    """Make decoders that are compiled from now on check what they read. Idempotent."""
+    """Make decoders that are compiled from now on check what they read. Idempotent.
+
+    Raises `MachineError` if the installed kafka-python has other parts.
+    """
+    for owner, name, count in ((UnsignedVarInt32, "emit_decode_from", 3), (StructField, _TAGS, 5)):
+        found = getattr(owner, name, None)
+        if not callable(found) or len(inspect.signature(found).parameters) != count:
+            raise MachineError(
+                f"kafka-python {version('kafka-python')} decodes responses in another way than the "
+                "kafka-python that this sparkmirror is made for.",
+                do="Install the version that it requires: pip install kafka-python==3.0.12.",
+            )
     UnsignedVarInt32.emit_decode_from = staticmethod(_emit_varint)
     StructField._emit_tagged_decode = _emit_tags
 

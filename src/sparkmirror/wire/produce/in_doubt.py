@@ -15,7 +15,8 @@ from typing import NamedTuple
 from kafka.protocol.admin import DescribeProducersRequest
 
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.cluster.coordinator import LATEST, Routes
+from sparkmirror.offset_reset import LATEST
+from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.cluster.error_codes import RETRIABLE
 from sparkmirror.wire.cluster.log_queries import query_epoch_ends, query_offsets
 from sparkmirror.wire.net.connection import Connection

@@ -24,7 +24,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from kafka.protocol.consumer.group import OffsetFetchRequest
-from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 from kafka.protocol.producer.transaction import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -52,6 +51,7 @@ from sparkmirror.wire.cluster.error_codes import (
     RETRIABLE,
     error_name,
 )
+from sparkmirror.wire.cluster.messages import GROUP, TRANSACTION
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 from sparkmirror.wire.produce.partition_queue import NO_IDENTITY, Identity
 
@@ -59,7 +59,6 @@ __all__ = ["Transactions", "fence_slots"]
 
 log = logging.getLogger(__name__)
 
-_GROUP, _TRANSACTION = 0, 1
 _OPERATION_NOT_ATTEMPTED = 55
 _UNKNOWN_TRANSACTION = frozenset({48, 49})  # INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING
 _TIMEOUT_TOO_LONG = 50
@@ -140,7 +139,7 @@ class Transactions:
 
         def query() -> int:
             nonlocal found
-            response = self._query(_TRANSACTION, self.transactional_id, message, highest=4)
+            response = self._query(TRANSACTION, self.transactional_id, message, highest=4)
             found = (response.producer_id, response.producer_epoch)
             return int(response.error_code)
 
@@ -203,7 +202,7 @@ class Transactions:
         asked_at = self._clock()
 
         def query() -> int:
-            response = self._query(_TRANSACTION, self.transactional_id, message, highest=3)
+            response = self._query(TRANSACTION, self.transactional_id, message, highest=3)
             codes = {
                 TopicPartition(topic.name, part.partition_index): part.partition_error_code
                 for topic in response.results_by_topic_v3_and_below
@@ -256,7 +255,7 @@ class Transactions:
         )
 
         def query() -> int:
-            response = self._query(_GROUP, group, message, highest=3)
+            response = self._query(GROUP, group, message, highest=3)
             rows = [
                 (part.error_code, topic.name)
                 for topic in response.topics
@@ -281,7 +280,7 @@ class Transactions:
         asked_at = self._clock()
 
         def query() -> int:
-            response = self._query(_TRANSACTION, self.transactional_id, message, highest=3)
+            response = self._query(TRANSACTION, self.transactional_id, message, highest=3)
             return int(response.error_code)
 
         self._surely(query, f"group {group} cannot be added to the transaction", group=group)
@@ -307,7 +306,7 @@ class Transactions:
         )
 
         def query() -> int:
-            response = self._query(_TRANSACTION, self.transactional_id, message, highest=3)
+            response = self._query(TRANSACTION, self.transactional_id, message, highest=3)
             return int(response.error_code)
 
         self._surely(query, "the transaction cannot be ended")
@@ -417,16 +416,13 @@ class Transactions:
             raise
 
     def _find(self, kind: int, key: str) -> Connection:
-        asked = self.routes.any_connection()
-        with self.routes.using(asked):
-            response = asked.request(FindCoordinatorRequest(key=key, key_type=kind), highest=3)
-            code = int(response.error_code)
+        def failure(code: int) -> Exception:
             if code in RETRIABLE:
-                raise ConnectionLost(f"no coordinator of {key} ({error_name(code)})")
-            if code:
-                group = key if kind == _GROUP else ""
-                raise self._refusal(code, f"the coordinator of {key} cannot be looked up", group)
-        return self.routes.connect(response.host, response.port)
+                return ConnectionLost(f"no coordinator of {key} ({error_name(code)})")
+            group = key if kind == GROUP else ""
+            return self._refusal(code, f"the coordinator of {key} cannot be looked up", group)
+
+        return self.routes.connect(*self.routes.find_coordinator(key, kind, failure))
 
     def _forget_connections(self) -> None:
         for connection in self._connections.values():

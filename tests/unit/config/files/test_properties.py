@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkmirror.config.files.origin import TABLE
 from sparkmirror.config.files.properties import Entry, load_properties, parse_properties
 from sparkmirror.errors import ConfigError
 from tests.unit.config_files import without_root
@@ -74,7 +75,7 @@ def test_every_key_has_the_line_it_starts_on() -> None:
 
 def test_an_absent_key_is_at_the_file() -> None:
     assert parse_properties(b"a=b", FILE).where("x") == "mm2.properties"
-    assert Entry("a", "b", "default").line == 0
+    assert Entry("a", "b", TABLE).line == 0
 
 
 def test_values_stay_out_of_repr() -> None:

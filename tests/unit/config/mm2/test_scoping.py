@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from sparkmirror.config.files.origin import Origin
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.mm2.scoping import (
     admin_config,
@@ -23,7 +24,8 @@ GENERATED = load("scoping")["cases"]
 
 def _raw(text: Mapping[str, str]) -> dict[str, Entry]:
     return {
-        key: Entry(key, value, f"f:{line}") for line, (key, value) in enumerate(text.items(), 1)
+        key: Entry(key, value, Origin.in_file(f"f:{line}"))
+        for line, (key, value) in enumerate(text.items(), 1)
     }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkmirror.config.files.origin import Origin
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.mm2.scoping import cluster_pairs, connector_config, worker_config
 from sparkmirror.names.replication_policy import FlowTopics, TopicFilter
@@ -20,7 +21,7 @@ ENV = f"config.providers=env\nconfig.providers.env.class={PACKAGE}EnvVarConfigPr
 
 def _raw(lines: str) -> dict[str, Entry]:
     pairs = [line.split("=", 1) for line in lines.splitlines() if line]
-    return {key: Entry(key, value, "f:1") for key, value in pairs}
+    return {key: Entry(key, value, Origin.in_file("f:1")) for key, value in pairs}
 
 
 def _connector(lines: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkmirror.config.files.origin import Origin
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.mm1.load import load_mm1
 from sparkmirror.config.mm2.keys import KeyUse, classify
@@ -86,14 +87,14 @@ def test_a_known_key_of_mirrormaker_2_is_used_or_named(place: str, tmp_path: Pat
     ignored: list[Entry] = []
     for row in _rows():
         key = place + row.name
-        outcome = classify(Entry(key, "", "file:5"), ("A", "B"))
+        outcome = classify(Entry(key, "", Origin.in_file("file:5")), ("A", "B"))
         if not isinstance(outcome, KeyUse) or outcome.setting is not row:
             continue  # unknown, refused, or named as lost
         if row.status is Status.REFUSED:
             continue
         secure = row.name in CLIENT_SET and row.name.startswith(("ssl.", "sasl."))
         if secure or outcome.ignored or row.status is Status.IGNORED:
-            ignored.append(Entry(key, _sample(row) or row.choices[0], ""))
+            ignored.append(Entry(key, _sample(row) or row.choices[0]))
             continue
         text = next((text for start, text in _FILES.items() if key.startswith(start)), BASE)
         silent.append(_silent(row, key, text, partial(load, tmp_path)))

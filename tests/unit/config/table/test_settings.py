@@ -2,6 +2,7 @@
 
 import pytest
 
+from sparkmirror.config.files.origin import TABLE
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.values import check, split_list
 from sparkmirror.config.table.settings import (
@@ -112,7 +113,7 @@ def test_rows_are_complete_and_their_defaults_valid(setting: Setting) -> None:
     if setting.status is not Status.SUPPORTED:
         assert setting.reason, "an ignored or refused key needs a reason"
     if setting.default and not (setting.type is Type.CLASS and not setting.choices):
-        check(Entry(setting.name, setting.default, "default"), setting)
+        check(Entry(setting.name, setting.default, TABLE), setting)
 
 
 def test_a_scope_has_each_key_once() -> None:

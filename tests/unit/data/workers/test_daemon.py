@@ -17,13 +17,12 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from pyspark import worker
 
-from sparkmirror.data.workers.daemon import (
-    PRELOADED,
-    _with_umask,
-    prefer_installed_pyspark,
-)
+from sparkmirror.data.workers.daemon import PRELOADED, prefer_installed_pyspark
+from sparkmirror.data.workers.patched_worker import _with_umask, wrap_main
 from sparkmirror.data.workers.prefork_server import _PLANNING
+from sparkmirror.errors import MachineError
 
 
 @pytest.fixture
@@ -94,6 +93,26 @@ def test_what_a_worker_makes_has_the_modes_of_the_process_that_was_started() -> 
         assert main() == 0o027
     finally:
         os.umask(before)
+
+
+def test_a_pyspark_with_another_worker_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def main(infile: object, outfile: object, more: object) -> None: ...
+
+    monkeypatch.setattr(worker, "main", main)
+    with pytest.raises(MachineError, match="PySpark 4") as caught:
+        wrap_main()
+    assert worker.main is main
+    assert "pip install" in caught.value.do
+
+
+def test_the_worker_of_this_pyspark_is_wrapped_as_it_expects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "main", worker.main)
+    before = worker.main
+    wrap_main()
+    assert worker.main is not before
+    wrap_main()  # and can be found again as what it is
 
 
 @pytest.mark.parametrize("name", [*PRELOADED, *_PLANNING])

@@ -15,7 +15,6 @@ from sparkmirror.data.workers import spark_versions as versions
 from sparkmirror.data.workers.spark_versions import (
     SUPPORTED,
     check_executors,
-    check_hook,
     check_installed,
     check_jvm,
     check_worker,
@@ -192,14 +191,3 @@ def test_why_executors_cannot_answer_is_reported(installed: Any, said: str, show
 def test_a_cluster_that_does_not_understand_us_may_be_of_another_release(installed: Any) -> None:
     installed("4.3.0")
     assert same_release().startswith("The cluster must run Spark 4.3,")
-
-
-def test_the_function_that_is_replaced_takes_two_files() -> None:
-    import pyspark.worker
-
-    check_hook(pyspark.worker.main, "4.3.0")
-
-    def main(infile: object, outfile: object, more: object) -> None: ...
-
-    with pytest.raises(MachineError, match=r"main\(infile, outfile, more\) of PySpark 4.3.9"):
-        check_hook(main, "4.3.9")

@@ -22,6 +22,7 @@ from sparkmirror.errors import (
     Unreachable,
 )
 from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.offset_reset import EARLIEST
 from sparkmirror.records.header import (
     ATTRIBUTES_AT,
     HEADER_BYTES,
@@ -30,7 +31,7 @@ from sparkmirror.records.header import (
     seal,
 )
 from sparkmirror.records.records import Record, decode_records, encode_batch
-from sparkmirror.wire.admin.leaders import EARLIEST, MOVED
+from sparkmirror.wire.admin.leaders import MOVED
 from sparkmirror.wire.admin.topic_reader import TopicTail, TopicWriter
 
 CLIENT = ClusterClient("A", ("a:1",), "t", request_timeout_ms=10_000, retry_backoff_ms=0)

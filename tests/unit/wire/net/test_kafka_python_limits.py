@@ -12,6 +12,7 @@ from kafka.protocol.admin import ListGroupsResponse
 from kafka.protocol.metadata import ApiVersionsResponse
 from kafka.protocol.schemas.fields.struct import StructField
 
+from sparkmirror.errors import MachineError
 from sparkmirror.wire.net import kafka_python_limits
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.net.kafka_python_limits import FRAME_BYTES_MAX
@@ -103,3 +104,14 @@ def test_what_cannot_be_read_ends_the_connection(
 def test_a_size_that_no_answer_has_ends_it_too(size: int) -> None:
     with pytest.raises(ConnectionLost, match="invalid frame size"):
         received(ListGroupsResponse, 4, struct.pack(">i", size))
+
+
+def test_a_kafka_python_with_other_decoders_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka_python_limits.guard_decoding()
+    monkeypatch.setattr(StructField, "_emit_tagged_decode", lambda self: None)
+    with pytest.raises(MachineError, match="kafka-python 3") as caught:
+        kafka_python_limits.guard_decoding()
+    assert "pip install" in caught.value.do
+    monkeypatch.delattr(StructField, "_emit_tagged_decode")
+    with pytest.raises(MachineError):
+        kafka_python_limits.guard_decoding()
