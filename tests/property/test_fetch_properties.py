@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkmirror.model import TopicPartition
+from sparkmirror.wire.fetch.throttle import Throttle
 from tests.property.simulated_source import SimSource
+from tests.property.simulated_throttle import limit
 from tests.unit.wire.fetch.test_lanes import Reader
 
 FEW = [TopicPartition(topic, number) for topic in ("t", "u") for number in range(3)]
@@ -31,6 +33,7 @@ steps = st.one_of(
     st.tuples(st.just("begin anew"), _numbers),
     st.tuples(st.just("throttle"), st.sampled_from([0, 100])),
     st.tuples(st.just("trip"), st.sampled_from([0.001, 0.05])),
+    st.tuples(st.just("limit"), st.sampled_from([0, 2_000, 20_000]), st.sampled_from(["", "t"])),
 )
 
 
@@ -80,6 +83,15 @@ class Run:
                 source.throttle_ms = throttle_ms
             case "trip", trip_s:
                 source.trip_s = trip_s
+            case "limit", rate, topics:
+                self._limit(rate, topics)
+
+    def _limit(self, rate: int, topics: str) -> None:
+        fetcher = self.reader.fetcher
+        fetcher.throttle = fetcher.throttle or Throttle()
+        fetcher.throttle.update([limit(rate, topics)] if rate else [], self.source.time_s)
+        if not rate:
+            fetcher.throttle = None
 
     def _partition(self, number: int) -> TopicPartition:
         return self.partitions[number % len(self.partitions)]

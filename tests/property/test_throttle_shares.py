@@ -59,6 +59,21 @@ def test_nothing_known_is_an_even_division() -> None:
     assert divide(RATE, []) == []
 
 
+def test_a_slot_of_which_nothing_is_known_takes_no_more_than_an_even_share() -> None:
+    shares = divide(RATE, [None, Need(backfill_waits=True)])
+    assert shares == pytest.approx([RATE / 2] * 2, rel=0.03)
+
+
+def test_a_slot_that_never_reports_leaves_its_share_to_others() -> None:
+    found, mirror = Needs(), Mirror(2)
+    mirror.backfill(1, 20)
+    for _ in range(8):
+        mirror.slots[1].run(1.0)
+        found.observe([mirror._report(1)], mirror.slots[1].now)
+        shares = divide(RATE, found.of("", 2, mirror.slots[1].now))
+    assert shares[1] == pytest.approx(RATE, rel=0.03)
+
+
 def test_small_changes_are_not_published() -> None:
     assert not differ(RATE, [500_000, 500_000], [505_000, 495_000])
     assert differ(RATE, [500_000, 500_000], [550_000, 450_000])
@@ -212,4 +227,4 @@ def test_a_slot_that_has_become_silent_needs_nothing() -> None:
     assert need is not None
     assert need.backfill_waits
     assert needs.of("", 1, mirror.slots[0].now + 5) == [Need()]
-    assert needs.of("", 2, mirror.slots[0].now)[1] is None
+    assert needs.of("other", 2, mirror.slots[0].now) == [None, None]

@@ -23,6 +23,8 @@ _CHANGE_MIN = 0.02
 # A slot reports once a second while it reads or waits.
 _SILENT_S = 2.5
 _INTERVAL_MS_MIN = 400
+# A slot that has not reported by then is not running: Spark lacks cores, for example.
+_UNKNOWN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ def divide(rate: float, needs: Sequence[Need | None]) -> list[int]:
     if not count:
         return []
     even = rate / count
-    known = [Need(even, current_waits=True) if need is None else need for need in needs]
+    known = [Need(even) if need is None else need for need in needs]
     wanted = [
         max(2 * need.current_bytes_s, even) if need.current_waits else need.current_bytes_s
         for need in known
@@ -58,8 +60,9 @@ def divide(rate: float, needs: Sequence[Need | None]) -> list[int]:
     left -= sum(backfill)
     headroom = min(_HEADROOM, _HEADROOM_MAX * rate / max(1.0, sum(current) + sum(backfill)))
     shares = []
-    for need, now, later in zip(known, current, backfill, strict=True):
-        above = 0.0 if need.current_waits or need.backfill_waits else headroom
+    for need, now, later in zip(needs, current, backfill, strict=True):
+        keeps_up = need is not None and not (need.current_waits or need.backfill_waits)
+        above = headroom if keeps_up else 0.0
         share = (now + later) * (1 + above) + left / count
         shares.append(int(min(rate, max(share, _FLOOR * even))))
     return shares
@@ -99,6 +102,7 @@ class Needs:
 
     def __init__(self) -> None:
         self._slots: dict[int, _Seen] = {}
+        self._asked_s: dict[str, float] = {}
 
     def observe(self, reports: Iterable[SlotProgress], now_s: float) -> None:
         """Take new reports, which arrive at ``now_s``."""
@@ -121,14 +125,19 @@ class Needs:
             seen.time_ms, seen.uses = report.time_ms, uses
 
     def of(self, topics: str, slots: int, now_s: float) -> list[Need | None]:
-        """The need of each of ``slots`` slots; None for a slot that has not reported about it."""
+        """The need of each of ``slots`` slots; None for a slot that has not reported about it yet.
+
+        A slot that has become silent needs nothing, and neither does one that never reports.
+        """
+        unknown = None if now_s - self._asked_s.setdefault(topics, now_s) <= _UNKNOWN_S else Need()
         found: list[Need | None] = []
         for slot in range(slots):
             seen = self._slots.get(slot)
-            if seen is not None and topics in seen.needs and now_s - seen.arrived_s > _SILENT_S:
-                found.append(Need())
+            if seen is None or topics not in seen.needs:
+                found.append(unknown)
             else:
-                found.append(None if seen is None else seen.needs.get(topics))
+                silent = now_s - seen.arrived_s > _SILENT_S
+                found.append(Need() if silent else seen.needs[topics])
         return found
 
 

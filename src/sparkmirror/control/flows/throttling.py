@@ -68,6 +68,7 @@ class Throttling:
         self._notify = notify
         self._clock_s, self._ticks_s = clock_s, ticks_s
         self._lock = threading.Lock()
+        self._publishing = threading.Lock()
         self._orders: dict[str, ThrottleOrder] = {}
         self._refused: set[str] = set()
         self._needs = Needs()
@@ -117,13 +118,17 @@ class Throttling:
 
     def step(self) -> None:
         """Publish what has changed: limits, windows, shares. Raises `MirrorError`."""
-        with self._lock:
-            states = self._states()
-            limits = self._limits(states)
-            if self._is_news(limits):
-                self._publish(limits)
-                self._published = limits
-            before, self._told = self._told, states
+        with self._publishing:
+            with self._lock:
+                states = self._states()
+                limits = self._limits(states)
+                news = self._is_news(limits)
+            if news:
+                self._publish(limits)  # may take long: nobody else may wait for it
+            with self._lock:
+                if news:
+                    self._published = limits
+                before, self._told = self._told, states
         if states != before:
             self._tell(before, states)
 

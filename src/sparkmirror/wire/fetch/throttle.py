@@ -74,29 +74,37 @@ class _Bucket:
     holds: list[bool] = field(default_factory=lambda: [False, False])
     """Whether the newest round left out (current, backfill) partitions."""
 
+    @property
+    def quantum(self) -> float:
+        """What the bucket must hold before backfill is requested."""
+        return max(1.0, self.limit.bytes_s * _QUANTUM_S)
+
+    @property
+    def burst(self) -> float:
+        """What the bucket can hold."""
+        return max(self.quantum, self.limit.bytes_s * _BURST_S)
+
     def fill(self, now: float) -> None:
         """Add what has accrued since the last call."""
         passed_s, self.filled_at = max(0.0, now - self.filled_at), now
         rate = self.limit.bytes_s
-        burst = rate * _BURST_S
-        self.level = max(self.level, min(burst, self.level + passed_s * rate))
-        self.assured = min(burst, self.assured + passed_s * rate * _BACKFILL_SHARE)
+        self.level = max(self.level, min(self.burst, self.level + passed_s * rate))
+        self.assured = min(self.burst, self.assured + passed_s * rate * _BACKFILL_SHARE)
 
     def adopt(self, limit: Limit) -> None:
         """Continue with another rate; a debt keeps its length in time if the total changed."""
         if limit.total_bytes_s != self.limit.total_bytes_s:
-            scale = limit.bytes_s / self.limit.bytes_s
+            scale = limit.total_bytes_s / self.limit.total_bytes_s
             self.level, self.assured = self.level * scale, self.assured * scale
         self.limit = limit
-        self.level = min(self.level, limit.bytes_s * _BURST_S)
-        self.assured = min(self.assured, limit.bytes_s * _BURST_S)
+        self.level = min(self.level, self.burst)
+        self.assured = min(self.assured, self.burst)
 
     def reserve(self, size: int, *, backfill: bool) -> None:
         """Set ``size`` bytes aside for a request; a negative ``size`` returns them."""
-        burst = self.limit.bytes_s * _BURST_S
-        self.level = min(burst, self.level - size)
+        self.level = min(self.burst, self.level - size)
         if backfill:
-            self.assured = min(burst, self.assured - size)
+            self.assured = min(self.burst, self.assured - size)
 
     def take(self, size: int, *, backfill: bool) -> None:
         """Count ``size`` bytes that were read."""
@@ -109,9 +117,8 @@ class _Bucket:
 
     def spare(self) -> float:
         """Bytes that a request for backfill may ask for now; 0 if it must wait."""
-        quantum = self.limit.bytes_s * _QUANTUM_S
         spare = max(self.level, self.assured)
-        return spare if spare >= quantum else 0.0
+        return spare if spare >= self.quantum else 0.0
 
     def lent_s(self, debt: float) -> float:
         """Seconds until less than ``debt`` bytes are overdrawn."""
@@ -120,9 +127,9 @@ class _Bucket:
     def due_s(self) -> float:
         """Seconds until backfill is requested again."""
         rate = self.limit.bytes_s
-        missing = rate * _QUANTUM_S
         return min(
-            (missing - self.level) / rate, (missing - self.assured) / (rate * _BACKFILL_SHARE)
+            (self.quantum - self.level) / rate,
+            (self.quantum - self.assured) / (rate * _BACKFILL_SHARE),
         )
 
 
@@ -145,7 +152,7 @@ class Grant:
 class Throttle:
     """The limits of one slot. One owner, no threads. ``now``: monotonic seconds throughout.
 
-    ``update`` sets the limits; without one, nothing is limited and ``empty`` is true.
+    ``update`` sets the limits.
     """
 
     def __init__(self) -> None:
@@ -155,11 +162,6 @@ class Throttle:
         self._offset_bytes: dict[TopicPartition, float] = {}
         self._round_at = -math.inf
         self._due_s = math.inf
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is limited."""
-        return not self._buckets
 
     def update(self, limits: Sequence[Limit], now: float) -> None:
         """Replace the limits. A bucket that stays keeps its level."""
@@ -303,8 +305,7 @@ class Throttle:
         size = min(int(spare), bytes_max)
         # If the bucket was full, something else is slower than the limit.
         grant.short = (
-            any(bucket.level < 0.9 * _BURST_S * bucket.limit.bytes_s for bucket in buckets)
-            and size < bytes_max
+            any(bucket.level < 0.9 * bucket.burst for bucket in buckets) and size < bytes_max
         )
         for bucket in buckets:
             bucket.reserve(size, backfill=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -166,6 +167,21 @@ def test_what_could_not_be_published_is_tried_again() -> None:
     driver.fails = False
     driver.throttling.step()
     assert len(driver.published) == len(driver.history.noted) == 1
+
+
+def test_figures_are_there_while_the_target_does_not_answer() -> None:
+    """A scrape and the run loop read them; a record to a hanging target takes half a minute."""
+    driver, seen = Driver(BY_FILE), []
+
+    def hang(_limits: Limits) -> None:
+        for read in (driver.throttling.figures, driver.throttling.states, driver.throttling.resets):
+            thread = threading.Thread(target=lambda read=read: seen.append(read()), daemon=True)
+            thread.start()
+            thread.join(5)
+
+    driver.throttling._publish = hang
+    driver.throttling.step()
+    assert len(seen) == 3
 
 
 def test_a_run_that_begins_again_publishes_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -129,6 +130,30 @@ def test_batches_that_are_larger_than_the_bucket_are_paid_for() -> None:
     since_s = one.now
     one.run(40)
     assert one.bytes_read(since_s) == pytest.approx(50_000 * 40, rel=0.1)
+
+
+def test_a_slot_with_almost_no_share_still_reads() -> None:
+    one = slot(FOUR)
+    backfill(one, FOUR, 1)
+    one.limit(replace(limit(RATE, slots=1_000), bytes_s=1.0))
+    one.run(20)
+    assert 0 < one.bytes_read() < 400_000
+    before = one.bytes_read()
+    one.limit(limit(RATE, slots=1_000))
+    one.run(5)
+    assert one.bytes_read() > before + 500_000, "with a share it goes on"
+
+
+def test_a_debt_from_a_high_rate_does_not_stop_a_low_one() -> None:
+    one = slot(FOUR)
+    backfill(one, FOUR, 30)
+    one.limit(limit(100 * RATE))
+    one.run(0.05)
+    one.limit(limit(RATE / 10))
+    one.run(1)
+    since_s = one.now
+    one.run(5)
+    assert one.bytes_read(since_s) == pytest.approx(RATE / 10 * 5, rel=0.1)
 
 
 def test_the_rate_changes_while_the_slot_reads() -> None:
