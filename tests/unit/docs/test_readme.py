@@ -6,6 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
+from sparkmirror.data.workers.spark_versions import SUPPORTED
 from sparkmirror.testing.jvm import KAFKA_VERSIONS
 
 ROOT = Path(__file__).parents[3]
@@ -33,8 +34,10 @@ def test_the_releases_of_kafka_are_those_that_tests_start() -> None:
 
 
 def test_spark_and_python_are_those_of_the_project() -> None:
-    (spark,) = (one for one in PROJECT["dependencies"] if one.startswith("pyspark=="))
-    assert f"PySpark {spark.removeprefix('pyspark==')}" in versions("Spark")
+    locked = re.search(r"^pyspark==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert locked is not None
+    assert f"PySpark {' or '.join(reversed(SUPPORTED))}." in versions("Spark")
+    assert f"Tests run on {locked[1]}," in versions("Spark")
     classified = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
     assert re.findall(r"3\.\d+", versions("Python")) == classified
     assert PROJECT["requires-python"] == f">={classified[0]}"

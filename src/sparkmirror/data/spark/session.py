@@ -53,6 +53,7 @@ log = logging.getLogger(__name__)
 
 _LOCAL = re.compile(r"local(?:\[(?:(\d+)|\*)(?:\s*,\s*(\d+))?\])?")
 _TASK_ATTEMPTS = 8
+_JVM_END_S = 1.0
 
 
 def _local_master(master: str, slots: int, cores: int) -> str:
@@ -262,23 +263,24 @@ class Spark:
             if not is_local(self._master):
                 self._close_ports(spark_conf, gateway)
             spark = SparkSession(SparkContext(conf=spark_conf, gateway=gateway))
+            _log_server_errors(spark)
             check_jvm(spark.version)
+            self._check_slots(spark)
+            if not is_local(self._master):
+                check_executors(spark.sparkContext)
         except Exception as error:
+            # If no master understands it, the JVM ends by itself; py4j only misses its socket.
+            ended = _exit_code(gateway)
             _end_gateway(gateway)
-            if isinstance(error, MirrorError):
+            if isinstance(error, MirrorError) and ended is None:
                 raise
+            why = error if ended is None else f"its JVM ended with exit code {ended}"
             raise MachineError(
-                f"Spark does not start ({error}).",
+                f"Spark does not start ({why}).",
                 where=f"master {conf['spark.master']}",
                 do=f"Its log is in {self.log_path}."
                 + ("" if is_local(self._master) else f" {same_release()}"),
             ) from error
-        _log_server_errors(spark)
-        # Whoever calls ends Spark if one of these fails: the session is known by then.
-        self._session = spark
-        self._check_slots(spark)
-        if not is_local(self._master):
-            check_executors(spark.sparkContext)
         return spark
 
     def _close_ports(self, spark_conf: SparkConf, gateway: Any) -> None:
@@ -309,6 +311,17 @@ class Spark:
             where=f"master {spark.sparkContext.master}",
             do="Lower tasks.max, or give the cluster more cores.",
         )
+
+
+def _exit_code(gateway: Any) -> int | None:
+    """That of the JVM if it has ended, or is about to."""
+    process = getattr(gateway, "proc", None)
+    if process is None:
+        return None
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_JVM_END_S)
+    code: int | None = process.poll()
+    return code
 
 
 def _end_gateway(gateway: Any) -> None:

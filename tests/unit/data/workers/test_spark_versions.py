@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -191,3 +192,33 @@ def test_why_executors_cannot_answer_is_reported(installed: Any, said: str, show
 def test_a_cluster_that_does_not_understand_us_may_be_of_another_release(installed: Any) -> None:
     installed("4.3.0")
     assert same_release().startswith("The cluster must run Spark 4.3,")
+
+
+def test_a_jvm_that_no_master_understood_is_reported_with_the_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Any
+) -> None:
+    """Spark's JVM gives up after a minute and ends; all that py4j sees is a socket without it."""
+    installed("4.3.0")
+    jvm = subprocess.Popen(
+        [sys.executable, "-c", "raise SystemExit(1)"], stdin=subprocess.PIPE, start_new_session=True
+    )
+    gateway = SimpleNamespace(proc=jvm, shutdown=lambda: None)
+    monkeypatch.setattr("pyspark.java_gateway.launch_gateway", lambda **_: gateway)
+
+    class Refused:
+        def __init__(self, **_: object) -> None:
+            jvm.wait(60)
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr("pyspark.SparkContext", Refused)
+    monkeypatch.setattr(Spark, "_close_ports", lambda *_: None)
+    spark = Spark(
+        load(tmp_path, BASE), master="spark://m:7077", spark_conf={}, work_dir=tmp_path, key="k"
+    )
+    with pytest.raises(MachineError) as told:
+        spark._launch({"spark.master": "spark://m:7077"})
+    assert told.value.what == "Spark does not start (its JVM ended with exit code 1)."
+    assert told.value.where == "master spark://m:7077"
+    assert str(told.value.do).endswith(
+        "The cluster must run Spark 4.3, because this machine has PySpark 4.3.0."
+    )
