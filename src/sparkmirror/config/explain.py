@@ -6,7 +6,7 @@ The result contains no secrets and no values from config providers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkmirror.config.clients.security import idle_reason
@@ -16,6 +16,7 @@ from sparkmirror.config.mm2.keys import mm1_only
 from sparkmirror.config.mm2.load import Mm2File, client_configs, own_settings, read_mm2
 from sparkmirror.config.mm2.precedence import Part, given, scope_of
 from sparkmirror.config.mm2.scoping import connector_config, worker_config
+from sparkmirror.config.table.own import TRANSFORM, transform_option
 from sparkmirror.config.table.settings import CLIENT_SET, HIDDEN, SETTINGS, Setting, Status, redact
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
@@ -114,7 +115,7 @@ def _flow(file: Mm2File, flow: FlowSettings, literal: Mapping[str, str]) -> Iter
         parts.insert(5, (Part.SYNCS, clients["offset syncs"], syncs.client))
     ignored = {use.entry.key: _ignored(use.setting, use.ignored) for use in file.uses}
     for part, conf, client in parts:
-        for row in _rows(part):
+        for row in _rows(part, flow):
             places = given(file.raw, part, row.name, source, target, syncs.location)
             entry = conf.get(row.name)
             if places:
@@ -129,8 +130,15 @@ def _flow(file: Mm2File, flow: FlowSettings, literal: Mapping[str, str]) -> Iter
                 )  # fmt: skip
 
 
-def _rows(part: Part) -> list[Setting]:
+def _rows(part: Part, flow: FlowSettings) -> list[Setting]:
     rows = [row for row in SETTINGS if part.scope in row.scopes]
+    # Each transform of the flow has the rows of the placeholder NAME.
+    named = [row for row in rows if transform_option(row.name)[0]]
+    rows = [row for row in rows if row not in named]
+    for one in flow.transforms:
+        for row in named:
+            name = f"{TRANSFORM}{one.name}.{transform_option(row.name)[1]}"
+            rows.append(replace(row, name=name))
     if part in (Part.FLOW, Part.WORKER):  # their clients show these rows
         rows = [row for row in rows if row.name not in CLIENT_SET]
     return sorted(rows, key=lambda row: row.name)

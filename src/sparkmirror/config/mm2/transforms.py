@@ -16,8 +16,6 @@ from sparkmirror.errors import ConfigError
 from sparkmirror.model import TransformSettings
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 
-__all__ = ["transform_settings"]
-
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 

@@ -34,6 +34,7 @@ from sparkmirror.errors import BatchError, MirrorError
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.position_metadata import PositionMetadata
 from sparkmirror.model import FetchSettings, FlowSettings, TopicPartition
+from sparkmirror.names.transforms import Transformed
 from sparkmirror.offset_reset import LATEST
 from sparkmirror.records.header import CONTROL_BIT, HEADER_BYTES, MAGIC_AT
 from sparkmirror.records.selection import SelectRules
@@ -160,6 +161,7 @@ def _skip(
         flow, source, {p.source: (positions[p][0], n) for p, n in counts.items()}, deadline
     )
     found = {}
+    transformed = Transformed(flow)
     for p, (recorded, end) in behind.items():
         at = there.get(p.source, -1)
         whole = at == positions[p][0] + counts.get(p, 0)
@@ -177,16 +179,18 @@ def _skip(
                 *(p.source, counts[p], positions[p][0], found[p.source].position),
             )
         else:
-            why = (
-                "others may have written to the target"
-                if p.target not in ours
-                else "the source's records changed"
-            )
+            why = _why_again(others=p.target not in ours, changed=transformed.number(p.topic) >= 0)
             log.warning(
                 "%s: up to %d records arrive again: %s since the committed position",
                 *(p.source, end - recorded.target_end, why),
             )
     return found
+
+
+def _why_again(*, others: bool, changed: bool) -> str:
+    if changed:
+        return "records of a transform cannot be counted"
+    return "others may have written to the target" if others else "the source's records changed"
 
 
 # -- reading both logs -------------------------------------------------------------------------

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sparkmirror.data.rows.rows import RUNS_MAX, Chunk
+from sparkmirror.data.transform.failed_records import TRANSFORM_FAILED, FailedRecords
 from sparkmirror.data.transform.portions import portions
-from sparkmirror.data.write.bad_records import FailedRecords
 from sparkmirror.errors import BatchError, Defect
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
@@ -35,11 +35,7 @@ from sparkmirror.records.record_fields import (
 )
 from sparkmirror.records.records import Record, encode_headers
 
-__all__ = ["TRANSFORM_FAILED", "Packed", "Packer"]
-
-TRANSFORM_FAILED = "TRANSFORM_FAILED"
-"""Code of halts and gap records for records on which a transform failed."""
-
+__all__ = ["Packed", "Packer"]
 
 # Without joining, batches are as large as a Java producer makes them.
 _BATCH_BYTES_MIN = 16 * 1024
@@ -66,7 +62,6 @@ class _Waiting:
     transform: int
     portions: Iterator[Scan]
     before: int
-    done: int = 0
 
 
 class Packer:
@@ -91,7 +86,7 @@ class Packer:
                 others.append(chunk)
                 continue
             part = records[chunk.start : chunk.start + chunk.size]
-            self._waiting.append(_Waiting(chunk, number, portions(part), chunk.base_offset))
+            self._waiting.append(_Waiting(chunk, number, portions(chunk, part), chunk.base_offset))
         return others
 
     def parts(self, batch: pa.RecordBatch) -> Iterator[int | Packed]:
@@ -158,8 +153,7 @@ class Packer:
         results = pa.concat_arrays(self._results)
         self._portion, self._results, self._count = None, [], 0
         chunk = waiting.chunk
-        waiting.done += len(found.columns.offset)
-        end = chunk.next_offset if found.last else chunk.after(waiting.done)
+        end = chunk.next_offset if found.last else int(found.columns.offset[-1]) + 1
         before, waiting.before = waiting.before, end
         if found.last:
             del self._waiting[0]

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+import numpy as np
+
+from sparkmirror.data.rows.rows import Chunk
+from sparkmirror.records.header_columns import Int64s
 from sparkmirror.records.key_columns import Scan, scans
 
 __all__ = ["portions"]
@@ -11,6 +16,29 @@ __all__ = ["portions"]
 _PORTION_BYTES_MAX = 16 << 20
 
 
-def portions(batches: memoryview) -> Iterator[Scan]:
-    """The records of a chunk, in portions whose memory is bounded. Raises `BatchError`."""
-    return scans(batches, cost_bytes_max=_PORTION_BYTES_MAX)
+def portions(chunk: Chunk, batches: memoryview) -> Iterator[Scan]:
+    """The records of ``chunk``, with their source offsets, in portions of bounded memory.
+
+    ``batches``: its bytes. Raises `BatchError`.
+    """
+    done = 0
+    for found in scans(batches, cost_bytes_max=_PORTION_BYTES_MAX):
+        columns = replace(found.columns, offset=_source_offsets(chunk, done, found.columns.offset))
+        done += len(columns.offset)
+        yield replace(found, columns=columns)
+
+
+def _source_offsets(chunk: Chunk, done: int, offsets: Int64s) -> Int64s:
+    """The source offsets of the records after the first ``done`` of ``chunk``.
+
+    Batches that were joined or re-encoded on the way number their records without gaps, so their
+    own ``offsets`` hold only as far as `Chunk.runs` does not say otherwise.
+    """
+    found = offsets.copy()
+    index = chunk.record_count - sum(count for _, count in chunk.source_runs)
+    for first, count in chunk.source_runs:
+        low, high = max(index, done), min(index + count, done + len(found))
+        if low < high:
+            found[low - done : high - done] = np.arange(first + low - index, first + high - index)
+        index += count
+    return found

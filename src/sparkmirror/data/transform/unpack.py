@@ -82,7 +82,7 @@ class Unpacker:
 
     def _chunk(self, chunk: Chunk, records: memoryview, number: int) -> Iterator[pa.RecordBatch]:
         try:
-            for found in portions(records[chunk.start : chunk.start + chunk.size]):
+            for found in portions(chunk, records[chunk.start : chunk.start + chunk.size]):
                 yield from self._portion(chunk, found, number)
         except BatchError:
             return  # the sink finds it, too, and stops the partition

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from sparkmirror.data.transform.failed_records import FailedRecords
 from sparkmirror.errors import Defect
 from sparkmirror.internal_topics.gaps import (
     DEAD_LETTERED,
@@ -29,7 +29,7 @@ from sparkmirror.records.codecs import NONE
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.cluster.error_codes import TOO_LARGE, error_name
 
-__all__ = ["Carrier", "FailedRecords", "RefusedRecords", "dead_letter"]
+__all__ = ["Carrier", "RefusedRecords", "dead_letter"]
 
 log = logging.getLogger(__name__)
 
@@ -57,15 +57,6 @@ class Carrier(Protocol):
 
     def wait_for(self, tp: TopicPartition) -> None:
         """Wait for one more batch, which goes to ``tp``."""
-
-
-@dataclass(frozen=True, slots=True)
-class FailedRecords:
-    """Records of a chunk on which a transform failed. ``reason``: in words."""
-
-    records: tuple[Record, ...]
-    code: str
-    reason: str
 
 
 Append = Callable[[TopicPartition, memoryview, object], None]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkmirror.data.rows.notes import GapNote
+from sparkmirror.data.transform.failed_records import FailedRecords
 from sparkmirror.data.write.ages import note_ages
-from sparkmirror.data.write.bad_records import FailedRecords
 from sparkmirror.data.write.offset_sync_writer import Places
 from sparkmirror.errors import Defect
 from sparkmirror.internal_topics.gaps import Gap, GapKind

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from sparkmirror.data.rows.notes import SlotNotes
 from sparkmirror.data.rows.rows import Chunk, read_row
 from sparkmirror.data.rows.shared_frames import Reference
+from sparkmirror.data.transform.failed_records import FailedRecords
 from sparkmirror.data.write.ages import oldest_ms
 from sparkmirror.data.write.at_least_once import AtLeastOnce
-from sparkmirror.data.write.bad_records import FailedRecords
 from sparkmirror.data.write.delivery import Delivery
 from sparkmirror.data.write.offset_sync_writer import Places
 from sparkmirror.data.write.partition_state import Lane, Pending

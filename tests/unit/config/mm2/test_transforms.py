@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkmirror.config.explain import explain
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
 from sparkmirror.errors import ConfigError
@@ -61,6 +62,16 @@ def test_without_the_key_nothing_is_transformed(tmp_path: Path) -> None:
     (flow,) = _flows(tmp_path / "mm2.properties")
     assert flow.transforms == ()
     assert Transformed(flow).number("orders") == -1
+
+
+def test_the_page_of_a_file_names_each_transform_and_no_placeholder(tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    _flows(path, _LISTED, *_CLEAN, *_OTHER)
+    (flow,) = explain(path).flows
+    shown = {one.key: one.value for one in flow.settings if "transform" in one.key}
+    assert shown["sparkmirror.transform.clean.where"] == "a, b > 1 = x"
+    assert shown["sparkmirror.transform.other.select"] == "key"
+    assert not any("NAME" in key for key in shown)
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,28 @@ def test_replaced_fields_tombstones_headers_and_timestamps() -> None:
         assert (one.key, one.timestamp) == (before.key, before.timestamp)
 
 
+@pytest.mark.parametrize("portion_bytes", [1, 16 << 20])
+def test_source_offsets_of_batches_that_were_joined_on_the_way(
+    portion_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their records are numbered without gaps; the chunk knows the gaps."""
+    monkeypatch.setattr("sparkmirror.data.transform.portions._PORTION_BYTES_MAX", portion_bytes)
+    records = _records(10, 6)
+    data = encode_batch(records[:4], codec=3) + encode_batch(records[4:], codec=3)
+    runs = ((10, 2), (20, 3), (40, 1))
+    chunk = Chunk("orders", 0, "A.orders", 10, 50, 6, 1_015, 0, len(data), runs=runs)
+    seen: list[int] = []
+
+    def plan(row: Row) -> Any:
+        seen.append(row["offset"])
+        return {} if row["offset"] != 21 else None
+
+    found: list[Any] = _through([build_row([chunk], memoryview(b""), [[data]]), FLUSH], plan)
+    assert seen == [10, 11, 20, 21, 22, 40]
+    assert _offsets(found) == [10, 11, 20, 22, 40]
+    assert [one.chunk.next_offset for one in found] == ([22, 50] if portion_bytes == 1 else [50])
+
+
 def test_a_tombstone_reaches_the_sql_as_null() -> None:
     records = [Record(0, 5, None, None), Record(1, 6, b"", b"")]
     seen: list[tuple[Any, Any]] = []
