@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     ResourcePatternType,
@@ -37,7 +38,7 @@ from sparkmirror.wire.admin.cluster import Cluster
 from tests.certificates import PASSWORD, Authority
 from tests.kafka.clusters.servers import listener, refused, web_server
 from tests.kafka.clusters.spark_cluster import SparkCluster, closed_network, plain_python
-from tests.kafka.harness.mirror_process import write_mm2
+from tests.kafka.harness.mirror_process import wait_until, write_mm2
 from tests.kafka.harness.support import (
     Sent,
     admin,
@@ -438,6 +439,12 @@ def test_a_principal_that_may_not_alter_a_topic_that_is_there(
     client = admin(sick.kafka)
     for future in client.create_acls(allowed).values():
         future.result(20)
+    every = AclBindingFilter(
+        ResourceType.TOPIC, remote, ResourcePatternType.LITERAL, None, None,
+        AclOperation.ANY, AclPermissionType.ANY,
+    )  # fmt: skip
+    # The controller answers before the broker has heard of it.
+    wait_until(lambda: len(client.describe_acls(every).result(20)) == len(allowed), "the ACLs")
     changes = login("B", sick.servers["LOGIN"])
     findings = timed(flow_of(tmp_path, cluster_a, sick.kafka, topic, changes))
     for check, right in (("alter-configs", "AlterConfigs"), ("alter", "Alter")):

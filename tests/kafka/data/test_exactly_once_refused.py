@@ -58,6 +58,7 @@ def test_each_missing_permission_of_a_transaction_is_named(guarded, cluster_a):
             assert f"Grant User:ANONYMOUS {words}: kafka-acls.sh " in refused.value.do
             assert refused.value.where == "cluster west"
             _deny(guarded, kind, name, deny=False)
+            _check_until_allowed(flow)
         assert slots_ever(target, flow) == 0
         _claim_until_allowed(target, flow)
         # A later run with fewer slots still fences those of the earlier one.
@@ -103,6 +104,17 @@ def _claim_until_denied(flow: FlowSettings) -> None:
     for _ in range(50):
         claim._check(flow)
         time.sleep(0.1)
+
+
+def _check_until_allowed(flow: FlowSettings) -> None:
+    deadline = time.monotonic() + patience()
+    while True:
+        try:
+            claim._check(flow)
+            return
+        except Denied:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
 
 def _claim_until_allowed(target: Cluster, flow: FlowSettings) -> None:
