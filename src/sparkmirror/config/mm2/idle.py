@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from sparkmirror.config.mm2.keys import KeyUse
+from sparkmirror.config.table.own import TRANSFORMS, transform_option
 from sparkmirror.config.table.settings import Scope, Status
 from sparkmirror.config.table.settings_clients import FETCH_ROWS
 from sparkmirror.model import FlowSettings, HeartbeatSettings
@@ -41,6 +42,7 @@ def idle(
         _role(enabled, flows, heartbeats),
         _transactions(flows),
         _windows(flows),
+        _transforms(flows),
     )
     return [_marked(use, reasons) for use in uses]
 
@@ -49,6 +51,17 @@ def _marked(use: KeyUse, reasons: Iterable[Reason]) -> KeyUse:
     if use.ignored or use.setting.status is not Status.SUPPORTED:
         return use
     return replace(use, ignored=next(filter(None, (reason(use) for reason in reasons)), ""))
+
+
+def _transforms(flows: Iterable[FlowSettings]) -> Reason:
+    """Reason for keys of a transform for all flows that none of them has."""
+    used = {one.name for flow in flows for one in flow.transforms}
+
+    def reason(use: KeyUse) -> str:
+        name, _ = transform_option(use.entry.key)
+        return f"no flow has a transform {name} ({TRANSFORMS})" if name not in {"", *used} else ""
+
+    return reason
 
 
 def _syncs(flows: Iterable[FlowSettings]) -> Reason:

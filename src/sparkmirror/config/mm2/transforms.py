@@ -82,7 +82,7 @@ def _transform(
     topics = parse_list(options["topics"]) if "topics" in options else ()
     if not topics:
         raise ConfigError(
-            f"the transform {name} has no topics.",
+            f"the transform {name} of {TRANSFORMS} has no topics.",
             where=where,
             do=f"Set {key}.topics to the source topics that it processes (Java regexes).",
         )

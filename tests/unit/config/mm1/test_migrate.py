@@ -176,16 +176,27 @@ def test_what_to_do_about_lost_data_is_carried_over(tmp_path: Path) -> None:
     assert_same(before, after)
 
 
+def test_a_throttle_is_carried_over(tmp_path: Path) -> None:
+    own = "sparkmirror.throttle=50MB/s\nsparkmirror.throttle.between=22:00-06:00\n"
+    own += "sparkmirror.throttle.topics=a.* => 1MB/s; b => 2MB/s 08:00-18:00\n"
+    (before,), (after,), _ = both(
+        tmp_path, ["bootstrap.servers=a:1\ngroup.id=g\n" + own], "bootstrap.servers=b:1\n"
+    )
+    assert len(before.throttles) == 3
+    assert_same(before, after)
+    assert before.throttles == after.throttles
+
+
 def test_every_field_of_a_flow_is_looked_at() -> None:
     """A new field of `FlowSettings` must be carried over or be listed here as not concerned."""
     looked_at = {"source", "target", "source_admin", "target_admin", "fetch", "produce",
-                 "tasks_max", "policy", "topics", "faults"}  # fmt: skip
+                 "tasks_max", "policy", "topics", "faults", "throttles"}  # fmt: skip
     of_mode = {"mode", "enabled", "group", "group_id", "records", "position_interval_ms",
                "epoch_s", "zookeeper",
                "offset_storage_topic", "offset_storage_partitions",
                "offset_storage_replication_factor", "offset_syncs", "checkpoints",
                "exactly_once", "signed", "control_secret", "session_ms", "transaction_interval_ms",
-               "transaction_bytes", "transaction_timeout_ms", "beside"}  # fmt: skip
+               "transaction_bytes", "transaction_timeout_ms", "beside", "transforms"}  # fmt: skip
     assert {field.name for field in fields(FlowSettings)} == looked_at | of_mode
 
 

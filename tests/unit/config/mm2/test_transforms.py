@@ -58,6 +58,13 @@ def test_keys_without_a_flow_are_for_all_and_the_flow_overrides_them(tmp_path: P
     assert {flow.name: flow.transforms[0].where for flow in flows} == {"A->B": "1", "B->A": "2"}
 
 
+def test_a_transform_for_all_flows_that_none_has_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    _flows(path, "sparkmirror.transform.clean.topics = t")
+    (warning,) = [one for one in load_mm2(path).warnings if "transform" in one]
+    assert "no flow has a transform clean (sparkmirror.transforms)" in warning
+
+
 def test_without_the_key_nothing_is_transformed(tmp_path: Path) -> None:
     (flow,) = _flows(tmp_path / "mm2.properties")
     assert flow.transforms == ()
@@ -77,7 +84,7 @@ def test_the_page_of_a_file_names_each_transform_and_no_placeholder(tmp_path: Pa
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ((_LISTED, *_CLEAN), "the transform other has no topics"),
+        ((_LISTED, *_CLEAN), "the transform other of sparkmirror.transforms has no topics"),
         ((_LISTED, *_CLEAN, _OTHER[0]), "the transform other does nothing"),
         ((_CLEAN[0],), "A->B has no transform clean. Add clean to A->B.sparkmirror.transforms"),
         (
