@@ -23,7 +23,7 @@ TASKS = 4
 class Step:
     """``peers``: keys of `peers.PEERS`, in the order of the first round.
 
-    The first one also makes the copy that says how much data the step needs. ``minutes``: about
+    Sparkmirror's also make the copies that say how much data the step needs. ``minutes``: about
     how long the step takes on two cores. ``rate`` and ``seconds``: of the probe's records, in
     latency steps; 0 in steps that copy.
     """

@@ -29,6 +29,15 @@ __all__ = ["LOSSES", "PARTITIONS", "Election", "FragileTopic", "Loss", "Stroke"]
 # Each pair of three brokers twice, each of them once as the preferred leader.
 _PLACED = ((1, 2), (2, 3), (3, 1), (2, 1), (3, 2), (1, 3))
 PARTITIONS = len(_PLACED)
+_ANSWER_S = 10.0
+_PAUSE_S = 0.2
+_ELECTING = {
+    KafkaError._TIMED_OUT,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+}
 
 
 @dataclass(frozen=True)
@@ -102,13 +111,24 @@ class FragileTopic:
         ].partitions  # fmt: skip
 
     def ends(self, *nodes: int) -> dict[int, int]:
-        """Where each partition ends for a read_committed consumer; asked of these brokers first."""
-        client = self._client(nodes or self.cluster.node_ids)
+        """Where each partition ends for a read_committed consumer; asked of these brokers first.
+
+        A leader that is frozen while it is asked never answers, and during an election the brokers
+        do not agree on who leads: whoever leads then is asked anew.
+        """
         wanted = {TopicPartition(self.name, n): OffsetSpec.latest() for n in range(PARTITIONS)}
-        found = client.list_offsets(
-            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
-        )
-        return {tp.partition: one.result(TIMEOUT_S).offset for tp, one in found.items()}
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            client = self._client(nodes or self.cluster.node_ids)
+            found = client.list_offsets(
+                wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ANSWER_S
+            )
+            try:
+                return {tp.partition: one.result(TIMEOUT_S).offset for tp, one in found.items()}
+            except KafkaException as error:
+                if error.args[0].code() not in _ELECTING or time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE_S)
 
     def _client(self, nodes: tuple[int, ...]) -> AdminClient:
         addresses = dict(

@@ -315,7 +315,7 @@ class Open(SimpleNamespace):
         self.members |= set(partitions)
         return {}
 
-    def ended(self, what: str) -> Fenced:
+    def ended(self, what: str, _code: int) -> Fenced:
         return Fenced(f"{what}.")
 
 

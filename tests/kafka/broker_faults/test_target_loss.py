@@ -13,7 +13,9 @@ from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.internal_topics.gaps import Gap
 from sparkmirror.internal_topics.position_metadata import decode_metadata
 from sparkmirror.internal_topics.runs import runs_topic
-from sparkmirror.model import FaultSettings, OffsetSyncSettings, TopicPartition
+from sparkmirror.model import FaultSettings, OffsetSyncSettings, ProduceSettings, TopicPartition
+from sparkmirror.records.header import ATTRIBUTES_AT, CONTROL_BIT
+from sparkmirror.records.walk import walk_batches
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.coordinator import Routes
@@ -332,6 +334,45 @@ def test_unclean_elections_at_the_target_while_the_mirrors_stood_still(source, f
     for slot, values, gap in zip(again, wanted, told, strict=True):
         _await_values(slot, values)
         assert slot.gaps() == [gap]
+
+
+def test_a_log_that_was_cut_within_a_transaction(source, faulty, topic_name):
+    """The rest of the transaction is aborted, although its commit had been acknowledged."""
+    create_topic(source.kafka, topic_name, 1)
+    values = _values(0, 15)  # one batch each
+    options = {"exactly_once": True, "client": CLIENT, "transaction_interval_ms": 1_000}
+    options["produce"] = ProduceSettings(join_bytes=0)
+    placed = {"replicas": [[LEADER]], "remote_config": {}}
+    slot = _slot(source, faulty, topic_name, **placed, **options)
+    for first, end in ((0, 5), (5, 15)):
+        for value in values[first:end]:
+            _produce(source.kafka, topic_name, [value])
+        with slot:
+            _await_values(slot, values[:end])
+            _await_position(slot, end)
+        slot = _slot(source, faulty, topic_name, alias=slot.alias, **options)
+    faulty.kafka.kill(LEADER)
+    _cut_log(faulty.kafka, slot.remote, batches=4)
+    faulty.kafka.restart(LEADER)
+    wait_in_sync(faulty.kafka)
+    assert _at_target(slot) == values[:5]
+    with slot:
+        _await_values(slot, values)
+        (gap,) = _await_gaps(slot)
+        assert (gap.kind, gap.action) == ("target-truncated", "repaired")
+        assert (gap.first, gap.last, gap.resumed_at) == (5, 14, 5)
+        assert slot.failures == []
+    assert _at_target(slot) == values
+
+
+def _cut_log(kafka: KafkaCluster, topic: str, *, batches: int) -> None:
+    """Leave so many batches of the last transaction in partition 0, as a lost disk write does."""
+    (path,) = kafka.data_path(LEADER).glob(f"{topic}-0/*.log")
+    log = path.read_bytes()
+    starts = walk_batches(memoryview(log)).starts
+    control = [log[at + ATTRIBUTES_AT + 1] & CONTROL_BIT for at in starts[:-1]]
+    assert control == [*[0] * 5, CONTROL_BIT, *[0] * 10, CONTROL_BIT]
+    path.write_bytes(log[: starts[6 + batches]])
 
 
 # -- while the mirror runs ---------------------------------------------------------------------

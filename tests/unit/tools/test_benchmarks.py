@@ -267,9 +267,14 @@ def test_a_copy_that_is_over_too_soon_ends_the_rounds() -> None:
 
 
 class Paper(Bench):
-    """Copies on paper: at ``rate``, and the fastest at ``surprise`` times that in its rounds."""
+    """Copies on paper: at ``rate``, exactly-once at twice that, all at ``surprise`` times later."""
 
     rate, surprise = 1e6, 1.0
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.rates = {f"{OURS}-exact": 2 * self.rate}  # the faster one of ours
+        self.later: set[str] = set()
 
     def _gigabytes(self, load: Load) -> float:
         return 1.0
@@ -278,8 +283,10 @@ class Paper(Bench):
         assert gigabytes > there
 
     def _copy(self, load: Load, records: int, gigabytes: float, key: str) -> dict[str, Any]:
-        rate = self.rate
-        self.rate = type(self).rate * self.surprise
+        rate = self.rates.setdefault(key, type(self).rate)
+        if key not in self.later:
+            self.later.add(key)
+            self.rates[key] = rate * self.surprise
         return copy(rate, records=records, window_s=records * (HIGH - LOW) / rate)
 
 
@@ -293,6 +300,7 @@ def test_a_topic_grows_until_the_fastest_has_its_window(
     bench = Paper(KafkaCluster("A"), KafkaCluster("B"), Path(), smoke=False)
     bench.surprise = surprise
     step = bench.catch_up("100b", LOADS["100b"], STEPS["100b"].peers)
+    assert step["trial"]["peer"] == f"{OURS}-exact"
     assert len(step["too_short"]) == restarts
     for rounds in step["rounds"].values():
         assert len(rounds) == ROUNDS

@@ -329,7 +329,7 @@ class Backlog:
     def _ended(self, state: PartitionQueue, code: int) -> ClusterError:
         what = f"a batch for {state.tp} is no longer accepted ({error_name(code)})"
         if code in FENCED and self._transactions is not None:
-            return self._transactions.ended(what)
+            return self._transactions.ended(what, code)
         return TransactionError(f"{what}.", where=f"cluster {self.routes.client.alias}")
 
     def _retry(self, state: PartitionQueue, code: int, now: float) -> None:

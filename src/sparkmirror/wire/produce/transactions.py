@@ -61,6 +61,7 @@ log = logging.getLogger(__name__)
 
 _GROUP, _TRANSACTION = 0, 1
 _OPERATION_NOT_ATTEMPTED = 55
+_UNKNOWN_TRANSACTION = frozenset({48, 49})  # INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING
 _TIMEOUT_TOO_LONG = 50
 # The end of a transactional id: the number of a slot, and a suffix such as ``-check``.
 _SLOT = re.compile(r"\d+(-[a-z]+)?$")
@@ -355,7 +356,7 @@ class Transactions:
         name, alias = error_name(code), self.routes.client.alias
         where = f"cluster {alias}"
         if code in FENCED:
-            return self.ended(f"{what} ({name})")
+            return self.ended(f"{what} ({name})", code)
         needs = {
             # All slots of the flow need it; their ids differ only in the number at the end.
             _TRANSACTIONAL_ID_DENIED: Right(
@@ -378,11 +379,12 @@ class Transactions:
             )
         return TransactionError(f"{what} ({name}).", where=where, do=do)
 
-    def ended(self, what: str) -> ClusterError:
+    def ended(self, what: str, code: int) -> ClusterError:
         """`TooSlow` or `Fenced`, for an open transaction that the cluster no longer accepts.
 
         In both cases the cluster has raised the producer epoch. The age of the transaction tells
-        them apart.
+        them apart. ``code``: the error of the response. If it says that the cluster does not know
+        the transaction, an unclean election may have removed it, and nobody has taken over.
         """
         alias = self.routes.client.alias
         open_s = 0.0 if self.began_at is None else self._clock() - self.began_at
@@ -395,10 +397,13 @@ class Transactions:
                 do=f"If this happens again, raise {alias}.producer.transaction.timeout.ms, or find "
                 "out why the cluster writes so slowly.",
             )
-        return Fenced(
-            f"{what}: another writer has taken over {self.transactional_id}.",
-            where=f"cluster {alias}",
-        )
+        reason = f"another writer has taken over {self.transactional_id}"
+        if code in _UNKNOWN_TRANSACTION:
+            reason = (
+                f"the cluster has no open transaction of {self.transactional_id}: another writer "
+                "has ended it, or an unclean leader election has removed it"
+            )
+        return Fenced(f"{what}: {reason}.", where=f"cluster {alias}")
 
     def _query(self, kind: int, key: str, message: Any, *, highest: int) -> Any:
         connection = self._connections.get((kind, key))

@@ -46,12 +46,15 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
     return one
 
 
-@pytest.mark.parametrize("code", [47, 48, 90])
 @pytest.mark.parametrize(
-    ("open_s", "kind", "words"),
+    ("code", "open_s", "kind", "words"),
     [
-        (59.0, Fenced, "another writer has taken over mirror-0"),
-        (61.0, TooSlow, "open for 61 s, longer than transaction.timeout.ms \\(60000 ms\\)"),
+        (47, 59.0, Fenced, "another writer has taken over mirror-0"),
+        (90, 59.0, Fenced, "another writer has taken over mirror-0"),
+        (48, 59.0, Fenced, "no open transaction of mirror-0: another writer .* or an unclean"),
+        (47, 61.0, TooSlow, "open for 61 s"),
+        (90, 61.0, TooSlow, "open for 61 s"),
+        (48, 61.0, TooSlow, "open for 61 s, longer than transaction.timeout.ms \\(60000 ms\\)"),
     ],
 )
 def test_another_writer_and_too_slow_are_told_apart(
