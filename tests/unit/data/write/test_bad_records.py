@@ -6,6 +6,7 @@ import pytest
 
 from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
 from sparkmirror.data.read.retry_schedule import Retries
+from sparkmirror.data.transform.failed_records import TRANSFORM_FAILED, FailedRecords
 from sparkmirror.data.write.bad_records import RefusedRecords, dead_letter
 from sparkmirror.internal_topics.gaps import SKIPPED, decode_gap
 from sparkmirror.model import (
@@ -90,6 +91,30 @@ def test_batches_that_are_given_up_are_one_gap_of_their_chunk() -> None:
     gaps = [decode_gap(record.value) for record in records]
     assert [(gap.first, gap.last, gap.count) for gap in gaps if gap] == [(10, 15, 4), (10, 15, 6)]
     assert [gap.resumed_at for gap in gaps if gap] == [16, 16]
+
+
+def test_records_on_which_a_transform_failed_say_so() -> None:
+    """In the gap and in the letter; the target has refused nothing."""
+    queued: list[tuple[str, Record]] = []
+
+    def append(tp: TopicPartition, batch: memoryview, _token: object) -> None:
+        queued.extend((tp.topic, record) for record in decode_records(batch))
+
+    errors: dict[str, int] = {}
+    flow = FlowSettings(A, B, A, B, faults=FaultSettings(bad_record="dead-letter"))
+    chunk = Chunk()
+    failed = FailedRecords((RECORDS[1], RECORDS[3]), TRANSFORM_FAILED, "the SQL of clean failed")
+    RefusedRecords(flow, append, errors).take_failed(chunk, failed)
+    assert chunk.batches_left == 6
+    assert errors == {"RECORD_DEAD_LETTERED": 2}
+    letters = [record for topic, record in queued if topic == "A.t.dead-letter"]
+    assert [record.value for record in letters] == [b"v", b"v"]
+    assert dict(letters[0].headers)[b"sparkmirror.error.reason"] == b"the SQL of clean failed"
+    gaps = [decode_gap(record.value) for topic, record in queued if "gaps" in topic]
+    assert [(gap.first, gap.last, gap.code, gap.reason) for gap in gaps if gap] == [
+        (offset, offset, TRANSFORM_FAILED, "the SQL of clean failed (TRANSFORM_FAILED)")
+        for offset in (11, 13)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkmirror.data.transform.failed_records import FailedRecords
 from sparkmirror.data.write.offset_sync_writer import Places
 from sparkmirror.data.write.partition_state import (
     Lane,
@@ -169,6 +170,8 @@ def test_what_stands_before_a_refusal_is_what_was_taken() -> None:
     )
     cut.kept = memoryview(b"".join(parts))
     cut.batches_left = 1
+    left_out = [Record(offset, 0, None, None) for offset in (18, 19, 20, 21)]
+    cut.failed = FailedRecords(tuple(left_out), "TRANSFORM_FAILED", "")
     taken = before_refusal(lane.queue)
     assert len(taken) == 2
     assert taken[0] is done
@@ -176,6 +179,9 @@ def test_what_stands_before_a_refusal_is_what_was_taken() -> None:
     assert (part.next_offset, part.records, part.batches_left, part.leader_epoch) == (20, 3, 0, 6)
     assert part.kept == b"".join(parts[:2])
     assert part.bytes == len(b"".join(parts[:2]))
+    # Those after it come again with the refused batch.
+    assert part.failed is not None
+    assert [one.offset for one in part.failed.records] == [18, 19]
     cut.batches_left = 3  # its first batch was refused
     assert list(before_refusal(lane.queue)) == [done]
     assert never.batches_left == 1
