@@ -1,9 +1,9 @@
 """One Kafka cluster as the control plane sees it: topics, configs, offsets, groups.
 
-A thin facade over kafka-python for everything that is not the hot path. Results are plain data
-(`wire.cluster.views`). The error of one topic in a batch is part of the result; a failure of the
-whole request raises a `MirrorError`. The first call connects. The client's request timeout limits
-every request.
+A thin facade over the driver's requests, for everything that is not the hot path. Results are
+plain data (`wire.cluster.views`). The error of one topic in a batch is part of the result; a
+failure of the whole request raises a `MirrorError`. The first call connects. The client's request
+timeout limits every request.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _REMEMBERED_BYTES_MAX = 8 << 20
 class RawResponse:
     """A response without its header. ``version``: that of the request and its response.
 
-    ``throttle_time_ms``: kafka-python's connection waits this long before the next request. It is
+    ``throttle_time_ms``: the connection pauses this long before its next request. It is
     in the first four bytes, from version ``throttles_from`` on.
     """
 
