@@ -34,8 +34,8 @@ from sparkmirror.doctor.facts import (
 )
 from sparkmirror.doctor.finding import Finding, Level, at_work, gathered, ok
 from sparkmirror.doctor.jobs import at_once
-from sparkmirror.doctor.names import judge_names, look_at_names
 from sparkmirror.doctor.network import Network, check_round_trip, explore, path_key
+from sparkmirror.doctor.remote_names import judge_names, look_at_names
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import (
     ClusterClient,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkmirror.config.mm2.load import load_mm2
-from sparkmirror.doctor.glance import LIMIT_S, QuickCheck
+from sparkmirror.doctor.quick_check import LIMIT_S, QuickCheck
 from sparkmirror.model import MirrorSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.node import Node

@@ -11,7 +11,7 @@ import sparkmirror.cli.verbs.lag as lag_verb
 from sparkmirror.cli import kafka_mirror_maker, kafka_run_class
 from sparkmirror.cli.main import main
 from sparkmirror.cli.run.parts import RunOptions
-from sparkmirror.cli.verbs.lag_looks import GroupOptions
+from sparkmirror.cli.verbs.lag_queries import GroupOptions
 from sparkmirror.model import FlowSettings, MirrorMode, MirrorSettings
 from tests.unit.config_files import BASE, write
 

@@ -26,8 +26,8 @@ from sparkmirror.doctor.compare import CopyTimes, compare_topics, judge_retentio
 from sparkmirror.doctor.examine import check_heartbeats
 from sparkmirror.doctor.facts import Pair, SourceFacts
 from sparkmirror.doctor.finding import Finding, Level, counts, gathered, listed
-from sparkmirror.doctor.glance import in_step
 from sparkmirror.doctor.network import check_round_trip, explore
+from sparkmirror.doctor.quick_check import in_step
 from sparkmirror.doctor.rights import check_topics
 from sparkmirror.errors import Denied, MirrorError, Unreachable
 from sparkmirror.internal_topics.flow_claims import Standby

@@ -57,7 +57,7 @@ class QuickCheckThread:
     def _run(self) -> None:
         try:
             # Imported here: it takes a tenth of a second, which would delay Spark's start.
-            from sparkmirror.doctor.glance import QuickCheck  # noqa: PLC0415
+            from sparkmirror.doctor.quick_check import QuickCheck  # noqa: PLC0415
 
             QuickCheck(self._settings, self._lines.append, self._begun).run()
         except Exception:  # a defect here must not end the run

@@ -71,17 +71,17 @@ def _metrics(
     if not (options.metrics or settings.metrics.listen):
         yield
         return
-    from sparkmirror.cli.run.surface import serve_metrics  # noqa: PLC0415
+    from sparkmirror.cli.run.metrics_server import serve_metrics  # noqa: PLC0415
 
-    surface = serve_metrics(
+    metrics_server = serve_metrics(
         settings.metrics, figures, listen=options.metrics, release=tool_version()
     )
     try:
-        _log.info("metrics on %s/metrics", surface.url)
-        display.notice(f"metrics on {surface.url}/metrics")
+        _log.info("metrics on %s/metrics", metrics_server.url)
+        display.notice(f"metrics on {metrics_server.url}/metrics")
         yield
     finally:
-        surface.close()
+        metrics_server.close()
 
 
 def run_mirror(

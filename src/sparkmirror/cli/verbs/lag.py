@@ -18,7 +18,7 @@ from sparkmirror.cli.shared.connections import Connections
 from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, EXIT_START_FAILED
 from sparkmirror.cli.shared.settings_options import Clusters, Flows
 from sparkmirror.cli.shared.tables import Report, Table
-from sparkmirror.cli.verbs.lag_looks import (
+from sparkmirror.cli.verbs.lag_queries import (
     GroupOptions,
     LagReader,
     flow_readers,

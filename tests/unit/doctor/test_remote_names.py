@@ -7,7 +7,7 @@ from pathlib import Path
 from sparkmirror.control.topics.remote_names import plan_names
 from sparkmirror.doctor.facts import SourceFacts
 from sparkmirror.doctor.finding import Finding, Level
-from sparkmirror.doctor.names import judge_names
+from sparkmirror.doctor.remote_names import judge_names
 from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.cluster.views import ClusterView, TopicView
