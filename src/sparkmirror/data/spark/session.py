@@ -53,7 +53,6 @@ log = logging.getLogger(__name__)
 
 _LOCAL = re.compile(r"local(?:\[(?:(\d+)|\*)(?:\s*,\s*(\d+))?\])?")
 _TASK_ATTEMPTS = 8
-_JVM_END_S = 1.0
 
 
 def _local_master(master: str, slots: int, cores: int) -> str:
@@ -269,12 +268,10 @@ class Spark:
             if not is_local(self._master):
                 check_executors(spark.sparkContext)
         except Exception as error:
-            # If no master understands it, the JVM ends by itself; py4j only misses its socket.
-            ended = _exit_code(gateway)
+            why = _reason(error)
             _end_gateway(gateway)
-            if isinstance(error, MirrorError) and ended is None:
+            if isinstance(error, MirrorError):
                 raise
-            why = error if ended is None else f"its JVM ended with exit code {ended}"
             raise MachineError(
                 f"Spark does not start ({why}).",
                 where=f"master {conf['spark.master']}",
@@ -313,15 +310,16 @@ class Spark:
         )
 
 
-def _exit_code(gateway: Any) -> int | None:
-    """That of the JVM if it has ended, or is about to."""
-    process = getattr(gateway, "proc", None)
-    if process is None:
-        return None
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_JVM_END_S)
-    code: int | None = process.poll()
-    return code
+def _reason(error: Exception) -> str:
+    """What an error says, without Java's stack; only the JVM has the text of its exceptions."""
+    if isinstance(error, ConnectionError):
+        return "its JVM ended"
+    try:
+        said = str(error)
+    except Exception:  # a Java exception whose JVM is gone
+        return "its JVM ended"
+    java = re.search(r"^: (.+)$", said, re.MULTILINE)
+    return java[1] if java else said
 
 
 def _end_gateway(gateway: Any) -> None:

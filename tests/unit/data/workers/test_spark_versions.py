@@ -194,31 +194,61 @@ def test_a_cluster_that_does_not_understand_us_may_be_of_another_release(install
     assert same_release().startswith("The cluster must run Spark 4.3,")
 
 
-def test_a_jvm_that_no_master_understood_is_reported_with_the_release(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Any
+class _Jvm:
+    """A gateway whose JVM is there until it is shut down."""
+
+    def __init__(self) -> None:
+        self.there = True
+        self.proc = subprocess.Popen(
+            [sys.executable, "-c", ""], stdin=subprocess.PIPE, start_new_session=True
+        )
+
+    def shutdown(self) -> None:
+        self.there = False
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            "An error occurred while calling None.org.apache.spark.sql.classic.SparkSession.\n"
+            ": java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\n"
+            "\tat a.b(C.scala)",
+            "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.",
+        ),
+        (None, "its JVM ended"),
+    ],
+)
+def test_a_master_of_another_release_is_reported_with_the_one_that_it_must_have(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    installed: Any,
+    said: str | None,
+    shown: str,
 ) -> None:
-    """Spark's JVM gives up after a minute and ends; all that py4j sees is a socket without it."""
+    """Spark gives up after a minute, and only the JVM can say so: a Java exception asks it."""
     installed("4.3.0")
-    jvm = subprocess.Popen(
-        [sys.executable, "-c", "raise SystemExit(1)"], stdin=subprocess.PIPE, start_new_session=True
-    )
-    gateway = SimpleNamespace(proc=jvm, shutdown=lambda: None)
-    monkeypatch.setattr("pyspark.java_gateway.launch_gateway", lambda **_: gateway)
+    jvm = _Jvm()
+    monkeypatch.setattr("pyspark.java_gateway.launch_gateway", lambda **_: jvm)
 
-    class Refused:
+    class JavaError(Exception):
+        def __str__(self) -> str:
+            if not jvm.there or said is None:
+                raise ConnectionRefusedError(111, "Connection refused")
+            return said
+
+    class Stopped:
         def __init__(self, **_: object) -> None:
-            jvm.wait(60)
-            raise ConnectionRefusedError(111, "Connection refused")
+            raise JavaError
 
-    monkeypatch.setattr("pyspark.SparkContext", Refused)
+    monkeypatch.setattr("pyspark.SparkContext", Stopped)
     monkeypatch.setattr(Spark, "_close_ports", lambda *_: None)
-    spark = Spark(
-        load(tmp_path, BASE), master="spark://m:7077", spark_conf={}, work_dir=tmp_path, key="k"
-    )
+    master = "spark://m:7077"
+    spark = Spark(load(tmp_path, BASE), master=master, spark_conf={}, work_dir=tmp_path, key="k")
     with pytest.raises(MachineError) as told:
-        spark._launch({"spark.master": "spark://m:7077"})
-    assert told.value.what == "Spark does not start (its JVM ended with exit code 1)."
-    assert told.value.where == "master spark://m:7077"
+        spark._launch({"spark.master": master})
+    assert told.value.what == f"Spark does not start ({shown})."
+    assert told.value.where == f"master {master}"
     assert str(told.value.do).endswith(
         "The cluster must run Spark 4.3, because this machine has PySpark 4.3.0."
     )
