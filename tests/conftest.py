@@ -34,6 +34,8 @@ _LONGEST = (
     "test_modes.py",
     "test_standby.py",
     "test_topic_names.py",
+    "test_transforms.py",
+    "test_throttle.py",
     "test_exactly_once_run.py",
     "test_at_least_once_run.py",
     "test_kerberos_mirrors.py",

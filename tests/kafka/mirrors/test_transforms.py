@@ -24,6 +24,7 @@ from tests.kafka.harness.support import (
 )
 
 NAMES = "A->B.sparkmirror.transforms"
+EXACTLY_ONCE = ("--exactly-once",)
 CLEAN = "A->B.sparkmirror.transform.clean"
 WHERE = "value IS NULL OR get_json_object(CAST(value AS STRING), '$.region') <> 'EU'"
 SELECT = (
@@ -91,8 +92,15 @@ def _asked(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("mode", [(), ("--exactly-once",)])
-@pytest.mark.parametrize("codec", ["none", "lz4"])
+@pytest.mark.parametrize(
+    ("codec", "mode"),
+    [
+        ("none", ()),
+        ("lz4", EXACTLY_ONCE),
+        pytest.param("none", EXACTLY_ONCE, marks=pytest.mark.long),
+        pytest.param("lz4", (), marks=pytest.mark.long),
+    ],
+)
 def test_filtered_and_masked_beside_an_untouched_topic(
     mode: tuple[str, ...],
     codec: str,
@@ -138,7 +146,7 @@ def test_filtered_and_masked_beside_an_untouched_topic(
     assert {one["records"] for one in flow["partitions"]} == {0}
 
 
-@pytest.mark.parametrize("mode", [(), ("--exactly-once",)])
+@pytest.mark.parametrize("mode", [(), EXACTLY_ONCE])
 def test_a_mirror_that_is_killed_in_the_middle(
     mode: tuple[str, ...],
     name: str,
@@ -174,7 +182,7 @@ def test_a_mirror_that_is_killed_in_the_middle(
     assert first == wanted
 
 
-@pytest.mark.parametrize("mode", [(), ("--exactly-once",)])
+@pytest.mark.parametrize("mode", [pytest.param((), marks=pytest.mark.long), EXACTLY_ONCE])
 def test_positions_move_when_everything_is_filtered(
     mode: tuple[str, ...],
     name: str,
@@ -193,8 +201,17 @@ def test_positions_move_when_everything_is_filtered(
     assert [one["records"] for one in flow["partitions"]] == [0, 0]
 
 
-@pytest.mark.parametrize("mode", [(), ("--exactly-once",)])
-@pytest.mark.parametrize("choice", ["skip", "dead-letter", "pause"])
+@pytest.mark.parametrize(
+    ("choice", "mode"),
+    [
+        ("dead-letter", EXACTLY_ONCE),
+        ("pause", ()),
+        pytest.param("skip", (), marks=pytest.mark.long),
+        pytest.param("skip", EXACTLY_ONCE, marks=pytest.mark.long),
+        pytest.param("dead-letter", (), marks=pytest.mark.long),
+        pytest.param("pause", EXACTLY_ONCE, marks=pytest.mark.long),
+    ],
+)
 def test_records_on_which_the_sql_fails(
     choice: str,
     mode: tuple[str, ...],
@@ -239,10 +256,14 @@ def test_records_on_which_the_sql_fails(
     ("options", "said"),
     [
         ({"where": "valu = 1"}, "`valu` cannot be resolved"),
-        ({"where": "value >"}, "Syntax error"),
+        pytest.param({"where": "value >"}, "Syntax error", marks=pytest.mark.long),
         ({"where": "count(1) > 3"}, "operator Aggregate"),
-        ({"select": "length(value) AS value"}, "value is of type int, not binary"),
-        ({"select": "'x' AS topic"}, "sparkmirror.topics.map"),
+        pytest.param(
+            {"select": "length(value) AS value"},
+            "value is of type int, not binary",
+            marks=pytest.mark.long,
+        ),
+        pytest.param({"select": "'x' AS topic"}, "sparkmirror.topics.map", marks=pytest.mark.long),
     ],
 )
 def test_bad_sql_is_refused_at_the_start_with_its_line(
