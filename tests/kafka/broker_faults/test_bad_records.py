@@ -111,18 +111,25 @@ def _denied(cluster: KafkaCluster, topic: str, operation: AclOperation) -> Itera
         ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS",
         "*", operation, AclPermissionType.DENY,
     )  # fmt: skip
+    pattern = AclBindingFilter(
+        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, None, None,
+        AclOperation.ANY, AclPermissionType.ANY,
+    )  # fmt: skip
     client = admin(cluster)
+
+    def known() -> int:
+        """How many ACLs the broker has heard of; the controller answers before."""
+        return len(client.describe_acls(pattern).result(TIMEOUT_S))
+
     for future in client.create_acls([binding]).values():
         future.result(TIMEOUT_S)
+    wait_until(lambda: known() == 1, "the ACL")
     try:
         yield
     finally:
-        pattern = AclBindingFilter(
-            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, None, None,
-            AclOperation.ANY, AclPermissionType.ANY,
-        )  # fmt: skip
         for removed in client.delete_acls([pattern]).values():
             removed.result(TIMEOUT_S)
+        wait_until(lambda: known() == 0, "no ACL")
 
 
 def test_a_target_that_forbids_one_topic(source, guarded, topic_name):

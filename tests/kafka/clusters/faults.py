@@ -447,6 +447,16 @@ class ThrottleTap:
 # -- one slot ----------------------------------------------------------------------------------
 
 
+def _from(servers: tuple[str, ...], slot: int) -> tuple[str, ...]:
+    """``servers``, in an order of its own for each slot.
+
+    A worker process has one slot, and keeps its producer by flow and servers. Here, two slots in
+    one process would share it.
+    """
+    first = slot % len(servers)
+    return servers[first:] + servers[:first]
+
+
 class SlotRun(Background):
     """One slot's reader and sink in a thread of this process, without Spark in between.
 
@@ -486,7 +496,12 @@ class SlotRun(Background):
         ends = [
             ClusterClient(
                 name,
-                one.proxied_servers if proxied else tuple(one.kafka.bootstrap_servers.split(",")),
+                _from(
+                    one.proxied_servers
+                    if proxied
+                    else tuple(one.kafka.bootstrap_servers.split(",")),
+                    slot,
+                ),
                 self.client_id,
                 **(client or {}),
             )
