@@ -284,7 +284,9 @@ def test_once_refuses_status_tells_and_take_over_takes(
         third = pair.start("--take-over")
         assert first.wait() == 1, first.text()
         wait_until(lambda: "takeover" in [one["kind"] for one in pair.history()], "its history")
-        (takeover,) = [one for one in pair.history() if one["kind"] == "takeover"]
+        takeovers = [one for one in pair.history() if one["kind"] == "takeover"]
+        assert len(takeovers) == 1, (takeovers, second.text(), third.text())
+        (takeover,) = takeovers
         assert takeover["host"] == f"{socket.gethostname()}:{third.process.pid}"
         assert f":{first.process.pid}, file {pair.file}, as --take-over" in takeover["text"]
         (stop,) = [one for one in pair.history() if one["kind"] == "stop"]

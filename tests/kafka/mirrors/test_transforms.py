@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tests.kafka.harness.support import (
 
 NAMES = "A->B.sparkmirror.transforms"
 EXACTLY_ONCE = ("--exactly-once",)
+_FIRST_MS = int(time.time() * 1000) - 3_600_000  # what is older than a week, brokers delete
 CLEAN = "A->B.sparkmirror.transform.clean"
 WHERE = "value IS NULL OR get_json_object(CAST(value AS STRING), '$.region') <> 'EU'"
 SELECT = (
@@ -48,7 +50,7 @@ def _sent(first: int, count: int, partitions: int = 2) -> list[Sent]:
                 None if n % 10 == 7 else value,
                 b"k%d" % (n % 5) if n % 4 else None,
                 (("secret", b"s"), ("kept", None)) if n % 2 else (),
-                1_700_000_000_000 + n,
+                _FIRST_MS + n,
                 n % partitions,
             )
         )
