@@ -78,17 +78,19 @@ class Contest:
     def apply(self, partition: int, key: bytes | None, value: bytes | None, now_s: float) -> None:
         """Take one record of the control topic."""
         if partition == COMMAND_PARTITION:
-            self._apply_command(key, value)
+            self._apply_command(key, value, now_s)
         elif partition == PROGRESS_PARTITION:
             self._apply_report(key, value, now_s)
 
-    def _apply_command(self, key: bytes | None, value: bytes | None) -> None:
+    def _apply_command(self, key: bytes | None, value: bytes | None, now_s: float) -> None:
         claim = decode_claim(key, value)
         if claim is not None:
             if claim.flow == self._flow.name and is_believed(key, value, self._signer):
                 older = self.claim is not None and claim.term < self.claim.term
                 if self._signer is None or not older:
                     self.claim, self.stranger = claim, ""
+                    # A claim is a sign of life: its first report comes a moment later.
+                    self._reported_s[claim.run_id] = now_s
                     self.sealed = self._signer is None and is_signed(value)
             return
         command = decode_command(key, value) if self._signer is None else None

@@ -77,6 +77,22 @@ def test_silence_counts_from_what_arrives_whatever_clocks_say(ahead_ms: int) -> 
     assert table.after(1) is ClaimState.FREE
 
 
+def test_a_new_owner_has_a_session_for_its_first_report() -> None:
+    """However long this process has stood by: nobody is silent before he has claimed."""
+    table = Table()
+    table.claim(THEIRS)
+    for _ in range(3):
+        table.report()
+        table.after(9)
+    table.claim(replace(THEIRS, run_id="third"))
+    assert table.claim_state() is ClaimState.HELD
+    assert table.after(9) is ClaimState.HELD
+    assert table.after(1) is ClaimState.FREE
+    # So has one that comes back.
+    table.claim(THEIRS)
+    assert table.claim_state() is ClaimState.HELD
+
+
 def test_an_owner_that_says_that_it_ends_is_followed_at_once() -> None:
     table = Table()
     table.claim(THEIRS)
