@@ -1181,6 +1181,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "a new owner counts as silent since before its claim",
+        "One process mirrors a flow",
+        "control/coordination/contest.py",
+        "                    self._reported_s[claim.run_id] = now_s\n",
+        "",
+        (f"{_CONTEST}::test_a_new_owner_has_a_session_for_its_first_report",),
+    ),
+    Mutant(
         "clocks of two machines are compared",
         "One process mirrors a flow",
         "control/coordination/contest.py",
