@@ -524,7 +524,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "our records after those of others hide what is lost",
         "Lost target data",
         "data/read/survivors.py",
-        "            if _first_unsure_is_there(sides, runs):\n",
+        "            if _first_unsure_is_there(sides, records):\n",
         "            if runs:\n",
         (f"{_TARGET}::test_our_records_after_those_of_others_do_not_hide_what_is_lost",),
     ),

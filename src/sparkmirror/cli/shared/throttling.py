@@ -223,7 +223,7 @@ def _check_topics(target: Cluster, flow: FlowSettings) -> None:
 def _await(
     target: Cluster, flow: FlowSettings, order: ThrottleOrder, wait_s: float
 ) -> tuple[str, bool]:
-    """Wait until the mirror reports that it obeys ``order``."""
+    """Wait until the mirror reports that it applies ``order``."""
     from sparkmirror.control.coordination.status import observe_status  # noqa: PLC0415
 
     deadline = time.monotonic() + wait_s

@@ -2,8 +2,8 @@
 
 An even division would waste the share of idle slots. So each slot gets what it uses, and the rest
 goes to those that had to wait. Current partitions are served before backfill, in whichever slot
-they are. Nothing has to be coordinated: a slot that hears of a division later than the others reads
-as before until then.
+they are. Nothing has to be coordinated: a slot that learns of a new division later than the
+others reads at its old rate until then.
 """
 
 from __future__ import annotations

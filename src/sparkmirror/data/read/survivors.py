@@ -191,10 +191,10 @@ def survivors(
     try:
         if known is not None:
             run, length = known
-            found = None
-            if _first_unsure_is_there(sides, runs):
+            records, found = _Numbered(sides, runs), None
+            if _first_unsure_is_there(sides, records):
                 found = _by_runs(sides, run, length)
-            found = found or _by_bisection(sides, runs)
+            found = found or _by_bisection(sides, records)
             if found is not None:
                 return found
         found = _by_search(sides, recorded_end - cut)
@@ -212,9 +212,8 @@ def survivors(
     return Survivors(min(position, run.source + length), exact=False, how=how)
 
 
-def _first_unsure_is_there(sides: _Sides, runs: Sequence[Run]) -> bool:
+def _first_unsure_is_there(sides: _Sides, records: _Numbered) -> bool:
     """Whether nothing tells that the first record which may be gone is not there."""
-    records = _Numbered(sides, runs)
     number = records.before(sides.sure)
     return number == len(records) or _is_there(sides, *records.place(number)) is not False
 
@@ -272,12 +271,11 @@ class _Numbered:
         return answer
 
 
-def _by_bisection(sides: _Sides, runs: Sequence[Run]) -> Survivors | None:
-    """From the first record of ``runs`` that the target does not have; None if it is not certain.
+def _by_bisection(sides: _Sides, records: _Numbered) -> Survivors | None:
+    """From the first of ``records`` that the target does not have; None if it is not certain.
 
     It is not below `_Sides.sure`, if that is below the cut. What follows it was written later.
     """
-    records = _Numbered(sides, runs)
     first = records.before(sides.sure) if sides.sure < sides.cut else 0
     try:
         if first == len(records):
@@ -388,10 +386,10 @@ def filled_by_others(
     left, markers = _last_before(flow.target, settings, target, end)
     if end - 1 in markers:
         return True
+    until = position if source_end < 0 else source_end
+    wanted, _ = _last_before(flow.source, flow.fetch, source, until)
     if source_end < 0:
-        wanted, _ = _last_before(flow.source, flow.fetch, source, position)
         return bool(left and wanted) and left[-1][1] not in {content for _, content in wanted}
-    wanted, _ = _last_before(flow.source, flow.fetch, source, source_end)
     if not left or not wanted or (left[-1][0], wanted[-1][0]) != (end - 1, source_end - 1):
         return False  # compacted, or deleted
     return left[-1][1] != wanted[-1][1]
