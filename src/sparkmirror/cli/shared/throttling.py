@@ -234,7 +234,7 @@ def _await(
         if order.order_id in status.order_ids:
             return _said(flow, order, status), True
         if time.monotonic() >= deadline:
-            said = f"ordered, but the mirror has not said that it obeys ({status.state.value})"
+            said = f"ordered, but the mirror has not confirmed it yet ({status.state.value})"
             return said, wait_s == 0
         time.sleep(_LOOK_S)
 

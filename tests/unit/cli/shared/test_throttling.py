@@ -143,7 +143,7 @@ def test_a_mirror_that_does_not_obey_in_time(
 ) -> None:
     target.obeys = False
     assert run(tmp_path, FLOW, "50MB/s", "--wait", "0.05") == 1
-    assert "ordered, but the mirror has not said that it obeys" in capsys.readouterr().out
+    assert "ordered, but the mirror has not confirmed it yet" in capsys.readouterr().out
     assert run(tmp_path, FLOW, "50MB/s", "--wait", "0") == 0
 
 
