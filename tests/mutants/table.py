@@ -740,7 +740,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "no source broker is asked while another one owes an answer",
         "A hanging source broker",
         "wire/fetch/fetcher.py",
-        "                if lane not in self._requests:\n",
+        "                if channel not in self._requests:\n",
         "                if not self._requests:\n",
         (f"{_FETCH}::test_a_broker_that_hangs_keeps_no_other_from_being_asked",),
     ),

@@ -34,7 +34,7 @@ class ThrottledSlot:
         *,
         trip_s: float = 0.002,
         batch_bytes: int = 1000,
-        lanes_max: int = 3,
+        channels_max: int = 3,
     ) -> None:
         self.source = SimSource(leaders, trip_s)
         self.trip_s = trip_s
@@ -42,7 +42,7 @@ class ThrottledSlot:
         self.fetcher = Fetcher(
             self.source,  # type: ignore[arg-type]
             FetchSettings(fetch_max_wait_ms=500),
-            lanes_max=lanes_max,
+            channels_max=channels_max,
             clock=lambda: self.source.time_s,
         )
         for tp in leaders:

@@ -1,4 +1,4 @@
-"""Whatever brokers do: every record is read, in order, exactly once, over however many lanes."""
+"""Whatever brokers do: every record is read, in order, exactly once, over however many channels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.wire.fetch.throttle import Throttle
 from tests.property.simulated_source import SimSource
 from tests.property.simulated_throttle import limit
-from tests.unit.wire.fetch.test_lanes import Reader
+from tests.unit.wire.fetch.test_channels import Reader
 
 FEW = [TopicPartition(topic, number) for topic in ("t", "u") for number in range(3)]
 MANY = [TopicPartition(topic, number) for topic in ("t", "u") for number in range(20)]

@@ -13,7 +13,7 @@ from sparkmirror.errors import MirrorError
 from sparkmirror.model import FETCH_BYTES_MAX, ClusterClient, FlowSettings
 from sparkmirror.wire.admin.inspector import Inspector
 from sparkmirror.wire.cluster.views import ClusterView
-from sparkmirror.wire.fetch.lanes import LANES_MAX
+from sparkmirror.wire.fetch.channels import CHANNELS_MAX
 from sparkmirror.wire.probe.advertised import advertised_failure, check_paths
 from sparkmirror.wire.probe.broker_path import (
     DNS,
@@ -170,7 +170,7 @@ def _of_far_source(flow: FlowSettings, trip_ms: float) -> str:
     carried = min(flow.fetch.fetch_max_bytes, FETCH_BYTES_MAX) / trip_ms / 1000
     return (
         f"Expect at most {carried:.0f} MB/s from a partition, and from each broker for each of "
-        f"{flow.tasks_max} slots (tasks.max) {LANES_MAX} times as much. Raise tasks.max if that "
+        f"{flow.tasks_max} slots (tasks.max) {CHANNELS_MAX} times as much. Raise tasks.max if that "
         "is too little."
     )
 

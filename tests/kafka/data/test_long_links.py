@@ -1,4 +1,4 @@
-"""A long link: to the target batches that wait are joined, from the source further lanes open.
+"""A long link: to the target batches that wait are joined, from the source further channels open.
 
 Nothing else changes.
 
@@ -20,7 +20,7 @@ from sparkmirror.offset_reset import LATEST
 from sparkmirror.records.header import CONTROL_BIT
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.fetch.fetcher import Fetcher
-from sparkmirror.wire.fetch.lanes import Lane
+from sparkmirror.wire.fetch.channels import Channel
 from tests.kafka.clusters.faults import NODES, FaultyCluster, SlotRun
 from tests.kafka.harness.mirror_process import stored, wait_until
 from tests.kafka.harness.support import (
@@ -234,13 +234,13 @@ def test_a_far_broker_is_read_over_several_connections(
     )
     records = [one._replace(partition=n % partitions) for n, one in enumerate(_records(4_000))]
     produce(far_source.kafka, topic_name, records, config={"batch.num.messages": 10})
-    used: set[Lane] = set()
+    used: set[Channel] = set()
     send = Fetcher._send_to
 
-    def sending(self: Fetcher, lane: Lane, *arguments: Any) -> None:
+    def sending(self: Fetcher, channel: Channel, *arguments: Any) -> None:
         if self.routes.client.alias != "T":
-            used.add(lane)
-        send(self, lane, *arguments)
+            used.add(channel)
+        send(self, channel, *arguments)
 
     monkeypatch.setattr(Fetcher, "_send_to", sending)
     rack = f"rack-{reads}"
@@ -250,7 +250,7 @@ def test_a_far_broker_is_read_over_several_connections(
     with SlotRun(
         far_source, target, topic_name, partitions, fetch=small, exactly_once=exact
     ) as slot:
-        wait_until(lambda: used >= {(reads, 0), (reads, 1), (reads, 2)}, "all lanes are used")
+        wait_until(lambda: used >= {(reads, 0), (reads, 1), (reads, 2)}, "all channels are used")
         far_source.proxies[reads].reset()
         wait_until(lambda: _equal(slot), "the target holds the same records, in order")
         slot.drain()

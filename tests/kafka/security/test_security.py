@@ -16,9 +16,9 @@ from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, Top
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.messages import record_batch
 from sparkmirror.wire.cluster.coordinator import Routes
-from sparkmirror.wire.fetch import lanes
+from sparkmirror.wire.fetch import channels
 from sparkmirror.wire.fetch.fetcher import Fetcher
-from sparkmirror.wire.fetch.lanes import Lane
+from sparkmirror.wire.fetch.channels import Channel
 from sparkmirror.wire.net.connection import Connection
 from sparkmirror.wire.probe.reach import reach
 from sparkmirror.wire.produce.producer import Producer
@@ -84,22 +84,22 @@ def test_sessions_are_prolonged_while_requests_are_in_flight(
 
 
 @pytest.mark.parametrize("listener", ["LOGIN", "BOTH"])
-def test_each_lane_to_a_far_broker_logs_in_and_prolongs_its_session(
+def test_each_channel_to_a_far_broker_logs_in_and_prolongs_its_session(
     secured: Secured, listener: str, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ):
     """Four partitions over three connections, longer than a session lives; in order and once."""
-    monkeypatch.setattr(lanes, "ROUND_TRIP_S_MIN", 0.0)  # as far as it takes
+    monkeypatch.setattr(channels, "ROUND_TRIP_S_MIN", 0.0)  # as far as it takes
     create_topic(secured.kafka, topic_name, partitions=4)
     tps = [TopicPartition(topic_name, number) for number in range(4)]
     client = secured.client(listener, "SCRAM-SHA-256")
     routes, source = Routes(client, [topic_name]), Routes(client, [topic_name])
     producer = Producer(routes, ProduceSettings())
     small = FetchSettings(fetch_max_bytes=12_000, partition_fetch_bytes_max=3_000)
-    fetcher = Fetcher(source, small, lanes_max=lanes.LANES_MAX)
+    fetcher = Fetcher(source, small, channels_max=channels.CHANNELS_MAX)
     sent, seen = dict.fromkeys(tps, 0), dict.fromkeys(tps, 0)
     for tp in tps:
         fetcher.assign(tp, 0)
-    connections: dict[Lane, set[int]] = {}
+    connections: dict[Channel, set[int]] = {}
     end = time.monotonic() + 2.5 * SESSION_MS / 1000
     while time.monotonic() < end or seen != sent:
         assert time.monotonic() < end + patience(), (sent, seen, fetcher.errors)
@@ -114,12 +114,12 @@ def test_each_lane_to_a_far_broker_logs_in_and_prolongs_its_session(
                 assert part.fetch_offset == seen[part.tp]
                 seen[part.tp] += sum(count for _, count in whole_batches(part.records))
                 fetcher.advance(part.tp, seen[part.tp])
-        for lane, connection in source._connections.items():
-            connections.setdefault(lane, set()).add(id(connection))
+        for channel, connection in source._connections.items():
+            connections.setdefault(channel, set()).add(id(connection))
     pump(producer)
     assert "CONNECTION_LOST" not in producer.errors | fetcher.errors
     assert fetcher.halts == {}
-    assert [lane[1] for lane in sorted(connections)] == [0, 1, 2]
+    assert [channel[1] for channel in sorted(connections)] == [0, 1, 2]
     assert all(len(one) == 1 for one in connections.values()), "replaced instead of prolonged"
     producer.close()
     routes.close()

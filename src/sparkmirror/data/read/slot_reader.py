@@ -4,7 +4,7 @@ The loop of `SlotReader.rows` waits for any response (source brokers and the con
 `Poller`), turns it into one row, sends the next request, and only then hands the row to Spark. So
 the next response is on its way while this row travels. While Spark is busy, the generator does not
 run, and the kernel's socket buffers fill. This is the only read-ahead, and so it is limited. A
-broker that is far away may have several connections (`wire.fetch.lanes`), each with its buffer.
+broker that is far away may have several connections (`wire.fetch.channels`), each with its buffer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from sparkmirror.records.selection import select as select_records
 from sparkmirror.ticks import ticks_s
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
-from sparkmirror.wire.fetch.lanes import LANES_MAX
+from sparkmirror.wire.fetch.channels import CHANNELS_MAX
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 from sparkmirror.wire.net.poller import Poller
 from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
@@ -108,7 +108,7 @@ class SlotReader:
             poller=self._any,
             linger_ms=flow.produce.linger_ms,
             batch_bytes=flow.records.sticky_bytes,
-            lanes_max=LANES_MAX,
+            channels_max=CHANNELS_MAX,
         )
         self._losses = LossWatch(flow, plan.partitions, self._routes, self._fetcher.errors)
         self._watch = ControlWatch(

@@ -1,7 +1,7 @@
 """The Fetch path: long polls on every broker that leads one of a slot's partitions.
 
 `Fetcher` is a small state machine without threads. Each broker has at most one Fetch request in
-flight per lane (`lanes`). The caller's poller watches the connections, so several brokers and
+flight per channel (`channels`). The caller's poller watches the connections, so several brokers and
 several fetchers share one wait. A partition is in exactly one of these states:
 
 * in flight: it is part of a request that has no response yet;
@@ -28,7 +28,7 @@ from sparkmirror.model import FetchSettings, Halt, TopicPartition
 from sparkmirror.records.selection import AbortedTransaction
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.cluster.error_codes import THROTTLED, error_name
-from sparkmirror.wire.fetch.lanes import Lane, Lanes
+from sparkmirror.wire.fetch.channels import Channel, Channels
 from sparkmirror.wire.fetch.messages import (
     FETCH_HIGHEST,
     FETCH_KEY,
@@ -110,7 +110,7 @@ class Fetcher:
     ``poller`` waits for the connections, and may wait for others; default: a poller of its own.
     ``linger_ms``: after a response with records, the broker may wait this long, at most
     ``fetch.max.wait.ms``, for ``batch_bytes`` per partition that had records in that response.
-    ``lanes_max``: how many requests may be in flight at a far broker.
+    ``channels_max``: how many requests may be in flight at a far broker.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Fetcher:
         poller: Poller[Connection] | None = None,
         linger_ms: int = 0,
         batch_bytes: int = 0,
-        lanes_max: int = 1,
+        channels_max: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.routes = routes
@@ -131,17 +131,17 @@ class Fetcher:
         self.errors: dict[str, int] = {}
         self._clock = clock
         self._states: dict[TopicPartition, FetchState] = {}
-        self._lanes = Lanes(routes, lanes_max)
-        self._requests: dict[Lane, _Request] = {}
-        self._sessions: dict[Lane, FetchSession] = {}
-        self._not_before: dict[Lane, float] = {}
+        self._channels = Channels(routes, channels_max)
+        self._requests: dict[Channel, _Request] = {}
+        self._sessions: dict[Channel, FetchSession] = {}
+        self._not_before: dict[Channel, float] = {}
         self._lingering = replace(
             settings, fetch_max_wait_ms=min(linger_ms, settings.fetch_max_wait_ms)
         )
         self._batch_bytes = batch_bytes
-        self._busy: dict[Lane, int] = {}  # partitions with records in the newest response
+        self._busy: dict[Channel, int] = {}  # partitions with records in the newest response
         self._pace = Pace()
-        self._paced: set[Lane] = set()  # lanes that wait for the end of an interval
+        self._paced: set[Channel] = set()  # channels that wait for the end of an interval
         self._looked_at = float("-inf")
         self._buffer = ReceiveBuffer() if buffer is None else buffer
         self._throttle_log_at = float("-inf")
@@ -247,7 +247,7 @@ class Fetcher:
         return max(0.0, min([at - now for at in due] + [idle]))
 
     def send(self) -> None:
-        """Send a request in every lane that has ready partitions and no request in flight.
+        """Send a request in every channel that has ready partitions and no request in flight.
 
         Raises `Unsupported` for a broker without Fetch version 4.
         """
@@ -259,7 +259,7 @@ class Fetcher:
         self.held = []
         if self.throttle is not None:
             self.throttle.begin(now)
-        by_lane: dict[Lane, list[FetchState]] = {}
+        by_channel: dict[Channel, list[FetchState]] = {}
         for state in self._states.values():
             if state.requested or state.retry_at > now or state.tp in self.left_out:
                 continue
@@ -271,17 +271,19 @@ class Fetcher:
             if node is not None and state.held:
                 self.held.append(state.tp)
             elif node is not None:
-                lane = self._lanes.choose(state, node, self._states.values(), now)
+                channel = self._channels.choose(state, node, self._states.values(), now)
                 if self.throttle is not None:
-                    lane = self._lanes.beside(lane, self.throttle.backfill_group(state), now)
-                if lane not in self._requests:
-                    by_lane.setdefault(lane, []).append(state)
-        for lane, states in by_lane.items():
-            if self._not_before.get(lane, 0.0) <= now:
-                if lane in self._paced:
-                    self._paced.remove(lane)
-                    self._pace.ended(now - self._not_before[lane])
-                self._send_to(lane, states, now)
+                    channel = self._channels.beside(
+                        channel, self.throttle.backfill_group(state), now
+                    )
+                if channel not in self._requests:
+                    by_channel.setdefault(channel, []).append(state)
+        for channel, states in by_channel.items():
+            if self._not_before.get(channel, 0.0) <= now:
+                if channel in self._paced:
+                    self._paced.remove(channel)
+                    self._pace.ended(now - self._not_before[channel])
+                self._send_to(channel, states, now)
 
     def _hold_moved(self) -> None:
         """Hold partitions that have another topic id or leader epoch in new metadata."""
@@ -307,14 +309,14 @@ class Fetcher:
         state.unknown_since = None
         return leader.node
 
-    def _send_to(self, lane: Lane, states: list[FetchState], now: float) -> None:
-        connection = self.routes.connection(*lane)
+    def _send_to(self, channel: Channel, states: list[FetchState], now: float) -> None:
+        connection = self.routes.connection(*channel)
         if connection is not None and connection.ended_idle():
             self._forget_ended(connection)
             return
         if connection is None:
             return
-        settings, grant = self._waits(lane), None
+        settings, grant = self._waits(channel), None
         if self.throttle is not None:
             grant = self.throttle.grant(states, settings)
             states, settings = grant.states, grant.settings
@@ -327,7 +329,7 @@ class Fetcher:
         if any(state.leader_until > now for state in states):
             rack = ""
         requested = self._requested(states, grant)
-        session = self._session(lane, len(states)) if version >= FETCH_SESSIONS_FROM else None
+        session = self._session(channel, len(states)) if version >= FETCH_SESSIONS_FROM else None
         # Brokers return the first batch whole, however large. Backfill asks for no more than that.
         large = states[:1] if grant is not None and grant.backfill else states
         bytes_max = max([settings.fetch_max_bytes] + [state.bytes_max for state in large])
@@ -355,7 +357,7 @@ class Fetcher:
         for state in states:
             state.requested = True
         wait_s = settings.fetch_max_wait_ms / 1000
-        self._requests[lane] = _Request(
+        self._requests[channel] = _Request(
             connection,
             correlation,
             version,
@@ -372,19 +374,19 @@ class Fetcher:
             read = ((part.tp, part.records) for part in parts)
             self.throttle.settle(grant, read, flight_s)
 
-    def _waits(self, lane: Lane) -> FetchSettings:
+    def _waits(self, channel: Channel) -> FetchSettings:
         """The settings of the next request: how long the broker waits, and for how many bytes."""
-        wanted = self._busy.get(lane, 0) * self._batch_bytes
+        wanted = self._busy.get(channel, 0) * self._batch_bytes
         if not self._lingering.fetch_max_wait_ms or wanted <= self.settings.fetch_min_bytes:
             return self.settings
         return replace(
             self._lingering, fetch_min_bytes=min(wanted, self.settings.fetch_max_bytes // 2)
         )
 
-    def _session(self, lane: Lane, partitions: int) -> FetchSession | None:
-        session = self._sessions.get(lane)
+    def _session(self, channel: Channel, partitions: int) -> FetchSession | None:
+        session = self._sessions.get(channel)
         if session is None and partitions >= SESSION_PARTITIONS_MIN:
-            session = self._sessions[lane] = FetchSession()
+            session = self._sessions[channel] = FetchSession()
         return session
 
     def _requested(
@@ -425,9 +427,9 @@ class Fetcher:
     def _lost(self, connection: Connection, error: ConnectionLost) -> None:
         log.warning("fetching from cluster %s: %s", self.routes.client.alias, error)
         self._count("CONNECTION_LOST")
-        for lane, request in list(self._requests.items()):
+        for channel, request in list(self._requests.items()):
             if request.connection is connection:
-                del self._requests[lane]
+                del self._requests[channel]
                 self._settle(request.grant, (), 0.0)
                 if request.session is not None:
                     request.session.restart()
@@ -448,13 +450,13 @@ class Fetcher:
         Empty while the response is incomplete, or when the connection is lost. The views in the
         result are valid until the next call.
         """
-        requested = [lane for lane, r in self._requests.items() if r.connection is connection]
+        requested = [channel for channel, r in self._requests.items() if r.connection is connection]
         if not requested:
             if connection in self._poller and connection.hung_up():
                 self._forget_ended(connection)
             return []
-        lane = requested[0]
-        request = self._requests[lane]
+        channel = requested[0]
+        request = self._requests[channel]
         try:
             frame = request.connection.receive_available(self._buffer)
             if frame is None:
@@ -464,12 +466,12 @@ class Fetcher:
             self.frame = frame
             if _I32.unpack_from(frame)[0] != request.correlation:
                 raise ConnectionLost("a response to another request")
-            del self._requests[lane]
+            del self._requests[channel]
             for state in request.states.values():
                 state.requested = False
-            return self._take(lane, request, frame)
+            return self._take(channel, request, frame)
         except (ConnectionLost, struct.error, UnicodeDecodeError, ValueError) as error:
-            self._requests[lane] = request
+            self._requests[channel] = request
             self._lost(request.connection, ConnectionLost(f"{error}"))
             return []
 
@@ -477,27 +479,29 @@ class Fetcher:
         log.info("%s:%d closed an idle connection", connection.host, connection.port)
         self.routes.drop(connection)
 
-    def _take(self, lane: Lane, request: _Request, frame: memoryview) -> list[FetchedPartition]:
+    def _take(
+        self, channel: Channel, request: _Request, frame: memoryview
+    ) -> list[FetchedPartition]:
         response = parse_response(frame, request.version)
         now = self._clock()
-        self._lanes.note_response(lane[0], now - request.sent_at)
+        self._channels.note_response(channel[0], now - request.sent_at)
         self._settle(request.grant, response.partitions, now - request.sent_at)
         if response.throttle_ms > 0:
             # A quota applies to the client id, so it holds for all connections to the broker.
-            for one in self._lanes.of(lane[0]):
+            for one in self._channels.of(channel[0]):
                 self._wait(one, now + response.throttle_ms / 1000)
             self._note_throttle(response.throttle_ms, now)
         elif len(frame) < _PACED_BELOW_BYTES:
-            self._wait(lane, request.sent_at + self._pace.interval_s)
-            if self._not_before[lane] > now:
-                self._paced.add(lane)
+            self._wait(channel, request.sent_at + self._pace.interval_s)
+            if self._not_before[channel] > now:
+                self._paced.add(channel)
         if request.session is not None:
             self._go_on(request.session, response)
         if response.code and response.code not in SESSION_LOST:
             self._count(error_name(response.code))
             for state in request.states.values():
                 state.retry_at = now + self.routes.client.retry_backoff_ms / 1000
-        self._busy[lane] = sum(1 for part in response.partitions if part.records)
+        self._busy[channel] = sum(1 for part in response.partitions if part.records)
         taken = (self._take_partition(request, part, now) for part in response.partitions)
         return [part for part in taken if part is not None]
 
@@ -508,8 +512,8 @@ class Fetcher:
         else:
             session.on_response(response.session_id)
 
-    def _wait(self, lane: Lane, until: float) -> None:
-        self._not_before[lane] = max(until, self._not_before.get(lane, 0.0))
+    def _wait(self, channel: Channel, until: float) -> None:
+        self._not_before[channel] = max(until, self._not_before.get(channel, 0.0))
 
     def _note_throttle(self, throttle_ms: int, now: float) -> None:
         self._count(THROTTLED)

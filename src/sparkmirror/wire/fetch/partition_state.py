@@ -35,9 +35,9 @@ _LEADER_ONLY_S = 5.0
 class FetchState:
     """State of one partition; times are the fetcher's monotonic seconds.
 
-    ``node``, ``lane``: the broker and lane that fetch it (`lanes`). ``end``: end of the readable
-    log in the last response. ``cut_short``: how many consecutive responses with records did not
-    reach that end.
+    ``node``, ``channel``: the broker and channel that fetch it (`channels`). ``end``: end of the
+    readable log in the last response. ``cut_short``: how many consecutive responses with records
+    did not reach that end.
     """
 
     tp: TopicPartition
@@ -54,7 +54,7 @@ class FetchState:
     held: bool = False
     log: tuple[str, int] | None = None
     node: int | None = None
-    lane: int = 0
+    channel: int = 0
     end: int = -1
     cut_short: int = 0
 

@@ -10,7 +10,7 @@ import pytest
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.fetch import throttle
 from tests.property.simulated_throttle import ThrottledSlot, limit
-from tests.unit.wire.fetch.test_lanes import FAR_S, FOUR, NODE, Reader, busy_source
+from tests.unit.wire.fetch.test_channels import FAR_S, FOUR, NODE, Reader, busy_source
 
 RATE = 1_000_000
 BATCH = 2_000
@@ -230,7 +230,7 @@ def test_without_a_limit_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(throttle, "walk_batches", measured)
     reader = Reader(busy_source(FOUR, FAR_S))
     reader.until_whole()
-    assert reader.source.opened == [(NODE, 0), (NODE, 1), (NODE, 2)], "no lanes beside these"
+    assert reader.source.opened == [(NODE, 0), (NODE, 1), (NODE, 2)], "no channels beside these"
 
 
 def test_what_limits_have_done_is_counted_by_kind() -> None:

@@ -20,16 +20,16 @@ FOUR = [TopicPartition("t", number) for number in range(4)]
 class Reader:
     """A fetcher before a simulated source; ``values`` of the records that it has read.
 
-    ``lanes_max``: as a slot has it.
+    ``channels_max``: as a slot has it.
     """
 
-    def __init__(self, source: SimSource, *, lanes_max: int = 3, **settings: Any) -> None:
+    def __init__(self, source: SimSource, *, channels_max: int = 3, **settings: Any) -> None:
         self.source = source
         limits = {"fetch_max_bytes": 1200, "partition_fetch_bytes_max": 300} | settings
         self.fetcher = Fetcher(
             source,  # type: ignore[arg-type]
             FetchSettings(**limits),
-            lanes_max=lanes_max,
+            channels_max=channels_max,
             clock=lambda: source.time_s,
         )
         self.values: dict[TopicPartition, list[bytes]] = {tp: [] for tp in source.ends}
@@ -90,18 +90,18 @@ def busy_source(
     return source
 
 
-def lanes(reader: Reader) -> list[list[TopicPartition]]:
+def channels(reader: Reader) -> list[list[TopicPartition]]:
     reader.fetcher.send()
     return [sorted(one.wanted) for one in reader.under_way()]
 
 
 def test_a_far_broker_with_four_busy_partitions_has_three_requests_under_way() -> None:
     reader = Reader(busy_source(FOUR, FAR_S))
-    assert lanes(reader) == [FOUR]
+    assert channels(reader) == [FOUR]
     for _ in range(5):
         reader.round()
-    assert [len(one) for one in lanes(reader)] == [2, 1, 1]
-    assert sorted(tp for one in lanes(reader) for tp in one) == FOUR
+    assert [len(one) for one in channels(reader)] == [2, 1, 1]
+    assert sorted(tp for one in channels(reader) for tp in one) == FOUR
     reader.until_whole()
     assert reader.source.opened == [(NODE, 0), (NODE, 1), (NODE, 2)]
     assert reader.fetcher.errors == {}
@@ -126,19 +126,19 @@ def test_a_near_broker_whose_first_answer_was_late_has_one_connection() -> None:
     assert list(slow.source.connections) == [(NODE, 0)]
 
 
-def test_whoever_wants_one_lane_has_one() -> None:
-    reader = Reader(busy_source(FOUR, FAR_S), lanes_max=1)
+def test_whoever_wants_one_channel_has_one() -> None:
+    reader = Reader(busy_source(FOUR, FAR_S), channels_max=1)
     reader.until_whole()
     assert reader.source.opened == [(NODE, 0)]
 
 
-def test_a_partition_that_is_alone_has_one_lane() -> None:
+def test_a_partition_that_is_alone_has_one_channel() -> None:
     reader = Reader(busy_source(FOUR[:1], FAR_S))
     reader.until_whole()
     assert reader.source.opened == [(NODE, 0)]
 
 
-def test_what_keeps_up_has_one_lane() -> None:
+def test_what_keeps_up_has_one_channel() -> None:
     source = SimSource(dict.fromkeys(FOUR, NODE), FAR_S)
     reader = Reader(source)
     for _ in range(50):
@@ -152,7 +152,7 @@ def test_a_busy_partition_leaves_the_idle_ones() -> None:
     reader = Reader(busy_source(FOUR, FAR_S, busy=FOUR[2:3]))
     for _ in range(5):
         reader.round()
-    assert lanes(reader) == [[FOUR[0], FOUR[1], FOUR[3]], [FOUR[2]]]
+    assert channels(reader) == [[FOUR[0], FOUR[1], FOUR[3]], [FOUR[2]]]
     reader.until_whole()
 
 
@@ -161,15 +161,15 @@ def test_partitions_move_no_more_than_they_have_to() -> None:
     reader = Reader(busy_source(many, FAR_S))
     for _ in range(60):
         reader.round()
-    before = lanes(reader)
+    before = channels(reader)
     assert sorted(map(len, before)) == [13, 13, 14]
     for _ in range(60):
         reader.round()
-    assert lanes(reader) == before
+    assert channels(reader) == before
 
 
 @pytest.mark.parametrize("room", [True, False])
-def test_each_lane_has_a_session_of_its_own(room: bool) -> None:
+def test_each_channel_has_a_session_of_its_own(room: bool) -> None:
     many = [TopicPartition("t", number) for number in range(60)]
     source = busy_source(many, FAR_S)
     source.room_for_sessions = room
@@ -185,7 +185,7 @@ def test_each_lane_has_a_session_of_its_own(room: bool) -> None:
     assert len(ids) == (3 if room else 1)
 
 
-def test_a_lane_that_waits_for_data_holds_nobody_up() -> None:
+def test_a_channel_that_waits_for_data_holds_nobody_up() -> None:
     source = busy_source(FOUR, FAR_S)
     reader = Reader(source)
     for _ in range(5):
@@ -200,7 +200,7 @@ def test_a_lane_that_waits_for_data_holds_nobody_up() -> None:
         assert reader.under_way() == [silent, *others]
 
 
-def test_a_lane_whose_connection_is_lost_gives_its_partitions_back() -> None:
+def test_a_channel_whose_connection_is_lost_gives_its_partitions_back() -> None:
     source = busy_source(FOUR, FAR_S)
     reader = Reader(source)
     for _ in range(5):
@@ -219,7 +219,7 @@ def test_a_lane_whose_connection_is_lost_gives_its_partitions_back() -> None:
     assert source.opened == [(NODE, 0), (NODE, 1), (NODE, 2)], "for a minute it has one less"
 
 
-def test_a_lane_opens_again_after_a_while() -> None:
+def test_a_channel_opens_again_after_a_while() -> None:
     source = busy_source(FOUR, FAR_S)
     reader = Reader(source)
     source.refused = {NODE}
@@ -227,11 +227,11 @@ def test_a_lane_opens_again_after_a_while() -> None:
     for _ in range(20):
         reader.round()
     assert len(reader.under_way()) == 0
-    assert len(lanes(reader)) == 1
+    assert len(channels(reader)) == 1
     source.refused = set()
     for _ in range(20):
         reader.round()
-    assert len(lanes(reader)) == 1
+    assert len(channels(reader)) == 1
     source.time_s += 60.0
     for tp in FOUR:
         source.append(tp, 200)
@@ -239,10 +239,10 @@ def test_a_lane_opens_again_after_a_while() -> None:
         reader.take(connection)
     for _ in range(20):
         reader.round()
-    assert len(lanes(reader)) == 3
+    assert len(channels(reader)) == 3
 
 
-def test_a_lane_that_hangs_is_given_up_alone() -> None:
+def test_a_channel_that_hangs_is_given_up_alone() -> None:
     source = busy_source(FOUR, FAR_S)
     reader = Reader(source)
     for _ in range(5):
@@ -261,7 +261,7 @@ def test_a_lane_that_hangs_is_given_up_alone() -> None:
     reader.until_whole()
 
 
-def test_a_quota_holds_for_all_lanes() -> None:
+def test_a_quota_holds_for_all_channels() -> None:
     source = busy_source(FOUR, FAR_S)
     reader = Reader(source)
     for _ in range(5):
@@ -280,12 +280,12 @@ def test_a_quota_holds_for_all_lanes() -> None:
     assert len(reader.under_way()) == 3
 
 
-def test_a_partition_whose_leader_has_moved_begins_in_the_first_lane_there() -> None:
+def test_a_partition_whose_leader_has_moved_begins_in_the_first_channel_there() -> None:
     source = busy_source(FOUR, FAR_S)
     reader = Reader(source)
     for _ in range(5):
         reader.round()
-    (moved,) = lanes(reader)[1]
+    (moved,) = channels(reader)[1]
     source.true_leaders[moved] = NODE + 1
     for _ in range(3):
         reader.round()
