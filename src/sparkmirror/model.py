@@ -19,12 +19,12 @@ __all__ = [
     "ClusterClient",
     "FaultSettings",
     "FetchSettings",
+    "FlowNaming",
     "FlowSettings",
     "GroupSettings",
     "Halt",
     "HeartbeatSettings",
     "JoinCounts",
-    "Lane",
     "Member",
     "MetricsSettings",
     "MirrorMode",
@@ -434,7 +434,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class FlowNaming:
     """The settings of one flow that decide which topics it mirrors, and their remote names.
 
     ``mirror``: see `FlowSettings.mirror`.
@@ -510,7 +510,7 @@ class FlowSettings:
     # If the owner reports nothing for this long, other processes take over the flow.
     session_ms: int = 10_000
     throttles: tuple[ThrottleRule, ...] = ()
-    beside: tuple[Lane, ...] = ()
+    beside: tuple[FlowNaming, ...] = ()
     transforms: tuple[TransformSettings, ...] = ()
 
     @property
@@ -531,10 +531,10 @@ class FlowSettings:
         return f"mm1-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
 
     @property
-    def lane(self) -> Lane:
+    def naming(self) -> FlowNaming:
         """The settings that decide about its topics and their names."""
         ends = self.source.alias, self.target.alias
-        return Lane(*ends, self.policy, self.topics, self.mode, self.mirror)
+        return FlowNaming(*ends, self.policy, self.topics, self.mode, self.mirror)
 
     @property
     def keeps_names(self) -> bool:

@@ -15,8 +15,8 @@ from sparkmirror.internal_topics.remote_names import collect_remote_names
 from sparkmirror.internal_topics.remote_names import encode_remote_name as encode
 from sparkmirror.model import (
     ClusterClient,
+    FlowNaming,
     FlowSettings,
-    Lane,
     MirrorMode,
     PolicySettings,
     TopicRule,
@@ -49,20 +49,20 @@ _LISTS = st.sampled_from([".*", "a.*", "b.*", "[ab]", "a[.].*", "B[.].*", "(?!b)
 
 
 @st.composite
-def lanes(draw: st.DrawFn, source: str, target: str) -> Lane:
+def namings(draw: st.DrawFn, source: str, target: str) -> FlowNaming:
     topics = TopicSettings(
         include=tuple(draw(_LISTS).split(",")),
         exclude=tuple(draw(st.sampled_from([(), ("b[.].*",), ("B[.].*",)]))),
         map=tuple(draw(st.lists(_RULES, max_size=2))),
     )
     kind = draw(st.sampled_from(["default", "identity"]))
-    return Lane(source, target, PolicySettings(kind, aliases=_ALIASES), topics, mirror=source)
+    return FlowNaming(source, target, PolicySettings(kind, aliases=_ALIASES), topics, mirror=source)
 
 
-def way(ring: list[Lane], topic: str) -> list[str] | None:
+def way(ring: list[FlowNaming], topic: str) -> list[str] | None:
     names = [topic]
-    for lane in ring:
-        wanted = FlowTopics(lane)
+    for naming in ring:
+        wanted = FlowTopics(naming)
         if not wanted.accepts(names[-1]) or wanted.fault(names[-1]):
             return None
         names.append(wanted.remote(names[-1]))
@@ -72,11 +72,11 @@ def way(ring: list[Lane], topic: str) -> list[str] | None:
 @settings(max_examples=150, deadline=None)
 @given(
     st.one_of(
-        st.tuples(lanes("A", "B"), lanes("B", "A")),
-        st.tuples(lanes("A", "B"), lanes("B", "C"), lanes("C", "A")),
+        st.tuples(namings("A", "B"), namings("B", "A")),
+        st.tuples(namings("A", "B"), namings("B", "C"), namings("C", "A")),
     )
 )
-def test_a_loop_is_one_and_none_is_missed(ring: tuple[Lane, ...]) -> None:
+def test_a_loop_is_one_and_none_is_missed(ring: tuple[FlowNaming, ...]) -> None:
     flows = list(ring)
     try:
         found = loop_example(flows)
@@ -90,8 +90,8 @@ def test_a_loop_is_one_and_none_is_missed(ring: tuple[Lane, ...]) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(lanes("A", "C"), lanes("B", "C"))
-def test_topics_that_would_meet_do(one: Lane, other: Lane) -> None:
+@given(namings("A", "C"), namings("B", "C"))
+def test_topics_that_would_meet_do(one: FlowNaming, other: FlowNaming) -> None:
     for first, second in ((one, other), (one, one)):
         try:
             met = common_target(one, other) if second is other else one_target_twice(one)
@@ -138,7 +138,7 @@ def test_a_name_has_one_topic_whoever_looks_when(
         replace(flow(alias, tuple(rules)), mode=mode, group_id=alias)
         for alias, rules in (("A", first), ("B", second))
     )
-    flows = [replace(one, beside=(other.lane,)), replace(other, beside=(one.lane,))]
+    flows = [replace(one, beside=(other.naming,)), replace(other, beside=(one.naming,))]
     log: list[tuple[bytes | None, bytes | None]] = []
     mirrored: list[dict[str, str]] = [{}, {}]
     for index, topics in looks:

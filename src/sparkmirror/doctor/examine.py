@@ -162,7 +162,7 @@ class _FlowExamination:
         what = f"both sides are one cluster ({ids[0]})"
         do = "Check both bootstrap.servers."
         level = Level.WARN
-        again = copied_again(self.flow.lane) if self.flow.topics.map else None
+        again = copied_again(self.flow.naming) if self.flow.topics.map else None
         if again is not None:
             level = Level.FAIL
             what += f", and remote topics would be mirrored again: {' becomes '.join(again)}"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FaultSettings, FlowSettings, Lane, MirrorMode, PolicySettings
+from sparkmirror.model import FaultSettings, FlowNaming, FlowSettings, MirrorMode, PolicySettings
 from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.topics_map import TopicsMap, name_fault
 
@@ -343,28 +343,28 @@ class FlowTopics:
     their names unless the map names them.
     """
 
-    def __init__(self, flow: FlowSettings | Lane) -> None:
-        lane = flow.lane if isinstance(flow, FlowSettings) else flow
-        self.policy = make_policy(lane.policy, lane.source)
-        self._filter = TopicFilter(lane.topics.include, lane.topics.exclude)
-        self._lane = lane
-        self._map = TopicsMap(lane.topics.map)
+    def __init__(self, flow: FlowSettings | FlowNaming) -> None:
+        naming = flow.naming if isinstance(flow, FlowSettings) else flow
+        self.policy = make_policy(naming.policy, naming.source)
+        self._filter = TopicFilter(naming.topics.include, naming.topics.exclude)
+        self._naming = naming
+        self._map = TopicsMap(naming.topics.map)
         self.mapped: Callable[[str], str | None] = _no_name
         """Returns the name that the map gives a source topic; None if the policy names it."""
-        if lane.topics.map:  # each discovery asks for thousands of topics
+        if naming.topics.map:  # each discovery asks for thousands of topics
             self.mapped = lru_cache(_NAMES_REMEMBERED)(self._mapped)
 
     def accepts(self, topic: str) -> bool:
         """Whether the flow mirrors source topic ``topic``."""
-        lane = self._lane
-        if lane.mode is MirrorMode.MM1:
+        naming = self._naming
+        if naming.mode is MirrorMode.MM1:
             return self._filter.accepts(topic)
         return should_replicate(
             self.policy,
             self._filter,
             topic,
-            lane.target,
-            heartbeats_replication_enabled=lane.topics.heartbeats_replication_enabled,
+            naming.target,
+            heartbeats_replication_enabled=naming.topics.heartbeats_replication_enabled,
         )
 
     def remote(self, topic: str) -> str:
@@ -372,13 +372,13 @@ class FlowTopics:
         mapped = self.mapped(topic)
         if mapped is not None:
             return mapped
-        if self._lane.mode is MirrorMode.MM1:
+        if self._naming.mode is MirrorMode.MM1:
             return topic
-        return self.policy.format_remote_topic(self._lane.source, topic)
+        return self.policy.format_remote_topic(self._naming.source, topic)
 
     def _mapped(self, topic: str) -> str | None:
         # Heartbeats keep the policy's names: their names show which cluster they come from.
-        if self._lane.mode is MirrorMode.MM2 and self.policy.is_heartbeats_topic(topic):
+        if self._naming.mode is MirrorMode.MM2 and self.policy.is_heartbeats_topic(topic):
             return None
         return self._map.name(topic)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import Lane, MirrorMode, TopicRule
+from sparkmirror.model import FlowNaming, MirrorMode, TopicRule
 from sparkmirror.names.java_regex import compile_regex
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 from sparkmirror.names.replication_policy import FlowTopics
@@ -63,15 +63,15 @@ class Way:
     one_to_one: bool = False
 
 
-def ways_of(lane: Lane) -> list[Way]:
+def ways_of(naming: FlowNaming) -> list[Way]:
     """All ways of one flow: its rules in order, then its policy."""
-    policy = policy_way(lane)
+    policy = policy_way(naming)
     (names,) = policy.domain
     # The policy names heartbeats.
-    heartbeats = () if lane.mode is MirrorMode.MM1 else (_heartbeats(lane),)
+    heartbeats = () if naming.mode is MirrorMode.MM1 else (_heartbeats(naming),)
     ways: list[Way] = []
     taken: tuple[str, ...] = ()
-    for rule in lane.topics.map:
+    for rule in naming.topics.map:
         domain = Names(names.include, (*names.exclude, *heartbeats, *taken)), Names((rule.regex,))
         shape = _Shape.of(rule)
         if shape is None:
@@ -86,19 +86,19 @@ def ways_of(lane: Lane) -> list[Way]:
     return [*ways, Way((left,), image, policy.origin, prefixes=True, one_to_one=True)]
 
 
-def policy_way(lane: Lane) -> Way:
+def policy_way(naming: FlowNaming) -> Way:
     """The way of the policy for all topics of a flow, as if there were no map."""
-    topics, prefix = lane.topics, ""
+    topics, prefix = naming.topics, ""
     never: tuple[str, ...] = ()
-    if lane.mode is MirrorMode.MM2:
-        never = _internal(lane)
-        if lane.policy.kind == "identity":
+    if naming.mode is MirrorMode.MM2:
+        never = _internal(naming)
+        if naming.policy.kind == "identity":
             never = (*never, ".*heartbeats")  # every policy renames these
         else:
-            prefix = lane.source + lane.policy.separator
-            mark = lane.policy.separator
+            prefix = naming.source + naming.policy.separator
+            mark = naming.policy.separator
             # Topics that come from the target, over any number of hops.
-            never = (*never, f"(?:.*{quoted(mark)})?{quoted(lane.target + mark)}.*")
+            never = (*never, f"(?:.*{quoted(mark)})?{quoted(naming.target + mark)}.*")
     names = Names(topics.include, (*never, *topics.exclude))
     return Way(
         (names,),
@@ -109,14 +109,14 @@ def policy_way(lane: Lane) -> Way:
     )
 
 
-def _internal(lane: Lane) -> tuple[str, ...]:
+def _internal(naming: FlowNaming) -> tuple[str, ...]:
     """Regexes of the topics that are never mirrored."""
-    mark = quoted(lane.policy.separator if lane.policy.internal_separator_enabled else ".")
+    mark = quoted(naming.policy.separator if naming.policy.internal_separator_enabled else ".")
     return ("__.*", "[.].*", f"mm2.*{mark}internal", f".*{mark}checkpoints{mark}internal")
 
 
-def _heartbeats(lane: Lane) -> str:
-    return f"(?:.*{quoted(lane.policy.separator)})?heartbeats"
+def _heartbeats(naming: FlowNaming) -> str:
+    return f"(?:.*{quoted(naming.policy.separator)})?heartbeats"
 
 
 def quoted(text: str) -> str:
@@ -253,26 +253,26 @@ def _groups(regex: str) -> tuple[list[tuple[int, int]], frozenset[int]]:
 # --- questions ----------------------------------------------------------------------------------
 
 
-def rule_catches(lane: Lane, index: int) -> bool:
+def rule_catches(naming: FlowNaming, index: int) -> bool:
     """Whether rule ``index`` of a flow's map matches any topic that the flow may mirror.
 
     Raises `Undecided`.
     """
-    return common_name(ways_of(lane)[index].domain) is not None
+    return common_name(ways_of(naming)[index].domain) is not None
 
 
-def rule_gives(lane: Lane, index: int) -> bool:
+def rule_gives(naming: FlowNaming, index: int) -> bool:
     """Whether rule ``index`` may give a name that is not internal. Raises `Undecided`."""
-    other = Names((_ANY,), (*_internal(lane), r"mm2.*\.internal", _heartbeats(lane)))
-    return common_name((ways_of(lane)[index].image, other)) is not None
+    other = Names((_ANY,), (*_internal(naming), r"mm2.*\.internal", _heartbeats(naming)))
+    return common_name((ways_of(naming)[index].image, other)) is not None
 
 
-def loop_example(ring: Sequence[Lane]) -> list[str] | None:
+def loop_example(ring: Sequence[FlowNaming]) -> list[str] | None:
     """The names of an example topic along all flows of ``ring``, beginning with its source name.
 
     None if no topic passes through all of them. Raises `Undecided`.
     """
-    topics = [FlowTopics(lane) for lane in ring]
+    topics = [FlowTopics(naming) for naming in ring]
 
     def named(topic: str) -> list[str] | None:
         names = [topic]
@@ -337,18 +337,18 @@ def _back(path: Sequence[Way], sets: Sequence[Names]) -> Iterator[str]:
             yield from _back(before, [*last.domain, origin])
 
 
-def copied_again(lane: Lane) -> list[str] | None:
+def copied_again(naming: FlowNaming) -> list[str] | None:
     """A topic, its remote topic, and the remote topic of that, if both clusters are the same one.
 
     None if no remote topic is mirrored again, or if the rules are too complex to decide.
     """
     try:
-        return loop_example([lane, lane])
+        return loop_example([naming, naming])
     except Undecided:
         return None
 
 
-def common_target(one: Lane, other: Lane) -> tuple[str, str, str] | None:
+def common_target(one: FlowNaming, other: FlowNaming) -> tuple[str, str, str] | None:
     """A topic of each of two flows that get the same remote name, and that name.
 
     None if none is found. Raises `Undecided`.
@@ -356,22 +356,24 @@ def common_target(one: Lane, other: Lane) -> tuple[str, str, str] | None:
     return _met(one, other, itertools.product(_used(one), _used(other)))
 
 
-def one_target_twice(lane: Lane) -> tuple[str, str, str] | None:
+def one_target_twice(naming: FlowNaming) -> tuple[str, str, str] | None:
     """Two topics of one flow that get the same remote name, and that name.
 
     None if none are found. Raises `Undecided`.
     """
-    ways = _used(lane)
+    ways = _used(naming)
     own = [(way, way) for way in ways if not way.one_to_one]
-    return _met(lane, lane, [*itertools.combinations(ways, 2), *own])
+    return _met(naming, naming, [*itertools.combinations(ways, 2), *own])
 
 
-def _used(lane: Lane) -> list[Way]:
+def _used(naming: FlowNaming) -> list[Way]:
     """The ways that at least one topic may take. Raises `Undecided`."""
-    return [way for way in ways_of(lane) if common_name(way.domain) is not None]
+    return [way for way in ways_of(naming) if common_name(way.domain) is not None]
 
 
-def _met(one: Lane, other: Lane, pairs: Iterable[tuple[Way, Way]]) -> tuple[str, str, str] | None:
+def _met(
+    one: FlowNaming, other: FlowNaming, pairs: Iterable[tuple[Way, Way]]
+) -> tuple[str, str, str] | None:
     ours, theirs = FlowTopics(one), FlowTopics(other)
 
     def good(wanted: FlowTopics, topic: str, name: str) -> bool:

@@ -19,8 +19,8 @@ from sparkmirror.model import FaultSettings, FetchSettings, ProduceSettings, Top
 from sparkmirror.offset_reset import LATEST
 from sparkmirror.records.header import CONTROL_BIT
 from sparkmirror.wire.cluster.coordinator import Routes
-from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.fetch.channels import Channel
+from sparkmirror.wire.fetch.fetcher import Fetcher
 from tests.kafka.clusters.faults import NODES, FaultyCluster, SlotRun
 from tests.kafka.harness.mirror_process import stored, wait_until
 from tests.kafka.harness.support import (

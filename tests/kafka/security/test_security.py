@@ -17,8 +17,8 @@ from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.messages import record_batch
 from sparkmirror.wire.cluster.coordinator import Routes
 from sparkmirror.wire.fetch import channels
-from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.fetch.channels import Channel
+from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.net.connection import Connection
 from sparkmirror.wire.probe.reach import reach
 from sparkmirror.wire.produce.producer import Producer

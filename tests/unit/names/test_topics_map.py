@@ -11,7 +11,7 @@ import pytest
 
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import (
-    Lane,
+    FlowNaming,
     MirrorMode,
     PolicySettings,
     TopicRule,
@@ -106,7 +106,7 @@ def test_kafkas_rules_of_names(name: str, fault: str) -> None:
 
 def flow(text: str, kind: str = "default", mode: MirrorMode = MirrorMode.MM2) -> FlowTopics:
     topics = TopicSettings(include=(".*",), exclude=(), map=parse_rules(text))
-    return FlowTopics(Lane("A", "B", PolicySettings(kind), topics, mode))
+    return FlowTopics(FlowNaming("A", "B", PolicySettings(kind), topics, mode))
 
 
 RULE = "^eu[.](.*)$ => tenant-eu.$1"
@@ -163,7 +163,7 @@ def test_names_that_no_copy_can_have(topic: str, told: str) -> None:
 def test_mirrors_own_topics_are_known_whatever_the_separator() -> None:
     policy = PolicySettings(separator="_")
     topics = TopicSettings(map=(TopicRule("t", "mm2-sparkmirror.A.internal"),))
-    assert "internal topic" in FlowTopics(Lane("A", "B", policy, topics)).fault("t")
+    assert "internal topic" in FlowTopics(FlowNaming("A", "B", policy, topics)).fault("t")
 
 
 def test_which_rule_names_a_topic() -> None:

@@ -457,7 +457,7 @@ def _remarks_on_names(
         if entry is not None and flow.topics.map
     }
     paths = ", ".join(str(one.file.path) for one in consumers)
-    return check_names([flow.lane for flow in flows], paths, maps) if maps else []
+    return check_names([flow.naming for flow in flows], paths, maps) if maps else []
 
 
 def _remarks(file: Properties, uses: Sequence[KeyUse]) -> list[str]:

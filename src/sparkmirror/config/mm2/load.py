@@ -65,8 +65,8 @@ from sparkmirror.config.table.own import TOPICS_MAP
 from sparkmirror.config.table.settings import Scope, Status, Type, names
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import (
+    FlowNaming,
     FlowSettings,
-    Lane,
     MirrorMode,
     MirrorSettings,
     PolicySettings,
@@ -161,7 +161,7 @@ def read_mm2(
         *sorted(by_line, key=_line),
         *remarks.ignored_keys(uses, str(path)),
         *unsafe(flows, str(path)),
-        *check_names([_lane(raw, *pair, aliases) for pair in enabled], str(path), maps),
+        *check_names([_naming(raw, *pair, aliases) for pair in enabled], str(path), maps),
     ]
     settings = MirrorSettings(
         flows=flows,
@@ -386,10 +386,12 @@ def _flow(
     )  # fmt: skip
 
 
-def _lane(raw: Mapping[str, Entry], source: str, target: str, aliases: tuple[str, ...]) -> Lane:
+def _naming(
+    raw: Mapping[str, Entry], source: str, target: str, aliases: tuple[str, ...]
+) -> FlowNaming:
     flow = ValueReader(connector_config(raw, source, target), Scope.CONNECTOR)
     own = ValueReader(own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
-    return Lane(source, target, _policy(flow, aliases), _topics(flow, own), mirror=source)
+    return FlowNaming(source, target, _policy(flow, aliases), _topics(flow, own), mirror=source)
 
 
 def client_configs(

@@ -13,7 +13,7 @@ from itertools import combinations
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.table.settings import HIDDEN
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FlowSettings, Lane
+from sparkmirror.model import FlowNaming, FlowSettings
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 from sparkmirror.names.topic_ways import (
     common_target,
@@ -37,13 +37,13 @@ def beside(flows: Sequence[FlowSettings]) -> tuple[FlowSettings, ...]:
     found = []
     for flow in flows:
         into = [one for one in flows if one.target.alias == flow.target.alias]
-        others = tuple(one.lane for one in into if one is not flow)
+        others = tuple(one.naming for one in into if one is not flow)
         mapped = any(one.topics.map for one in into)
         found.append(replace(flow, beside=others) if mapped and others else flow)
     return tuple(found)
 
 
-def check_names(flows: Sequence[Lane], path: str, maps: Maps | None = None) -> list[str]:
+def check_names(flows: Sequence[FlowNaming], path: str, maps: Maps | None = None) -> list[str]:
     """Remarks on conflicting names. Pure.
 
     Raises ConfigError for flows that form a loop, if a topic would be copied in an endless loop:
@@ -64,7 +64,7 @@ def check_names(flows: Sequence[Lane], path: str, maps: Maps | None = None) -> l
 # --- rules of maps ------------------------------------------------------------------------------
 
 
-def _rules(flows: Sequence[Lane], maps: Maps) -> Iterator[str]:
+def _rules(flows: Sequence[FlowNaming], maps: Maps) -> Iterator[str]:
     for flow in flows:
         entry = maps.get(flow.name)
         for index, rule in enumerate(flow.topics.map if entry is not None else ()):
@@ -91,7 +91,7 @@ def _rules(flows: Sequence[Lane], maps: Maps) -> Iterator[str]:
                 )
 
 
-def _own_collisions(flows: Sequence[Lane], maps: Maps) -> Iterator[str]:
+def _own_collisions(flows: Sequence[FlowNaming], maps: Maps) -> Iterator[str]:
     for flow in flows:
         entry = maps.get(flow.name)
         if entry is None or not flow.topics.map:
@@ -112,7 +112,7 @@ def _own_collisions(flows: Sequence[Lane], maps: Maps) -> Iterator[str]:
 # --- loops --------------------------------------------------------------------------------------
 
 
-def _loops(flows: Sequence[Lane], path: str) -> Iterator[str]:
+def _loops(flows: Sequence[FlowNaming], path: str) -> Iterator[str]:
     kept = [flow for flow in flows if flow.policy.kind == "identity" and not flow.topics.map]
     for ring in _rings(kept):
         way = _way(ring)
@@ -135,7 +135,7 @@ def _loops(flows: Sequence[Lane], path: str) -> Iterator[str]:
             )
 
 
-def _mapped_loops(flows: Sequence[Lane], path: str, maps: Maps) -> Iterator[str]:
+def _mapped_loops(flows: Sequence[FlowNaming], path: str, maps: Maps) -> Iterator[str]:
     """Loops with a map: names of remote topics do not show where they come from."""
     for ring in _rings(flows):
         mapped = [flow.name for flow in ring if flow.topics.map]
@@ -172,11 +172,11 @@ def _mapped_loops(flows: Sequence[Lane], path: str, maps: Maps) -> Iterator[str]
             )
 
 
-def _way(ring: Sequence[Lane]) -> str:
+def _way(ring: Sequence[FlowNaming]) -> str:
     return "->".join([*(flow.source for flow in ring), ring[0].source])
 
 
-def _rings(flows: Sequence[Lane]) -> Iterator[list[Lane]]:
+def _rings(flows: Sequence[FlowNaming]) -> Iterator[list[FlowNaming]]:
     """Every loop of ``flows`` that returns to its first cluster, each once."""
     told = 0
     for first in sorted({flow.source for flow in flows}):
@@ -200,7 +200,7 @@ def _rings(flows: Sequence[Lane]) -> Iterator[list[Lane]]:
 # --- two topics under one name ------------------------------------------------------------------
 
 
-def _collisions(flows: Sequence[Lane], path: str) -> Iterator[str]:
+def _collisions(flows: Sequence[FlowNaming], path: str) -> Iterator[str]:
     for target in dict.fromkeys(flow.target for flow in flows):
         into = [flow for flow in flows if flow.target == target]
         met = []
@@ -230,7 +230,7 @@ def _collisions(flows: Sequence[Lane], path: str) -> Iterator[str]:
             )
 
 
-def _meeting(one: Lane, other: Lane) -> tuple[str, str, str] | None:
+def _meeting(one: FlowNaming, other: FlowNaming) -> tuple[str, str, str] | None:
     """A topic of each of two flows that get the same name, and that name. Raises `Undecided`."""
     if one.topics.map or other.topics.map:
         return common_target(one, other)
@@ -245,7 +245,7 @@ def _meeting(one: Lane, other: Lane) -> tuple[str, str, str] | None:
 # --- aliases ------------------------------------------------------------------------------------
 
 
-def _aliases_with_separators(flows: Iterable[Lane], path: str) -> Iterator[str]:
+def _aliases_with_separators(flows: Iterable[FlowNaming], path: str) -> Iterator[str]:
     told: set[str] = set()
     for flow in flows:
         separator, alias = flow.policy.separator, flow.source

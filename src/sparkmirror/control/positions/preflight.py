@@ -38,7 +38,7 @@ def refuse_mirroring_onto_itself(
     if not source.cluster_id or source.cluster_id != target.cluster_id:
         return
     if settings.topics.map:
-        again = copied_again(settings.lane) or _copied_again(wanted, source_admin)
+        again = copied_again(settings.naming) or _copied_again(wanted, source_admin)
         if again is not None:
             raise ConfigError(
                 f"source and target are the same cluster (id {source.cluster_id}) and remote "

@@ -107,15 +107,15 @@ def _held_by_others(flow: FlowSettings, known: Iterable[RemoteName]) -> dict[str
 
     A row is ignored if the file no longer gives that name: its flow has not run discovery since.
     """
-    lanes = {lane.mirror: FlowTopics(lane) for lane in flow.beside}
+    namings = {naming.mirror: FlowTopics(naming) for naming in flow.beside}
     first: dict[str, RemoteName] = {}
     for row in known:
         if row.past or row.remote in first:
             continue
         if row.mirror == flow.mirror:
             first[row.remote] = row
-        elif row.mirror in lanes:
-            names = lanes[row.mirror]
+        elif row.mirror in namings:
+            names = namings[row.mirror]
             if names.accepts(row.topic) and names.remote(row.topic) == row.remote:
                 first[row.remote] = row
     return {remote: row for remote, row in first.items() if row.mirror != flow.mirror}

@@ -48,8 +48,8 @@ from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
 from sparkmirror.ticks import ticks_s
 from sparkmirror.wire.cluster.coordinator import Routes
-from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 from sparkmirror.wire.fetch.channels import CHANNELS_MAX
+from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 from sparkmirror.wire.net.poller import Poller
 from sparkmirror.wire.produce.hanging_transactions import CommittedRecords

@@ -55,8 +55,8 @@ def test_workers_get_the_rules(tmp_path: Path) -> None:
 def test_flows_of_a_target_with_a_map_know_each_other(tmp_path: Path) -> None:
     text = FAN_IN + "C->A.enabled=true\nC->A.topics=q\nA->C.sparkmirror.topics.map=t => x\n"
     flows = {flow.name: flow for flow in load(tmp_path, text).flows}
-    assert flows["B->C"].beside == (flows["A->C"].lane,)
-    assert flows["A->C"].beside == (flows["B->C"].lane,)
+    assert flows["B->C"].beside == (flows["A->C"].naming,)
+    assert flows["A->C"].beside == (flows["B->C"].naming,)
     assert flows["C->A"].beside == ()
     assert flows["B->C"].keeps_names
     assert not flows["C->A"].keeps_names
@@ -213,5 +213,5 @@ def test_two_consumer_files_that_may_merge_are_told_only_with_a_map(tmp_path: Pa
     settings = mm1(tmp_path, CONSUMER + "sparkmirror.topics.map=t => u\n", other)
     assert any("become one topic on target" in line for line in settings.warnings)
     first, second = settings.flows
-    assert second.beside == (first.lane,)
+    assert second.beside == (first.naming,)
     assert first.mirror != second.mirror

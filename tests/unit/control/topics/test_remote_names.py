@@ -54,7 +54,7 @@ def flow(name: str, rules: str = RULES, *others: FlowSettings) -> FlowSettings:
         *(*ends, *ends),
         topics=TopicSettings(map=parse_rules(rules) if rules else (), replication_factor=1),
         offset_storage_replication_factor=1,
-        beside=tuple(other.lane for other in others),
+        beside=tuple(other.naming for other in others),
     )
 
 
@@ -202,7 +202,7 @@ def test_mirrors_of_mirrormaker_1_are_told_apart_by_group_and_address() -> None:
     one = replace(A, mode=MirrorMode.MM1, group_id="g", policy=PolicySettings("identity"))
     other = replace(one, group_id="h")
     assert one.mirror != other.mirror
-    first, second = (replace(o, beside=(p.lane,)) for o, p in ((one, other), (other, one)))
+    first, second = (replace(o, beside=(p.naming,)) for o, p in ((one, other), (other, one)))
     rows = planned(first, ["eu.t"]).rows
     assert rows == (RemoteName("all.t", one.mirror, "A", "eu.t"),)
     assert set(planned(second, ["us.t"], *rows).merging) == {"us.t"}
