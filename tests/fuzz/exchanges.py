@@ -160,7 +160,7 @@ class _SessionBroker:
         return memoryview(self.frame)
 
 
-class _SessionRoutes:
+class _SessionConnections:
     """One broker that leads everything."""
 
     def __init__(self, partitions: list[TopicPartition], broker: _SessionBroker) -> None:
@@ -193,9 +193,9 @@ def sessions(rng: Random) -> None:
     partitions = [TopicPartition(topic, n) for topic in ("a", "käse") for n in range(10)]
     wanted = partitions if rng.random() < 0.9 else partitions[:3]
     broker = _SessionBroker(rng.randrange(FETCH_LOWEST, FETCH_HIGHEST + 1))
-    routes = _SessionRoutes(partitions, broker)
+    connections = _SessionConnections(partitions, broker)
     now = 0.0
-    fetcher = Fetcher(routes, FetchSettings(), clock=lambda: now)  # type: ignore[arg-type]
+    fetcher = Fetcher(connections, FetchSettings(), clock=lambda: now)  # type: ignore[arg-type]
     for tp in wanted:
         fetcher.assign(tp, rng.choice((0, 7, 2**62)))
     expected: tuple[int, int] | None = None
@@ -303,7 +303,7 @@ def groups(rng: Random) -> None:
         counts=lambda topics: {topic: rng.choice((0, 1, 3)) for topic in topics},
         stopping=lambda: next(turns) > _JOINS_MAX,
     )
-    session._routes = SimpleNamespace(  # type: ignore[assignment]
+    session._connections = SimpleNamespace(  # type: ignore[assignment]
         coordinator=lambda _: connection, close=lambda: None
     )
     try:
@@ -316,7 +316,7 @@ def groups(rng: Random) -> None:
             assert isinstance(topic, str)
             assert isinstance(partition, int)
     try:
-        code = session._heartbeat(session._routes, session._member_id, session._generation)
+        code = session._heartbeat(session._connections, session._member_id, session._generation)
     except (MirrorError, ConnectionLost):
         return
     assert isinstance(code, int)

@@ -104,7 +104,7 @@ _TP = TopicPartition("topic", 3)
 # --- Fetch: the frame, and the records in it ----------------------------------------------------
 
 
-class _Routes:
+class _Connections:
     client = CLIENT
     leaders: dict[TopicPartition, Any] = {}  # noqa: RUF012
     leaderless: dict[TopicPartition, int] = {}  # noqa: RUF012
@@ -120,7 +120,7 @@ def fetch(rng: Random) -> None:
     """A Fetch answer through the fetcher, as a slot takes it."""
     version = rng.randrange(FETCH_LOWEST, FETCH_HIGHEST + 1)
     frame = mutated(_fetch_frame(rng, version), rng)
-    fetcher = fetching.Fetcher(_Routes(), FetchSettings())  # type: ignore[arg-type]
+    fetcher = fetching.Fetcher(_Connections(), FetchSettings())  # type: ignore[arg-type]
     fetcher.assign(_TP, 7)
     state = fetcher._states[_TP]
     state.requested = True

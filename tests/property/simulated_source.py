@@ -19,7 +19,7 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.cluster.coordinator import Leader
+from sparkmirror.wire.cluster.cluster_connections import Leader
 from sparkmirror.wire.net.connection import ConnectionLost
 
 VERSION = 11
@@ -108,7 +108,7 @@ class SimConnection:
 
 
 class SimSource:
-    """Brokers that lead partitions, as `Routes` for a fetcher.
+    """Brokers that lead partitions, as `ClusterConnections` for a fetcher.
 
     ``trips``: how long a round trip to each node takes, by connection. ``refused``: nodes that take
     no further connection.
@@ -136,7 +136,7 @@ class SimSource:
         self._session_ids = itertools.count(1)
         self._stale = False
 
-    # -- what a fetcher asks of its routes -------------------------------------------------
+    # -- what a fetcher asks of its connections --------------------------------------------
 
     def refresh_if_due(self) -> bool:
         """Metadata tells the truth."""

@@ -22,7 +22,7 @@ from typing import Any
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.records.header import HEADER_BYTES
 from sparkmirror.records.split import decode_batches
-from sparkmirror.wire.cluster.coordinator import Leader
+from sparkmirror.wire.cluster.cluster_connections import Leader
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.net.poller import Poller
 from sparkmirror.wire.produce.in_doubt import InDoubtBatch, WasWritten
@@ -198,7 +198,7 @@ class SimConnection:
 
 
 class SimTarget:
-    """Brokers, partitions, and the metadata that the producer has of them (`Routes`)."""
+    """Brokers, partitions, and the producer's metadata of them, as `ClusterConnections`."""
 
     def __init__(
         self, nodes: int, partitions: Iterable[TopicPartition], brokers: Brokers | None = None
@@ -219,7 +219,7 @@ class SimTarget:
         self._producer_ids = itertools.count(1_000)
         self.refresh()
 
-    # -- Routes ----------------------------------------------------------------------------
+    # -- ClusterConnections -----------------------------------------------------------------
 
     def connection(self, node: int) -> SimConnection:
         return self._connections.setdefault(node, SimConnection(node))
@@ -262,7 +262,7 @@ class SimTarget:
         for connection in [*self._connections.values(), *self._broken]:
             connection.close()
 
-    def arrival(self, _routes: object, doubt: InDoubtBatch) -> WasWritten:
+    def arrival(self, _connections: object, doubt: InDoubtBatch) -> WasWritten:
         """What the broker that is taken for the leader knows of a batch in doubt."""
         one = self.partitions[doubt.tp]
         if self.leaders[doubt.tp].node != one.leader:

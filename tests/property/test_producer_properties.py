@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sparkmirror.errors import Fenced, TransactionError
 from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.produce.producer import Producer
 from sparkmirror.wire.produce.transactions import Transactions
 from tests.property.simulated_target import Brokers, SimTarget
@@ -67,7 +67,7 @@ class Run:
         self._ruthless = ruthless
         self.now = 0.0
         self.producer = Producer(
-            cast(Routes, self.target),
+            cast(ClusterConnections, self.target),
             ProduceSettings(link_joining=joining),
             transactions=transactions,
             arrival=self.target.arrival,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sparkmirror.errors import Fenced
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.transactions import Transactions
 
@@ -95,9 +95,9 @@ class SimTransactions(Transactions):
     """Asks a `Coordinator` through a network that loses what it is told to lose."""
 
     def __init__(self, coordinator: Coordinator, troubles: Iterator[Trouble]) -> None:
-        routes = SimpleNamespace(client=ClusterClient("T", ("t:1",), "c"))
+        connections = SimpleNamespace(client=ClusterClient("T", ("t:1",), "c"))
         super().__init__(
-            cast(Routes, routes),
+            cast(ClusterConnections, connections),
             "id",
             timeout_ms=1,
             clock=lambda: 0.0,

@@ -47,7 +47,7 @@ from sparkmirror.model import Halt, MirrorMode, TopicPartition
 from sparkmirror.wire.admin import groups
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.inspector import Inspector
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch import record_stream
 from sparkmirror.wire.fetch.record_stream import RecordStream
 from sparkmirror.wire.group.session import GroupSession
@@ -102,7 +102,7 @@ def test_topics_without_a_leader_cannot_be_read() -> None:
 
 
 def test_logs_without_a_leader_say_nothing_of_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    routes: Any = SimpleNamespace(
+    connections: Any = SimpleNamespace(
         client=CLIENT,
         leaders={TP: object()},
         leaderless={},
@@ -111,10 +111,10 @@ def test_logs_without_a_leader_say_nothing_of_a_loss(monkeypatch: pytest.MonkeyP
         close=lambda: None,
     )
     check(
-        lambda: survivors._log_start(routes, TP), Unreachable, "no leader of t-0 responds",
+        lambda: survivors._log_start(connections, TP), Unreachable, "no leader of t-0 responds",
         "cluster A", "",
     )  # fmt: skip
-    monkeypatch.setattr(survivors, "Routes", lambda *_: routes)
+    monkeypatch.setattr(survivors, "ClusterConnections", lambda *_: connections)
     check(
         lambda: next(survivors._compacted(CLIENT, "t")), Unreachable, "topic t has no leader",
         "cluster A", "",
@@ -202,7 +202,7 @@ def test_a_quorum_that_tells_no_time() -> None:
 
 def test_a_group_that_this_principal_may_not_read() -> None:
     def call() -> None:
-        raise Routes._failure(as_self(client=CLIENT), 30, "group g", "g")
+        raise ClusterConnections._failure(as_self(client=CLIENT), 30, "group g", "g")
 
     check(call, Denied, "(GROUP_AUTHORIZATION_FAILED)", "cluster A, group g", "--group")
 
@@ -211,13 +211,15 @@ def test_a_coordinator_that_cannot_be_found_is_looked_for_again() -> None:
     """It ends no membership; a right that is missing does."""
     ours = as_self(group="g")
     error = ClusterError("no coordinator", where="cluster A", do="Wait.")
-    routes: Any = SimpleNamespace(coordinator=raising(error))
+    connections: Any = SimpleNamespace(coordinator=raising(error))
     check(
-        lambda: GroupSession._coordinator(ours, routes), Unreachable, "no coordinator",
+        lambda: GroupSession._coordinator(ours, connections), Unreachable, "no coordinator",
         "cluster A", "Wait.",
     )  # fmt: skip
-    routes.coordinator = raising(Denied("no", where="cluster A", do="Grant it."))
-    check(lambda: GroupSession._coordinator(ours, routes), Denied, "no", "cluster A", "Grant it.")
+    connections.coordinator = raising(Denied("no", where="cluster A", do="Grant it."))
+    check(
+        lambda: GroupSession._coordinator(ours, connections), Denied, "no", "cluster A", "Grant it."
+    )
 
 
 # --- slots --------------------------------------------------------------------------------------
@@ -244,7 +246,7 @@ def test_positions_that_cannot_be_read_end_a_bounded_slot() -> None:
     reader = as_self(
         flow=FLOW,
         _ends={},
-        _routes=SimpleNamespace(refresh_if_due=lambda: None),
+        _connections=SimpleNamespace(refresh_if_due=lambda: None),
         _begins=SimpleNamespace(
             asked=lambda: asked, find_out=raising(Unreachable("nobody answers."))
         ),
@@ -259,17 +261,17 @@ def test_a_target_that_tells_no_partitions_is_waited_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     looks = iter([{}, {}, {TP: 1, TopicPartition("t", 2): 1}])
-    routes = SimpleNamespace(
+    connections = SimpleNamespace(
         leaders={}, leaderless={}, add_topics=lambda _: None, mark_stale=lambda: None
     )
 
     def refresh() -> bool:
-        routes.leaders = next(looks)
+        connections.leaders = next(looks)
         return True
 
-    routes.refresh_if_due = refresh
+    connections.refresh_if_due = refresh
     flow = replace(FLOW, target=AT_ONCE)
-    counts = as_self(_routes=routes, _counts={}, _flow=flow)
+    counts = as_self(_connections=connections, _counts={}, _flow=flow)
     with caplog.at_level(logging.WARNING):
         assert _PartitionCounts.of(counts, "t") == 3
     (told,) = [one.getMessage() for one in caplog.records]
@@ -326,7 +328,7 @@ def test_a_log_that_cannot_be_read_to_its_end(
         tp=TP,
         end=5,
         _fetcher=SimpleNamespace(position=lambda _: 3, halts=halts),
-        _routes=SimpleNamespace(client=CLIENT),
+        _connections=SimpleNamespace(client=CLIENT),
         _round=lambda: [],
     )
     if stands:
@@ -382,9 +384,9 @@ def test_an_api_that_a_broker_lacks() -> None:
 
 def test_a_transaction_that_nobody_ends() -> None:
     seconds = iter(range(0, 1_000, 40))
-    routes: Any = SimpleNamespace(client=CLIENT)
+    connections: Any = SimpleNamespace(client=CLIENT)
     transactions = Transactions(
-        routes,
+        connections,
         "id-0",
         timeout_ms=60_000,
         patience_s=100.0,

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException
 from sparkmirror.internal_topics.commands import COMMAND_PARTITION, control_topic
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.produce.producer import Producer
 from tests.kafka.clusters.faults import (
@@ -89,12 +89,12 @@ def test_what_is_known_of_a_leader_is_wrong(source, topic_name, told):
         move_leaders(source.kafka, tp.topic)  # so that there is an epoch before
     produce(source.kafka, tp.topic, [Sent(b"one")])
     servers = tuple(source.kafka.bootstrap_servers.split(","))
-    routes = Routes(ClusterClient("S", servers, "stale"), {tp.topic})
-    fetcher = Fetcher(routes, FetchSettings())
+    connections = ClusterConnections(ClusterClient("S", servers, "stale"), {tp.topic})
+    fetcher = Fetcher(connections, FetchSettings())
     try:
-        routes.refresh()
-        right = routes.leaders[tp]
-        routes.leaders[tp] = {
+        connections.refresh()
+        right = connections.leaders[tp]
+        connections.leaders[tp] = {
             "NOT_LEADER_OR_FOLLOWER": replace(right, node=right.node % NODES + 1),
             "FENCED_LEADER_EPOCH": replace(right, epoch=right.epoch - 1),
             "UNKNOWN_LEADER_EPOCH": replace(right, epoch=right.epoch + 1),
@@ -102,9 +102,9 @@ def test_what_is_known_of_a_leader_is_wrong(source, topic_name, told):
         fetcher.assign(tp, 0)
         assert _first_records(fetcher)
         assert fetcher.errors == {told: 1}
-        assert routes.leaders[tp] == right
+        assert connections.leaders[tp] == right
     finally:
-        routes.close()
+        connections.close()
 
 
 def _first_records(fetcher: Fetcher, timeout_s: float | None = None) -> bytes:
@@ -403,7 +403,7 @@ def test_a_batch_in_doubt_that_its_topic_then_refuses_arrives_once(target, topic
     create_topic(target.kafka, topic_name, 1, replication=NODES)
     tp = TopicPartition(topic_name, 0)
     client = ClusterClient("T", target.proxied_servers, "doubt", retry_backoff_ms=50)
-    producer = Producer(Routes(client, [topic_name]), ProduceSettings())
+    producer = Producer(ClusterConnections(client, [topic_name]), ProduceSettings())
     try:
         producer.append(tp, _batch(0, 2))  # the first one under a producer id goes alone
         assert _pump(producer, lambda: producer.idle) == [2]

@@ -20,7 +20,7 @@ from sparkmirror.data.coordination.hanging_transactions import close_all
 from sparkmirror.errors import Fenced
 from sparkmirror.internal_topics.commands import AssignmentDocument
 from sparkmirror.internal_topics.flow_claims import transactional_id
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.produce.transactions import Transactions, fence_slots
 from tests.kafka.clusters.faults import NODES, SlotRun, check_mirrored, leaders, wait_in_sync
 from tests.kafka.harness.support import Sent, create_topic, produce
@@ -94,13 +94,13 @@ def _broker_away(slot: SlotRun) -> Iterator[None]:
 
 def _fence(slot: SlotRun) -> None:
     """Another writer comes: what is open is aborted."""
-    routes = Routes(slot.flow.target)
-    transactions = Transactions(routes, transactional_id(slot.flow, 0), timeout_ms=60_000)
+    connections = ClusterConnections(slot.flow.target)
+    transactions = Transactions(connections, transactional_id(slot.flow, 0), timeout_ms=60_000)
     try:
         transactions.fence()
     finally:
         transactions.close()
-        routes.close()
+        connections.close()
 
 
 def _checked(slot: SlotRun) -> None:

@@ -11,7 +11,7 @@ from sparkmirror.internal_topics.gaps import Gap
 from sparkmirror.internal_topics.position_metadata import decode_metadata
 from sparkmirror.model import FaultSettings, FetchSettings, MirrorMode, TopicPartition
 from sparkmirror.testing.clusters import KafkaCluster
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from tests.kafka.clusters.faults import (
     UNCLEAN,
     Direct,
@@ -88,12 +88,12 @@ def _await_halt(slot: SlotRun, partition: int = 0) -> str:
 
 
 def _position(slot: SlotRun) -> tuple[int, str]:
-    routes = Routes(slot.flow.target)
+    connections = ClusterConnections(slot.flow.target)
     try:
         tp = TopicPartition(slot.remote, 0)
-        return routes.committed(slot.flow.position_group, [tp])[tp]
+        return connections.committed(slot.flow.position_group, [tp])[tp]
     finally:
-        routes.close()
+        connections.close()
 
 
 # -- deleted -----------------------------------------------------------------------------------
@@ -295,8 +295,8 @@ def test_mirrormaker_1_positions_carry_the_leader_epoch(source, target, topic_na
     with SlotRun(source, target, topic_name, **mode) as slot:
         _await_values(slot, _values(0, 5))
     tp = TopicPartition(topic_name, 0)
-    with closing(Routes(slot.flow.source)) as routes:
-        one = routes.positions(slot.flow.position_group, [tp])[tp]
+    with closing(ClusterConnections(slot.flow.source)) as connections:
+        one = connections.positions(slot.flow.position_group, [tp])[tp]
     assert (one.offset, one.metadata) == (5, "")
     assert one.leader_epoch >= 0
     produce(source.kafka, topic_name, _values(5, 5))

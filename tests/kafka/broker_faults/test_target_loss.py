@@ -18,7 +18,7 @@ from sparkmirror.records.header import ATTRIBUTES_AT, CONTROL_BIT
 from sparkmirror.records.walk import walk_batches
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from tests.kafka.clusters.faults import (
     UNCLEAN,
     Direct,
@@ -88,12 +88,12 @@ def _await_gaps(slot: SlotRun, count: int = 1) -> list[Gap]:
 
 
 def _position(slot: SlotRun) -> tuple[int, str]:
-    routes = Routes(slot.flow.target)
+    connections = ClusterConnections(slot.flow.target)
     try:
         tp = TopicPartition(slot.remote, 0)
-        return routes.committed(slot.flow.position_group, [tp])[tp]
+        return connections.committed(slot.flow.position_group, [tp])[tp]
     finally:
-        routes.close()
+        connections.close()
 
 
 def _await_position(slot: SlotRun, wanted: int) -> None:

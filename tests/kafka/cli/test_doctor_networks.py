@@ -1,4 +1,4 @@
-"""The doctor in a network of its own, beside another one whose names and routes are not ours.
+"""The doctor in a network of its own, beside another one whose names and connections are not ours.
 
 The source's broker is in the west, the target's and the mirror's machine in the east. A cable leads
 from one to the other; what lies behind its western end is the west's own business.
@@ -81,7 +81,7 @@ def test_nothing_fails_where_the_broker_advertises_what_both_sides_reach(
          "a DNS forwarder"),
         (UNROUTED, "tcp",
          f"broker 1 advertises {NO_ROUTE}:{UNROUTED}: {NO_ROUTE}: connecting failed (Network is",
-         "Check the routes, network peering or gateway"),
+         "Check the connections, network peering or gateway"),
         (ANSWERLESS, "tcp",
          f"broker 1 advertises {ONE_WAY}:{ANSWERLESS}: {ONE_WAY}: connecting timed out",
          "firewall"),

@@ -47,7 +47,7 @@ from sparkmirror.model import (
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.producer import Producer
 from tests.kafka.clusters.faults import Direct, SlotRun
@@ -425,7 +425,7 @@ def test_commit_offsets_removes_non_existent_topics(
     try:
         gone, there = (TopicPartition(topic, 0) for topic in (topic_name, other))
         assert committed(commits, {gone: (20, ""), there: (7, "")})
-        assert commits.routes.committed(group, [gone, there]) == {there: (7, "")}
+        assert commits.connections.committed(group, [gone, there]) == {there: (7, "")}
     finally:
         commits.close()
 
@@ -476,12 +476,12 @@ def test_records_without_a_timestamp_get_one_when_they_go_by_key(
         topic = f"{topic_name}-{codec}"
         create_topic(cluster_a, topic, 1)
         slot = _DealtRun(Direct(cluster_a), Direct(cluster_b), topic, **options)
-        routes = Routes(slot.flow.source, [topic])
-        producer = Producer(routes, ProduceSettings())
+        connections = ClusterConnections(slot.flow.source, [topic])
+        producer = Producer(connections, ProduceSettings())
         producer.append(TopicPartition(topic, 0), memoryview(encode_batch(records, codec=codec)))
         pump(producer)
         producer.close()
-        routes.close()
+        connections.close()
         with slot:
             _mirrored(slot, 30)
         got = consume_all(cluster_b, slot.remote)

@@ -27,7 +27,7 @@ from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.records.header import TRANSACTIONAL_BIT
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.admin.cluster import Cluster
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.produce.producer import Producer
 from sparkmirror.wire.produce.transactions import Transactions
 from tests.kafka.clusters.faults import (
@@ -74,12 +74,12 @@ def _checked(slot: SlotRun, load: Load | None = None, *, timeout_s: float | None
 
 
 def _positions(slot: SlotRun) -> dict[TopicPartition, int]:
-    routes = Routes(slot.flow.target)
+    connections = ClusterConnections(slot.flow.target)
     wanted = [TopicPartition(slot.remote, number) for number in range(PARTITIONS)]
     try:
-        found = routes.committed(slot.flow.position_group, wanted, stable=True)
+        found = connections.committed(slot.flow.position_group, wanted, stable=True)
     finally:
-        routes.close()
+        connections.close()
     return {tp: offset for tp, (offset, _) in found.items()}
 
 
@@ -317,10 +317,12 @@ class _Writer:
     """A writer of a slot, without the slot."""
 
     def __init__(self, slot: SlotRun) -> None:
-        routes = Routes(slot.flow.target, [slot.remote])
-        self.transactions = Transactions(routes, transactional_id(slot.flow, 0), timeout_ms=60_000)
+        connections = ClusterConnections(slot.flow.target, [slot.remote])
+        self.transactions = Transactions(
+            connections, transactional_id(slot.flow, 0), timeout_ms=60_000
+        )
         self.transactions.fence()
-        self.producer = Producer(routes, ProduceSettings(), transactions=self.transactions)
+        self.producer = Producer(connections, ProduceSettings(), transactions=self.transactions)
 
     def write(self, tp: TopicPartition, value: bytes) -> None:
         self.producer.append(tp, memoryview(encode_batch([Record(0, 1, None, value)])), "sent")

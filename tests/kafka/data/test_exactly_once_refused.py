@@ -28,7 +28,7 @@ from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import ClusterClient, FlowSettings, OffsetSyncSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.produce.transactions import Transactions
 from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.harness.support import admin, create_topic, set_topic_config
@@ -202,14 +202,16 @@ def _claimed(target: Cluster, flow: FlowSettings) -> bool:
 )
 def test_brokers_that_are_too_old_are_named(cluster_a, monkeypatch, apis, words):
     """0.10 has no transactions, 2.4 cannot tell stable offsets; neither is started for this."""
-    routes = Routes(ClusterClient("B", tuple(cluster_a.bootstrap_servers.split(",")), "c"))
-    old = routes.any_connection()
+    connections = ClusterConnections(
+        ClusterClient("B", tuple(cluster_a.bootstrap_servers.split(",")), "c")
+    )
+    old = connections.any_connection()
     known = dict(old.api_versions)
     if words == "no transactions":
         known = {key: versions for key, versions in known.items() if key < 19}
     old._versions = known | apis
-    monkeypatch.setattr(routes, "any_connection", lambda: old)
+    monkeypatch.setattr(connections, "any_connection", lambda: old)
     with pytest.raises(Unsupported, match=words) as refused:
-        Transactions(routes, "id", timeout_ms=1_000).check_brokers()
+        Transactions(connections, "id", timeout_ms=1_000).check_brokers()
     assert "brokers from 2.5 on" in refused.value.what
     assert "Upgrade the target" in refused.value.do

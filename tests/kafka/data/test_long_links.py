@@ -18,7 +18,7 @@ from sparkmirror.data.write import held_back
 from sparkmirror.model import FaultSettings, FetchSettings, ProduceSettings, TopicPartition
 from sparkmirror.offset_reset import LATEST
 from sparkmirror.records.header import CONTROL_BIT
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.channels import Channel
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from tests.kafka.clusters.faults import NODES, FaultyCluster, SlotRun
@@ -85,12 +85,12 @@ def _equal(slot: SlotRun) -> bool:
 
 
 def _position(slot: SlotRun) -> int:
-    routes = Routes(slot.flow.target)
+    connections = ClusterConnections(slot.flow.target)
     tp = TopicPartition(slot.remote, 0)
     try:
-        return routes.committed(slot.flow.position_group, [tp], stable=True)[tp][0]
+        return connections.committed(slot.flow.position_group, [tp], stable=True)[tp][0]
     finally:
-        routes.close()
+        connections.close()
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -126,19 +126,19 @@ def test_a_broker_that_is_ten_times_slower_keeps_only_its_own_partitions_waiting
     for number, proxy in far.proxies.items():
         proxy.delay_s = 0.1 if number == 1 else 0.01
     with SlotRun(source, far, topic_name, 3, replicas=[[1], [2], [3]]) as slot:
-        routes = Routes(slot.flow.target, {slot.remote})
+        connections = ClusterConnections(slot.flow.target, {slot.remote})
         tps = [TopicPartition(slot.remote, number) for number in range(3)]
 
         def ends() -> list[int]:
-            found = routes.list_offsets(tps, LATEST, read_committed=False)
+            found = connections.list_offsets(tps, LATEST, read_committed=False)
             return [found[tp] for tp in tps]
 
         try:
-            routes.refresh()
+            connections.refresh()
             wait_until(lambda: ends()[1:] == [12_000] * 2, "all that does not go through it")
             assert ends()[0] < 6_000, "it would have held them back"
         finally:
-            routes.close()
+            connections.close()
         for proxy in far.proxies.values():
             proxy.delay_s = 0.0
         wait_until(lambda: _equal(slot), "the target holds the same records, in order")
@@ -199,22 +199,22 @@ def test_a_source_broker_that_pauses_in_its_answer_keeps_only_its_own_partitions
     slow = source.proxies[1]
     slow.delay_s = 0.25  # for each 64 KiB: one answer takes more than ten seconds
     with SlotRun(source, target, topic_name, 3) as slot:
-        routes = Routes(slot.flow.target, {slot.remote})
+        connections = ClusterConnections(slot.flow.target, {slot.remote})
         tps = [TopicPartition(slot.remote, number) for number in range(3)]
 
         def ends() -> list[int]:
-            found = routes.list_offsets(tps, LATEST, read_committed=False)
+            found = connections.list_offsets(tps, LATEST, read_committed=False)
             return [found[tp] for tp in tps]
 
         try:
-            routes.refresh()
+            connections.refresh()
             wait_until(lambda: slow.bytes_to_client > 400_000, "an answer that is on its way")
             few = [Sent(b"small", partition=1 + n % 2) for n in range(30)]
             produce(source.kafka, topic_name, few)
             wait_until(lambda: ends()[1:] == [15, 15], "what does not come from that broker")
             assert ends()[0] == 0, "its answer came whole first"
         finally:
-            routes.close()
+            connections.close()
         source.heal()
         wait_until(lambda: _equal(slot), "the target holds the same records, in order")
         slot.drain()
@@ -238,7 +238,7 @@ def test_a_far_broker_is_read_over_several_connections(
     send = Fetcher._send_to
 
     def sending(self: Fetcher, channel: Channel, *arguments: Any) -> None:
-        if self.routes.client.alias != "T":
+        if self.connections.client.alias != "T":
             used.add(channel)
         send(self, channel, *arguments)
 

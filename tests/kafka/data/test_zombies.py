@@ -13,7 +13,7 @@ from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, control_top
 from sparkmirror.internal_topics.reports import encode_progress
 from sparkmirror.model import Halt, PartitionProgress, SlotProgress, TopicPartition
 from sparkmirror.testing.clusters import KafkaCluster
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from tests.kafka.clusters.faults import Direct, SlotRun
 from tests.kafka.harness.support import Sent, consume_all, create_topic, produce
 from tests.patience import patience
@@ -37,11 +37,11 @@ def _unnamed(sent: Sent) -> Sent:
 
 
 def _committed(slot: SlotRun) -> int:
-    routes, tp = Routes(slot.flow.target), TopicPartition(slot.remote, 0)
+    connections, tp = ClusterConnections(slot.flow.target), TopicPartition(slot.remote, 0)
     try:
-        return routes.committed(slot.flow.position_group, [tp], stable=True)[tp][0]
+        return connections.committed(slot.flow.position_group, [tp], stable=True)[tp][0]
     finally:
-        routes.close()
+        connections.close()
 
 
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])

@@ -12,7 +12,7 @@ from sparkmirror.records.header import HEADER_BYTES, LOG_OVERHEAD_BYTES
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.messages import record_batch
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.probe.reach import reach
 from sparkmirror.wire.produce.producer import Producer
@@ -66,13 +66,13 @@ def now_ms() -> int:
 
 def produce_batches(client: ClusterClient, tp: TopicPartition, values: list[bytes]) -> None:
     """One batch of one record for each of ``values``, by the data path's producer."""
-    routes = Routes(client, [tp.topic])
-    producer = Producer(routes, ProduceSettings())
+    connections = ClusterConnections(client, [tp.topic])
+    producer = Producer(connections, ProduceSettings())
     for value in values:
         producer.append(tp, memoryview(record_batch([(b"k", value)], now_ms())))
     pump(producer)
     producer.close()
-    routes.close()
+    connections.close()
 
 
 def pump(producer: Producer) -> None:
@@ -86,8 +86,8 @@ def pump(producer: Producer) -> None:
 
 def fetch_batches(client: ClusterClient, tp: TopicPartition, records: int) -> int:
     """Bytes of the batches with ``records`` records, by the data path's fetcher."""
-    routes = Routes(client, [tp.topic])
-    fetcher = Fetcher(routes, FetchSettings())
+    connections = ClusterConnections(client, [tp.topic])
+    fetcher = Fetcher(connections, FetchSettings())
     fetcher.assign(tp, 0)
     seen = size = 0
     deadline = time.monotonic() + patience()
@@ -100,7 +100,7 @@ def fetch_batches(client: ClusterClient, tp: TopicPartition, records: int) -> in
                     seen += count
                     size += batch_size
                 fetcher.advance(tp, seen)
-    routes.close()
+    connections.close()
     assert seen == records
     return size
 

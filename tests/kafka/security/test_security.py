@@ -15,7 +15,7 @@ from sparkmirror.errors import ClusterError, ConfigError, Denied, MirrorError, N
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.messages import record_batch
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch import channels
 from sparkmirror.wire.fetch.channels import Channel
 from sparkmirror.wire.fetch.fetcher import Fetcher
@@ -53,11 +53,14 @@ def test_sessions_are_prolonged_while_requests_are_in_flight(
     create_topic(secured.kafka, topic_name)
     tp = TopicPartition(topic_name, 0)
     client = secured.client(listener, "SCRAM-SHA-256")
-    routes, source = Routes(client, [topic_name]), Routes(client, [topic_name])
-    producer, fetcher = Producer(routes, ProduceSettings()), Fetcher(source, FetchSettings())
+    connections, source = (
+        ClusterConnections(client, [topic_name]),
+        ClusterConnections(client, [topic_name]),
+    )
+    producer, fetcher = Producer(connections, ProduceSettings()), Fetcher(source, FetchSettings())
     fetcher.assign(tp, 0)
     sent = seen = 0
-    connections: set[int] = set()
+    used: set[int] = set()
     end = time.monotonic() + 2.5 * SESSION_MS / 1000
     while time.monotonic() < end:
         while producer.bytes_waiting < 20_000:  # several requests are always in flight
@@ -69,17 +72,17 @@ def test_sessions_are_prolonged_while_requests_are_in_flight(
             for part in fetcher.receive(connection):
                 seen += sum(count for _, count in whole_batches(part.records))
                 fetcher.advance(tp, seen)
-        connections |= {id(each) for each in (*routes._connections.values(),
+        used |= {id(each) for each in (*connections._connections.values(),
                                               *source._connections.values())}  # fmt: skip
     pump(producer)
     # A cold broker may say once that a coordinator is loading; a lost connection counts as such.
     assert "CONNECTION_LOST" not in producer.errors | fetcher.errors
     assert fetcher.halts == {}
-    assert len(connections) == 2, "a connection was replaced instead of prolonged"
+    assert len(used) == 2, "a connection was replaced instead of prolonged"
     assert seen > 0
     assert sent > 100
     producer.close()
-    routes.close()
+    connections.close()
     source.close()
 
 
@@ -92,14 +95,17 @@ def test_each_channel_to_a_far_broker_logs_in_and_prolongs_its_session(
     create_topic(secured.kafka, topic_name, partitions=4)
     tps = [TopicPartition(topic_name, number) for number in range(4)]
     client = secured.client(listener, "SCRAM-SHA-256")
-    routes, source = Routes(client, [topic_name]), Routes(client, [topic_name])
-    producer = Producer(routes, ProduceSettings())
+    connections, source = (
+        ClusterConnections(client, [topic_name]),
+        ClusterConnections(client, [topic_name]),
+    )
+    producer = Producer(connections, ProduceSettings())
     small = FetchSettings(fetch_max_bytes=12_000, partition_fetch_bytes_max=3_000)
     fetcher = Fetcher(source, small, channels_max=channels.CHANNELS_MAX)
     sent, seen = dict.fromkeys(tps, 0), dict.fromkeys(tps, 0)
     for tp in tps:
         fetcher.assign(tp, 0)
-    connections: dict[Channel, set[int]] = {}
+    used: dict[Channel, set[int]] = {}
     end = time.monotonic() + 2.5 * SESSION_MS / 1000
     while time.monotonic() < end or seen != sent:
         assert time.monotonic() < end + patience(), (sent, seen, fetcher.errors)
@@ -115,14 +121,14 @@ def test_each_channel_to_a_far_broker_logs_in_and_prolongs_its_session(
                 seen[part.tp] += sum(count for _, count in whole_batches(part.records))
                 fetcher.advance(part.tp, seen[part.tp])
         for channel, connection in source._connections.items():
-            connections.setdefault(channel, set()).add(id(connection))
+            used.setdefault(channel, set()).add(id(connection))
     pump(producer)
     assert "CONNECTION_LOST" not in producer.errors | fetcher.errors
     assert fetcher.halts == {}
-    assert [channel[1] for channel in sorted(connections)] == [0, 1, 2]
-    assert all(len(one) == 1 for one in connections.values()), "replaced instead of prolonged"
+    assert [channel[1] for channel in sorted(used)] == [0, 1, 2]
+    assert all(len(one) == 1 for one in used.values()), "replaced instead of prolonged"
     producer.close()
-    routes.close()
+    connections.close()
     source.close()
 
 

@@ -12,7 +12,7 @@ from sparkmirror.model import ClusterClient, FetchSettings, Halt, TopicPartition
 from sparkmirror.records.header import split
 from sparkmirror.records.records import decode_records
 from sparkmirror.testing.clusters import KafkaCluster
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.net.connection import Connection
 from tests.kafka.harness.support import Sent, create_topic, produce
@@ -27,8 +27,8 @@ class Reading:
     def __init__(self, cluster: KafkaCluster, topic: str, partitions: int = PARTITIONS) -> None:
         self.cluster, self.topic, self.partitions = cluster, topic, partitions
         client = ClusterClient("A", (cluster.bootstrap_servers,), "reader")
-        self.routes = Routes(client, {topic})
-        self.fetcher = Fetcher(self.routes, FetchSettings(fetch_max_wait_ms=200))
+        self.connections = ClusterConnections(client, {topic})
+        self.fetcher = Fetcher(self.connections, FetchSettings(fetch_max_wait_ms=200))
         self.values: dict[int, list[bytes]] = defaultdict(list)
         self.sent = 0
         for number in range(partitions):
@@ -81,7 +81,7 @@ def reading(cluster_a: KafkaCluster, topic_name: str) -> Iterator[Reading]:
     made.produce(*range(PARTITIONS))
     made.until(lambda: made.whole(*range(PARTITIONS)))
     yield made
-    made.routes.close()
+    made.connections.close()
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_a_broker_that_comes_back_knows_no_session(
         reading.until(lambda: len(reading.values[5]) == 3)
         assert max(sizes[-2:]) < 500
     finally:
-        reading.routes.close()
+        reading.connections.close()
 
 
 def test_a_broker_without_room_for_sessions_is_asked_for_everything(
@@ -199,4 +199,4 @@ def test_a_broker_without_room_for_sessions_is_asked_for_everything(
         assert session.header == (0, 0)
         assert reading.fetcher.errors == {}
     finally:
-        reading.routes.close()
+        reading.connections.close()

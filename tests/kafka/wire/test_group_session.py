@@ -23,7 +23,7 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.testing.clusters import KafkaCluster
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from tests.kafka.harness.mirror_process import wait_until
 from tests.kafka.harness.support import committed, create_topic
 
@@ -169,17 +169,17 @@ def test_nothing_is_owned_twice_while_members_come_and_go(
         if strategy == "cooperative-sticky":
             assert kept <= second.flow.owned, "kept what it had"
         # Positions are taken from members of the present generation only.
-        routes = Routes(settings.source)
+        connections = ClusterConnections(settings.source)
         try:
             tp = min(second.flow.owned)
-            routes.commit(topic, {tp: (5, "")}, second.flow.member)
+            connections.commit(topic, {tp: (5, "")}, second.flow.member)
             with pytest.raises(Fenced):
-                routes.commit(topic, {tp: (9, "")}, generation)
+                connections.commit(topic, {tp: (9, "")}, generation)
             with pytest.raises(Fenced):
-                routes.commit(topic, {tp: (9, "")})
-            assert routes.committed(topic, [tp])[tp][0] == 5
+                connections.commit(topic, {tp: (9, "")})
+            assert connections.committed(topic, [tp])[tp][0] == 5
         finally:
-            routes.close()
+            connections.close()
         # A sink that missed the new generation: at once (eager), or when none was announced.
         sink = Commits(settings)
         try:
@@ -232,15 +232,15 @@ def _remove(settings: FlowSettings, member: Member) -> None:
     """As an administrator does it."""
     from kafka.protocol.consumer import LeaveGroupRequest
 
-    routes = Routes(settings.source)
+    connections = ClusterConnections(settings.source)
     rows = LeaveGroupRequest.MemberIdentity
     message = LeaveGroupRequest(
         group_id=settings.group_id,
         member_id=member.member_id,
         members=[rows(member_id=member.member_id, group_instance_id=None)],
     )
-    answer = routes.coordinator(settings.group_id).request(message, highest=4)
-    routes.close()
+    answer = connections.coordinator(settings.group_id).request(message, highest=4)
+    connections.close()
     assert not answer.error_code
 
 

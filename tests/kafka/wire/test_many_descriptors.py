@@ -15,7 +15,7 @@ from sparkmirror.internal_topics.position_metadata import PositionMetadata, deco
 from sparkmirror.model import ClusterClient, FetchSettings, GroupSettings, TopicPartition
 from sparkmirror.offset_reset import LATEST
 from sparkmirror.testing.clusters import KafkaCluster
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.record_stream import RecordStream
 from sparkmirror.wire.group.session import GroupSession, MemberState
 from tests.descriptors import BEYOND_SELECT
@@ -29,12 +29,12 @@ pytestmark = pytest.mark.usefixtures("many_descriptors")
 
 
 @contextmanager
-def _routes(client: ClusterClient, topic: str) -> Iterator[Routes]:
-    routes = Routes(client, [topic])
+def _connections(client: ClusterClient, topic: str) -> Iterator[ClusterConnections]:
+    connections = ClusterConnections(client, [topic])
     try:
-        yield routes
+        yield connections
     finally:
-        routes.close()
+        connections.close()
 
 
 def test_a_slot_reads_writes_listens_and_resumes(
@@ -48,7 +48,10 @@ def test_a_slot_reads_writes_listens_and_resumes(
         wait_until_equal(cluster_a, topic, cluster_b, slot.remote)
         assert slot.failures == []
     tp, flow = TopicPartition(topic, 0), slot.flow
-    with _routes(flow.source, topic) as source, _routes(flow.target, slot.remote) as target:
+    with (
+        _connections(flow.source, topic) as source,
+        _connections(flow.target, slot.remote) as target,
+    ):
         source.refresh()
         assert source.connection(source.leaders[tp].node).socket.fileno() >= BEYOND_SELECT
         target.refresh()

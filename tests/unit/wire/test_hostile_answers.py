@@ -51,14 +51,14 @@ from sparkmirror.wire.produce.messages import parse_response
 from sparkmirror.wire.security.sasl import Login
 from tests.fuzz.exchanges import Answering
 from tests.fuzz.inputs import resealed
-from tests.fuzz.targets import _Routes
+from tests.fuzz.targets import _Connections
 
 TP = TopicPartition("t", 0)
 CLIENT = ClusterClient("A", ("a:1",), "c")
 
 
 def received(frame: bytes) -> fetching.Fetcher:
-    fetcher = fetching.Fetcher(_Routes(), FetchSettings())  # type: ignore[arg-type]
+    fetcher = fetching.Fetcher(_Connections(), FetchSettings())  # type: ignore[arg-type]
     fetcher.assign(TP, 0)
     states = {TP: fetcher._states[TP]}
     peer = SimpleNamespace(receive_available=lambda _: memoryview(frame))
@@ -140,7 +140,7 @@ def member_of(answer: Callable[[Any, int], Any], strategy: str = "sticky") -> Gr
     session = GroupSession(
         CLIENT, "g", GroupSettings((strategy,)), counts=lambda _: {"t": 2}, stopping=lambda: False
     )
-    session._routes = SimpleNamespace(coordinator=lambda _: peer, close=lambda: None)  # type: ignore[assignment]
+    session._connections = SimpleNamespace(coordinator=lambda _: peer, close=lambda: None)  # type: ignore[assignment]
     return session
 
 

@@ -27,7 +27,7 @@ from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.produce.transactions import Transactions, fence_slots
 
 # Size of the control batch that ends a transaction in a partition.
@@ -179,9 +179,9 @@ def _check(flow: FlowSettings) -> None:
 
     Its transactional id belongs to no slot, so it fences no producer.
     """
-    routes = Routes(flow.target)
+    connections = ClusterConnections(flow.target)
     transactions = Transactions(
-        routes,
+        connections,
         f"{transactional_id(flow, 0)}-check",
         timeout_ms=flow.transaction_timeout_ms,
         patience_s=_patience_s(flow),
@@ -193,7 +193,7 @@ def _check(flow: FlowSettings) -> None:
         transactions.abort()
     finally:
         transactions.close()
-        routes.close()
+        connections.close()
 
 
 def _patience_s(flow: FlowSettings) -> float:

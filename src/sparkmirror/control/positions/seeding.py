@@ -31,7 +31,7 @@ from sparkmirror.model import FlowSettings, Halt, Member, MirrorMode, TopicParti
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.offset_reset import EARLIEST, LATEST, reset_time_ms
 from sparkmirror.wire.admin.cluster import Cluster
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import LEADER_NOT_AVAILABLE, error_name
 from sparkmirror.wire.cluster.views import Committed
 
@@ -232,13 +232,13 @@ class Beginnings:
                 return True
 
     def _commit_as(self, member: Member, commits: Mapping[TopicPartition, tuple[int, str]]) -> bool:
-        routes = Routes(self._flow.source)
+        connections = ClusterConnections(self._flow.source)
         try:
-            routes.commit(position_group(self._flow), commits, member)
+            connections.commit(position_group(self._flow), commits, member)
         except Denied:
             return False
         finally:
-            routes.close()
+            connections.close()
         return True
 
 

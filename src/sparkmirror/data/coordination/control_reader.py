@@ -33,7 +33,7 @@ from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
 from sparkmirror.records.walk import behind_first
 from sparkmirror.ticks import ticks_s
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 from sparkmirror.wire.net.connection import Connection
 from sparkmirror.wire.net.poller import Poller
@@ -101,8 +101,8 @@ class ControlWatch:
             # Leave a leader that hangs in time: without its responses, the slot stops fetching.
             patience_ms = max(_RESPONSE_MS_MIN, flow.session_ms // 4)
             client = replace(client, request_timeout_ms=min(client.request_timeout_ms, patience_ms))
-        self.routes = Routes(client, [topic])
-        self.fetcher = Fetcher(self.routes, FetchSettings(), poller=poller)
+        self.connections = ClusterConnections(client, [topic])
+        self.fetcher = Fetcher(self.connections, FetchSettings(), poller=poller)
         self.waits_for_more = slot is not None
         self._start_offset = offset
         self._started = False
@@ -125,7 +125,7 @@ class ControlWatch:
         """Find the offsets to start at. Raises TimeoutError if the target gives none."""
         deadline = time.monotonic() + timeout_s
         while not self._started:
-            self.routes.refresh_if_due()
+            self.connections.refresh_if_due()
             if self._try_start():
                 self._started = True
             elif time.monotonic() > deadline:
@@ -134,17 +134,17 @@ class ControlWatch:
                     "cannot be read"
                 )
             else:
-                self.routes.mark_stale()
+                self.connections.mark_stale()
                 time.sleep(0.1)
 
     def _try_start(self) -> bool:
         if self._start_offset is None:
-            found = self.routes.list_offsets([self._commands], EARLIEST, read_committed=False)
+            found = self.connections.list_offsets([self._commands], EARLIEST, read_committed=False)
             if self._commands not in found:
                 return False
             self._start_offset = found[self._commands]
         if self.slot is not None:
-            found = self.routes.list_offsets([self._progress], LATEST, read_committed=False)
+            found = self.connections.list_offsets([self._progress], LATEST, read_committed=False)
             if self._progress not in found:
                 return False
             self.fetcher.assign(self._progress, found[self._progress])
@@ -176,11 +176,11 @@ class ControlWatch:
 
     def read_to_end(self) -> bool:
         """Read the commands that are there now; False if the target did not return all of them."""
-        ends = self.routes.list_offsets([self._commands], LATEST, read_committed=False)
+        ends = self.connections.list_offsets([self._commands], LATEST, read_committed=False)
         end = ends.get(self._commands)
         if end is None:
-            self.routes.mark_stale()
-            self.routes.refresh_if_due()
+            self.connections.mark_stale()
+            self.connections.refresh_if_due()
             return False
         deadline = time.monotonic() + self.flow.target.request_timeout_ms / 1000
         while self.offset < end and time.monotonic() < deadline:
@@ -310,4 +310,4 @@ class ControlWatch:
 
     def close(self) -> None:
         """Close the connections."""
-        self.routes.close()
+        self.connections.close()

@@ -27,7 +27,7 @@ from sparkmirror.data.coordination.hanging_transactions import close_all
 from sparkmirror.internal_topics.commands import AssignmentDocument, CommandKind
 from sparkmirror.internal_topics.flow_claims import Claim, taken_over, transactional_id
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.produce.partition_queue import Identity
 from sparkmirror.wire.produce.transactions import Transactions, fence_slots
 
@@ -85,15 +85,15 @@ def take_over(flow: FlowSettings, slot: int, run_id: str, watch: ControlWatch) -
     check_owner(flow, run_id, watch)
     if replanned(watch, run_id):
         return None
-    routes = Routes(flow.target)
+    connections = ClusterConnections(flow.target)
     transactions = Transactions(
-        routes, transactional_id(flow, slot), timeout_ms=flow.transaction_timeout_ms
+        connections, transactional_id(flow, slot), timeout_ms=flow.transaction_timeout_ms
     )
     try:
         identity = transactions.fence()
     finally:
         transactions.close()
-        routes.close()
+        connections.close()
     check_owner(flow, run_id, watch)
     return None if replanned(watch, run_id) else identity
 
@@ -108,11 +108,11 @@ def committed_positions(
     flow: FlowSettings, targets: list[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """Positions by remote partition, once no open transaction can change them any more."""
-    routes = Routes(flow.target)
+    connections = ClusterConnections(flow.target)
     try:
-        found = routes.committed(flow.position_group, targets, stable=True)
+        found = connections.committed(flow.position_group, targets, stable=True)
     finally:
-        routes.close()
+        connections.close()
     return {tp: offset for tp, (offset, _) in found.items()}
 
 

@@ -20,7 +20,7 @@ from sparkmirror.errors import ClusterError, Defect
 from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.internal_topics.position_metadata import decode_metadata
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import (
     CONCURRENT_TRANSACTIONS,
     LEADER_NOT_AVAILABLE,
@@ -47,16 +47,19 @@ _LEADERS_S = 2.0
 _PAUSE_S = 0.05
 
 Found = Mapping[TopicPartition, Sequence[OpenTransaction]]
-Find = Callable[[Routes, Collection[TopicPartition]], Found]
+Find = Callable[[ClusterConnections, Collection[TopicPartition]], Found]
 
 
 class HangingTransactions:
     """Which partitions one identity may write. ``transactions`` is that identity's."""
 
     def __init__(
-        self, routes: Routes, transactions: Transactions, find: Find = find_open_transactions
+        self,
+        connections: ClusterConnections,
+        transactions: Transactions,
+        find: Find = find_open_transactions,
     ) -> None:
-        self._routes = routes
+        self._connections = connections
         self._transactions = transactions
         self._find = find
         self._closed: dict[TopicPartition, int] = {}
@@ -67,7 +70,7 @@ class HangingTransactions:
     def unsure(self, tp: TopicPartition) -> bool:
         """Whether `close` must run before ``tp`` is written."""
         epoch = self._closed.get(tp)
-        leader = self._routes.leaders.get(tp)
+        leader = self._connections.leaders.get(tp)
         return epoch is None or (leader is not None and leader.epoch != epoch)
 
     def unknown(self, tp: TopicPartition) -> Halt:
@@ -82,8 +85,8 @@ class HangingTransactions:
             )
         else:
             code = LEADER_NOT_AVAILABLE
-            if self._routes.reachable and self._routes.leaders.get(tp) is None:
-                code = self._routes.leaderless.get(tp, UNKNOWN_TOPIC_OR_PARTITION)
+            if self._connections.reachable and self._connections.leaders.get(tp) is None:
+                code = self._connections.leaderless.get(tp, UNKNOWN_TOPIC_OR_PARTITION)
             reason = f"no leader of {tp} reports whether transactions are open there"
         return Halt(error_name(code), f"{reason} ({error_name(code)})", retriable=True)
 
@@ -98,16 +101,16 @@ class HangingTransactions:
         if self._transactions.began:
             raise Defect("the transaction before has not ended")
         left = set(written)
-        self._routes.add_topics({tp.topic for tp in left})
-        _find_leaders(self._routes, left)
+        self._connections.add_topics({tp.topic for tp in left})
+        _find_leaders(self._connections, left)
         deadline = time.monotonic() + _LEADERS_S
-        while any(self._routes.leaders.get(tp) is not None for tp in left):
+        while any(self._connections.leaders.get(tp) is not None for tp in left):
             left -= self._find_open(left, written)
             if time.monotonic() > deadline:
                 break
             if left:
                 time.sleep(_PAUSE_S)
-                self._routes.refresh_if_due()
+                self._connections.refresh_if_due()
         return left
 
     def _find_open(
@@ -116,8 +119,8 @@ class HangingTransactions:
         written: Mapping[TopicPartition, CommittedRecords | None],
     ) -> set[TopicPartition]:
         """The partitions in which nothing is open; what is open elsewhere is being closed."""
-        leaders = {tp: self._routes.leaders.get(tp) for tp in partitions}
-        found = self._find(self._routes, [tp for tp in partitions if leaders[tp] is not None])
+        leaders = {tp: self._connections.leaders.get(tp) for tp in partitions}
+        found = self._find(self._connections, [tp for tp in partitions if leaders[tp] is not None])
         own: dict[TopicPartition, OpenTransaction] = {}
         for tp, ends in found.items():
             self.foreign.pop(tp, None)
@@ -138,13 +141,13 @@ class HangingTransactions:
                 raise Defect("a partition without a leader was closed")
             self._closed[tp] = leader.epoch
         for tp in set(partitions) - closed:
-            self._routes.mark_stale(tp)
+            self._connections.mark_stale(tp)
         return closed
 
     def _end(self, ends: Mapping[TopicPartition, OpenTransaction], *, committed: bool) -> None:
         # A partition joins only after the transaction before has ended; its markers are there then.
         refused = self._transactions.add(list(ends))
-        again = self._find(self._routes, list(ends))
+        again = self._find(self._connections, list(ends))
         told = sorted(
             f"{tp} from offset {end.offset} on" for tp, end in ends.items() if again.get(tp)
         )
@@ -152,7 +155,7 @@ class HangingTransactions:
             log.warning(
                 "cluster %s: the marker of a transaction that was %s is missing in %s: it is "
                 "written now%s",
-                self._routes.client.alias,
+                self._connections.client.alias,
                 "committed" if committed else "aborted",
                 ", ".join(told),
                 f", but not for {sorted(refused)}" if refused else "",
@@ -172,11 +175,11 @@ def close_all(
     ``identities``: those of all slots, in slot order; nobody else writes under them. Returns
     whether nothing is open in any partition; False also if a leader did not respond.
     """
-    routes = Routes(flow.target, {tp.topic for tp in partitions})
+    connections = ClusterConnections(flow.target, {tp.topic for tp in partitions})
     try:
-        _find_leaders(routes, partitions)
+        _find_leaders(connections, partitions)
         ours = {producer_id for producer_id, _ in identities}
-        answers = find_open_transactions(routes, partitions)
+        answers = find_open_transactions(connections, partitions)
         found = {
             tp: mine
             for tp, ends in answers.items()
@@ -185,7 +188,7 @@ def close_all(
         complete = len(answers) == len(set(partitions))
         if not found:
             return complete
-        positions = routes.positions(flow.position_group, found, stable=True)
+        positions = connections.positions(flow.position_group, found, stable=True)
         for slot, identity in enumerate(identities):
             written = {
                 tp: written_before(positions[tp].metadata) if tp in positions else None
@@ -193,10 +196,10 @@ def close_all(
                 if identity[0] in producers
             }
             if written:
-                _close_slot(flow, routes, slot, identity, written)
+                _close_slot(flow, connections, slot, identity, written)
         return complete and not any(
             ours & {end.producer_id for end in ends}
-            for ends in find_open_transactions(routes, found).values()
+            for ends in find_open_transactions(connections, found).values()
         )
     except (ClusterError, ConnectionLost) as error:
         log.warning(
@@ -204,7 +207,7 @@ def close_all(
         )
         return False
     finally:
-        routes.close()
+        connections.close()
 
 
 def written_before(metadata: str) -> CommittedRecords | None:
@@ -215,32 +218,32 @@ def written_before(metadata: str) -> CommittedRecords | None:
 
 def _close_slot(
     flow: FlowSettings,
-    routes: Routes,
+    connections: ClusterConnections,
     slot: int,
     identity: Identity,
     written: Mapping[TopicPartition, CommittedRecords | None],
 ) -> None:
     transactions = Transactions(
-        routes,
+        connections,
         transactional_id(flow, slot),
         timeout_ms=flow.transaction_timeout_ms,
         identity=identity,
     )
     try:
-        HangingTransactions(routes, transactions).close(written)
+        HangingTransactions(connections, transactions).close(written)
     finally:
         transactions.close()
 
 
-def _find_leaders(routes: Routes, partitions: Collection[TopicPartition]) -> None:
+def _find_leaders(connections: ClusterConnections, partitions: Collection[TopicPartition]) -> None:
     """Wait a moment until each partition's leader is known, or that it has none."""
     deadline = time.monotonic() + _METADATA_S
     while True:
-        routes.refresh_if_due()
-        leaders, leaderless = routes.leaders, routes.leaderless
+        connections.refresh_if_due()
+        leaders, leaderless = connections.leaders, connections.leaderless
         if all(leaders.get(tp) is not None or tp in leaderless for tp in partitions):
             return
         if time.monotonic() > deadline:
             return
-        routes.mark_stale()
+        connections.mark_stale()
         time.sleep(_PAUSE_S)

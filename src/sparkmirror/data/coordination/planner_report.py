@@ -20,7 +20,7 @@ from sparkmirror.internal_topics.commands import (
 )
 from sparkmirror.model import FlowSettings, ProduceSettings, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.producer import Producer
 
@@ -56,8 +56,8 @@ class PlannerReporter:
         record = Record(0, int(time.time() * 1000), key, value)
         try:
             if self._producer is None:
-                routes = Routes(self._flow.target, [tp.topic])
-                self._producer = Producer(routes, ProduceSettings(enable_idempotence=False))
+                connections = ClusterConnections(self._flow.target, [tp.topic])
+                self._producer = Producer(connections, ProduceSettings(enable_idempotence=False))
             self._producer.append(tp, memoryview(encode_batch([record])))
             while not self._producer.idle:
                 if time.monotonic() - now > _TIMEOUT_S:

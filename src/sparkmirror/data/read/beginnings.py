@@ -7,7 +7,7 @@ import time
 
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.offset_reset import LATEST, reset_time_ms
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import LEADER_NOT_AVAILABLE, error_name
 from sparkmirror.wire.fetch.fetcher import Fetcher
 
@@ -34,19 +34,19 @@ def first_positions(
             fetcher.halt(tp, Halt(NO_POSITION, _no_position(tp)))
         return {}
     timestamp = reset_time_ms(reset, int(time.time() * 1000))
-    routes = fetcher.routes
+    connections = fetcher.connections
     found: dict[TopicPartition, int] = {}
     began, patience_s = time.monotonic(), flow.source.request_timeout_ms / 1000
     while len(found) < len(missing) and time.monotonic() - began < patience_s:
-        routes.refresh_if_due()
+        connections.refresh_if_due()
         rest = [tp for tp in missing if tp not in found]
-        found |= _offsets_at(routes, rest, timestamp, stable=stable)
+        found |= _offsets_at(connections, rest, timestamp, stable=stable)
         if len(found) < len(missing):
-            if all(tp in found or tp in routes.leaderless for tp in missing):
+            if all(tp in found or tp in connections.leaderless for tp in missing):
                 patience_s = min(patience_s, _ELECTION_S)  # all other partitions wait for this
             for tp in missing:
                 if tp not in found:
-                    routes.mark_stale(tp)
+                    connections.mark_stale(tp)
             time.sleep(flow.source.retry_backoff_ms / 1000)
     for tp in missing:
         if tp not in found:
@@ -55,19 +55,19 @@ def first_positions(
 
 
 def _offsets_at(
-    routes: Routes, wanted: list[TopicPartition], time_ms: int, *, stable: bool
+    connections: ClusterConnections, wanted: list[TopicPartition], time_ms: int, *, stable: bool
 ) -> dict[TopicPartition, int]:
     """Offsets at ``time_ms``, or log ends if no record is so new; missing: no leader responds."""
-    found = routes.list_offsets(wanted, time_ms, read_committed=stable)
+    found = connections.list_offsets(wanted, time_ms, read_committed=stable)
     none = [tp for tp, offset in found.items() if offset < 0]
-    ends = routes.list_offsets(none, LATEST, read_committed=stable) if none else {}
+    ends = connections.list_offsets(none, LATEST, read_committed=stable) if none else {}
     return {tp: offset for tp, offset in found.items() if offset >= 0} | ends
 
 
 def _leave_to_next_epoch(flow: FlowSettings, fetcher: Fetcher, tp: TopicPartition) -> None:
     """Halt ``tp``, which has no leader: positions are chosen only before an epoch's first row."""
     log.warning("flow %s: no leader of %s responds yet", flow.name, tp)
-    code = error_name(fetcher.routes.leaderless.get(tp, LEADER_NOT_AVAILABLE))
+    code = error_name(fetcher.connections.leaderless.get(tp, LEADER_NOT_AVAILABLE))
     reason = f"the source has no leader for {tp}; retrying in the next epoch"
     fetcher.assign(tp, -1)
     fetcher.halt(tp, Halt(code, reason, retriable=True))

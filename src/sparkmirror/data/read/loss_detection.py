@@ -21,7 +21,7 @@ from sparkmirror.internal_topics.gaps import LOSS_CODES, Gap, GapAction, GapKind
 from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.log_view import LogView, describe_logs
 
 __all__ = ["Finding", "Loss", "LossWatch", "judge"]
@@ -112,7 +112,7 @@ class LossWatch:
         self,
         flow: FlowSettings,
         partitions: Iterable[SourcePartition],
-        routes: Routes,
+        connections: ClusterConnections,
         errors: dict[str, int],
     ) -> None:
         self.flow = flow
@@ -122,7 +122,7 @@ class LossWatch:
         self.passed: set[TopicPartition] = set()
         """Partitions that continued past a gap: only the sink knows on which side a position is."""
         self._remote = {p.source: p.remote_topic for p in partitions}
-        self._routes = routes
+        self._connections = connections
         self._errors = errors
         self._policy = FaultPolicy(flow.faults)
         self._suspected: dict[TopicPartition, float] = {}
@@ -146,18 +146,18 @@ class LossWatch:
     def examine(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Finding]:
         """Check the logs of partitions; those that cannot be judged now are missing."""
         views = describe_logs(
-            self._routes, {tp: self.marks.get(tp, Mark()).leader_epoch for tp in positions}
+            self._connections, {tp: self.marks.get(tp, Mark()).leader_epoch for tp in positions}
         )
         findings: dict[TopicPartition, Finding] = {}
         for tp, view in views.items():
             mark = self.marks.get(tp, Mark())
             now = Mark(
-                self._routes.cluster_id,
-                self._routes.topic_ids.get(tp.topic, ""),
+                self._connections.cluster_id,
+                self._connections.topic_ids.get(tp.topic, ""),
                 mark.leader_epoch,
             )
             if now.topic_id in self._left.get(tp, ()):
-                self._routes.mark_stale()  # this broker does not know the new topic yet
+                self._connections.mark_stale()  # this broker does not know the new topic yet
                 continue
             loss = judge(tp, positions[tp], mark, now, view)
             if loss is not None and self._may_pass(tp, loss, mark, view):

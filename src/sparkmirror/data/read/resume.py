@@ -40,7 +40,7 @@ from sparkmirror.records.header import CONTROL_BIT, HEADER_BYTES, MAGIC_AT
 from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
 from sparkmirror.records.walk import walk_batches
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 from sparkmirror.wire.net.connection import ConnectionLost
 
@@ -69,8 +69,8 @@ class Resumed:
 
 def resume(
     flow: FlowSettings,
-    source: Routes,
-    target: Routes,
+    source: ClusterConnections,
+    target: ClusterConnections,
     positions: Mapping[SourcePartition, tuple[int, PositionMetadata]],
     leaders_ends: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, Resumed]:
@@ -111,7 +111,9 @@ def resume(
 
 
 def _followed(
-    target: Routes, ends: Mapping[TopicPartition, int], wanted: Mapping[TopicPartition, int]
+    target: ClusterConnections,
+    ends: Mapping[TopicPartition, int],
+    wanted: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
     """High watermarks of the partitions that lag behind ``wanted``, once they have reached it.
 
@@ -138,8 +140,8 @@ def _followed(
 
 def _skip(
     flow: FlowSettings,
-    source: Routes,
-    target: Routes,
+    source: ClusterConnections,
+    target: ClusterConnections,
     positions: Mapping[SourcePartition, tuple[int, PositionMetadata]],
     behind: Mapping[SourcePartition, tuple[PositionMetadata, int]],
     deadline: float,
@@ -257,7 +259,7 @@ def _by_producer(producer_ids: Mapping[TopicPartition, int]) -> Step:
 
 def _counted(
     flow: FlowSettings,
-    source: Routes,
+    source: ClusterConnections,
     wanted: Mapping[TopicPartition, tuple[int, int]],
     deadline: float,
 ) -> dict[TopicPartition, int]:

@@ -47,7 +47,7 @@ from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, T
 from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
 from sparkmirror.ticks import ticks_s
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.channels import CHANNELS_MAX
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
@@ -89,7 +89,7 @@ class SlotReader:
         self._attempt, self._attempt_id = attempt, attempt_id
         self._by_source = {p.source: p for p in plan.partitions}
         self._ends = plan.end_offsets()
-        self._routes = Routes(
+        self._connections = ClusterConnections(
             flow.source,
             {p.topic for p in plan.partitions},
             receive_buffer_bytes=flow.fetch.receive_buffer_bytes,
@@ -101,7 +101,7 @@ class SlotReader:
         self._any = Poller[Connection]()
         self._control = Poller[Connection](within=self._any)
         self._fetcher = Fetcher(
-            self._routes,
+            self._connections,
             fetch,
             buffer=self._frames,
             holds=True,
@@ -110,7 +110,7 @@ class SlotReader:
             batch_bytes=flow.records.sticky_bytes,
             channels_max=CHANNELS_MAX,
         )
-        self._losses = LossWatch(flow, plan.partitions, self._routes, self._fetcher.errors)
+        self._losses = LossWatch(flow, plan.partitions, self._connections, self._fetcher.errors)
         self._watch = ControlWatch(
             flow,
             plan.run_id,
@@ -141,7 +141,7 @@ class SlotReader:
         self._silence_s = flow.session_ms / 1000 * _SILENT_SHARE
         self._targets = TargetWatch(flow, plan.partitions, self._losses)
         self._begins = SlotStart(
-            flow, plan, self._routes, self._fetcher, self._losses, self._targets, self._watch
+            flow, plan, self._connections, self._fetcher, self._losses, self._targets, self._watch
         )
         self._jumps: dict[TopicPartition, tuple[int, int]] = {}
         self._notes = NotesToSink(self._fetcher, self._watch, self._targets, self._losses)
@@ -163,17 +163,17 @@ class SlotReader:
             yield from self._stream(time.monotonic() + left_s)
             yield from self._new_member()
         finally:
-            self._routes.close()
+            self._connections.close()
             self._watch.close()
             self._frames.close()
 
     def _start(self) -> dict[TopicPartition, int]:
-        self._routes.refresh_if_due()
+        self._connections.refresh_if_due()
         while True:
             # One for all requests: on a long link, each connection and metadata lookup takes time.
-            with closing(self._begins.asked()) as routes:
+            with closing(self._begins.asked()) as connections:
                 try:
-                    positions = self._begins.find_out(routes)
+                    positions = self._begins.find_out(connections)
                 except (Unreachable, ConnectionLost, TimeoutError) as error:
                     if self._ends is not None:
                         raise Unreachable(
@@ -182,11 +182,11 @@ class SlotReader:
                     # Spark gives up after a few failed tasks; a mirror must not.
                     log.warning("flow %s waits for positions: %s", self.flow.name, error)
                 else:
-                    return self._begin(positions, routes)
+                    return self._begin(positions, connections)
             time.sleep(_TICK_S)
 
     def _begin(
-        self, positions: dict[TopicPartition, int], routes: Routes
+        self, positions: dict[TopicPartition, int], connections: ClusterConnections
     ) -> dict[TopicPartition, int]:
         """Start to fetch at ``positions``, or where the verdicts say; returns where that is."""
         for tp, offset in positions.items():
@@ -197,7 +197,7 @@ class SlotReader:
         self._marks_before = dict(self._losses.marks)
         halted = self._fetcher.halts
         self._examine([tp for tp in positions if tp not in halted])
-        return positions | self._begins.resume(positions, routes, apart=self._jumps)
+        return positions | self._begins.resume(positions, connections, apart=self._jumps)
 
     def _first(self, tp: TopicPartition, verdict: Verdict) -> int:
         """Where to begin, and what to skip later: offsets that the target got after a loss."""
@@ -214,7 +214,7 @@ class SlotReader:
         for tp in held:
             finding = findings.get(tp)
             if finding is None:
-                self._routes.mark_stale(tp)  # it may have another leader by now
+                self._connections.mark_stale(tp)  # it may have another leader by now
                 self._fetcher.retry_later(tp, _LOOK_AGAIN_S)
             elif finding.halt is not None:
                 self._fetcher.halt(tp, finding.halt)

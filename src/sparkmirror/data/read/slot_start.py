@@ -14,7 +14,7 @@ from sparkmirror.data.read.resume import resume
 from sparkmirror.data.read.target_loss import TargetWatch, Verdict
 from sparkmirror.internal_topics.position_metadata import Mark, PositionMetadata, decode_metadata
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.produce.partition_queue import Identity
 
@@ -32,7 +32,7 @@ class SlotStart:
         self,
         flow: FlowSettings,
         plan: SlotPlan,
-        source: Routes,
+        source: ClusterConnections,
         fetcher: Fetcher,
         losses: LossWatch,
         targets: TargetWatch,
@@ -51,16 +51,16 @@ class SlotStart:
         self._targets = targets
         self._watch = watch
 
-    def asked(self) -> Routes:
+    def asked(self) -> ClusterConnections:
         """Connections for a start, to the cluster that has the positions."""
         mm1 = self._flow.mode is MirrorMode.MM1
         topics = {p.topic if mm1 else p.remote_topic for p in self._plan.partitions}
-        return Routes(self._flow.source if mm1 else self._flow.target, topics)
+        return ClusterConnections(self._flow.source if mm1 else self._flow.target, topics)
 
-    def find_out(self, routes: Routes) -> dict[TopicPartition, int]:
+    def find_out(self, connections: ClusterConnections) -> dict[TopicPartition, int]:
         """The positions, once nobody else may move them; empty if this plan is outdated.
 
-        ``routes``: of the cluster that has them. Raises `MirrorError`, `ConnectionLost` or
+        ``connections``: of the cluster that has them. Raises `MirrorError`, `ConnectionLost` or
         ``TimeoutError``.
         """
         flow, plan = self._flow, self._plan
@@ -72,21 +72,21 @@ class SlotStart:
                 return {}
         if checks_claims(flow):
             check_owner(flow, plan.run_id, self._watch)
-        positions = self._positions(routes)
+        positions = self._positions(connections)
         if flow.mode is not MirrorMode.MM1:  # MirrorMaker 1's say nothing about the target
             self.verdicts = self._targets.examine(
-                self._source, routes, positions, self.metadata, self._fetcher.errors
+                self._source, connections, positions, self.metadata, self._fetcher.errors
             )
         return positions
 
-    def _positions(self, routes: Routes) -> dict[TopicPartition, int]:
+    def _positions(self, connections: ClusterConnections) -> dict[TopicPartition, int]:
         """Where each partition continues: the committed position, else ``auto.offset.reset``."""
         flow = self._flow
         mm1 = flow.mode is MirrorMode.MM1
         by_position = {(p.source if mm1 else p.target): p.source for p in self._plan.partitions}
         group = flow.position_group
-        committed = routes.positions(group, by_position, stable=flow.exactly_once)
-        routes.leave_coordinator(group)
+        committed = connections.positions(group, by_position, stable=flow.exactly_once)
+        connections.leave_coordinator(group)
         found: dict[TopicPartition, int] = {}
         for tp, one in committed.items():
             source, metadata = by_position[tp], decode_metadata(one.metadata)
@@ -98,7 +98,9 @@ class SlotStart:
         missing = [tp for tp in self._by_source if tp not in found]
         if missing and not mm1:
             ids = self._source.topic_ids
-            for tp, (offset, metadata) in self._targets.remembered(missing, ids, routes).items():
+            for tp, (offset, metadata) in self._targets.remembered(
+                missing, ids, connections
+            ).items():
                 found[tp], self.metadata[tp] = offset, metadata
                 self._losses.marks[tp] = metadata.source
             missing = [tp for tp in missing if tp not in found]
@@ -110,7 +112,7 @@ class SlotStart:
     def resume(
         self,
         positions: dict[TopicPartition, int],
-        target: Routes,
+        target: ClusterConnections,
         *,
         apart: Container[TopicPartition],
     ) -> dict[TopicPartition, int]:

@@ -34,7 +34,7 @@ from sparkmirror.model import ClusterClient, FetchSettings, FlowSettings, TopicP
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.offset_reset import EARLIEST, LATEST
 from sparkmirror.records.split import decode_batches
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.record_stream import RecordStream
 from sparkmirror.wire.net.connection import ConnectionLost
 
@@ -116,13 +116,13 @@ def read_runs(
 def _compacted(client: ClusterClient, topic: str) -> Iterator[tuple[bytes | None, bytes | None]]:
     """Keys and values of partition 0, oldest first; none if the topic does not exist."""
     tp = TopicPartition(topic, 0)
-    with closing(Routes(client, {topic})) as routes:
-        routes.refresh()
-        ends = routes.list_offsets([tp], LATEST, read_committed=True)
-        there = tp in routes.leaders or tp in routes.leaderless
+    with closing(ClusterConnections(client, {topic})) as connections:
+        connections.refresh()
+        ends = connections.list_offsets([tp], LATEST, read_committed=True)
+        there = tp in connections.leaders or tp in connections.leaderless
         if there and tp not in ends:
             raise Unreachable(f"topic {topic} has no leader.", where=f"cluster {client.alias}")
-        stream = RecordStream(client, FetchSettings(), tp, 0, ends.get(tp, 0), routes)
+        stream = RecordStream(client, FetchSettings(), tp, 0, ends.get(tp, 0), connections)
         for chosen in stream.selections():
             for piece in chosen.pieces:
                 for record in decode_batches(memoryview(piece)):
@@ -399,17 +399,17 @@ def _last_before(
     client: ClusterClient, settings: FetchSettings, tp: TopicPartition, end: int
 ) -> tuple[list[tuple[int, bytes]], set[int]]:
     """`_trace` of the last offsets before ``end`` that still exist, and the markers there."""
-    with closing(Routes(client, {tp.topic})) as routes:
-        first = max(end - _TRACE_RECORDS, _log_start(routes, tp))
-        stream = RecordStream(client, settings, tp, first, end, routes, note_markers=True)
+    with closing(ClusterConnections(client, {tp.topic})) as connections:
+        first = max(end - _TRACE_RECORDS, _log_start(connections, tp))
+        stream = RecordStream(client, settings, tp, first, end, connections, note_markers=True)
         return _trace(stream), stream.markers
 
 
-def _log_start(routes: Routes, tp: TopicPartition) -> int:
-    routes.refresh()
-    starts = routes.list_offsets([tp], EARLIEST, read_committed=False)
+def _log_start(connections: ClusterConnections, tp: TopicPartition) -> int:
+    connections.refresh()
+    starts = connections.list_offsets([tp], EARLIEST, read_committed=False)
     if tp not in starts:
-        where = f"cluster {routes.client.alias}"
+        where = f"cluster {connections.client.alias}"
         raise Unreachable(f"no leader of {tp} responds.", where=where)
     return starts[tp]
 

@@ -41,7 +41,7 @@ from sparkmirror.internal_topics.position_metadata import (
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.offset_reset import EARLIEST, reset_time_ms
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.log_view import EndView, describe_ends, describe_logs
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.hanging_transactions import (
@@ -169,7 +169,10 @@ class TargetWatch:
         return told
 
     def remembered(
-        self, missing: Iterable[TopicPartition], source_ids: Mapping[str, str], target: Routes
+        self,
+        missing: Iterable[TopicPartition],
+        source_ids: Mapping[str, str],
+        target: ClusterConnections,
     ) -> dict[TopicPartition, tuple[int, PositionMetadata]]:
         """Positions, with metadata, of those in ``missing`` whose remote topic was deleted.
 
@@ -194,8 +197,8 @@ class TargetWatch:
 
     def examine(
         self,
-        source: Routes,
-        target: Routes,
+        source: ClusterConnections,
+        target: ClusterConnections,
         positions: Mapping[TopicPartition, int],
         metadata: Mapping[TopicPartition, PositionMetadata],
         errors: dict[str, int],
@@ -238,12 +241,12 @@ class TargetWatch:
                 )
         return found
 
-    def _now(self, tp: TopicPartition, target: Routes) -> TargetMark:
+    def _now(self, tp: TopicPartition, target: ClusterConnections) -> TargetMark:
         topic = self._by_source[tp].remote_topic
         return TargetMark(target.cluster_id, target.topic_ids.get(topic, ""))
 
     def _seen(
-        self, tp: TopicPartition, mark: TargetMark, view: EndView, target: Routes
+        self, tp: TopicPartition, mark: TargetMark, view: EndView, target: ClusterConnections
     ) -> TargetMark:
         """The mark of the log as it is now, which is the log that was written."""
         now = self._now(tp, target)
@@ -261,7 +264,7 @@ class TargetWatch:
 
     def _losses_of(
         self,
-        target: Routes,
+        target: ClusterConnections,
         positions: Mapping[TopicPartition, int],
         marks: Mapping[TopicPartition, TargetMark],
         ends: dict[TopicPartition, int],
@@ -344,8 +347,8 @@ class TargetWatch:
         written: tuple[int, int, int] | None,
         view: EndView,
         position: int,
-        source: Routes,
-        target: Routes,
+        source: ClusterConnections,
+        target: ClusterConnections,
         errors: dict[str, int],
     ) -> Verdict:
         if mark.cut < 0:  # what was written after an earlier loss may be gone with this one
@@ -395,7 +398,7 @@ class TargetWatch:
         tp: TopicPartition,
         cut: int,
         written: tuple[int, int, int] | None,
-        target: Routes,
+        target: ClusterConnections,
     ) -> int:
         """Up to where the log has records that stay there, at most ``cut``.
 

@@ -29,7 +29,7 @@ from sparkmirror.errors import BatchError, MirrorError, Unreachable
 from sparkmirror.model import FlowSettings, Halt, Partitioner, TopicPartition
 from sparkmirror.records.key_columns import scans
 from sparkmirror.records.partitioner import PartitionedBatches, RecordPartitioner, write_partitioned
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 
 __all__ = ["record_path"]
 
@@ -215,7 +215,7 @@ class _PartitionCounts:
     """Partition counts of target topics, from metadata, as Java's producer gets them."""
 
     def __init__(self, flow: FlowSettings) -> None:
-        self._routes = Routes(flow.target)
+        self._connections = ClusterConnections(flow.target)
         self._needed = flow.records.partitioner is not Partitioner.NUMBER
         self._counts: dict[str, int] = {}
         self._flow = flow
@@ -223,16 +223,16 @@ class _PartitionCounts:
     def follow(self, topics: set[str]) -> None:
         """Request metadata of ``topics`` early."""
         if self._needed:
-            self._routes.add_topics(topics)
+            self._connections.add_topics(topics)
 
     def of(self, topic: str) -> int:
         """The number of partitions; waits for a target that does not report it."""
-        self._routes.add_topics([topic])
+        self._connections.add_topics([topic])
         told_at = float("-inf")
         while True:
-            if self._routes.refresh_if_due():
+            if self._connections.refresh_if_due():
                 self._counts = {}
-                for tp in (*self._routes.leaders, *self._routes.leaderless):
+                for tp in (*self._connections.leaders, *self._connections.leaderless):
                     self._counts[tp.topic] = max(self._counts.get(tp.topic, 0), tp.partition + 1)
             count = self._counts.get(topic, 0)
             if count:
@@ -244,8 +244,8 @@ class _PartitionCounts:
                     where=f"cluster {self._flow.target.alias}",
                 )
                 log.warning("%s", error)
-            self._routes.mark_stale()
+            self._connections.mark_stale()
             time.sleep(self._flow.target.retry_backoff_ms / 1000)
 
     def close(self) -> None:
-        self._routes.close()
+        self._connections.close()

@@ -70,7 +70,7 @@ class AtLeastOnce:
         """Watch for pauses, and record where the target's logs end."""
         self._watch_pauses(hello.owner)
         lanes, frames = self._task.lanes.values(), self._task.frames
-        self._producer.routes.add_topics(self._task.index.topics)
+        self._producer.connections.add_topics(self._task.index.topics)
         if frames is not None and not self._flow.records.used:
             self._held_back.begin([lane.target for lane in lanes], frames)
         self._record_beginning()
@@ -113,7 +113,7 @@ class AtLeastOnce:
         with _not_this_time():
             self._commit()
             # The first records need it, and the commit is in flight meanwhile.
-            self._producer.routes.refresh_if_due()
+            self._producer.connections.refresh_if_due()
             self._committed(wait=True)
 
     def _watch_pauses(self, owner: Owner | None) -> None:
@@ -165,7 +165,7 @@ class AtLeastOnce:
                 if pending.lane.stuck:
                     ends.note_going_back(pending.lane)
         # Check that the target still has what it acknowledged.
-        ends.check(self._producer.routes)
+        ends.check(self._producer.connections)
         ends.settle(self._producer, counts=True)
         self._stop_halted()
 
@@ -293,7 +293,7 @@ class AtLeastOnce:
                 if now - told_at >= _COMMIT_LOG_S:
                     told_at = now
                     log.warning("positions cannot be committed, retrying: %s", error)
-                time.sleep(self._commits.routes.client.retry_backoff_ms / 1000)
+                time.sleep(self._commits.connections.client.retry_backoff_ms / 1000)
             else:
                 return
 

@@ -40,7 +40,7 @@ from sparkmirror.internal_topics.position_metadata import Mark, PositionMetadata
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import JoinCounts, Member, TopicPartition
 from sparkmirror.records.header import Passing, batches
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
 from sparkmirror.wire.produce.partition_queue import Identity
 from sparkmirror.wire.produce.producer import Acknowledged, Producer
@@ -84,7 +84,7 @@ class ExactlyOnce:
         self._writer = hello.writer
         if hello.writer is not None and hello.writer.identity is not None:
             self._open(hello.writer.identity)
-        self._producer.routes.add_topics(self._task.index.topics)
+        self._producer.connections.add_topics(self._task.index.topics)
 
     def begun(self) -> None:
         """Close what earlier writers left open in the partitions."""
@@ -111,23 +111,27 @@ class ExactlyOnce:
         """Replace the producer by one with a new identity and an empty transaction."""
         self._close_writer()
         task, flow = self._task, self._flow
-        routes = Routes(flow.target, send_buffer_bytes=flow.produce.send_buffer_bytes)
+        connections = ClusterConnections(
+            flow.target, send_buffer_bytes=flow.produce.send_buffer_bytes
+        )
         self._transactions = Transactions(
-            routes,
+            connections,
             transactional_id(flow, task.slot),
             timeout_ms=flow.transaction_timeout_ms,
             identity=identity,
             sleep=task.rest,
         )
         joined = task.producer.joining.counts
-        task.producer = producer = Producer(routes, flow.produce, transactions=self._transactions)
+        task.producer = producer = Producer(
+            connections, flow.produce, transactions=self._transactions
+        )
         # Counts of this task so far, from all of its producers.
         producer.joining.counts = joined.since(task.reports.joined_before)
         task.reports.errors_before, task.reports.joined_before = {}, JoinCounts()
         producer.errors = self._transactions.errors = self._errors
         producer.refusals = self._refusals
         producer.gate = task.ends
-        self._open_ends = HangingTransactions(routes, self._transactions)
+        self._open_ends = HangingTransactions(connections, self._transactions)
 
     def _close_hanging_transactions(self, lanes: Iterable[Lane]) -> None:
         """Close what earlier writers left open; halt the lanes where that is not possible now."""
@@ -205,7 +209,7 @@ class ExactlyOnce:
             acknowledge(ack)
         if self._transactions is not None:
             # Check that the target still has what it acknowledged.
-            self._task.ends.check(self._producer.routes)
+            self._task.ends.check(self._producer.connections)
             self._task.ends.settle(self._producer, counts=False)
 
     def pump(self, come_round: ComeRound) -> None:
@@ -433,7 +437,9 @@ class ExactlyOnce:
             self._task.slot,
         )
         self._open(self._identity_again())
-        self._producer.routes.add_topics({lane.target.topic for lane in self._task.lanes.values()})
+        self._producer.connections.add_topics(
+            {lane.target.topic for lane in self._task.lanes.values()}
+        )
         self._kept_bytes = 0
         self._refusals.undone()
         self._close_hanging_transactions(self._task.lanes.values())

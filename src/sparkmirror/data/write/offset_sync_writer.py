@@ -28,7 +28,7 @@ from sparkmirror.internal_topics.runs import encode_run, runs_topic
 from sparkmirror.model import ClusterClient, FlowSettings, ProduceSettings, TopicPartition
 from sparkmirror.records.codecs import NONE
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.producer import Producer
 
@@ -336,7 +336,7 @@ class _Topic:
         # Duplicates do no harm here, so no producer id is requested.
         settings = replace(produce, enable_idempotence=False)
         self._client = client
-        self._producer = Producer(Routes(client), settings)
+        self._producer = Producer(ClusterConnections(client), settings)
         self._producer.impatient = True
         self._under_way = 0
         self._sent_at = 0.0
@@ -382,7 +382,7 @@ class _Topic:
             count = min(len(self.backlog), _BATCH_RECORDS_MAX)
             taken = [self.backlog.popleft() for _ in range(count)]
             self._under_way = count
-        self._producer.routes.add_topics([self._tp.topic])
+        self._producer.connections.add_topics([self._tp.topic])
         for batch in batches_of(taken):
             self._producer.append(self._tp, batch)
         self._sent_at = time.monotonic()

@@ -23,7 +23,7 @@ from sparkmirror.internal_topics.connect_offsets import (
     partition_for_key,
 )
 from sparkmirror.model import FlowSettings, Halt, Member, MirrorMode, TopicPartition
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 
 __all__ = ["Commits", "connect_record"]
 
@@ -48,7 +48,7 @@ class Commits:
         self.fenced: Halt | None = None
         client = flow.source if self.by_source else flow.target
         timeout_ms = min(_COMMIT_TIMEOUT_MS, client.request_timeout_ms)
-        self.routes = Routes(replace(client, request_timeout_ms=timeout_ms))
+        self.connections = ClusterConnections(replace(client, request_timeout_ms=timeout_ms))
         self._flow = flow
         self._member: Member | None = None
         self._refused_at: float | None = None
@@ -72,7 +72,7 @@ class Commits:
         if self.fenced is not None:
             return
         self._job = _Commit(
-            self.routes, self._flow.position_group, offsets, self._member, leader_epochs
+            self.connections, self._flow.position_group, offsets, self._member, leader_epochs
         )
         self._job.start()
 
@@ -109,7 +109,7 @@ class Commits:
         """Wait for the commit in flight, then close the connections."""
         if self._job is not None:
             self._job.join()
-        self.routes.close()
+        self.connections.close()
 
 
 class _Commit(threading.Thread):
@@ -117,7 +117,7 @@ class _Commit(threading.Thread):
 
     def __init__(
         self,
-        routes: Routes,
+        connections: ClusterConnections,
         group: str,
         offsets: Mapping[TopicPartition, tuple[int, str]],
         member: Member | None,
@@ -126,7 +126,7 @@ class _Commit(threading.Thread):
         super().__init__(name="commit", daemon=True)
         self.member = member
         self.error: Exception | None = None
-        self._routes = routes
+        self._connections = connections
         self._group = group
         self._offsets = dict(offsets)
         self._leader_epochs = leader_epochs
@@ -134,7 +134,7 @@ class _Commit(threading.Thread):
     def run(self) -> None:
         """Commit, and keep the error for `Commits.outcome`."""
         try:
-            self._routes.commit(self._group, self._offsets, self.member, self._leader_epochs)
+            self._connections.commit(self._group, self._offsets, self.member, self._leader_epochs)
         except Exception as error:
             self.error = error
 

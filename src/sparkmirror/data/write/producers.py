@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.producer import Producer
 
@@ -25,8 +25,10 @@ def producer_of(flow: FlowSettings) -> Producer:
     key = _key(flow)
     producer = _kept.get(key)
     if producer is None:
-        routes = Routes(flow.target, send_buffer_bytes=flow.produce.send_buffer_bytes)
-        producer = _kept[key] = Producer(routes, flow.produce)
+        connections = ClusterConnections(
+            flow.target, send_buffer_bytes=flow.produce.send_buffer_bytes
+        )
+        producer = _kept[key] = Producer(connections, flow.produce)
     return producer
 
 

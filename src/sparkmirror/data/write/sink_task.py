@@ -99,7 +99,7 @@ class SinkTask:
         if lane is None:
             target = TopicPartition(chunk.remote_topic, chunk.partition)
             lane = self.lanes[source] = self.index.add(Lane(source, target))
-            self.producer.routes.add_topics([chunk.remote_topic])
+            self.producer.connections.add_topics([chunk.remote_topic])
         return lane
 
     def write(self, pending: Pending, part: memoryview) -> list[Passing]:
@@ -185,7 +185,7 @@ class SinkTask:
         if isinstance(token, Pending):
             self.index.waits_beside(token.lane)
         producer = self.reporter if tp.topic == self._control.topic else self.producer
-        producer.routes.add_topics([tp.topic])
+        producer.connections.add_topics([tp.topic])
         producer.append(tp, batch, token)
 
     def _append_record(

@@ -31,7 +31,7 @@ from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.gaps import TARGET_LOSS_CODES, GapKind
 from sparkmirror.internal_topics.position_metadata import TargetMark
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.log_view import EndView, describe_ends
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.producer import Producer
@@ -79,14 +79,14 @@ class TargetEnds:
 
     # -- for the producer ----------------------------------------------------------------------
 
-    def may_send(self, routes: Routes, tp: TopicPartition) -> bool:
+    def may_send(self, connections: ClusterConnections, tp: TopicPartition) -> bool:
         """Whether batches may go to ``tp`` now; if not, it is checked."""
         lane = self._lanes.get(tp)
         if lane is None:
             return True
         if lane in self._losing or lane in self.lost:
             return False
-        if self._sure.get(tp) == _log_of(routes, tp):
+        if self._sure.get(tp) == _log_of(connections, tp):
             return True
         self._held.add(tp)
         return False
@@ -97,10 +97,10 @@ class TargetEnds:
 
     # -- checks --------------------------------------------------------------------------------
 
-    def check(self, routes: Routes) -> None:
+    def check(self, connections: ClusterConnections) -> None:
         """Check the logs of waiting partitions, and now and then of all; process what is reported.
 
-        ``routes``: the producer's.
+        ``connections``: the producer's.
         """
         job = self._job
         if job is not None:
@@ -108,7 +108,7 @@ class TargetEnds:
                 return
             self._job = None
             for tp, view in job.views.items():
-                self._take(job, routes, tp, view)
+                self._take(job, connections, tp, view)
         now = self._clock()
         due = now >= self._check_at
         if not (due or self._held) or now < self._not_before:
@@ -124,7 +124,9 @@ class TargetEnds:
         self._job = _Check(self.flow, wanted)
         self._job.start()
 
-    def _take(self, job: _Check, routes: Routes, tp: TopicPartition, view: EndView) -> None:
+    def _take(
+        self, job: _Check, connections: ClusterConnections, tp: TopicPartition, view: EndView
+    ) -> None:
         mark, reached = job.wanted[tp].mark, job.wanted[tp].reached
         now = TargetMark(job.cluster_id, job.topic_ids.get(tp.topic, ""))
         loss = judge_target(tp, reached, mark, now, view)
@@ -141,8 +143,8 @@ class TargetEnds:
             self.losing(lane, loss.cut, loss.text, loss.kind)
             return
         self._sure[tp] = (now.topic_id, view.leader_epoch)
-        if self._sure[tp] != _log_of(routes, tp):
-            routes.mark_stale()
+        if self._sure[tp] != _log_of(connections, tp):
+            connections.mark_stale()
         if mark is not lane.log:
             return  # a gap record is in flight, and the mark with it
         further = reached > mark.epoch_offset or view.leader_epoch != mark.leader_epoch
@@ -237,12 +239,12 @@ class _Check(threading.Thread):
 
     def run(self) -> None:
         """Fill in the fields; partitions whose leader does not respond stay missing."""
-        routes = Routes(self._client, {tp.topic for tp in self.wanted})
+        connections = ClusterConnections(self._client, {tp.topic for tp in self.wanted})
         try:
-            routes.refresh()
-            self.cluster_id, self.topic_ids = routes.cluster_id, routes.topic_ids
+            connections.refresh()
+            self.cluster_id, self.topic_ids = connections.cluster_id, connections.topic_ids
             epochs = {tp: one.mark.leader_epoch for tp, one in self.wanted.items()}
-            views = describe_ends(routes, epochs)
+            views = describe_ends(connections, epochs)
             unsure = {tp: view for tp, view in views.items() if self._unsure(tp, view)}
             self.views = {tp: view for tp, view in views.items() if tp not in unsure}
             for tp, view in unsure.items():
@@ -250,7 +252,7 @@ class _Check(threading.Thread):
         except (MirrorError, ConnectionLost) as error:
             log.warning("the ends of the target's logs cannot be checked, retrying: %s", error)
         finally:
-            routes.close()
+            connections.close()
 
     def _unsure(self, tp: TopicPartition, view: EndView) -> bool:
         one = self.wanted[tp]
@@ -268,6 +270,6 @@ class _Check(threading.Thread):
         self.views[tp] = view
 
 
-def _log_of(routes: Routes, tp: TopicPartition) -> Log:
-    leader = routes.leaders.get(tp)
-    return routes.topic_ids.get(tp.topic, ""), -1 if leader is None else leader.epoch
+def _log_of(connections: ClusterConnections, tp: TopicPartition) -> Log:
+    leader = connections.leaders.get(tp)
+    return connections.topic_ids.get(tp.topic, ""), -1 if leader is None else leader.epoch

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.log_queries import query_logs
 from sparkmirror.wire.net.connection import Connection
 
@@ -30,14 +30,14 @@ class LogView:
 
 
 def describe_logs(
-    routes: Routes, epochs: Mapping[TopicPartition, int]
+    connections: ClusterConnections, epochs: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, LogView]:
     """The log of each partition. ``epochs``: the leader epoch to look up for each (-1: none).
 
     A partition is missing if its leader does not respond, returns an error, or is no longer the
-    leader that ``routes`` knows.
+    leader that ``connections`` knows.
     """
-    leading = {tp: routes.leaders[tp].epoch for tp in epochs if tp in routes.leaders}
+    leading = {tp: connections.leaders[tp].epoch for tp in epochs if tp in connections.leaders}
 
     def query(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, LogView]:
         asked = {tp: epochs[tp] for tp in led if epochs[tp] >= 0}
@@ -48,7 +48,7 @@ def describe_logs(
             if tp in starts and tp in ends and (tp not in asked or tp in told)
         }
 
-    return routes.query_leaders(leading, query)
+    return connections.query_leaders(leading, query)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,10 @@ class EndView:
 
 
 def describe_ends(
-    routes: Routes, epochs: Mapping[TopicPartition, int]
+    connections: ClusterConnections, epochs: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, EndView]:
     """The ends of each partition's log; ``epochs`` and missing ones are as in `describe_logs`."""
-    leading = {tp: routes.leaders[tp].epoch for tp in epochs if tp in routes.leaders}
+    leading = {tp: connections.leaders[tp].epoch for tp in epochs if tp in connections.leaders}
 
     def query(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, EndView]:
         # For its own epoch a leader returns the end of its log, replicated or not.
@@ -99,4 +99,4 @@ def describe_ends(
             and (tp not in asked or tp in told)
         }
 
-    return routes.query_leaders(leading, query)
+    return connections.query_leaders(leading, query)

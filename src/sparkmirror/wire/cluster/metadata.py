@@ -95,7 +95,7 @@ class Brokers:
         """Number of metadata responses so far."""
         self._addresses: dict[int, Address] = {}
         self._connections: dict[tuple[int, int], Connection] = {}  # by node id and number
-        self._coordinators: dict[str, Connection] = {}  # by group; `Routes` looks them up
+        self._coordinators: dict[str, Connection] = {}  # by group
         self._backoff: dict[int, tuple[float, float]] = {}
         self._buffers = (send_buffer_bytes, receive_buffer_bytes)
         self._clock = clock

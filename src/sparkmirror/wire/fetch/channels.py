@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.partition_state import FetchState
 from sparkmirror.wire.produce.joining import ROUND_TRIP_S_MIN
 
@@ -45,8 +45,8 @@ Channel = tuple[int, int]
 class Channels:
     """Chooses the channel of each partition of one fetcher; at most ``channels_max`` per broker."""
 
-    def __init__(self, routes: Routes, channels_max: int) -> None:
-        self._routes = routes
+    def __init__(self, connections: ClusterConnections, channels_max: int) -> None:
+        self._connections = connections
         self._max = channels_max
         self._quickest: dict[int, float] = {}  # response per node, s: at least one round trip
         self._alone_until: dict[int, float] = {}
@@ -66,7 +66,7 @@ class Channels:
             return channel
         self._groups = max(self._groups, group)
         number += group * self._max
-        if self._routes.connection(node, number) is None:
+        if self._connections.connection(node, number) is None:
             self._alone_until[node] = now + _ALONE_S
             return channel
         return node, number
@@ -84,7 +84,7 @@ class Channels:
         """
         if state.node != node:
             state.node, state.channel, state.cut_short = node, 0, 0
-        elif state.channel and self._routes.connection(node, state.channel) is None:
+        elif state.channel and self._connections.connection(node, state.channel) is None:
             self._alone_until[node] = now + _ALONE_S
             state.channel = 0
         elif state.cut_short >= _CUT_SHORT_TIMES and self._max > 1:
@@ -112,11 +112,11 @@ class Channels:
         A near broker that is busy may look far once. So the quickest response counts, of all
         connections and requests.
         """
-        connection = self._routes.connection(node, channel)
+        connection = self._connections.connection(node, channel)
         if connection is None:
             return False
         self.note_response(node, connection.round_trip_s)
         far = self._quickest[node] >= ROUND_TRIP_S_MIN
         if channel and not far:
-            self._routes.drop(connection)
+            self._connections.drop(connection)
         return far

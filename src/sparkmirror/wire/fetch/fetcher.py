@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 
 from sparkmirror.model import FetchSettings, Halt, TopicPartition
 from sparkmirror.records.selection import AbortedTransaction
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import THROTTLED, error_name
 from sparkmirror.wire.fetch.channels import Channel, Channels
 from sparkmirror.wire.fetch.messages import (
@@ -115,7 +115,7 @@ class Fetcher:
 
     def __init__(
         self,
-        routes: Routes,
+        connections: ClusterConnections,
         settings: FetchSettings,
         *,
         buffer: FrameBuffer | None = None,
@@ -126,12 +126,12 @@ class Fetcher:
         channels_max: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.routes = routes
+        self.connections = connections
         self.settings = settings
         self.errors: dict[str, int] = {}
         self._clock = clock
         self._states: dict[TopicPartition, FetchState] = {}
-        self._channels = Channels(routes, channels_max)
+        self._channels = Channels(connections, channels_max)
         self._requests: dict[Channel, _Request] = {}
         self._sessions: dict[Channel, FetchSession] = {}
         self._not_before: dict[Channel, float] = {}
@@ -253,8 +253,8 @@ class Fetcher:
         """
         now = self._clock()
         self._expire(now)
-        self.routes.refresh_if_due()
-        if self._holds and self.routes.generation != self._generation:
+        self.connections.refresh_if_due()
+        if self._holds and self.connections.generation != self._generation:
             self._hold_moved()
         self.held = []
         if self.throttle is not None:
@@ -287,30 +287,30 @@ class Fetcher:
 
     def _hold_moved(self) -> None:
         """Hold partitions that have another topic id or leader epoch in new metadata."""
-        self._generation = self.routes.generation
+        self._generation = self.connections.generation
         for tp, state in self._states.items():
-            if tp in self.routes.leaders and state.log != self._log(tp):
+            if tp in self.connections.leaders and state.log != self._log(tp):
                 state.held = True
 
     def _log(self, tp: TopicPartition) -> tuple[str, int]:
-        leader = self.routes.leaders.get(tp)
-        return self.routes.topic_ids.get(tp.topic, ""), -1 if leader is None else leader.epoch
+        leader = self.connections.leaders.get(tp)
+        return self.connections.topic_ids.get(tp.topic, ""), -1 if leader is None else leader.epoch
 
     def _node(self, state: FetchState, now: float) -> int | None:
         if state.replica is not None and now < state.replica_until:
-            if self.routes.connection(state.replica) is not None:
+            if self.connections.connection(state.replica) is not None:
                 return state.replica
             state.leave_replica(now)
         state.replica = None
-        leader = self.routes.leaders.get(state.tp)
+        leader = self.connections.leaders.get(state.tp)
         if leader is None:
-            state.note_unknown(self.routes, now)
+            state.note_unknown(self.connections, now)
             return None
         state.unknown_since = None
         return leader.node
 
     def _send_to(self, channel: Channel, states: list[FetchState], now: float) -> None:
-        connection = self.routes.connection(*channel)
+        connection = self.connections.connection(*channel)
         if connection is not None and connection.ended_idle():
             self._forget_ended(connection)
             return
@@ -362,7 +362,7 @@ class Fetcher:
             correlation,
             version,
             {state.tp: state for state in states},
-            now + wait_s + self.routes.client.request_timeout_ms / 1000,
+            now + wait_s + self.connections.client.request_timeout_ms / 1000,
             now,
             requested,
             session,
@@ -393,7 +393,7 @@ class Fetcher:
         self, states: list[FetchState], grant: Grant | None
     ) -> dict[TopicPartition, Params]:
         share = self._share(len(states))
-        leaders = self.routes.leaders
+        leaders = self.connections.leaders
         requested: dict[TopicPartition, Params] = {}
         for state in states:
             leader = leaders.get(state.tp)
@@ -425,7 +425,7 @@ class Fetcher:
                 self._lost(request.connection, ConnectionLost("no answer to Fetch in time"))
 
     def _lost(self, connection: Connection, error: ConnectionLost) -> None:
-        log.warning("fetching from cluster %s: %s", self.routes.client.alias, error)
+        log.warning("fetching from cluster %s: %s", self.connections.client.alias, error)
         self._count("CONNECTION_LOST")
         for channel, request in list(self._requests.items()):
             if request.connection is connection:
@@ -437,7 +437,7 @@ class Fetcher:
                     state.requested = False
                     if state.replica is not None:
                         state.leave_replica(self._clock())
-        self.routes.drop(connection)
+        self.connections.drop(connection)
 
     def _count(self, code: str) -> None:
         self.errors[code] = self.errors.get(code, 0) + 1
@@ -461,7 +461,7 @@ class Fetcher:
             frame = request.connection.receive_available(self._buffer)
             if frame is None:
                 # A response that still makes progress does not time out.
-                request.deadline = self._clock() + self.routes.client.request_timeout_ms / 1000
+                request.deadline = self._clock() + self.connections.client.request_timeout_ms / 1000
                 return []
             self.frame = frame
             if _I32.unpack_from(frame)[0] != request.correlation:
@@ -477,7 +477,7 @@ class Fetcher:
 
     def _forget_ended(self, connection: Connection) -> None:
         log.info("%s:%d closed an idle connection", connection.host, connection.port)
-        self.routes.drop(connection)
+        self.connections.drop(connection)
 
     def _take(
         self, channel: Channel, request: _Request, frame: memoryview
@@ -500,7 +500,7 @@ class Fetcher:
         if response.code and response.code not in SESSION_LOST:
             self._count(error_name(response.code))
             for state in request.states.values():
-                state.retry_at = now + self.routes.client.retry_backoff_ms / 1000
+                state.retry_at = now + self.connections.client.retry_backoff_ms / 1000
         self._busy[channel] = sum(1 for part in response.partitions if part.records)
         taken = (self._take_partition(request, part, now) for part in response.partitions)
         return [part for part in taken if part is not None]
@@ -519,7 +519,7 @@ class Fetcher:
         self._count(THROTTLED)
         if now - self._throttle_log_at >= _THROTTLE_LOG_S:
             self._throttle_log_at = now
-            client = self.routes.client
+            client = self.connections.client
             log.warning(
                 "fetching from cluster %s: throttled by a quota of client id %s, waiting %d ms",
                 *(client.alias, client.client_id, throttle_ms),
@@ -534,10 +534,10 @@ class Fetcher:
             return None
         if part.code:
             self._count(error_name(part.code))
-            state.fail(self.routes, part, now, holds=self._holds)
+            state.fail(self.connections, part, now, holds=self._holds)
             return None
         if part.replica >= 0 and not part.records and state.leader_until <= now:
-            state.follow(part.replica, now + self.routes.client.metadata_age_ms_max / 1000)
+            state.follow(part.replica, now + self.connections.client.metadata_age_ms_max / 1000)
         state.range_checked = False
         if part.records:
             # Brokers fill a response in request order: a partition that got data moves to the end.

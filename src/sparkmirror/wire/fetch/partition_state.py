@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.wire.cluster.acl_advice import Right, grant
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import (
     LEADERSHIP,
     OFFSET_OUT_OF_RANGE,
@@ -78,13 +78,13 @@ class FetchState:
         self.replica = None
         self.leader_until = now + _LEADER_ONLY_S
 
-    def note_unknown(self, routes: Routes, now: float) -> None:
+    def note_unknown(self, connections: ClusterConnections, now: float) -> None:
         """Request metadata for a partition without a leader, and halt it when that lasts."""
-        routes.mark_stale(self.tp)
+        connections.mark_stale(self.tp)
         if self.unknown_since is None:
             self.unknown_since = now
         elif now - self.unknown_since > _UNKNOWN_S_MAX:
-            code = routes.leaderless.get(self.tp, UNKNOWN_TOPIC_OR_PARTITION)
+            code = connections.leaderless.get(self.tp, UNKNOWN_TOPIC_OR_PARTITION)
             self.halt = Halt(
                 error_name(code),
                 f"the source has had no leader for {self.tp} for {now - self.unknown_since:.0f} s",
@@ -92,27 +92,29 @@ class FetchState:
             )
             self.retry_at = now + _UNKNOWN_RETRY_S
 
-    def fail(self, routes: Routes, part: PartitionData, now: float, *, holds: bool) -> None:
+    def fail(
+        self, connections: ClusterConnections, part: PartitionData, now: float, *, holds: bool
+    ) -> None:
         """Handle an error response. ``holds``: an offset out of range holds the partition."""
         code, name = part.code, error_name(part.code)
-        self.retry_at = now + routes.client.retry_backoff_ms / 1000
+        self.retry_at = now + connections.client.retry_backoff_ms / 1000
         if self.replica is not None:
             self.leave_replica(now)
             return
         if code in LEADERSHIP:
-            routes.mark_stale(self.tp)
+            connections.mark_stale(self.tp)
             if code == UNKNOWN_TOPIC_OR_PARTITION:
-                self.note_unknown(routes, now)
+                self.note_unknown(connections, now)
         elif code == OFFSET_OUT_OF_RANGE and not self.range_checked:
             # A newly elected leader may not know its own end yet: retry once.
             self.range_checked = True
-            routes.mark_stale(self.tp)
+            connections.mark_stale(self.tp)
         elif code == OFFSET_OUT_OF_RANGE and holds:
             self.held = True
         elif code == OFFSET_OUT_OF_RANGE:
             self.halt = Halt(name, self._out_of_range(part.log_start_offset, part.high_watermark))
         elif code == TOPIC_AUTHORIZATION_FAILED:
-            advice = grant(routes.client, Right("Read", "Topic", self.tp.topic))
+            advice = grant(connections.client, Right("Read", "Topic", self.tp.topic))
             reason = f"no permission to read {self.tp.topic}: {advice}"
             self.halt = Halt(name, reason, retriable=True)
             self.retry_at = now + _DENIED_RETRY_S

@@ -25,7 +25,7 @@ from sparkmirror.records.header import (
 from sparkmirror.records.records import Carried, carry
 from sparkmirror.records.selection import Selection, SelectRules, select
 from sparkmirror.records.walk import walk_batches
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 
 __all__ = ["RecordStream"]
@@ -41,7 +41,7 @@ class RecordStream:
     """Records of ``tp`` with ``start <= offset < end``. One owner; close it when done.
 
     ``settings``: its ``isolation.level`` decides whether only committed records are read.
-    ``routes``: of the cluster, if the caller has some for this topic; closed with the stream.
+    ``connections``: of the cluster, if the caller has some for this topic; closed with the stream.
 
     ``markers``: the offsets of the transaction markers that were read so far, if ``note_markers``.
 
@@ -56,7 +56,7 @@ class RecordStream:
         tp: TopicPartition,
         start: int,
         end: int,
-        routes: Routes | None = None,
+        connections: ClusterConnections | None = None,
         *,
         note_markers: bool = False,
     ) -> None:
@@ -64,8 +64,8 @@ class RecordStream:
         self.end = end
         self.markers: set[int] = set()
         self._note_markers = note_markers
-        self._routes = routes or Routes(client, {tp.topic})
-        self._fetcher = Fetcher(self._routes, replace(settings, fetch_max_wait_ms=100))
+        self._connections = connections or ClusterConnections(client, {tp.topic})
+        self._fetcher = Fetcher(self._connections, replace(settings, fetch_max_wait_ms=100))
         self._fetcher.assign(tp, start)
         self._rules = SelectRules(
             check_crcs=settings.check_crcs,
@@ -77,7 +77,7 @@ class RecordStream:
 
     def close(self) -> None:
         """Close the connections."""
-        self._routes.close()
+        self._connections.close()
 
     def __iter__(self) -> Iterator[Carried]:
         for chosen in self.selections():
@@ -94,12 +94,12 @@ class RecordStream:
                 continue
             halt = self._fetcher.halts.get(self.tp)
             if halt is not None:
-                where = f"cluster {self._routes.client.alias}"
+                where = f"cluster {self._connections.client.alias}"
                 raise PartitionError(f"{halt.reason} ({halt.code}).", where=where)
             if time.monotonic() > stalled_at:
                 raise TopicError(
                     f"reading {self.tp} at offset {before} makes no progress.",
-                    where=f"cluster {self._routes.client.alias}",
+                    where=f"cluster {self._connections.client.alias}",
                     do="Check that the brokers of this cluster are healthy.",
                 )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import ClusterClient
-from sparkmirror.wire.cluster.coordinator import split_address
+from sparkmirror.wire.cluster.metadata import split_address
 from sparkmirror.wire.probe.broker_path import (
     DNS,
     TCP,

@@ -31,7 +31,7 @@ from sparkmirror.records.header import record_count
 from sparkmirror.records.records import Record
 from sparkmirror.records.split import separate
 from sparkmirror.wire.cluster.acl_advice import Right, grant
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import (
     DROPPED,
     DUPLICATE_SEQUENCE_NUMBER,
@@ -99,7 +99,7 @@ class Refusals(Protocol):
 class Gate(Protocol):
     """Decides whether a partition's log is still the one that was written to."""
 
-    def may_send(self, routes: Routes, tp: TopicPartition) -> bool:
+    def may_send(self, connections: ClusterConnections, tp: TopicPartition) -> bool:
         """Whether batches may go to ``tp`` now."""
 
     def recheck(self, tp: TopicPartition) -> None:
@@ -115,14 +115,14 @@ class Backlog:
 
     def __init__(
         self,
-        routes: Routes,
+        connections: ClusterConnections,
         settings: ProduceSettings,
         *,
         transactions: Transactions | None = None,
         arrival: WrittenCheck = was_written,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.routes = routes
+        self.connections = connections
         self.settings = settings
         self.errors: dict[str, int] = {}
         self.bytes_waiting = 0
@@ -180,7 +180,7 @@ class Backlog:
 
     def leader_of(self, tp: TopicPartition) -> int:
         """Node id of the leader of ``tp``, -1 when it is unknown."""
-        leader = self.routes.leaders.get(tp)
+        leader = self.connections.leaders.get(tp)
         return -1 if leader is None else leader.node
 
     def waiting_by_broker(self) -> dict[int, int]:
@@ -215,9 +215,9 @@ class Backlog:
         for tp, state in self._busy.items():
             if state.failing_since is not None and state.failing_since < since:
                 code = state.failing_code
-                if tp not in self.routes.leaders:
-                    told = self.routes.topic_errors.get(tp.topic, UNKNOWN_TOPIC_OR_PARTITION)
-                    code = self.routes.leaderless.get(tp, told)
+                if tp not in self.connections.leaders:
+                    told = self.connections.topic_errors.get(tp.topic, UNKNOWN_TOPIC_OR_PARTITION)
+                    code = self.connections.leaderless.get(tp, told)
                 text = f"the target accepts no batches for {tp} at present ({error_name(code)})"
                 found[tp] = Halt(error_name(code), text, retriable=True)
         return found
@@ -263,7 +263,7 @@ class Backlog:
             self.gate.recheck(state.tp)
         there = WasWritten.NO
         if code in REFUSED and item.doubtful:
-            there = self._was_written(self.routes, state.in_doubt(item))
+            there = self._was_written(self.connections, state.in_doubt(item))
             if there is not WasWritten.NO:
                 self._count(error_name(code))
         if there is WasWritten.YES:
@@ -302,7 +302,7 @@ class Backlog:
         elif code in RETRIABLE or code == OUT_OF_ORDER_SEQUENCE_NUMBER:
             item.doubtful |= code != OUT_OF_ORDER_SEQUENCE_NUMBER
             if code in LEADERSHIP:
-                self.routes.mark_stale(state.tp)
+                self.connections.mark_stale(state.tp)
             if not state.recovering:
                 self._count(error_name(code))
             self._retry(state, code, now)
@@ -330,14 +330,14 @@ class Backlog:
         what = f"a batch for {state.tp} is no longer accepted ({error_name(code)})"
         if code in FENCED and self._transactions is not None:
             return self._transactions.ended(what, code)
-        return TransactionError(f"{what}.", where=f"cluster {self.routes.client.alias}")
+        return TransactionError(f"{what}.", where=f"cluster {self.connections.client.alias}")
 
     def _retry(self, state: PartitionQueue, code: int, now: float) -> None:
-        low = self.routes.client.retry_backoff_ms / 1000
-        high = self.routes.client.retry_backoff_ms_max / 1000
+        low = self.connections.client.retry_backoff_ms / 1000
+        high = self.connections.client.retry_backoff_ms_max / 1000
         state.retry_at = now + min(high, low * 2 ** min(state.failures, 10))
         state.failures += 1
-        if code == NETWORK_EXCEPTION or not self.routes.reachable:
+        if code == NETWORK_EXCEPTION or not self.connections.reachable:
             return  # the cluster is unavailable, not just this partition: no time limit
         if state.failing_since is None:
             state.failing_since = now
@@ -352,7 +352,7 @@ class Backlog:
     ) -> None:
         name = error_name(code)
         if code == TOPIC_AUTHORIZATION_FAILED:
-            reason = grant(self.routes.client, Right("Write", "Topic", state.tp.topic))
+            reason = grant(self.connections.client, Right("Write", "Topic", state.tp.topic))
         detail = f": {reason}" if reason else ""
         text = f"the target refuses batches for {state.tp} ({name}){detail}"
         self._halted[state.tp] = state.halt = Halt(name, text, retriable)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from kafka.protocol.admin import DescribeProducersRequest
 
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import RETRIABLE
 from sparkmirror.wire.net.connection import Connection
 from sparkmirror.wire.produce.partition_queue import SEQUENCE_MODULO
@@ -54,7 +54,7 @@ class OpenTransaction(NamedTuple):
 
 
 def find_open_transactions(
-    routes: Routes, partitions: Iterable[TopicPartition]
+    connections: ClusterConnections, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, tuple[OpenTransaction, ...]]:
     """The open transactions of each partition; partitions whose leader fails are missing.
 
@@ -88,4 +88,4 @@ def find_open_transactions(
             if part.error_code not in RETRIABLE
         }
 
-    return routes.query_leaders(partitions, query)
+    return connections.query_leaders(partitions, query)

@@ -16,7 +16,7 @@ from kafka.protocol.admin import DescribeProducersRequest
 
 from sparkmirror.model import TopicPartition
 from sparkmirror.offset_reset import LATEST
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import RETRIABLE
 from sparkmirror.wire.cluster.log_queries import query_epoch_ends, query_offsets
 from sparkmirror.wire.net.connection import Connection
@@ -52,19 +52,19 @@ class InDoubtBatch(NamedTuple):
     first: bool
 
 
-WrittenCheck = Callable[[Routes, InDoubtBatch], WasWritten]
+WrittenCheck = Callable[[ClusterConnections, InDoubtBatch], WasWritten]
 
 
-def was_written(routes: Routes, doubt: InDoubtBatch) -> WasWritten:
+def was_written(connections: ClusterConnections, doubt: InDoubtBatch) -> WasWritten:
     """Ask the partition's leader whether the batch was written; changes nothing."""
-    leader = routes.leaders.get(doubt.tp)
+    leader = connections.leaders.get(doubt.tp)
     if leader is None:
         return WasWritten.LATER
 
     def query(connection: Connection, _: list[TopicPartition]) -> dict[TopicPartition, WasWritten]:
         return {doubt.tp: _query(connection, doubt, leader.epoch)}
 
-    return routes.query_leaders([doubt.tp], query).get(doubt.tp, WasWritten.LATER)
+    return connections.query_leaders([doubt.tp], query).get(doubt.tp, WasWritten.LATER)
 
 
 def _query(connection: Connection, doubt: InDoubtBatch, leader_epoch: int) -> WasWritten:

@@ -29,7 +29,7 @@ from kafka.protocol.producer.transaction import InitProducerIdRequest
 from sparkmirror.errors import ClusterError, PartitionError
 from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.wire.cluster.acl_advice import Right, grant
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import (
     COORDINATOR_LOAD_IN_PROGRESS,
     NETWORK_EXCEPTION,
@@ -93,14 +93,16 @@ class Producer(Backlog):
 
     def __init__(
         self,
-        routes: Routes,
+        connections: ClusterConnections,
         settings: ProduceSettings,
         *,
         transactions: Transactions | None = None,
         arrival: WrittenCheck = was_written,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(routes, settings, transactions=transactions, arrival=arrival, clock=clock)
+        super().__init__(
+            connections, settings, transactions=transactions, arrival=arrival, clock=clock
+        )
         self.blocked = False
         """Whether batches wait only for requests in flight; a later `pump` sends them."""
         self.woken = False
@@ -133,7 +135,7 @@ class Producer(Backlog):
         a producer id, and `ClusterError` when a transaction cannot continue.
         """
         self._expire()
-        self.routes.close_idle()
+        self.connections.close_idle()
         self._send()
         self._receive(timeout_s, also)
         self._send()
@@ -152,7 +154,7 @@ class Producer(Backlog):
             if self._identity is None:
                 if self._clock() >= deadline:
                     break
-                time.sleep(self.routes.client.retry_backoff_ms / 1000)
+                time.sleep(self.connections.client.retry_backoff_ms / 1000)
         return None if self._identity == NO_IDENTITY else self._identity
 
     def identity_of(self, tp: TopicPartition) -> Identity | None:
@@ -182,14 +184,14 @@ class Producer(Backlog):
         """A producer id from the cluster; None when it cannot assign one now."""
         if self._clock() < self._identify_at:
             return None
-        self._identify_at = self._clock() + self.routes.client.retry_backoff_ms / 1000
+        self._identify_at = self._clock() + self.connections.client.retry_backoff_ms / 1000
         try:
-            connection = self.routes.any_connection()
+            connection = self.connections.any_connection()
         except ClusterError as error:
             log.warning("%s", error)
             return None
         try:
-            with self.routes.using(connection):
+            with self.connections.using(connection):
                 response = connection.request(
                     InitProducerIdRequest(
                         transactional_id=None,
@@ -200,10 +202,10 @@ class Producer(Backlog):
                     highest=1,
                 )
         except ConnectionLost as error:
-            log.warning("producer id from cluster %s: %s", self.routes.client.alias, error)
+            log.warning("producer id from cluster %s: %s", self.connections.client.alias, error)
             return None
         if response.error_code:
-            self.routes.close_idle(0.0)  # the retry may succeed at another broker
+            self.connections.close_idle(0.0)  # the retry may succeed at another broker
             name = error_name(response.error_code)
             # A cluster that has just started assigns ids a moment later: this is no failure.
             if response.error_code != COORDINATOR_LOAD_IN_PROGRESS:
@@ -211,9 +213,9 @@ class Producer(Backlog):
             if response.error_code not in RETRIABLE:
                 raise PartitionError(
                     f"the target refuses a producer id ({name}).",
-                    where=f"cluster {self.routes.client.alias}",
+                    where=f"cluster {self.connections.client.alias}",
                     do=grant(
-                        self.routes.client,
+                        self.connections.client,
                         Right("IdempotentWrite", "Cluster", note="(or Write on a topic)"),
                     ),
                 )
@@ -232,10 +234,10 @@ class Producer(Backlog):
         if not self._busy:
             return
         now = self._clock()
-        self.routes.refresh_if_due()
+        self.connections.refresh_if_due()
         if self._transactions is not None:
             self._join_transaction(self._transactions, now)
-        leaders = self.routes.leaders
+        leaders = self.connections.leaders
         by_node: dict[int, list[PartitionQueue]] = {}
         for state in list(self._busy.values()):  # a copy: a halt removes its partition
             if not state.pending:
@@ -251,10 +253,10 @@ class Producer(Backlog):
             leader = leaders.get(state.tp)
             if leader is None:
                 self._stirred = True
-                self.routes.add_topics([state.tp.topic])
-                self.routes.mark_stale(state.tp)
+                self.connections.add_topics([state.tp.topic])
+                self.connections.mark_stale(state.tp)
                 self._retry(state, 5, now)
-            elif self.gate is not None and not self.gate.may_send(self.routes, state.tp):
+            elif self.gate is not None and not self.gate.may_send(self.connections, state.tp):
                 self._stirred = True
             elif state.may_send(leader.node):
                 by_node.setdefault(leader.node, []).append(state)
@@ -282,7 +284,7 @@ class Producer(Backlog):
 
     def _send_to(self, node: int, states: list[PartitionQueue], now: float) -> bool:
         """Send batches of ``states``. Returns whether the rest waits only for responses."""
-        connection = self.routes.connection(node)
+        connection = self.connections.connection(node)
         if connection is None:
             return False
         requests = self._requests.get(connection)
@@ -358,7 +360,7 @@ class Producer(Backlog):
             correlation,
             version,
             self._clock(),  # later than ``now``: joining takes time
-            now + self.routes.client.request_timeout_ms / 1000,
+            now + self.connections.client.request_timeout_ms / 1000,
             items,
         )
         requests.append(request)
@@ -386,7 +388,7 @@ class Producer(Backlog):
             poller.add(_ALSO, also)
         elif not any(self._requests.values()):
             if timeout_s > 0 and self._busy:
-                time.sleep(min(timeout_s, self.routes.client.retry_backoff_ms / 1000))
+                time.sleep(min(timeout_s, self.connections.client.retry_backoff_ms / 1000))
             return
         began = self._clock()
         ready = poller.wait(timeout_s)
@@ -416,7 +418,7 @@ class Producer(Backlog):
         log.info("%s:%d closed an idle connection", connection.host, connection.port)
         self._requests.pop(connection, None)
         self._not_before.pop(connection, None)
-        self.routes.drop(connection)
+        self.connections.drop(connection)
 
     def _read_response(self, connection: Connection) -> None:
         frame = connection.receive_ahead()
@@ -439,19 +441,19 @@ class Producer(Backlog):
         self._count(THROTTLED)
         if now - self._throttle_log_at >= _THROTTLE_LOG_S:
             self._throttle_log_at = now
-            client = self.routes.client
+            client = self.connections.client
             log.warning(
                 "producing to cluster %s: throttled by a quota of client id %s, waiting %d ms",
                 *(client.alias, client.client_id, throttle_ms),
             )
 
     def _lost(self, connection: Connection, error: ConnectionLost) -> None:
-        log.warning("producing to cluster %s: %s", self.routes.client.alias, error)
+        log.warning("producing to cluster %s: %s", self.connections.client.alias, error)
         self._count("CONNECTION_LOST")
         self._stirred = True
         requests = self._requests.pop(connection, deque())
         self._not_before.pop(connection, None)
-        self.routes.drop(connection)
+        self.connections.drop(connection)
         hit: dict[TopicPartition, PartitionQueue] = {}
         for request in requests:
             for state, item in request.items:
@@ -486,5 +488,5 @@ class Producer(Backlog):
 
     def close(self) -> None:
         """Close the connections. Unacknowledged batches have an unknown outcome."""
-        self.routes.close()
+        self.connections.close()
         self._requests.clear()

@@ -44,7 +44,7 @@ from sparkmirror.errors import (
 from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.wire.cluster.acl_advice import Right, grant
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import (
     CONCURRENT_TRANSACTIONS,
     FENCED,
@@ -85,7 +85,7 @@ class Transactions:
 
     def __init__(
         self,
-        routes: Routes,
+        connections: ClusterConnections,
         transactional_id: str,
         *,
         timeout_ms: int,
@@ -94,7 +94,7 @@ class Transactions:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.routes = routes
+        self.connections = connections
         self.transactional_id = transactional_id
         self.identity = identity
         self.members: set[TopicPartition] = set()
@@ -110,7 +110,7 @@ class Transactions:
         self._patience_s = patience_s
         self._clock = clock
         self._sleep = sleep
-        self._connections: dict[tuple[int, str], Connection] = {}
+        self._coordinators: dict[tuple[int, str], Connection] = {}
 
     @property
     def began(self) -> bool:
@@ -149,7 +149,7 @@ class Transactions:
 
     def check_brokers(self) -> None:
         """Raise `Unsupported` unless the brokers have every API that exactly-once needs."""
-        connection = self.routes.any_connection()
+        connection = self.connections.any_connection()
         try:
             for request, lowest in (
                 (InitProducerIdRequest, 0),
@@ -164,7 +164,7 @@ class Transactions:
                     raise Unsupported(
                         "exactly-once needs brokers from 2.5 on: this one has "
                         + ("no transactions." if high < 0 else "no stable offsets (KIP-447)."),
-                        where=f"cluster {self.routes.client.alias}",
+                        where=f"cluster {self.connections.client.alias}",
                         do="Upgrade the target, or turn exactly-once off: delivery is then "
                         "at-least-once.",
                     )
@@ -317,7 +317,7 @@ class Transactions:
 
     def _surely(self, query: Callable[[], int], what: str, *, group: str = "") -> None:
         """Retry ``query`` until it returns 0. Raises the error of a code that is not retriable."""
-        client = self.routes.client
+        client = self.connections.client
         began = told_at = self._clock()
         pause_s = _QUICK_S
         while True:
@@ -352,7 +352,7 @@ class Transactions:
             )
 
     def _refusal(self, code: int, what: str, group: str) -> ClusterError:
-        name, alias = error_name(code), self.routes.client.alias
+        name, alias = error_name(code), self.connections.client.alias
         where = f"cluster {alias}"
         if code in FENCED:
             return self.ended(f"{what} ({name})", code)
@@ -369,7 +369,9 @@ class Transactions:
             31: Right("IdempotentWrite", "Cluster"),
         }.get(code)
         if needs is not None:
-            return Denied(f"{what} ({name}).", where=where, do=grant(self.routes.client, needs))
+            return Denied(
+                f"{what} ({name}).", where=where, do=grant(self.connections.client, needs)
+            )
         do = ""
         if code == _TIMEOUT_TOO_LONG:
             do = (
@@ -385,7 +387,7 @@ class Transactions:
         them apart. ``code``: the error of the response. If it says that the cluster does not know
         the transaction, an unclean election may have removed it, and nobody has taken over.
         """
-        alias = self.routes.client.alias
+        alias = self.connections.client.alias
         open_s = 0.0 if self.began_at is None else self._clock() - self.began_at
         if open_s * 1000 >= self.timeout_ms:
             return TooSlow(
@@ -405,13 +407,13 @@ class Transactions:
         return Fenced(f"{what}: {reason}.", where=f"cluster {alias}")
 
     def _query(self, kind: int, key: str, message: Any, *, highest: int) -> Any:
-        connection = self._connections.get((kind, key))
+        connection = self._coordinators.get((kind, key))
         if connection is None:
-            connection = self._connections[kind, key] = self._find(kind, key)
+            connection = self._coordinators[kind, key] = self._find(kind, key)
         try:
             return connection.request(message, highest=highest)
         except ConnectionLost:
-            self._connections.pop((kind, key), None)
+            self._coordinators.pop((kind, key), None)
             connection.close()
             raise
 
@@ -422,12 +424,12 @@ class Transactions:
             group = key if kind == GROUP else ""
             return self._refusal(code, f"the coordinator of {key} cannot be looked up", group)
 
-        return self.routes.connect(*self.routes.find_coordinator(key, kind, failure))
+        return self.connections.connect(*self.connections.find_coordinator(key, kind, failure))
 
     def _forget_connections(self) -> None:
-        for connection in self._connections.values():
+        for connection in self._coordinators.values():
             connection.close()
-        self._connections.clear()
+        self._coordinators.clear()
 
     def close(self) -> None:
         """Close the connections. An open transaction stays open until its timeout."""
@@ -448,12 +450,12 @@ def fence_slots(
 
     Returns the identity of each slot. Raises `Denied`, `TransactionError`, `Unreachable`.
     """
-    routes = Routes(flow.target)
+    connections = ClusterConnections(flow.target)
     identities: list[Identity] = []
     try:
         for slot in range(slots):
             transactions = Transactions(
-                routes,
+                connections,
                 transactional_id(flow, slot),
                 timeout_ms=flow.transaction_timeout_ms,
                 patience_s=patience_s,
@@ -463,5 +465,5 @@ def fence_slots(
             finally:
                 transactions.close()
     finally:
-        routes.close()
+        connections.close()
     return identities

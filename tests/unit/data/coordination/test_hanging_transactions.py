@@ -11,7 +11,7 @@ import pytest
 from sparkmirror.data.coordination import hanging_transactions
 from sparkmirror.data.coordination.hanging_transactions import HangingTransactions, written_before
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.cluster.coordinator import Leader, Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections, Leader
 from sparkmirror.wire.produce.hanging_transactions import (
     CommittedRecords,
     OpenTransaction,
@@ -77,7 +77,9 @@ class Target:
         return True
 
     def ends(self) -> HangingTransactions:
-        return HangingTransactions(cast(Routes, self), cast(Transactions, self), self.ask)
+        return HangingTransactions(
+            cast(ClusterConnections, self), cast(Transactions, self), self.ask
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -213,7 +215,7 @@ def _row(*producers: tuple[int, int, int, int], code: int = 0) -> SimpleNamespac
 
 
 class Asked:
-    """Routes to one leader that answers ``row``."""
+    """Connections to one leader that answers ``row``."""
 
     def __init__(self, row: SimpleNamespace, versions: dict[int, tuple[int, int]]) -> None:
         topic = SimpleNamespace(name="t", partitions=[row])
@@ -237,7 +239,7 @@ class Asked:
     ids=["open", "closed", "unknown", "another leads", "denied", "too old to say"],
 )
 def test_what_a_leader_says(row: SimpleNamespace, versions: Any, found: Any) -> None:
-    assert find_open_transactions(cast(Routes, Asked(row, versions)), [P0]) == found
+    assert find_open_transactions(cast(ClusterConnections, Asked(row, versions)), [P0]) == found
 
 
 def test_how_many_records_a_partition_will_have_is_known_before_they_are_acknowledged() -> None:

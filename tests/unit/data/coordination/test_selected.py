@@ -86,7 +86,7 @@ def test_a_slot_fetches_nothing_else_whatever_its_plan_says() -> None:
         assert reader.plan.partitions == GOOD
         assert set(reader._by_source) == {p.source for p in GOOD}
     finally:
-        reader._routes.close()
+        reader._connections.close()
         reader._watch.close()
         reader._frames.close()
 

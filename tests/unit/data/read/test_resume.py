@@ -16,7 +16,7 @@ from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
 from sparkmirror.records.header import CONTROL_BIT, HEADER_BYTES, stamp
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.records.selection import AbortedTransaction, SelectRules
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import FetchedPartition
 
 TP = TopicPartition("t", 0)
@@ -133,9 +133,11 @@ def test_behind_holes_both_logs_must_end_alike(
     )
     monkeypatch.setattr(resuming, "ends_alike", ends_alike)
     ends = [ClusterClient(name, ("a:1",), "c") for name in "AB"]
-    flow, routes = FlowSettings(*ends, *ends), Routes(ends[0])
+    flow, connections = FlowSettings(*ends, *ends), ClusterConnections(ends[0])
     behind = {p: (PositionMetadata(target_end=5, producer_id=7), 10)}
-    found = resuming._skip(flow, routes, routes, {p: (10, PositionMetadata())}, behind, 0.0)
+    found = resuming._skip(
+        flow, connections, connections, {p: (10, PositionMetadata())}, behind, 0.0
+    )
     assert found == ({} if resumed is None else {p.source: Resumed(resumed, 10)})
     assert compared == ([(10, 20), (5, 10)] if counted == 20 else [])
 
@@ -189,7 +191,8 @@ def test_what_only_the_leader_has_is_waited_for(
     flow, target = FlowSettings(*clients, *clients), _Target(first, last)
     position = {p: (3, PositionMetadata(target_end=4, producer_id=producer_id))}
     found = resuming.resume(
-        *(flow, Routes(clients[0]), cast(Routes, target), position), {p.target: leaders_end}
+        *(flow, ClusterConnections(clients[0]), cast(ClusterConnections, target), position),
+        {p.target: leaders_end},
     )
     assert seen == {p: counted}
     assert found == {p.source: Resumed(3, counted)}
@@ -201,15 +204,15 @@ def test_a_leader_that_does_not_answer_is_told(
 ) -> None:
     p = SourcePartition("t", 0, "A.t")
     clients = [ClusterClient(name, ("a:1",), "c") for name in "AB"]
-    target = Routes(clients[1])
+    target = ClusterConnections(clients[1])
     monkeypatch.setattr(target, "refresh_if_due", lambda: True)
     monkeypatch.setattr(target, "refresh", lambda: None)
     monkeypatch.setattr(target, "list_offsets", lambda *_, **__: {})
     flow = FlowSettings(*clients, *clients)
     position = {p: (3, PositionMetadata(target_end=4, producer_id=7))}
-    assert resuming.resume(flow, Routes(clients[0]), target, position, {p.target: 9}) == {
-        p.source: Resumed(3)
-    }
+    assert resuming.resume(
+        flow, ClusterConnections(clients[0]), target, position, {p.target: 9}
+    ) == {p.source: Resumed(3)}
     assert "A.t-0: its leader does not respond" in caplog.text
 
 
@@ -220,7 +223,7 @@ def test_followers_that_hang_are_told_and_not_waited_for_without_end(
     monkeypatch.setattr(resuming.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(resuming.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
     target = _Target(5, 5)
-    found = resuming._followed(cast(Routes, target), {tp: 5}, {tp: 9})
+    found = resuming._followed(cast(ClusterConnections, target), {tp: 5}, {tp: 9})
     assert found == {tp: 5}
     assert resuming._FOLLOWERS_S <= now[0] < resuming._FOLLOWERS_S + 1
     assert "up to 4 records arrive again" in caplog.text

@@ -36,7 +36,7 @@ from sparkmirror.internal_topics.position_metadata import (
     encode_metadata,
 )
 from sparkmirror.model import FlowSettings, ProduceSettings, TopicPartition
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.produce.producer import Producer
 from tests.unit.config_files import BASE, load_flow
 
@@ -233,7 +233,7 @@ def reader(flow: FlowSettings) -> Iterator[SlotReader]:
     try:
         yield made
     finally:
-        made._routes.close()
+        made._connections.close()
         made._watch.close()
         made._frames.close()
 
@@ -253,10 +253,10 @@ def test_a_slot_begins_with_few_waits(
     assert (source.connections, target.connections) == (1, 2)
     # Fetch goes on over those; what was for questions alone is closed.
     assert target.open_connections() == 1
-    for routes in (reader._routes, reader._watch.routes):
-        connection = routes.connection(1)
+    for connections in (reader._connections, reader._watch.connections):
+        connection = connections.connection(1)
         assert connection is not None
-        assert connection.socket.gettimeout() == routes.client.request_timeout_ms / 1000
+        assert connection.socket.gettimeout() == connections.client.request_timeout_ms / 1000
     assert (source.connections, target.connections) == (1, 2)
 
 
@@ -276,7 +276,7 @@ def test_a_connection_that_breaks_is_made_anew(
     name: str, reader: SlotReader, clusters: tuple[Cluster, Cluster]
 ) -> None:
     _, target = clusters
-    reader._routes.refresh()
+    reader._connections.refresh()
     target.failing = {name}
     assert reader._start() == {TP: 40}
     assert target.failing == set()
@@ -310,8 +310,8 @@ def test_a_partition_without_a_position_asks_for_the_runs_over_one_connection(
 ) -> None:
     source, target = clusters
     target.known = False
-    reader._routes.refresh()
-    reader._routes.topic_ids["t"] = "id"
+    reader._connections.refresh()
+    reader._connections.topic_ids["t"] = "id"
     assert reader._start() == {TP: 0}
     assert target.names().count("CONNECT") == 3, "the watch, the questions, the runs"
     assert source.connections == 1
@@ -321,10 +321,10 @@ def test_a_producer_goes_on_over_the_connection_that_gave_its_id(
     flow: FlowSettings, clusters: tuple[Cluster, Cluster]
 ) -> None:
     _, target = clusters
-    producer = Producer(Routes(flow.target, ["A.t"]), ProduceSettings())
+    producer = Producer(ClusterConnections(flow.target, ["A.t"]), ProduceSettings())
     assert producer.identify() == (7, 0)
-    producer.routes.refresh_if_due()
-    connection = producer.routes.connection(1)
+    producer.connections.refresh_if_due()
+    connection = producer.connections.connection(1)
     assert connection is not None
     assert target.asked == [(1, "CONNECT"), (1, "InitProducerId"), (1, "Metadata")]
     producer.close()

@@ -42,7 +42,7 @@ from sparkmirror.model import ClusterClient, FaultSettings, FetchSettings, FlowS
 from sparkmirror.model import TopicPartition as Tp
 from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.records.records import Carried
-from sparkmirror.wire.cluster.coordinator import Leader, Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections, Leader
 from sparkmirror.wire.cluster.log_view import EndView, LogView
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.hanging_transactions import OpenTransaction
@@ -207,8 +207,8 @@ class Logs:
         monkeypatch.setattr(meeting, "RecordStream", self._stream)
         monkeypatch.setattr(meeting, "_log_start", self._log_start)
 
-    def _log_start(self, routes: Routes, _: Tp) -> int:
-        return min(self._sides[routes.client.alias])
+    def _log_start(self, connections: ClusterConnections, _: Tp) -> int:
+        return min(self._sides[connections.client.alias])
 
     def _stream(
         self,
@@ -217,7 +217,7 @@ class Logs:
         tp: Tp,
         start: int,
         end: int,
-        *_routes: Routes,
+        *_connections: ClusterConnections,
         note_markers: bool = False,
     ) -> Any:
         side = dict(self._sides[client.alias])
@@ -428,9 +428,9 @@ class Watched:
         self.watch = TargetWatch(self.flow, [SourcePartition("t", 0, "A.t")], losses)
         written = self.written or (-1, -1, -1)
         metadata = PositionMetadata(Mark(), mark, end, *written)
-        routes = cast(Routes, self._target)
+        connections = cast(ClusterConnections, self._target)
         found = self.watch.examine(
-            routes, routes, {SOURCE: position}, {SOURCE: metadata}, self.errors
+            connections, connections, {SOURCE: position}, {SOURCE: metadata}, self.errors
         )
         return found[SOURCE]
 
@@ -543,9 +543,9 @@ def test_positions_that_went_with_their_topic(
 ) -> None:
     watched = Watched(monkeypatch, EndView(0, 0, 0, -1, 0))
     watched.runs = {SOURCE: KnownRuns((Run(40, 90, 10),), known)}
-    routes = SimpleNamespace(topic_ids={"A.t": now}, refresh=lambda: None)
+    connections = SimpleNamespace(topic_ids={"A.t": now}, refresh=lambda: None)
     watch = TargetWatch(watched.flow, [SourcePartition("t", 0, "A.t")], cast(LossWatch, None))
-    found = watch.remembered([SOURCE], source_ids, cast(Routes, routes))
+    found = watch.remembered([SOURCE], source_ids, cast(ClusterConnections, connections))
     if position is None:
         assert found == {}
         return
@@ -655,7 +655,7 @@ class Gated:
         self.looks = 0
         self.given_up: list[Tp] = []
         self.others: bool | Exception = False
-        self.routes = SimpleNamespace(
+        self.connections = SimpleNamespace(
             cluster_id="cluster",
             topic_ids={"A.t": "topic"},
             leaders={REMOTE: Leader(1, 5)},
@@ -664,9 +664,9 @@ class Gated:
         )
         self.ends = TargetEnds(FLOW, clock=lambda: self.time)
         self.ends.begin([self.lane])
-        self.routes.refresh = self.routes.close = lambda: None
+        self.connections.refresh = self.connections.close = lambda: None
         monkeypatch.setattr(target_ends, "describe_ends", self._look)
-        monkeypatch.setattr(target_ends, "Routes", lambda *_: self.routes)
+        monkeypatch.setattr(target_ends, "ClusterConnections", lambda *_: self.connections)
         monkeypatch.setattr(target_ends, "filled_by_others", self._filled)
         monkeypatch.setattr(target_ends._Check, "start", target_ends._Check.run)
 
@@ -681,12 +681,12 @@ class Gated:
         return self.others
 
     def may_send(self) -> bool:
-        return self.ends.may_send(cast(Routes, self.routes), REMOTE)
+        return self.ends.may_send(cast(ClusterConnections, self.connections), REMOTE)
 
     def look(self) -> None:
         self.time += 1.0
         for _ in range(2):  # the second one takes in what the first one asked for
-            self.ends.check(cast(Routes, self.routes))
+            self.ends.check(cast(ClusterConnections, self.connections))
 
     def settle(self, *, counts: bool = True) -> None:
         producer = SimpleNamespace(
@@ -708,10 +708,10 @@ def test_nothing_is_sent_to_a_log_that_may_be_another_one_before_it_was_looked_a
     gated.look()
     assert gated.looks == 0
     if what == "epoch":
-        gated.routes.leaders = {REMOTE: Leader(2, 6)}
+        gated.connections.leaders = {REMOTE: Leader(2, 6)}
         gated.view = replace(gated.view, leader_epoch=6)
     elif what == "topic":
-        gated.routes.topic_ids = {"A.t": "anew"}
+        gated.connections.topic_ids = {"A.t": "anew"}
     else:
         gated.ends.recheck(REMOTE)
     assert not gated.may_send()
@@ -723,7 +723,7 @@ def test_nothing_is_sent_to_a_log_that_may_be_another_one_before_it_was_looked_a
 
 
 def test_a_shorter_log_is_given_up_and_the_position_says_where_it_was_cut(gated: Gated) -> None:
-    gated.routes.leaders = {REMOTE: Leader(2, 6)}
+    gated.connections.leaders = {REMOTE: Leader(2, 6)}
     gated.view = EndView(0, 60, 60, 60, 6)
     assert not gated.may_send()
     gated.look()
@@ -736,7 +736,7 @@ def test_a_shorter_log_is_given_up_and_the_position_says_where_it_was_cut(gated:
 
 @pytest.mark.parametrize("others", [False, True])
 def test_a_new_leader_whose_log_others_have_filled(gated: Gated, *, others: bool) -> None:
-    gated.routes.leaders = {REMOTE: Leader(2, 6)}
+    gated.connections.leaders = {REMOTE: Leader(2, 6)}
     gated.view = EndView(0, 300, 300, 95, 6)
     gated.others = others
     assert not gated.may_send()
@@ -750,7 +750,7 @@ def test_a_new_leader_whose_log_others_have_filled(gated: Gated, *, others: bool
 
 def test_what_cannot_be_compared_yet_is_looked_at_again(gated: Gated) -> None:
     """Nothing is sent meanwhile, and nothing is taken for certain."""
-    gated.routes.leaders = {REMOTE: Leader(2, 6)}
+    gated.connections.leaders = {REMOTE: Leader(2, 6)}
     gated.view = EndView(0, 40, 300, 95, 6)  # consumers do not get it yet
     gated.others = AssertionError("not asked")
     assert not gated.may_send()

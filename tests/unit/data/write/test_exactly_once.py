@@ -41,7 +41,7 @@ from sparkmirror.names.replication_policy import dead_letter_topic
 from sparkmirror.records.header import HEADER_BYTES
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.records.split import decode_batches
-from sparkmirror.wire.cluster.coordinator import Leader
+from sparkmirror.wire.cluster.cluster_connections import Leader
 from sparkmirror.wire.cluster.error_codes import (
     INVALID_RECORD,
     LEADER_NOT_AVAILABLE,
@@ -184,7 +184,7 @@ class Everywhere:
 
 
 class OneBroker:
-    """Routes of one producer."""
+    """Connections of one producer."""
 
     def __init__(self, brokers: Brokers) -> None:
         self.client = B
@@ -233,7 +233,7 @@ class Open:
 
     def __init__(
         self,
-        _routes: object,
+        _connections: object,
         name: str,
         *,
         timeout_ms: int,
@@ -279,7 +279,7 @@ def simulated() -> Iterator[Brokers]:
     """Brokers that every sink meets meanwhile."""
     found = Brokers()
 
-    def routes(*_: object, **__: object) -> OneBroker:
+    def connections(*_: object, **__: object) -> OneBroker:
         return OneBroker(found)
 
     def transactions(*args: Any, **options: Any) -> Open:
@@ -287,8 +287,8 @@ def simulated() -> Iterator[Brokers]:
 
     watch = SimpleNamespace(start=lambda: None, close=lambda: None)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(exactly_once, "Routes", routes)
-        monkeypatch.setattr(producers, "Routes", routes)
+        monkeypatch.setattr(exactly_once, "ClusterConnections", connections)
+        monkeypatch.setattr(producers, "ClusterConnections", connections)
         monkeypatch.setattr(exactly_once, "Transactions", transactions)
         monkeypatch.setattr(exactly_once, "take_over", found.fence)
         monkeypatch.setattr(exactly_once, "committed_positions", lambda *_: dict(found.positions))

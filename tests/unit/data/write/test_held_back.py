@@ -142,11 +142,11 @@ def test_nothing_is_held_back_where_partitions_get_on_together(
 
 
 def test_what_waits_is_counted_and_copied_by_leader() -> None:
-    routes: Any = SimpleNamespace(
+    connections: Any = SimpleNamespace(
         leaders={tp: SimpleNamespace(node=tp.partition % 3) for tp in TARGETS[:5]}
     )
     producer = Producer.__new__(Producer)
-    producer.routes, producer._requests = routes, {}
+    producer.connections, producer._requests = connections, {}
     shared = bytearray(b"x" * 600)
     queues = {}
     for tp in TARGETS:

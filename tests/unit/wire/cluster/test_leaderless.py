@@ -19,7 +19,7 @@ from kafka.protocol.producer.transaction import InitProducerIdResponse
 
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.produce.producer import Producer
 from tests.property.simulated_target import answer_frame, parse_request
@@ -56,9 +56,9 @@ class Cluster:
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
 
-    def routes(self) -> Routes:
+    def connections(self) -> ClusterConnections:
         client = ClusterClient("A", (f"{HOST}:{self.port}",), "c", metadata_age_ms_max=3_600_000)
-        return Routes(client, {tp.topic for tp in ALL}, clock=lambda: self.now)
+        return ClusterConnections(client, {tp.topic for tp in ALL}, clock=lambda: self.now)
 
     def _accept(self) -> None:
         while True:
@@ -147,9 +147,9 @@ class Fetching:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.routes = cluster.routes()
+        self.connections = cluster.connections()
         # Fewer than make a fetch session: each request then lists what it wants.
-        self._fetcher = Fetcher(self.routes, FetchSettings(), clock=lambda: cluster.now)
+        self._fetcher = Fetcher(self.connections, FetchSettings(), clock=lambda: cluster.now)
         for tp in ALL[:10]:
             self._fetcher.assign(tp, 5)
 
@@ -169,8 +169,8 @@ class Producing:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.routes = cluster.routes()
-        self._producer = Producer(self.routes, ProduceSettings(), clock=lambda: cluster.now)
+        self.connections = cluster.connections()
+        self._producer = Producer(self.connections, ProduceSettings(), clock=lambda: cluster.now)
         self._done: list[TopicPartition] = []
 
     def step(self) -> None:
@@ -202,7 +202,7 @@ def _go(side: Fetching | Producing, cluster: Cluster, seconds: float) -> list[To
     side.done()
     while cluster.now < end:
         side.step()
-        search = side.routes._search
+        search = side.connections._search
         if search is not None:
             search.connection.readable(10)  # a response takes none of the test's time
         cluster.now += STEP_S
@@ -228,7 +228,7 @@ def test_a_topic_without_a_leader_costs_a_small_request_in_five_seconds(
     began = cluster.now
     _go(side, cluster, 30)
     assert cluster.searches(began) == []
-    side.routes.close()
+    side.connections.close()
 
 
 @pytest.mark.parametrize("kind", [Fetching, Producing])
@@ -246,21 +246,21 @@ def test_a_leader_that_denies_it_is_looked_for_at_once(cluster: Cluster, kind: S
     assert len(cluster.searches(began)) <= 26, "two that have no leader for long"
     cluster.denies = frozenset()
     assert denied in _go(side, cluster, 2)
-    side.routes.close()
+    side.connections.close()
 
 
 def test_hundreds_without_a_leader_are_asked_about_together(cluster: Cluster) -> None:
-    routes = cluster.routes()
+    connections = cluster.connections()
     cluster.leaderless = frozenset(MANY)
-    routes.refresh()
+    connections.refresh()
     began = cluster.now
     while cluster.now < began + 60:
         for number, tp in enumerate(ALL[1:]):
             if cluster.now > began + number * 0.3:  # one after the other
-                routes.mark_stale(tp)
-        refreshed(routes)
+                connections.mark_stale(tp)
+        refreshed(connections)
         cluster.now += STEP_S
     late = cluster.searches(began + 40)
     assert len(late) <= 5
     assert all(sorted(names) == sorted(MANY) for names in late)
-    routes.close()
+    connections.close()

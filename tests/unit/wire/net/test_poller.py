@@ -15,7 +15,7 @@ import pytest
 
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.cluster.coordinator import Leader, Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections, Leader
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.net.poller import Poller, readable
 from sparkmirror.wire.produce.producer import Producer
@@ -173,7 +173,7 @@ class _Connection(Framed):
 
 
 class _Cluster:
-    """Routes to one broker, which a test plays; ``brokers`` are its ends of the connections."""
+    """Connections to one broker, which a test plays; ``brokers`` are its ends of them."""
 
     def __init__(self, stack: ExitStack) -> None:
         self.client = ClusterClient("A", ("a:1",), "c")
@@ -222,7 +222,7 @@ def test_a_fetchers_idle_connection_that_ends_is_made_anew(stack: ExitStack) -> 
     """It must not be told for ever, and the next request must not go there."""
     cluster = _Cluster(stack)
     time_s = 100.0
-    fetcher = Fetcher(cast(Routes, cluster), FetchSettings(), clock=lambda: time_s)
+    fetcher = Fetcher(cast(ClusterConnections, cluster), FetchSettings(), clock=lambda: time_s)
     fetcher.assign(TP, 0)
     for number in range(3):
         fetcher.send()
@@ -241,7 +241,7 @@ def test_a_fetchers_idle_connection_that_ends_is_made_anew(stack: ExitStack) -> 
 
 def test_a_producers_idle_connection_that_ends_is_made_anew(stack: ExitStack) -> None:
     cluster = _Cluster(stack)
-    producer = Producer(cast(Routes, cluster), ProduceSettings())
+    producer = Producer(cast(ClusterConnections, cluster), ProduceSettings())
     ours, theirs = _pair(stack)  # Spark's next row
     for number in range(3):
         producer.append(TP, memoryview(encode_batch([Record(0, 0, None, b"1")])))
@@ -274,7 +274,7 @@ def _idle_for_minutes(cluster: _Cluster) -> None:
 def test_no_record_is_sent_on_a_connection_that_the_broker_has_closed(stack: ExitStack) -> None:
     """A batch on its way there would be in doubt, and its partition would wait for its answer."""
     cluster = _Cluster(stack)
-    producer = Producer(cast(Routes, cluster), ProduceSettings())
+    producer = Producer(cast(ClusterConnections, cluster), ProduceSettings())
     for number in range(3):
         producer.append(TP, memoryview(encode_batch([Record(0, 0, None, b"1")])))
         deadline = time.monotonic() + 10.0
@@ -293,7 +293,7 @@ def test_no_record_is_sent_on_a_connection_that_the_broker_has_closed(stack: Exi
 def test_no_fetch_is_sent_on_a_connection_that_the_broker_has_closed(stack: ExitStack) -> None:
     cluster = _Cluster(stack)
     time_s = 100.0
-    fetcher = Fetcher(cast(Routes, cluster), FetchSettings(), clock=lambda: time_s)
+    fetcher = Fetcher(cast(ClusterConnections, cluster), FetchSettings(), clock=lambda: time_s)
     fetcher.assign(TP, 0)
     for number in range(3):
         while not fetcher.waiting:

@@ -120,7 +120,7 @@ def test_a_connection_without_an_answer_is_given_up_and_its_batches_go_again(run
     run.pump()
     run.append(A, 1)
     connection = run.target.connection(0)
-    run.now += run.producer.routes.client.request_timeout_ms / 1000
+    run.now += run.producer.connections.client.request_timeout_ms / 1000
     run.pump()
     assert connection.lost
     assert run.producer.errors["CONNECTION_LOST"] == 1

@@ -15,7 +15,7 @@ from sparkmirror.wire.produce.producer import Producer
 LOADING, UNAVAILABLE, DENIED = 14, 15, 31
 
 
-class Routes:
+class Cluster:
     """A cluster that answers the requests for a producer id with ``codes``, then gives one."""
 
     client = ClusterClient("T", ("t:9092",), "test", retry_backoff_ms=1)
@@ -42,8 +42,8 @@ class Routes:
 
 
 def producer(*codes: int) -> Producer:
-    routes: Any = Routes(*codes)
-    return Producer(routes, ProduceSettings())
+    connections: Any = Cluster(*codes)
+    return Producer(connections, ProduceSettings())
 
 
 def test_a_cluster_that_has_just_started_is_no_error() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from sparkmirror.errors import ClusterError, Fenced, TooSlow
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.transactions import Transactions
 
@@ -24,7 +24,7 @@ class Coordinator:
         self.now_s = 1_000.0
         client = ClusterClient("B", ("b:1",), "c")
         self.transactions = Transactions(
-            cast(Routes, SimpleNamespace(client=client)),
+            cast(ClusterConnections, SimpleNamespace(client=client)),
             "mirror-0",
             timeout_ms=60_000,
             identity=(7, 0),

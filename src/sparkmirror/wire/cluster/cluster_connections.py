@@ -25,7 +25,7 @@ from sparkmirror.wire.cluster.metadata import Brokers, Leader, split_address
 from sparkmirror.wire.cluster.views import Committed
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 
-__all__ = ["Leader", "Routes", "split_address"]
+__all__ = ["ClusterConnections", "Leader", "split_address"]
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _TOPIC_DENIED = 29
 _GROUP_DENIED = 30
 
 
-class Routes(Brokers):
+class ClusterConnections(Brokers):
     """`Brokers` of one cluster, with its group coordinators and committed offsets.
 
     ``clock`` returns monotonic seconds. Not thread-safe: one owner.
