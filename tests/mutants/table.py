@@ -30,7 +30,7 @@ _CONTROL_LOOP = "tests/unit/control/test_loop.py"
 _PLAIN = "tests/unit/data/write/test_slot_sink.py"
 _NAMES = "tests/unit/control/topics/test_remote_names.py"
 _POLLER = "tests/unit/wire/net/test_poller.py"
-_BEGINNINGS = "tests/unit/control/positions/test_beginnings.py"
+_FIRST_POSITIONS = "tests/unit/control/positions/test_first_positions.py"
 _PRODUCE = "tests/unit/wire/produce/test_producer.py"
 _PRODUCER = "tests/property/test_producer_properties.py"
 _SELECT = "tests/unit/records/test_selection.py"
@@ -115,13 +115,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a slot chooses the beginning of a partition that has no leader yet",
         "No acknowledged record is lost",
-        "control/positions/seeding.py",
+        "control/positions/first_positions.py",
         "            self.waiting |= missing.keys() - begins.keys()\n",
         "            self.waiting |= set()\n",
         (
-            f"{_BEGINNINGS}::test_a_partition_without_a_leader_begins_when_it_has_one",
-            f"{_BEGINNINGS}::test_leaders_are_looked_for_between_two_looks_for_topics",
-            f"{_BEGINNINGS}::test_what_the_group_gives_begins_at_once_as_its_member",
+            f"{_FIRST_POSITIONS}::test_a_partition_without_a_leader_begins_when_it_has_one",
+            f"{_FIRST_POSITIONS}::test_leaders_are_looked_for_between_two_looks_for_topics",
+            f"{_FIRST_POSITIONS}::test_what_the_group_gives_begins_at_once_as_its_member",
         ),
     ),
     Mutant(

@@ -285,27 +285,27 @@ class FlowControl:
         )
         if alone:  # members of the group commit positions themselves
             take_over_positions(
-                *(clusters.keeper, topics.beginnings, self.settings, assignment), self._notify
+                *(clusters.keeper, topics.first_positions, self.settings, assignment), self._notify
             )
         if self._once:
             assignment = leave_out_paused(self.settings, clusters.target, assignment)
             published.frozen = freeze_ends(self.settings, clusters.source, assignment)
             topics.found = assignment
-            topics.beginnings.settle(topics.leaderless())  # all have a leader now
+            topics.first_positions.settle(topics.leaderless())  # all have a leader now
         if self.settings.mode is MirrorMode.MM1:
             forget_ended_runs(clusters.target, self._writer, self.settings, self._now_ms())
             self.share = topics.share = self.slots.share = GroupShare(
                 self.settings,
                 clusters.source_admin,
                 assignment,
-                topics.beginnings,
+                topics.first_positions,
                 alone=alone,
                 publish=published.publish_share,
                 notify=self._notify,
             )
             assignment = replace(assignment, partitions=())
         topics.found = assignment
-        assignment = topics.beginnings.hold(assignment)
+        assignment = topics.first_positions.hold(assignment)
         # A pause must be known before anything is mirrored. A failure here is not reported:
         # the orders job meets it again and reports it.
         with contextlib.suppress(Denied, TopicError):

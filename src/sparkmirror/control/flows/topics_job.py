@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from sparkmirror.control.flows.clusters import FlowClusters
 from sparkmirror.control.flows.publication import Publication
 from sparkmirror.control.mm1.group_share import GroupShare
-from sparkmirror.control.positions.seeding import Beginnings, seed_positions
+from sparkmirror.control.positions.first_positions import FirstPositions
+from sparkmirror.control.positions.seeding import seed_positions
 from sparkmirror.control.topics.discovery import Discovery
 from sparkmirror.control.topics.remote_names import RemoteNames
 from sparkmirror.control.topics.sync import Assignment, describe_changes
@@ -45,7 +46,7 @@ class TopicsJob:
         self.found = published.assignment()
         self.share: GroupShare | None = None
         self.at_start = False
-        self.beginnings = Beginnings(clusters.keeper, clusters.source, settings)
+        self.first_positions = FirstPositions(clusters.keeper, clusters.source, settings)
         self._settings = settings
         self._keeper = clusters.keeper
         self._published = published
@@ -78,7 +79,7 @@ class TopicsJob:
             return False
         if found.seeds:
             seed_positions(self._keeper, self._settings, found.assignment)
-        self.beginnings.settle(found.new)
+        self.first_positions.settle(found.new)
         self.found = found.assignment
         return self._adopt_found()
 
@@ -89,7 +90,7 @@ class TopicsJob:
 
     def leaderless(self) -> list[SourcePartition]:
         """The partitions that wait for a leader, of those found."""
-        waiting = self.beginnings.waiting
+        waiting = self.first_positions.waiting
         return [p for p in self.found.partitions if p.source in waiting]
 
     def begin_leaderless(self) -> bool:
@@ -97,11 +98,11 @@ class TopicsJob:
 
         Raises `MirrorError`; the assignment is then unchanged.
         """
-        self.beginnings.settle(self.leaderless())
+        self.first_positions.settle(self.leaderless())
         return self._adopt_found()
 
     def _adopt_found(self) -> bool:
-        before, after = self._published.assignment(), self.beginnings.hold(self.found)
+        before, after = self._published.assignment(), self.first_positions.hold(self.found)
         if after.partitions == before.partitions:
             self._published.note_halts(after)
             return False

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from sparkmirror.control.mm1.membership import Membership
-from sparkmirror.control.positions.seeding import Beginnings
+from sparkmirror.control.positions.first_positions import FirstPositions
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.internal_topics.commands import Planned, SourcePartition
@@ -24,8 +24,8 @@ class GroupShare:
     """Connects a flow with its `control.mm1.membership.Membership`.
 
     ``candidates``: all that the flow could mirror, as found last. ``publish`` publishes an
-    assignment and returns its version. ``beginnings`` commits the first positions of partitions
-    without an offset in the group. ``alone``: see `Membership`.
+    assignment and returns its version. ``first_positions`` commits those of partitions without an
+    offset in the group. ``alone``: see `Membership`.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class GroupShare:
         settings: FlowSettings,
         source: Cluster,
         candidates: Assignment,
-        beginnings: Beginnings,
+        first_positions: FirstPositions,
         *,
         alone: bool,
         publish: Publish,
@@ -45,7 +45,7 @@ class GroupShare:
         self._source = source
         self._publish = publish
         self._planned = -1
-        self._beginnings = beginnings
+        self._first_positions = first_positions
         self._begun: frozenset[TopicPartition] = frozenset()
         self._membership = Membership(self, settings, alone=alone)
 
@@ -72,7 +72,7 @@ class GroupShare:
         self._begun &= mine
         if member is not None:
             self._begin([p for p in partitions if p.source not in self._begun], member)
-        wanted = self._beginnings.hold(replace(candidates, partitions=partitions))
+        wanted = self._first_positions.hold(replace(candidates, partitions=partitions))
         return self._publish(wanted, member)
 
     def _begin(self, new: list[SourcePartition], member: Member) -> None:
@@ -80,10 +80,10 @@ class GroupShare:
         if not new:
             return
         try:
-            self._beginnings.settle(new, member)
+            self._first_positions.settle(new, member)
         except (MirrorError, ConnectionLost) as error:
             log.warning("%s: first positions are not committed: %s", self.name, error)
-        self._begun |= {p.source for p in new} - self._beginnings.waiting
+        self._begun |= {p.source for p in new} - self._first_positions.waiting
 
     def planned_version(self) -> int:
         """Version of the newest assignment that all slots follow; -1 before Spark runs."""

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from sparkmirror.control.coordination.status import is_paused
-from sparkmirror.control.positions.seeding import Beginnings, seed_positions
+from sparkmirror.control.positions.first_positions import FirstPositions
+from sparkmirror.control.positions.seeding import seed_positions
 from sparkmirror.control.topics.internal_topics import offset_storage_topic
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.errors import ConfigError, Denied, TopicError
@@ -89,7 +90,7 @@ def warn_of_java(settings: FlowSettings, target: Cluster) -> list[str]:
 
 def take_over_positions(
     keeper: Cluster,
-    beginnings: Beginnings,
+    first_positions: FirstPositions,
     settings: FlowSettings,
     assignment: Assignment,
     notify: Callable[[str], None],
@@ -108,7 +109,7 @@ def take_over_positions(
         notify(f"{settings.name}: {len(seeding.seeded)} positions taken over from {place}")
     if seeding.skipped:
         notify(f"{settings.name}: {seeding.skipped} stored offsets could not be read")
-    begun = beginnings.settle(assignment.partitions)
+    begun = first_positions.settle(assignment.partitions)
     if begun:
         notify(
             f"{settings.name}: {begun} partitions had no position: they begin where "

@@ -5,20 +5,17 @@ position from MirrorMaker 2's offset storage topic: this mirror continues where 
 stopped, or where its own committed offsets have expired. For a MirrorMaker 1 with an old consumer
 the position comes from the source's ZooKeeper.
 
-A partition that still has none, and begins at the log end (``auto.offset.reset=latest``) or at a
-time, gets its position here, before the run reports that it mirrors. Slots could look it up only
-once Spark runs; records written until then would be lost.
+`first_positions` commits the positions of partitions that still have none.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from sparkmirror.control.topics.internal_topics import offset_storage_topic
 from sparkmirror.control.topics.sync import Assignment
-from sparkmirror.errors import ClusterError, Denied, Unreachable
+from sparkmirror.errors import ClusterError
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.connect_offsets import ConnectOffsets, read_source_positions
 from sparkmirror.internal_topics.position_metadata import (
@@ -27,17 +24,10 @@ from sparkmirror.internal_topics.position_metadata import (
     TargetMark,
     encode_metadata,
 )
-from sparkmirror.model import FlowSettings, Halt, Member, MirrorMode, TopicPartition
+from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.offset_reset import EARLIEST, LATEST, reset_time_ms
 from sparkmirror.wire.admin.cluster import Cluster
-from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
-from sparkmirror.wire.cluster.error_codes import LEADER_NOT_AVAILABLE, error_name
 from sparkmirror.wire.cluster.views import Committed
-
-# A coordinator that does not know a new topic yet rejects its offsets.
-_COMMIT_WITHIN_S = 10.0
-_COMMIT_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +49,7 @@ def position_group(flow: FlowSettings) -> str:
     return flow.position_group
 
 
-def _named_in_group(flow: FlowSettings, p: SourcePartition) -> TopicPartition:
+def named_in_group(flow: FlowSettings, p: SourcePartition) -> TopicPartition:
     """The partition as named in the position group."""
     return p.source if flow.mode is MirrorMode.MM1 else p.target
 
@@ -123,7 +113,7 @@ def seed_positions(cluster: Cluster, flow: FlowSettings, assignment: Assignment)
     if in_kafka_only or not assignment.partitions:
         return Seeding()
     group = position_group(flow)
-    source_of = {_named_in_group(flow, p): p.source for p in assignment.partitions}
+    source_of = {named_in_group(flow, p): p.source for p in assignment.partitions}
     committed = cluster.committed_offsets(group, source_of, operation="Read")
     if len(committed) == len(assignment.partitions):
         return Seeding()
@@ -144,121 +134,6 @@ def seed_positions(cluster: Cluster, flow: FlowSettings, assignment: Assignment)
         cluster.commit_offsets(group, commits)
     seeded = {source_of[tp]: offset for tp, (offset, _) in commits.items()}
     return Seeding(seeded, stored.skipped)
-
-
-class Beginnings:
-    """Commits the first position of partitions without one, unless they begin at the log start.
-
-    They begin at the log end (``latest``), or at the first record from a time on (``by_duration``),
-    as it is when the partition is found. ``keeper`` is the cluster with the position group.
-    ``waiting``: partitions whose leader is unavailable. They stay out of the assignment until they
-    have a leader: a slot that chose the offset later would skip the records written until then.
-    """
-
-    def __init__(self, keeper: Cluster, source: Cluster, flow: FlowSettings) -> None:
-        self.waiting: frozenset[TopicPartition] = frozenset()
-        self._keeper, self._source, self._flow = keeper, source, flow
-
-    def settle(self, partitions: Iterable[SourcePartition], member: Member | None = None) -> int:
-        """Commit where those of ``partitions`` without a position begin; returns how many.
-
-        If the group has other members, or this client may not commit, nothing is committed and
-        the slots choose. ``member``: commit as this member; a group with members accepts commits
-        only from them. Raises `MirrorError`.
-        """
-        now_ms = int(time.time() * 1000)
-        time_ms = reset_time_ms(self._flow.fetch.auto_offset_reset, now_ms)
-        wanted, group = list(partitions), position_group(self._flow)
-        # EARLIEST also stands for "none": the slot reports the missing position.
-        if time_ms == EARLIEST or not wanted:
-            return 0
-        self.waiting -= {p.source for p in wanted}
-        committed = self._keeper.committed_offsets(
-            group, [_named_in_group(self._flow, p) for p in wanted], operation="Read"
-        )
-        missing = {p.source: p for p in wanted if _named_in_group(self._flow, p) not in committed}
-        if not missing:
-            return 0
-        begins = self._source.end_offsets(missing, self._flow.fetch.isolation_level)
-        if time_ms != LATEST:
-            begins |= self._source.offsets_at(begins, time_ms)
-        commits = _commits(self._flow, missing, begins)
-        taken = self._commit(commits, member) if commits else True
-        if taken:
-            self.waiting |= missing.keys() - begins.keys()
-        return len(commits) if taken else 0
-
-    def hold(self, assignment: Assignment) -> Assignment:
-        """``assignment`` with its waiting partitions moved to the halted ones."""
-        held = {p.source for p in assignment.partitions} & self.waiting
-        if not held:
-            return assignment
-        halts = {
-            tp: Halt(
-                error_name(LEADER_NOT_AVAILABLE),
-                f"the source has no leader for {tp}: it begins as soon as there is one",
-                retriable=True,
-            )
-            for tp in held
-        }
-        return replace(
-            assignment,
-            partitions=tuple(p for p in assignment.partitions if p.source not in held),
-            halted={**assignment.halted, **halts},
-        )
-
-    def _commit(
-        self, commits: Mapping[TopicPartition, tuple[int, str]], member: Member | None
-    ) -> bool:
-        """Commit; False: not allowed, or the group has other members, so the slots choose."""
-        if member is not None:
-            return self._commit_as(member, commits)
-        group = position_group(self._flow)
-        deadline = time.monotonic() + _COMMIT_WITHIN_S
-        while True:
-            try:
-                self._keeper.commit_offsets(group, commits)
-            except Denied:
-                return False  # the slot meets the same error, halts the partition and reports it
-            except Unreachable:
-                raise
-            except ClusterError:
-                if self._keeper.group_members(group, operation="Read"):
-                    return False  # another mirror has joined meanwhile
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(_COMMIT_PAUSE_S)
-            else:
-                return True
-
-    def _commit_as(self, member: Member, commits: Mapping[TopicPartition, tuple[int, str]]) -> bool:
-        connections = ClusterConnections(self._flow.source)
-        try:
-            connections.commit(position_group(self._flow), commits, member)
-        except Denied:
-            return False
-        finally:
-            connections.close()
-        return True
-
-
-def _commits(
-    flow: FlowSettings,
-    missing: Mapping[TopicPartition, SourcePartition],
-    begins: Mapping[TopicPartition, int],
-) -> dict[TopicPartition, tuple[int, str]]:
-    """Offset and metadata to commit, per partition as named in the position group."""
-    # MirrorMaker 1: Java mirrors may share the group, and they write no metadata.
-    marked = flow.mode is not MirrorMode.MM1
-    return {
-        _named_in_group(flow, missing[tp]): (
-            begin,
-            encode_metadata(
-                PositionMetadata(Mark(topic_id=missing[tp].topic_id), TargetMark(begin=begin))
-            ) if marked else "",
-        )
-        for tp, begin in begins.items()
-    }  # fmt: skip
 
 
 def _stored_offsets(target: Cluster, flow: FlowSettings) -> ConnectOffsets:

@@ -16,8 +16,8 @@ from sparkmirror.control.jobs import run_once
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.control.mm1 import group_share
 from sparkmirror.control.mm1.group_share import GroupShare
-from sparkmirror.control.positions import seeding
-from sparkmirror.control.positions.seeding import Beginnings
+from sparkmirror.control.positions import first_positions as first_positions_module
+from sparkmirror.control.positions.first_positions import FirstPositions
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.errors import Denied, Fenced, MirrorError, Unreachable
 from sparkmirror.internal_topics.commands import CommandKind, SourcePartition
@@ -72,8 +72,8 @@ def clusters() -> Clusters:
     return Clusters()
 
 
-def beginnings(clusters: Clusters, flow: FlowSettings) -> Beginnings:
-    return Beginnings(clusters, clusters, replace(flow, fetch=LATEST))  # type: ignore[arg-type]
+def first_positions(clusters: Clusters, flow: FlowSettings) -> FirstPositions:
+    return FirstPositions(clusters, clusters, replace(flow, fetch=LATEST))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def control(tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch)
         made.adopted.append((kind, assignment.partitions))
         made.published._assignment = assignment
 
-    monkeypatch.setattr(made.topics, "beginnings", beginnings(clusters, flow))
+    monkeypatch.setattr(made.topics, "first_positions", first_positions(clusters, flow))
     monkeypatch.setattr(
         made.topics._discovery, "discover", lambda first, at_start=False: made.found
     )
@@ -187,12 +187,12 @@ class Group:
         self.led, self.lost, self.new = own
         self.published: list[tuple[SourcePartition, ...]] = []
         monkeypatch.setattr(group_share, "Membership", lambda *_, **__: None)
-        monkeypatch.setattr(seeding, "ClusterConnections", lambda *_: clusters)
+        monkeypatch.setattr(first_positions_module, "ClusterConnections", lambda *_: clusters)
         self.share = GroupShare(
             MM1_FLOW,
             clusters,  # type: ignore[arg-type]
             Assignment("group", tuple(own)),
-            beginnings(clusters, MM1_FLOW),
+            first_positions(clusters, MM1_FLOW),
             alone=False,
             publish=self._publish,
             notify=lambda _: None,
