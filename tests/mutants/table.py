@@ -481,7 +481,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a repair that leaves the last lost record out",
         "Lost target data",
-        "data/read/survivors.py",
+        "data/read/resume_point.py",
         "    return run, min(run.length, cut - run.target)\n",
         "    return run, min(run.length, cut - run.target + 1)\n",
         (f"{_TARGET}::test_exact_runs_name_the_record_behind_the_last_one_that_is_left",),
@@ -507,7 +507,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "others' records in the place of lost ones taken for the mirror's",
         "Lost target data",
-        "data/read/survivors.py",
+        "data/read/resume_point.py",
         "left[-1][1] not in {content for _, content in wanted}",
         "left[-1][1] in ()",
         (f"{_TARGET}::test_what_others_wrote_in_the_place_of_ours_is_told",),
@@ -515,7 +515,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a marker in the place of a lost record is overlooked",
         "Lost target data",
-        "data/read/survivors.py",
+        "data/read/resume_point.py",
         "    if end - 1 in markers:\n        return True\n",
         "",
         (f"{_TARGET}::test_a_marker_in_the_place_of_our_last_record_is_told",),
@@ -523,7 +523,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "our records after those of others hide what is lost",
         "Lost target data",
-        "data/read/survivors.py",
+        "data/read/resume_point.py",
         "            if _first_unsure_is_there(sides, records):\n",
         "            if runs:\n",
         (f"{_TARGET}::test_our_records_after_those_of_others_do_not_hide_what_is_lost",),

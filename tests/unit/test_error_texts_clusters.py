@@ -22,7 +22,7 @@ from sparkmirror.control.coordination.ownership import Ownership
 from sparkmirror.control.positions.seeding import check_group_is_free
 from sparkmirror.control.topics.internal_topics import create_internal_topics, internal_names
 from sparkmirror.control.verify.scope import ScopeOffsets
-from sparkmirror.data.read import survivors
+from sparkmirror.data.read import resume_point
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.transform.record_path import _PartitionCounts, _RecordPath
 from sparkmirror.data.write import exactly_once
@@ -111,12 +111,12 @@ def test_logs_without_a_leader_say_nothing_of_a_loss(monkeypatch: pytest.MonkeyP
         close=lambda: None,
     )
     check(
-        lambda: survivors._log_start(connections, TP), Unreachable, "no leader of t-0 responds",
+        lambda: resume_point._log_start(connections, TP), Unreachable, "no leader of t-0 responds",
         "cluster A", "",
     )  # fmt: skip
-    monkeypatch.setattr(survivors, "ClusterConnections", lambda *_: connections)
+    monkeypatch.setattr(resume_point, "ClusterConnections", lambda *_: connections)
     check(
-        lambda: next(survivors._compacted(CLIENT, "t")), Unreachable, "topic t has no leader",
+        lambda: next(resume_point._compacted(CLIENT, "t")), Unreachable, "topic t has no leader",
         "cluster A", "",
     )  # fmt: skip
 

@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from sparkmirror.data.read.survivors import ends_alike
+from sparkmirror.data.read.resume_point import ends_alike
 from sparkmirror.errors import BatchError, MirrorError
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.position_metadata import PositionMetadata

@@ -7,9 +7,9 @@ loss. After an election, a high watermark lags behind for a while. So the end of
 log counts, and if a broker cannot report it, a high watermark that stays behind.
 
 The flow chooses what happens (``on.target.loss``): ``repair`` goes back to the record after the
-last one that the target has (`data.read.survivors`) and mirrors again what is lost, ``fail`` halts
-the partition, ``record-and-continue`` continues at the position. All of them create a `Gap`. If the
-source has lost some of these records, too, they get a second gap and are skipped.
+last one that the target has (`data.read.resume_point`) and mirrors again what is lost, ``fail``
+halts the partition, ``record-and-continue`` continues at the position. All of them create a `Gap`.
+If the source has lost some of these records, too, they get a second gap and are skipped.
 
 A topic that is deleted takes its positions with it. Then positions come from Connect's offset
 storage (``seeded``), and the exact runs, or a log that never held a record, reveal the loss.
@@ -23,12 +23,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sparkmirror.data.read.loss_detection import LossWatch
-from sparkmirror.data.read.survivors import (
+from sparkmirror.data.read.resume_point import (
     KnownRuns,
-    Survivors,
+    ResumePoint,
     filled_by_others,
     read_runs,
-    survivors,
+    resume_point,
 )
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.internal_topics.commands import SourcePartition
@@ -356,7 +356,7 @@ class TargetWatch:
         starts = describe_logs(source, {tp: -1})
         source_start = starts[tp].start if tp in starts else 0
         cut = self._cut(tp, loss.cut, written, target)
-        found = self._survivors(tp, cut, mark, end, view, position, source_start)
+        found = self._resume_point(tp, cut, mark, end, view, position, source_start)
         now = self._seen(tp, mark, view, target)
         base = max(loss.cut, view.high_watermark)
         if found is not None and found.exact and found.position >= position:
@@ -420,7 +420,7 @@ class TargetWatch:
         ]
         return min([cut, *rest])
 
-    def _survivors(
+    def _resume_point(
         self,
         tp: TopicPartition,
         cut: int,
@@ -429,20 +429,20 @@ class TargetWatch:
         view: EndView,
         position: int,
         source_start: int,
-    ) -> Survivors | None:
+    ) -> ResumePoint | None:
         runs = self._known_runs(tp).runs
         if cut > 0:
-            return survivors(
+            return resume_point(
                 self.flow, tp, self._by_source[tp].target, runs,
                 source_start=source_start, position=position, recorded_end=end,
                 start=view.start, cut=cut, epoch_end=view.epoch_end,
             )  # fmt: skip
         if mark.begin >= 0:
-            return Survivors(mark.begin, exact=True, how="from where the mirror had begun")
+            return ResumePoint(mark.begin, exact=True, how="from where the mirror had begun")
         if reset_time_ms(self.flow.fetch.auto_offset_reset, int(time.time() * 1000)) == EARLIEST:
-            return Survivors(0, exact=True, how="from the beginning")
+            return ResumePoint(0, exact=True, how="from the beginning")
         if runs:
-            return Survivors(runs[0].source, exact=True, how="from the oldest exact run")
+            return ResumePoint(runs[0].source, exact=True, how="from the oldest exact run")
         return None
 
     def report(self, gap: TargetGap, text: str) -> None:

@@ -9,7 +9,7 @@ own: a broker that hangs must not keep the sink from the others.
 
 A log that is long enough may hold records of others in the place of lost ones. If the leader epoch
 of the last check ended before what was acknowledged since, the check therefore compares the last
-record there with the source's (`survivors.filled_by_others`).
+record there with the source's (`resume_point.filled_by_others`).
 
 A loss is not repaired here. The position records up to where its log is intact, the rest of the
 slot is acknowledged and committed, and the task ends (`TargetLost`). Its next attempt repairs
@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from sparkmirror.data.read.survivors import filled_by_others
+from sparkmirror.data.read.resume_point import filled_by_others
 from sparkmirror.data.read.target_loss import SUSPECTED_S, judge_target, may_be_others, truncated
 from sparkmirror.data.write.partition_state import Lane
 from sparkmirror.errors import MirrorError

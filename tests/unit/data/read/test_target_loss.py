@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.data.read import survivors as meeting
+from sparkmirror.data.read import resume_point as meeting
 from sparkmirror.data.read import target_loss
 from sparkmirror.data.read.loss_detection import LossWatch
-from sparkmirror.data.read.survivors import (
+from sparkmirror.data.read.resume_point import (
     KnownRuns,
-    Survivors,
+    ResumePoint,
     filled_by_others,
     last_run,
-    survivors,
+    resume_point,
 )
 from sparkmirror.data.read.target_loss import TargetWatch, Verdict, judge_target
 from sparkmirror.data.write import target_ends
@@ -245,8 +245,8 @@ class Logs:
 
 def _meet(
     runs: Sequence[Run], *, cut: int, position: int, end: int = 100, epoch_end: int = -1
-) -> Survivors | None:
-    return survivors(
+) -> ResumePoint | None:
+    return resume_point(
         FLOW, SOURCE, REMOTE, runs, source_start=0, position=position, recorded_end=end,
         start=0, cut=cut, epoch_end=epoch_end,
     )  # fmt: skip
@@ -396,7 +396,7 @@ class Watched:
     def __init__(self, monkeypatch: Any, view: EndView, **options: Any) -> None:
         self.flow = replace(FLOW, **options)
         self.runs: dict[Tp, KnownRuns] = {}
-        self.found: Survivors | None = Survivors(40, exact=True, how="")
+        self.found: ResumePoint | None = ResumePoint(40, exact=True, how="")
         self.source_start = 0
         self.errors: dict[str, int] = {}
         self.others = False
@@ -411,7 +411,7 @@ class Watched:
             target_loss, "describe_logs", lambda *_: {SOURCE: LogView(self.source_start, 999)}
         )
         monkeypatch.setattr(target_loss, "read_runs", lambda *_: self.runs)
-        monkeypatch.setattr(target_loss, "survivors", self._survivors)
+        monkeypatch.setattr(target_loss, "resume_point", self._resume_point)
         monkeypatch.setattr(target_loss, "find_open_transactions", lambda *_: self.open)
         monkeypatch.setattr(target_loss, "filled_by_others", self._filled)
 
@@ -419,7 +419,7 @@ class Watched:
         assert where == (SOURCE, REMOTE, 50, 100, -1)
         return self.others
 
-    def _survivors(self, *_: object, cut: int, **__: object) -> Survivors | None:
+    def _resume_point(self, *_: object, cut: int, **__: object) -> ResumePoint | None:
         self.cuts.append(cut)
         return self.found
 
@@ -505,7 +505,7 @@ def test_what_the_source_lacks_as_well_is_another_gap(monkeypatch: Any) -> None:
 
 def test_what_is_not_exact_is_said(monkeypatch: Any) -> None:
     watched = Watched(monkeypatch, CUT)
-    watched.found = Survivors(30, exact=False, how="offset 4 is the last one")
+    watched.found = ResumePoint(30, exact=False, how="offset 4 is the last one")
     watched.verdict(MARK, 100)
     assert "some of which may be there already (offset 4 is the last one)" in (
         watched.watch.gaps[0].gap.reason
@@ -523,7 +523,7 @@ def test_nobody_guesses_where_nothing_is_known(monkeypatch: Any) -> None:
 
 def test_a_loss_without_records_is_none(monkeypatch: Any) -> None:
     watched = Watched(monkeypatch, CUT)
-    watched.found = Survivors(50, exact=True, how="only markers were lost")
+    watched.found = ResumePoint(50, exact=True, how="only markers were lost")
     verdict = watched.verdict(MARK, 100)
     assert (verdict.position, verdict.lost, verdict.end, watched.gaps) == (50, False, 60, [])
 

@@ -1,6 +1,6 @@
 """Finds up to which source offset a target still has the records after its log lost its end.
 
-`survivors` returns the source offset that follows the last record that is left. There are four
+`resume_point` returns the source offset that follows the last record that is left. There are four
 ways to find it. Each result is checked: the last record of the target must equal the source's
 record before that offset, if both can still be read.
 
@@ -40,12 +40,12 @@ from sparkmirror.wire.net.connection import ConnectionLost
 
 __all__ = [
     "KnownRuns",
-    "Survivors",
+    "ResumePoint",
     "ends_alike",
     "filled_by_others",
     "last_run",
     "read_runs",
-    "survivors",
+    "resume_point",
 ]
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class KnownRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class Survivors:
+class ResumePoint:
     """``position``: the source offset after the last record that the target has.
 
     ``exact``: no record before it is missing, and none after it is there. Otherwise no record
@@ -165,7 +165,7 @@ class _Sides:
         return RecordStream(self.flow.target, FetchSettings(), self.target, first, self.cut)
 
 
-def survivors(
+def resume_point(
     flow: FlowSettings,
     source: TopicPartition,
     target: TopicPartition,
@@ -177,7 +177,7 @@ def survivors(
     start: int,
     cut: int,
     epoch_end: int = -1,
-) -> Survivors | None:
+) -> ResumePoint | None:
     """Where to continue so that the target gets what it lost; None if that cannot be found out.
 
     The target's log held the records before source offset ``position`` up to target offset
@@ -209,7 +209,7 @@ def survivors(
         return None
     run, length = known
     how = f"target offset {run.target + length - 1} is the last one that is known exactly"
-    return Survivors(min(position, run.source + length), exact=False, how=how)
+    return ResumePoint(min(position, run.source + length), exact=False, how=how)
 
 
 def _first_unsure_is_there(sides: _Sides, records: _Numbered) -> bool:
@@ -218,7 +218,7 @@ def _first_unsure_is_there(sides: _Sides, records: _Numbered) -> bool:
     return number == len(records) or _is_there(sides, *records.place(number)) is not False
 
 
-def _by_runs(sides: _Sides, run: Run, length: int) -> Survivors | None:
+def _by_runs(sides: _Sides, run: Run, length: int) -> ResumePoint | None:
     """From the end of the last run before the cut, by the number of records after it."""
     at, target_at = run.source + length, run.target + length
     if _is_there(sides, at - 1, target_at - 1) is False:
@@ -234,7 +234,7 @@ def _by_runs(sides: _Sides, run: Run, length: int) -> Survivors | None:
     if at > sides.position:
         return None
     how = "by the exact runs" if not more else f"by the exact runs and {more} records after them"
-    return Survivors(at, exact=True, how=how)
+    return ResumePoint(at, exact=True, how=how)
 
 
 class _Numbered:
@@ -271,7 +271,7 @@ class _Numbered:
         return answer
 
 
-def _by_bisection(sides: _Sides, records: _Numbered) -> Survivors | None:
+def _by_bisection(sides: _Sides, records: _Numbered) -> ResumePoint | None:
     """From the first of ``records`` that the target does not have; None if it is not certain.
 
     It is not below `_Sides.sure`, if that is below the cut. What follows it was written later.
@@ -295,7 +295,7 @@ def _by_bisection(sides: _Sides, records: _Numbered) -> Survivors | None:
     if source >= sides.position:
         return None
     how = f"target offset {target} is the last one before records that are not there"
-    return Survivors(source + 1, exact=not again, how=how)
+    return ResumePoint(source + 1, exact=not again, how=how)
 
 
 class _NotComparableError(Exception):
@@ -426,7 +426,7 @@ def _trace(stream: RecordStream) -> list[tuple[int, bytes]]:
     return found
 
 
-def _by_search(sides: _Sides, lost: int) -> Survivors | None:
+def _by_search(sides: _Sides, lost: int) -> ResumePoint | None:
     """Search for the target's last records at the source, before the position."""
     left = [content for _, content in _trace(sides.at_target(sides.cut - _TRACE_RECORDS))]
     reach = 2 * max(0, lost) + _SLACK_RECORDS
@@ -443,4 +443,4 @@ def _by_search(sides: _Sides, lost: int) -> Survivors | None:
     if len(ends) != 1:
         return None  # not found, or found in several places
     how = f"by the last {len(left)} records that the target has"
-    return Survivors(records[ends[0] - 1][0] + 1, exact=True, how=how)
+    return ResumePoint(records[ends[0] - 1][0] + 1, exact=True, how=how)
