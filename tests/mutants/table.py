@@ -243,7 +243,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the target's end told before the last batch is there",
         "At-least-once",
-        "data/write/offset_sync_writer.py",
+        "data/write/chunk_offsets.py",
         "return at + count if start + count == self.records else -1",
         "return at + count",
         (

@@ -340,7 +340,7 @@ class ExactlyOnce:
             for pending in lane.queue:
                 mark = pending.mark_after(mark)
                 self._task.syncs.settled(
-                    *(lane.source, pending.places, mark.topic_id, log_id),
+                    *(lane.source, pending.offsets, mark.topic_id, log_id),
                     remote=self._task.mapped(lane),
                 )
         for name, records in zip(self._sync_topics, self._task.syncs.take(), strict=True):
@@ -447,7 +447,7 @@ class ExactlyOnce:
             for pending in lane.queue:
                 pending.beside = None
                 if pending.kept is not None:
-                    pending.places.targets.clear()
+                    pending.offsets.targets.clear()
                     self.write(pending, pending.kept)
                 elif pending.gap is not None:
                     pending.batches_left = 0

@@ -1,10 +1,10 @@
 """Offset syncs and exact runs of one slot, derived from acknowledgements.
 
-The sink reports where the records of each chunk went (`Places`) once everything before them is
-acknowledged. `SlotSyncs.publish` is called when the positions that cover them are committed. So a
-sync never names a record that the target may not have. Which syncs are due follows MirrorMaker 2's
-rule (`internal_topics.offset_syncs.PartitionState`). Each commit of positions also adds the newest
-record, as each of Connect's offset commits does.
+The sink reports where the records of each chunk went (`ChunkOffsets`) once everything before them
+is acknowledged. `SlotSyncs.publish` is called when the positions that cover them are committed. So
+a sync never names a record that the target may not have. Which syncs are due follows
+MirrorMaker 2's rule (`internal_topics.offset_syncs.PartitionState`). Each commit of positions also
+adds the newest record, as each of Connect's offset commits does.
 
 `SyncSender` writes on a thread of its own: offset syncs usually go to the source cluster, and the
 sink must not wait for that cluster.
@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from sparkmirror.data.write.chunk_offsets import ChunkOffsets
 from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.mm2_records import encode_offset_sync, offset_syncs_topic
 from sparkmirror.internal_topics.offset_syncs import PartitionState
@@ -32,7 +33,7 @@ from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.producer import Producer
 
-__all__ = ["NO_SYNCS", "Places", "SlotSyncs", "SyncSender", "TakenSyncs", "batches_of"]
+__all__ = ["NO_SYNCS", "SlotSyncs", "SyncSender", "TakenSyncs", "batches_of"]
 
 log = logging.getLogger(__name__)
 
@@ -53,63 +54,6 @@ KeyValue = tuple[bytes, bytes | None]
 TakenSyncs = tuple[list[KeyValue], list[KeyValue]]
 """Offset syncs, and the runs that belong to them."""
 NO_SYNCS: TakenSyncs = ([], [])
-
-
-@dataclass(slots=True, eq=False)
-class Places:
-    """Where the records of one chunk came from and where they went.
-
-    ``sources``: runs of source offsets, as (first offset, records), of the chunk's last records.
-    ``targets``: (index in the chunk, records, first target offset) of acknowledged batches.
-    """
-
-    sources: Sequence[Sequence[int]]
-    records: int
-    targets: list[tuple[int, int, int]] = field(default_factory=list)
-
-    def acknowledged(self, end: int, records: int, offset: int) -> None:
-        """The ``records`` before index ``end`` are at target offset ``offset`` and after.
-
-        ``offset`` is -1 if unknown.
-        """
-        if offset < 0:
-            return
-        start = end - records
-        if self.targets:  # the usual case: directly after the batch before
-            first, count, at = self.targets[-1]
-            if (first + count, at + count) == (start, offset):
-                self.targets[-1] = (first, count + records, at)
-                return
-        self.targets.append((start, records, offset))
-
-    @property
-    def target_end(self) -> int:
-        """Target offset after the chunk's last record, -1 if unknown."""
-        start, count, at = max(self.targets, default=(0, 0, 0))
-        return at + count if start + count == self.records else -1
-
-    @property
-    def source_end(self) -> int:
-        """Source offset after the chunk's last record, -1 if unknown."""
-        return sum(self.sources[-1]) if self.sources else -1
-
-    def runs(self) -> list[Run]:
-        """The runs whose offsets are known on both sides, in source order."""
-        found: list[Run] = []
-        targets = deque(sorted(self.targets))
-        index = self.records - sum(count for _, count in self.sources)
-        for first, count in self.sources:
-            end = index + count
-            while targets and targets[0][0] < end:
-                start, size, offset = targets[0]
-                low, high = max(index, start), min(end, start + size)
-                if low < high:
-                    extend_run(found, Run(first + low - index, offset + low - start, high - low))
-                if start + size > end:
-                    break
-                targets.popleft()
-            index = end
-        return found
 
 
 @dataclass(slots=True, eq=False)
@@ -145,7 +89,7 @@ class SlotSyncs:
     def settled(
         self,
         source: TopicPartition,
-        places: Places,
+        offsets: ChunkOffsets,
         topic_id: str = "",
         target_id: str = "",
         *,
@@ -157,7 +101,7 @@ class SlotSyncs:
         ``remote``: the name that a map gave the topic. Then only runs are written: an offset sync
         does not name the remote topic.
         """
-        runs = places.runs()
+        runs = offsets.runs()
         if not runs:
             return
         part = self._partitions.get(source)

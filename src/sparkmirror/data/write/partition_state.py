@@ -10,7 +10,7 @@ from typing import Any
 from sparkmirror.data.rows.notes import GapNote
 from sparkmirror.data.transform.failed_records import FailedRecords
 from sparkmirror.data.write.ages import note_ages
-from sparkmirror.data.write.offset_sync_writer import Places
+from sparkmirror.data.write.chunk_offsets import ChunkOffsets
 from sparkmirror.errors import Defect
 from sparkmirror.internal_topics.gaps import Gap, GapKind
 from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
@@ -50,7 +50,7 @@ class Pending:
     timestamp_ms: int
     oldest_ms: int
     batches_left: int
-    places: Places
+    offsets: ChunkOffsets
     kept: memoryview | None = None
     leader_epoch: int = -1
     targets: Sequence[Any] | None = None
@@ -84,7 +84,7 @@ class Pending:
         ``reached``: where the records before these end. Records that were assigned to several
         partitions are not checked: their offsets cannot be compared.
         """
-        for _, count, offset in sorted(self.places.targets) if self.targets is None else ():
+        for _, count, offset in sorted(self.offsets.targets) if self.targets is None else ():
             if offset < reached:
                 return offset
             reached = offset + count
@@ -186,8 +186,8 @@ class Lane:
                 self.target_end = self.reached = done.log_end
                 self.source_end = -1
             if done.records:
-                self.target_end = done.places.target_end
-                self.source_end = done.places.source_end
+                self.target_end = done.offsets.target_end
+                self.source_end = done.offsets.source_end
                 self.reached = max(self.reached, self.target_end)
         return settled
 
@@ -204,7 +204,7 @@ class Lane:
                 reached = pending.log_end
             if (offset := pending.goes_back(reached)) >= 0:
                 return offset
-            reached = max(reached, pending.places.target_end)
+            reached = max(reached, pending.offsets.target_end)
         return -1
 
     def logged_ahead(self) -> tuple[TargetMark, int]:
@@ -219,16 +219,16 @@ class Lane:
 
     def lowest(self, offset: int) -> int:
         """The lowest acknowledged target offset of queued chunks, at most ``offset``."""
-        told = (at for pending in self.queue for _, _, at in pending.places.targets)
+        told = (at for pending in self.queue for _, _, at in pending.offsets.targets)
         return min([offset, *told])
 
     def there(self) -> int:
         """The source offset up to which the target has all queued records, from the position on."""
         end = self.position
         for pending in self.queue:
-            places = pending.places
-            known = [run for run in places.runs() if run.source >= end]
-            if pending.gap is not None or sum(run.length for run in known) < places.records:
+            offsets = pending.offsets
+            known = [run for run in offsets.runs() if run.source >= end]
+            if pending.gap is not None or sum(run.length for run in known) < offsets.records:
                 break
             end = pending.next_offset
         return end
@@ -244,7 +244,7 @@ class Lane:
             log = pending.log or log
             if pending.log_end >= 0:
                 end = pending.log_end
-            told = pending.places.target_end
+            told = pending.offsets.target_end
             if pending.records and told >= 0:
                 end, marker = told, 0
             elif pending.records and expected and end >= 0:
@@ -256,7 +256,7 @@ def gap_pending(lane: Lane, note: GapNote) -> Pending:
     """The entry in the queue of ``lane`` for a gap that the lane continues past."""
     gap = note.gap
     pending = Pending(
-        lane, gap.resumed_at or 0, 0, 0, -1, -1, 0, Places((), 0), gap=gap, mark=note.mark
+        lane, gap.resumed_at or 0, 0, 0, -1, -1, 0, ChunkOffsets((), 0), gap=gap, mark=note.mark
     )
     if note.target is not None:
         pending.log, pending.log_end = note.target, note.target_end
@@ -312,7 +312,7 @@ def acknowledge(ack: Acknowledged) -> Pending | None:
     pending: Pending
     if isinstance(token, tuple):
         pending, records_end = token
-        pending.places.acknowledged(records_end, ack.records, ack.offset)
+        pending.offsets.acknowledged(records_end, ack.records, ack.offset)
     elif isinstance(token, Pending):  # a batch besides its records
         pending = token
     else:
@@ -356,7 +356,7 @@ def before_refusal(queue: deque[Pending]) -> deque[Pending]:
                         pending.timestamp_ms,
                         pending.oldest_ms,
                         0,
-                        Places((), records),
+                        ChunkOffsets((), records),
                         part[:end],
                         leader_epoch=pending.leader_epoch,
                         failed=_failed_before(pending.failed, first_refused),

@@ -119,7 +119,7 @@ class SinkTask:
         for done in lane.settle():
             if self.syncs is not None and done.mark is not None:
                 ids = done.mark.topic_id, lane.log.topic_id
-                self.syncs.settled(lane.source, done.places, *ids, remote=self.mapped(lane))
+                self.syncs.settled(lane.source, done.offsets, *ids, remote=self.mapped(lane))
 
     def mapped(self, lane: Lane) -> str:
         """The name that a map gave the lane's topic; empty if the policy named it."""

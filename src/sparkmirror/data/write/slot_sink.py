@@ -18,8 +18,8 @@ from sparkmirror.data.rows.shared_frames import Reference
 from sparkmirror.data.transform.failed_records import FailedRecords
 from sparkmirror.data.write.ages import oldest_ms
 from sparkmirror.data.write.at_least_once import AtLeastOnce
+from sparkmirror.data.write.chunk_offsets import ChunkOffsets
 from sparkmirror.data.write.delivery import Delivery
-from sparkmirror.data.write.offset_sync_writer import Places
 from sparkmirror.data.write.partition_state import Lane, Pending
 from sparkmirror.data.write.producers import drop_producer
 from sparkmirror.data.write.sink_task import SinkTask
@@ -133,10 +133,10 @@ class SlotSink:
             if lane.halt is not None:
                 continue
             lane.check_next(chunk.base_offset)
-            places = Places(chunk.source_runs, chunk.record_count)
+            offsets = ChunkOffsets(chunk.source_runs, chunk.record_count)
             pending = Pending(
                 lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, -1, 0,
-                places, leader_epoch=chunk.leader_epoch, first_offset=chunk.base_offset,
+                offsets, leader_epoch=chunk.leader_epoch, first_offset=chunk.base_offset,
             )  # fmt: skip
             pending.targets = chunk.targets
             lane.queue.append(pending)

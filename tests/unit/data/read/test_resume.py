@@ -9,7 +9,7 @@ import pytest
 
 from sparkmirror.data.read import resume as resuming
 from sparkmirror.data.read.resume import Resumed, _by_producer, _counting
-from sparkmirror.data.write.offset_sync_writer import Places
+from sparkmirror.data.write.chunk_offsets import ChunkOffsets
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.position_metadata import PositionMetadata
 from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
@@ -230,13 +230,13 @@ def test_followers_that_hang_are_told_and_not_waited_for_without_end(
 
 
 def test_the_end_of_a_chunk_is_known_only_with_its_last_batch() -> None:
-    places = Places((), 5)
-    assert places.target_end == -1
-    places.acknowledged(3, 3, 100)
-    assert places.target_end == -1
-    places.acknowledged(5, 2, 103)
-    assert places.target_end == 105
-    unknown = Places((), 5)
+    offsets = ChunkOffsets((), 5)
+    assert offsets.target_end == -1
+    offsets.acknowledged(3, 3, 100)
+    assert offsets.target_end == -1
+    offsets.acknowledged(5, 2, 103)
+    assert offsets.target_end == 105
+    unknown = ChunkOffsets((), 5)
     unknown.acknowledged(3, 3, 100)
     unknown.acknowledged(5, 2, -1)
     assert unknown.target_end == -1

@@ -24,7 +24,7 @@ from sparkmirror.data.read.resume_point import (
 )
 from sparkmirror.data.read.target_loss import TargetWatch, Verdict, judge_target
 from sparkmirror.data.write import target_ends
-from sparkmirror.data.write.offset_sync_writer import Places
+from sparkmirror.data.write.chunk_offsets import ChunkOffsets
 from sparkmirror.data.write.partition_state import Lane, Pending
 from sparkmirror.data.write.target_ends import TargetEnds
 from sparkmirror.errors import Unreachable
@@ -637,10 +637,10 @@ def test_a_position_from_connects_storage_belongs_to_the_log_that_the_runs_know(
 
 
 def _pending(lane: Lane, source: int, records: int, at: int) -> Pending:
-    places = Places([(source, records)], records)
+    offsets = ChunkOffsets([(source, records)], records)
     if at >= 0:
-        places.acknowledged(records, records, at)
-    pending = Pending(lane, source + records, records, 9, 1, 1, int(at < 0), places)
+        offsets.acknowledged(records, records, at)
+    pending = Pending(lane, source + records, records, 9, 1, 1, int(at < 0), offsets)
     lane.queue.append(pending)
     return pending
 
@@ -820,7 +820,7 @@ def test_acknowledgements_in_any_order_are_no_loss(gated: Gated) -> None:
     _pending(gated.lane, 60, 10, 110)
     assert gated.lane.settle() == []
     assert not gated.ends.note_going_back(gated.lane)
-    first.places.acknowledged(10, 10, 100)
+    first.offsets.acknowledged(10, 10, 100)
     first.batches_left = 0
     assert len(gated.lane.settle()) == 2
     assert (gated.lane.position, gated.lane.reached) == (70, 120)

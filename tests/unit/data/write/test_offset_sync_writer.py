@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.data.write.offset_sync_writer import Places, SlotSyncs, SyncSender
+from sparkmirror.data.write.chunk_offsets import ChunkOffsets
+from sparkmirror.data.write.offset_sync_writer import SlotSyncs, SyncSender
 from sparkmirror.data.write.producers import drop_producers, producer_of
 from sparkmirror.internal_topics.mm2_records import decode_offset_sync
 from sparkmirror.internal_topics.offset_syncs import PartitionState
@@ -45,77 +46,25 @@ class Written:
         return True
 
 
-def _places(first: int, records: int, offset: int) -> Places:
-    places = Places([(first, records)], records)
-    places.acknowledged(records, records, offset)
-    return places
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), min_size=1, max_size=10),
-    st.lists(
-        st.tuples(st.integers(0, 3), st.integers(1, 6), st.booleans()), min_size=1, max_size=10
-    ),
-    st.integers(0, 8),
-    st.randoms(),
-)
-def test_runs_are_what_both_sides_know(
-    gaps: list[tuple[int, int]],
-    batches: list[tuple[int, int, bool]],
-    forgotten: int,
-    random: object,
-) -> None:
-    """``gaps``: source offsets skipped, records; ``batches``: foreign records, records, known."""
-    sources: list[tuple[int, int]] = []
-    source_of: list[int] = []
-    offset = 100
-    for skipped, count in gaps:
-        offset += skipped
-        sources.append((offset, count))
-        source_of += range(offset, offset + count)
-        offset += count
-    records = len(source_of)
-    told = sources[min(forgotten, len(sources) - 1) :]
-    places = Places(told, records)
-    known_from = records - sum(count for _, count in told)
-    target_of: dict[int, int] = {}
-    acks, index, target = [], 0, 7
-    for foreign, count, known in batches:
-        size = min(count, records - index)
-        if not size:
-            break
-        target += foreign
-        acks.append((index + size, size, target if known else -1))
-        if known:
-            target_of |= {index + i: target + i for i in range(size)}
-        index, target = index + size, target + size
-    random.shuffle(acks)  # type: ignore[attr-defined]
-    for ack in acks:
-        places.acknowledged(*ack)
-    found = {run.source + i: run.target + i for run in places.runs() for i in range(run.length)}
-    wanted = {source_of[i]: target_of[i] for i in target_of if i >= known_from}
-    assert found == wanted
-
-
-def test_the_second_half_of_a_batch_that_was_cut_is_known() -> None:
-    places = Places([(10, 8)], 8)
-    places.acknowledged(8, 3, 55)
-    assert places.runs() == [Run(15, 55, 3)]
+def _offsets(first: int, records: int, offset: int) -> ChunkOffsets:
+    offsets = ChunkOffsets([(first, records)], records)
+    offsets.acknowledged(records, records, offset)
+    return offsets
 
 
 def test_a_record_that_nobody_knows_the_place_of_has_no_sync() -> None:
     """It was left out, or the broker did not say where it is; the others have theirs."""
     written = Written()
     syncs = SlotSyncs(0, written)
-    nothing = Places([(0, 5)], 5)
-    unknown = Places([(5, 5)], 5)
+    nothing = ChunkOffsets([(0, 5)], 5)
+    unknown = ChunkOffsets([(5, 5)], 5)
     unknown.acknowledged(5, 5, -1)
-    for places in (nothing, unknown):
-        syncs.settled(T, places)
+    for offsets in (nothing, unknown):
+        syncs.settled(T, offsets)
         syncs.publish()
     assert (written.syncs, written.map.runs) == ([], ())
     assert (nothing.target_end, unknown.target_end) == (-1, -1)
-    some = Places([(10, 3)], 3)
+    some = ChunkOffsets([(10, 3)], 3)
     some.acknowledged(1, 1, 20)
     some.acknowledged(3, 1, 21)  # the one between them was left out
     syncs.settled(T, some)
@@ -127,7 +76,7 @@ def test_a_record_that_nobody_knows_the_place_of_has_no_sync() -> None:
 def test_nothing_is_published_before_its_position_is_committed() -> None:
     written = Written()
     syncs = SlotSyncs(100, written)
-    syncs.settled(T, _places(0, 10, 5))
+    syncs.settled(T, _offsets(0, 10, 5))
     assert written.syncs == []
     syncs.publish()
     assert written.syncs == [(0, 5), (9, 14)]
@@ -135,7 +84,7 @@ def test_nothing_is_published_before_its_position_is_committed() -> None:
     written.syncs.clear()
     syncs.publish()
     assert written.syncs == [], "nothing new"
-    syncs.settled(T, _places(10, 10, 15))
+    syncs.settled(T, _offsets(10, 10, 15))
     syncs.finish()
     assert written.syncs == [(19, 24)], "not due, but the newest at a commit"
     assert written.map.runs == (Run(0, 5, 20),), "the run grew under its key"
@@ -152,11 +101,11 @@ def test_a_topic_made_anew_begins_runs_of_its_own() -> None:
 
     written = Rows()
     syncs = SlotSyncs(100, written)
-    syncs.settled(T, _places(0, 10, 5), "old")
-    syncs.settled(T, _places(0, 10, 15), "new")
+    syncs.settled(T, _offsets(0, 10, 5), "old")
+    syncs.settled(T, _offsets(0, 10, 15), "new")
     syncs.publish()
     # Their offsets go on as one run, but they are two topics.
-    syncs.settled(T, _places(10, 10, 25), "new")
+    syncs.settled(T, _offsets(10, 10, 25), "new")
     syncs.finish()
     assert rows == [
         RunRow(T, 0, Run(0, 5, 10), topic_id="old"),
@@ -170,7 +119,7 @@ def test_syncs_between_two_commits_are_java_s_thinned_to_ten() -> None:
     written = Written()
     syncs = SlotSyncs(100, written)
     for part in range(50):
-        syncs.settled(T, _places(part * 1_000, 1_000, part * 1_000 + 3))
+        syncs.settled(T, _offsets(part * 1_000, 1_000, part * 1_000 + 3))
     syncs.publish()
     state = PartitionState(100)
     due = [(u, u + 3) for u in range(50_000) if state.update(u, u + 3)]
@@ -191,7 +140,7 @@ def test_any_number_of_gaps_stays_bounded_and_right(steps: list[tuple[int, int, 
     places: dict[int, int] = {}
     for skipped, foreign, count in steps:
         source, target = source + skipped, target + foreign
-        syncs.settled(T, _places(source, count, target))
+        syncs.settled(T, _offsets(source, count, target))
         places[source], places[source + count - 1] = target, target + count - 1
         source, target = source + count, target + count
     syncs.publish()
@@ -267,8 +216,8 @@ def test_a_topic_that_a_map_has_named_has_runs_alone() -> None:
             outlet.append((list(syncs), list(runs)))
 
     syncs = SlotSyncs(100, Kept())
-    syncs.settled(T, _places(5, 3, 0), "id", "there", remote="tenant.t")
-    syncs.settled(TopicPartition("u", 0), _places(1, 2, 9), "id-u")
+    syncs.settled(T, _offsets(5, 3, 0), "id", "there", remote="tenant.t")
+    syncs.settled(TopicPartition("u", 0), _offsets(1, 2, 9), "id-u")
     syncs.publish()
     ((written, runs),) = outlet
     assert [decode_offset_sync(*one) for one in written] == [
@@ -281,6 +230,6 @@ def test_a_topic_that_a_map_has_named_has_runs_alone() -> None:
         RunRow(TopicPartition("u", 0), 1, Run(1, 9, 2), False, "id-u"),
     ]
     # Without any syncs the runs are written all the same.
-    syncs.settled(T, _places(8, 1, 3), "id", "there", remote="tenant.t")
+    syncs.settled(T, _offsets(8, 1, 3), "id", "there", remote="tenant.t")
     syncs.publish()
     assert [len(part) for part in outlet[1]] == [0, 1]

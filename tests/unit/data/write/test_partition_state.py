@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkmirror.data.transform.failed_records import FailedRecords
-from sparkmirror.data.write.offset_sync_writer import Places
+from sparkmirror.data.write.chunk_offsets import ChunkOffsets
 from sparkmirror.data.write.partition_state import (
     Lane,
     Pending,
@@ -27,9 +27,9 @@ SOURCE, TARGET, ELSEWHERE = (TopicPartition(name, 3) for name in ("t", "A.t", "g
 def chunk(lane: Lane, next_offset: int, batches: Sequence[int], *, epoch: int = -1) -> Pending:
     """A chunk of batches with so many records each, queued as the sink does it."""
     records = sum(batches)
-    places = Places([(next_offset - records, records)], records)
+    offsets = ChunkOffsets([(next_offset - records, records)], records)
     pending = Pending(
-        lane, next_offset, records, 10 * records, next_offset, next_offset, len(batches), places,
+        lane, next_offset, records, 10 * records, next_offset, next_offset, len(batches), offsets,
         leader_epoch=epoch,
     )  # fmt: skip
     lane.queue.append(pending)
