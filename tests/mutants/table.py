@@ -19,6 +19,7 @@ _EXACT = "tests/unit/data/write/test_exactly_once.py"
 _FETCH = "tests/unit/wire/fetch/test_fetcher.py"
 _JOINING = "tests/unit/wire/produce/test_joining.py"
 _HELD_BACK = "tests/unit/data/write/test_held_back.py"
+_JUDGEMENT = "tests/unit/data/coordination/test_target_judgement.py"
 _LEADERLESS = "tests/unit/wire/cluster/test_leaderless.py"
 _LOSSES = "tests/unit/data/read/test_loss_detection.py"
 _MEMBER = "tests/unit/control/mm1/test_membership.py"
@@ -457,18 +458,18 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a shortened target taken for a whole one",
         "Lost target data",
-        "data/read/target_loss.py",
+        "data/coordination/target_judgement.py",
         "    return None if cut >= end else truncated(tp, cut, end)\n",
         "    return None\n",
-        (f"{_TARGET}::test_losses",),
+        (f"{_JUDGEMENT}::test_losses",),
     ),
     Mutant(
         "a remote topic made anew taken for the old one",
         "Lost target data",
-        "data/read/target_loss.py",
+        "data/coordination/target_judgement.py",
         "    if mark.topic_id and now.topic_id and mark.topic_id != now.topic_id:\n",
         "    if mark.topic_id and not now.topic_id:\n",
-        (f"{_TARGET}::test_losses",),
+        (f"{_JUDGEMENT}::test_losses",),
     ),
     Mutant(
         "a lagging high watermark taken for a loss",
@@ -476,7 +477,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "wire/cluster/log_view.py",
         "        return max(self.end, self.high_watermark)\n",
         "        return self.high_watermark\n",
-        (f"{_TARGET}::test_nothing_is_lost",),
+        (f"{_JUDGEMENT}::test_nothing_is_lost",),
     ),
     Mutant(
         "a repair that leaves the last lost record out",
@@ -547,7 +548,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "at a start, a later epoch's records are taken for the mirror's",
         "Lost target data",
-        "data/read/target_loss.py",
+        "data/coordination/target_judgement.py",
         "    return 0 <= view.epoch_end < end and mark.leader_epoch >= 0\n",
         "    return view.epoch_end == end and mark.leader_epoch >= 0\n",
         (f"{_TARGET}::test_a_log_that_others_filled_after_the_last_look",),

@@ -1,10 +1,8 @@
 """Records that the target had acknowledged and lost: detected, reported, and mirrored again.
 
-A position says which log of the target it belongs to and where that log ended
-(`internal_topics.position_metadata`). `judge_target` compares that with what the leader reports
-now; it is pure. Retention and DeleteRecords move a log's start and never its end, so they are no
-loss. After an election, a high watermark lags behind for a while. So the end of the leader's own
-log counts, and if a broker cannot report it, a high watermark that stays behind.
+`data.coordination.target_judgement` judges whether records are lost. After an election, a high
+watermark lags behind for a while. So the end of the leader's own log counts, and if a broker cannot
+report it, a high watermark that stays behind.
 
 The flow chooses what happens (``on.target.loss``): ``repair`` goes back to the record after the
 last one that the target has (`data.read.resume_point`) and mirrors again what is lost, ``fail``
@@ -22,6 +20,13 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from sparkmirror.data.coordination.target_judgement import (
+    SUSPECTED_S,
+    TargetLoss,
+    judge_target,
+    may_be_others,
+    truncated,
+)
 from sparkmirror.data.read.loss_detection import LossWatch
 from sparkmirror.data.read.resume_point import (
     KnownRuns,
@@ -49,31 +54,11 @@ from sparkmirror.wire.produce.hanging_transactions import (
     find_open_transactions,
 )
 
-__all__ = [
-    "SUSPECTED_S",
-    "TargetGap",
-    "TargetLoss",
-    "TargetWatch",
-    "Verdict",
-    "judge_target",
-    "may_be_others",
-    "truncated",
-]
+__all__ = ["TargetGap", "TargetWatch", "Verdict"]
 
 log = logging.getLogger(__name__)
 
-SUSPECTED_S = 3.0
-"""How long a high watermark must stay behind before that counts as a loss."""
 _LOOK_AGAIN_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class TargetLoss:
-    """``cut``: target offset from which on the log no longer has what was acknowledged."""
-
-    kind: GapKind
-    cut: int
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,53 +85,6 @@ class Verdict:
     leaders_end: int = -1
     lost: bool = False
     halt: Halt | None = None
-
-
-def judge_target(
-    tp: TopicPartition, end: int, mark: TargetMark, now: TargetMark, view: EndView
-) -> TargetLoss | None:
-    """What the target has lost of what it acknowledged up to ``end`` in the log ``mark``. Pure.
-
-    None for no loss. ``now``: the current ids of its cluster and topic. Unknown values prove
-    nothing.
-    """
-    if mark.cluster_id and now.cluster_id and mark.cluster_id != now.cluster_id:
-        text = (
-            f"another cluster is at the target's addresses (cluster id {now.cluster_id}, it was "
-            f"{mark.cluster_id}): what was mirrored to {tp} is not there"
-        )
-        return TargetLoss(GapKind.TARGET_REPLACED, 0, text)
-    if mark.topic_id and now.topic_id and mark.topic_id != now.topic_id:
-        text = (
-            f"topic {tp.topic} was deleted and recreated on the target (topic id {now.topic_id}, "
-            f"it was {mark.topic_id}): what was mirrored to {tp} is gone"
-        )
-        return TargetLoss(GapKind.TARGET_RECREATED, 0, text)
-    end = max(end, mark.epoch_offset, mark.cut + 1)
-    cut = min(view.last, end) if mark.cut < 0 else min(view.last, mark.cut)
-    if 0 <= view.epoch_end < mark.epoch_offset:
-        # In that leader epoch, or an earlier one, the log was longer: what was there is gone.
-        cut = min(cut, view.epoch_end)
-    return None if cut >= end else truncated(tp, cut, end)
-
-
-def may_be_others(end: int, mark: TargetMark, view: EndView) -> bool:
-    """Whether records before ``end`` were written after the leader epoch of ``mark``. Pure.
-
-    The mirror may have written them and not noticed the new epoch. Or others wrote them in the
-    place of records that an unclean election removed since the last check: `filled_by_others`
-    finds out. The log must be one in which `judge_target` finds no loss.
-    """
-    return 0 <= view.epoch_end < end and mark.leader_epoch >= 0
-
-
-def truncated(tp: TopicPartition, cut: int, end: int) -> TargetLoss:
-    """The loss of what was acknowledged from target offset ``cut`` up to ``end`` (exclusive)."""
-    text = (
-        f"the target's log of {tp} was truncated to offset {cut} (unclean leader election, or a "
-        f"broker that lost its disk): {end - cut} offsets that it had acknowledged are gone"
-    )
-    return TargetLoss(GapKind.TARGET_TRUNCATED, cut, text)
 
 
 class TargetWatch:

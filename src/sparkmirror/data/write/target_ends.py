@@ -24,8 +24,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from sparkmirror.data.coordination.target_judgement import (
+    SUSPECTED_S,
+    judge_target,
+    may_be_others,
+    truncated,
+)
 from sparkmirror.data.read.resume_point import filled_by_others
-from sparkmirror.data.read.target_loss import SUSPECTED_S, judge_target, may_be_others, truncated
 from sparkmirror.data.write.partition_state import Lane
 from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.gaps import TARGET_LOSS_CODES, GapKind
