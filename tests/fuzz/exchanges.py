@@ -303,8 +303,8 @@ def groups(rng: Random) -> None:
         counts=lambda topics: {topic: rng.choice((0, 1, 3)) for topic in topics},
         stopping=lambda: next(turns) > _JOINS_MAX,
     )
-    session._connections = SimpleNamespace(  # type: ignore[assignment]
-        coordinator=lambda _: connection, close=lambda: None
+    session._coordinators = SimpleNamespace(  # type: ignore[assignment]
+        connection=lambda _: connection, close=lambda: None
     )
     try:
         joined = session.join(("a", "b"), rng.choice(((), (TopicPartition("a", 0),))))
@@ -316,7 +316,7 @@ def groups(rng: Random) -> None:
             assert isinstance(topic, str)
             assert isinstance(partition, int)
     try:
-        code = session._heartbeat(session._connections, session._member_id, session._generation)
+        code = session._heartbeat(session._coordinators, session._member_id, session._generation)
     except (MirrorError, ConnectionLost):
         return
     assert isinstance(code, int)

@@ -10,7 +10,7 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
-_BROKERS = "tests/unit/wire/cluster/test_metadata.py"
+_BROKERS = "tests/unit/wire/cluster/test_cluster_connections.py"
 _ACLS = "tests/unit/control/topics/test_acl_sync.py"
 _BATCHES = "tests/property/test_batch_properties.py"
 _CHECKPOINTS = "tests/unit/control/groups/test_checkpoints.py"
@@ -909,7 +909,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a missing leader is looked for among all topics",
         "What has no leader costs the others nothing",
-        "wire/cluster/metadata.py",
+        "wire/cluster/cluster_connections.py",
         "wanted = self._searches.topics(now)",
         "self._searches.topics(now)",
         (f"{_LEADERLESS}::test_a_topic_without_a_leader_costs_a_small_request_in_five_seconds",),

@@ -19,7 +19,7 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.cluster.cluster_connections import Leader
+from sparkmirror.wire.cluster.metadata import Leader
 from sparkmirror.wire.net.connection import ConnectionLost
 
 VERSION = 11

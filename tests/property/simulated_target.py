@@ -22,7 +22,7 @@ from typing import Any
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.records.header import HEADER_BYTES
 from sparkmirror.records.split import decode_batches
-from sparkmirror.wire.cluster.cluster_connections import Leader
+from sparkmirror.wire.cluster.metadata import Leader
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.net.poller import Poller
 from sparkmirror.wire.produce.in_doubt import InDoubtBatch, WasWritten
@@ -200,6 +200,8 @@ class SimConnection:
 class SimTarget:
     """Brokers, partitions, and the producer's metadata of them, as `ClusterConnections`."""
 
+    idle = SimpleNamespace(using=lambda _: nullcontext(), close_old=lambda *_: None)
+
     def __init__(
         self, nodes: int, partitions: Iterable[TopicPartition], brokers: Brokers | None = None
     ) -> None:
@@ -230,12 +232,6 @@ class SimTarget:
             return SimpleNamespace(error_code=0, producer_id=number, producer_epoch=0)
 
         return SimpleNamespace(request=request, close=lambda: None)
-
-    def using(self, _connection: object) -> nullcontext[None]:
-        return nullcontext()
-
-    def close_idle(self, _longer_s: float = 0.0) -> None:
-        pass
 
     def refresh_if_due(self) -> bool:
         if self._stale:

@@ -47,7 +47,7 @@ from sparkmirror.model import Halt, MirrorMode, TopicPartition
 from sparkmirror.wire.admin import groups
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.inspector import Inspector
-from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.fetch import record_stream
 from sparkmirror.wire.fetch.record_stream import RecordStream
 from sparkmirror.wire.group.session import GroupSession
@@ -202,7 +202,7 @@ def test_a_quorum_that_tells_no_time() -> None:
 
 def test_a_group_that_this_principal_may_not_read() -> None:
     def call() -> None:
-        raise ClusterConnections._failure(as_self(client=CLIENT), 30, "group g", "g")
+        raise Coordinators._failure(as_self(client=CLIENT), 30, "group g", "g")
 
     check(call, Denied, "(GROUP_AUTHORIZATION_FAILED)", "cluster A, group g", "--group")
 
@@ -211,14 +211,18 @@ def test_a_coordinator_that_cannot_be_found_is_looked_for_again() -> None:
     """It ends no membership; a right that is missing does."""
     ours = as_self(group="g")
     error = ClusterError("no coordinator", where="cluster A", do="Wait.")
-    connections: Any = SimpleNamespace(coordinator=raising(error))
+    coordinators: Any = SimpleNamespace(connection=raising(error))
     check(
-        lambda: GroupSession._coordinator(ours, connections), Unreachable, "no coordinator",
+        lambda: GroupSession._coordinator(ours, coordinators), Unreachable, "no coordinator",
         "cluster A", "Wait.",
     )  # fmt: skip
-    connections.coordinator = raising(Denied("no", where="cluster A", do="Grant it."))
+    coordinators.connection = raising(Denied("no", where="cluster A", do="Grant it."))
     check(
-        lambda: GroupSession._coordinator(ours, connections), Denied, "no", "cluster A", "Grant it."
+        lambda: GroupSession._coordinator(ours, coordinators),
+        Denied,
+        "no",
+        "cluster A",
+        "Grant it.",
     )
 
 

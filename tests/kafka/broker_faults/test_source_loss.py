@@ -12,6 +12,7 @@ from sparkmirror.internal_topics.position_metadata import decode_metadata
 from sparkmirror.model import FaultSettings, FetchSettings, MirrorMode, TopicPartition
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.coordinators import Coordinators
 from tests.kafka.clusters.faults import (
     UNCLEAN,
     Direct,
@@ -88,12 +89,12 @@ def _await_halt(slot: SlotRun, partition: int = 0) -> str:
 
 
 def _position(slot: SlotRun) -> tuple[int, str]:
-    connections = ClusterConnections(slot.flow.target)
+    coordinators = Coordinators(ClusterConnections(slot.flow.target))
     try:
         tp = TopicPartition(slot.remote, 0)
-        return connections.committed(slot.flow.position_group, [tp])[tp]
+        return coordinators.committed(slot.flow.position_group, [tp])[tp]
     finally:
-        connections.close()
+        coordinators.close()
 
 
 # -- deleted -----------------------------------------------------------------------------------
@@ -295,8 +296,8 @@ def test_mirrormaker_1_positions_carry_the_leader_epoch(source, target, topic_na
     with SlotRun(source, target, topic_name, **mode) as slot:
         _await_values(slot, _values(0, 5))
     tp = TopicPartition(topic_name, 0)
-    with closing(ClusterConnections(slot.flow.source)) as connections:
-        one = connections.positions(slot.flow.position_group, [tp])[tp]
+    with closing(Coordinators(ClusterConnections(slot.flow.source))) as coordinators:
+        one = coordinators.positions(slot.flow.position_group, [tp])[tp]
     assert (one.offset, one.metadata) == (5, "")
     assert one.leader_epoch >= 0
     produce(source.kafka, topic_name, _values(5, 5))

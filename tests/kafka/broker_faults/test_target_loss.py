@@ -19,6 +19,7 @@ from sparkmirror.records.walk import walk_batches
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.coordinators import Coordinators
 from tests.kafka.clusters.faults import (
     UNCLEAN,
     Direct,
@@ -88,12 +89,12 @@ def _await_gaps(slot: SlotRun, count: int = 1) -> list[Gap]:
 
 
 def _position(slot: SlotRun) -> tuple[int, str]:
-    connections = ClusterConnections(slot.flow.target)
+    coordinators = Coordinators(ClusterConnections(slot.flow.target))
     try:
         tp = TopicPartition(slot.remote, 0)
-        return connections.committed(slot.flow.position_group, [tp])[tp]
+        return coordinators.committed(slot.flow.position_group, [tp])[tp]
     finally:
-        connections.close()
+        coordinators.close()
 
 
 def _await_position(slot: SlotRun, wanted: int) -> None:

@@ -425,7 +425,7 @@ def test_commit_offsets_removes_non_existent_topics(
     try:
         gone, there = (TopicPartition(topic, 0) for topic in (topic_name, other))
         assert committed(commits, {gone: (20, ""), there: (7, "")})
-        assert commits.connections.committed(group, [gone, there]) == {there: (7, "")}
+        assert commits.coordinators.committed(group, [gone, there]) == {there: (7, "")}
     finally:
         commits.close()
 

@@ -28,6 +28,7 @@ from sparkmirror.records.header import TRANSACTIONAL_BIT
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.produce.producer import Producer
 from sparkmirror.wire.produce.transactions import Transactions
 from tests.kafka.clusters.faults import (
@@ -74,12 +75,12 @@ def _checked(slot: SlotRun, load: Load | None = None, *, timeout_s: float | None
 
 
 def _positions(slot: SlotRun) -> dict[TopicPartition, int]:
-    connections = ClusterConnections(slot.flow.target)
+    coordinators = Coordinators(ClusterConnections(slot.flow.target))
     wanted = [TopicPartition(slot.remote, number) for number in range(PARTITIONS)]
     try:
-        found = connections.committed(slot.flow.position_group, wanted, stable=True)
+        found = coordinators.committed(slot.flow.position_group, wanted, stable=True)
     finally:
-        connections.close()
+        coordinators.close()
     return {tp: offset for tp, (offset, _) in found.items()}
 
 

@@ -19,6 +19,7 @@ from sparkmirror.model import FaultSettings, FetchSettings, ProduceSettings, Top
 from sparkmirror.offset_reset import LATEST
 from sparkmirror.records.header import CONTROL_BIT
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.fetch.channels import Channel
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from tests.kafka.clusters.faults import NODES, FaultyCluster, SlotRun
@@ -85,12 +86,12 @@ def _equal(slot: SlotRun) -> bool:
 
 
 def _position(slot: SlotRun) -> int:
-    connections = ClusterConnections(slot.flow.target)
+    coordinators = Coordinators(ClusterConnections(slot.flow.target))
     tp = TopicPartition(slot.remote, 0)
     try:
-        return connections.committed(slot.flow.position_group, [tp], stable=True)[tp][0]
+        return coordinators.committed(slot.flow.position_group, [tp], stable=True)[tp][0]
     finally:
-        connections.close()
+        coordinators.close()
 
 
 @pytest.mark.parametrize("exact", [False, True])

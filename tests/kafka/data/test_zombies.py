@@ -14,6 +14,7 @@ from sparkmirror.internal_topics.reports import encode_progress
 from sparkmirror.model import Halt, PartitionProgress, SlotProgress, TopicPartition
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.coordinators import Coordinators
 from tests.kafka.clusters.faults import Direct, SlotRun
 from tests.kafka.harness.support import Sent, consume_all, create_topic, produce
 from tests.patience import patience
@@ -37,11 +38,14 @@ def _unnamed(sent: Sent) -> Sent:
 
 
 def _committed(slot: SlotRun) -> int:
-    connections, tp = ClusterConnections(slot.flow.target), TopicPartition(slot.remote, 0)
+    coordinators, tp = (
+        Coordinators(ClusterConnections(slot.flow.target)),
+        TopicPartition(slot.remote, 0),
+    )
     try:
-        return connections.committed(slot.flow.position_group, [tp], stable=True)[tp][0]
+        return coordinators.committed(slot.flow.position_group, [tp], stable=True)[tp][0]
     finally:
-        connections.close()
+        coordinators.close()
 
 
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])

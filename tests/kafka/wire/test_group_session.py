@@ -24,6 +24,7 @@ from sparkmirror.model import (
 )
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.coordinators import Coordinators
 from tests.kafka.harness.mirror_process import wait_until
 from tests.kafka.harness.support import committed, create_topic
 
@@ -169,17 +170,17 @@ def test_nothing_is_owned_twice_while_members_come_and_go(
         if strategy == "cooperative-sticky":
             assert kept <= second.flow.owned, "kept what it had"
         # Positions are taken from members of the present generation only.
-        connections = ClusterConnections(settings.source)
+        coordinators = Coordinators(ClusterConnections(settings.source))
         try:
             tp = min(second.flow.owned)
-            connections.commit(topic, {tp: (5, "")}, second.flow.member)
+            coordinators.commit(topic, {tp: (5, "")}, second.flow.member)
             with pytest.raises(Fenced):
-                connections.commit(topic, {tp: (9, "")}, generation)
+                coordinators.commit(topic, {tp: (9, "")}, generation)
             with pytest.raises(Fenced):
-                connections.commit(topic, {tp: (9, "")})
-            assert connections.committed(topic, [tp])[tp][0] == 5
+                coordinators.commit(topic, {tp: (9, "")})
+            assert coordinators.committed(topic, [tp])[tp][0] == 5
         finally:
-            connections.close()
+            coordinators.close()
         # A sink that missed the new generation: at once (eager), or when none was announced.
         sink = Commits(settings)
         try:
@@ -232,15 +233,15 @@ def _remove(settings: FlowSettings, member: Member) -> None:
     """As an administrator does it."""
     from kafka.protocol.consumer import LeaveGroupRequest
 
-    connections = ClusterConnections(settings.source)
+    coordinators = Coordinators(ClusterConnections(settings.source))
     rows = LeaveGroupRequest.MemberIdentity
     message = LeaveGroupRequest(
         group_id=settings.group_id,
         member_id=member.member_id,
         members=[rows(member_id=member.member_id, group_instance_id=None)],
     )
-    answer = connections.coordinator(settings.group_id).request(message, highest=4)
-    connections.close()
+    answer = coordinators.connection(settings.group_id).request(message, highest=4)
+    coordinators.close()
     assert not answer.error_code
 
 

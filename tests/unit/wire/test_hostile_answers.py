@@ -140,7 +140,7 @@ def member_of(answer: Callable[[Any, int], Any], strategy: str = "sticky") -> Gr
     session = GroupSession(
         CLIENT, "g", GroupSettings((strategy,)), counts=lambda _: {"t": 2}, stopping=lambda: False
     )
-    session._connections = SimpleNamespace(coordinator=lambda _: peer, close=lambda: None)  # type: ignore[assignment]
+    session._coordinators = SimpleNamespace(connection=lambda _: peer, close=lambda: None)  # type: ignore[assignment]
     return session
 
 

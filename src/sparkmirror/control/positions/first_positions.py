@@ -25,6 +25,7 @@ from sparkmirror.model import FlowSettings, Halt, Member, MirrorMode, TopicParti
 from sparkmirror.offset_reset import EARLIEST, LATEST, reset_time_ms
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.cluster.error_codes import LEADER_NOT_AVAILABLE, error_name
 
 # A coordinator that does not know a new topic yet rejects its offsets.
@@ -118,13 +119,13 @@ class FirstPositions:
                 return True
 
     def _commit_as(self, member: Member, commits: Mapping[TopicPartition, tuple[int, str]]) -> bool:
-        connections = ClusterConnections(self._flow.source)
+        coordinators = Coordinators(ClusterConnections(self._flow.source))
         try:
-            connections.commit(position_group(self._flow), commits, member)
+            coordinators.commit(position_group(self._flow), commits, member)
         except Denied:
             return False
         finally:
-            connections.close()
+            coordinators.close()
         return True
 
 

@@ -28,6 +28,7 @@ from sparkmirror.internal_topics.commands import AssignmentDocument, CommandKind
 from sparkmirror.internal_topics.flow_claims import Claim, taken_over, transactional_id
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.produce.partition_queue import Identity
 from sparkmirror.wire.produce.transactions import Transactions, fence_slots
 
@@ -108,11 +109,11 @@ def committed_positions(
     flow: FlowSettings, targets: list[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """Positions by remote partition, once no open transaction can change them any more."""
-    connections = ClusterConnections(flow.target)
+    coordinators = Coordinators(ClusterConnections(flow.target))
     try:
-        found = connections.committed(flow.position_group, targets, stable=True)
+        found = coordinators.committed(flow.position_group, targets, stable=True)
     finally:
-        connections.close()
+        coordinators.close()
     return {tp: offset for tp, (offset, _) in found.items()}
 
 

@@ -21,6 +21,7 @@ from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.internal_topics.position_metadata import decode_metadata
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.cluster.error_codes import (
     CONCURRENT_TRANSACTIONS,
     LEADER_NOT_AVAILABLE,
@@ -176,6 +177,7 @@ def close_all(
     whether nothing is open in any partition; False also if a leader did not respond.
     """
     connections = ClusterConnections(flow.target, {tp.topic for tp in partitions})
+    coordinators = Coordinators(connections)
     try:
         _find_leaders(connections, partitions)
         ours = {producer_id for producer_id, _ in identities}
@@ -188,7 +190,7 @@ def close_all(
         complete = len(answers) == len(set(partitions))
         if not found:
             return complete
-        positions = connections.positions(flow.position_group, found, stable=True)
+        positions = coordinators.positions(flow.position_group, found, stable=True)
         for slot, identity in enumerate(identities):
             written = {
                 tp: written_before(positions[tp].metadata) if tp in positions else None
@@ -207,7 +209,7 @@ def close_all(
         )
         return False
     finally:
-        connections.close()
+        coordinators.close()
 
 
 def written_before(metadata: str) -> CommittedRecords | None:

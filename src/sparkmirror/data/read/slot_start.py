@@ -15,6 +15,7 @@ from sparkmirror.data.read.target_loss import TargetWatch, Verdict
 from sparkmirror.internal_topics.position_metadata import Mark, PositionMetadata, decode_metadata
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.produce.partition_queue import Identity
 
@@ -85,8 +86,11 @@ class SlotStart:
         mm1 = flow.mode is MirrorMode.MM1
         by_position = {(p.source if mm1 else p.target): p.source for p in self._plan.partitions}
         group = flow.position_group
-        committed = connections.positions(group, by_position, stable=flow.exactly_once)
-        connections.leave_coordinator(group)
+        coordinators = Coordinators(connections)
+        try:
+            committed = coordinators.positions(group, by_position, stable=flow.exactly_once)
+        finally:
+            coordinators.release(group)
         found: dict[TopicPartition, int] = {}
         for tp, one in committed.items():
             source, metadata = by_position[tp], decode_metadata(one.metadata)

@@ -293,7 +293,7 @@ class AtLeastOnce:
                 if now - told_at >= _COMMIT_LOG_S:
                     told_at = now
                     log.warning("positions cannot be committed, retrying: %s", error)
-                time.sleep(self._commits.connections.client.retry_backoff_ms / 1000)
+                time.sleep(self._commits.coordinators.client.retry_backoff_ms / 1000)
             else:
                 return
 

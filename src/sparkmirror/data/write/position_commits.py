@@ -24,6 +24,7 @@ from sparkmirror.internal_topics.connect_offsets import (
 )
 from sparkmirror.model import FlowSettings, Halt, Member, MirrorMode, TopicPartition
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.coordinators import Coordinators
 
 __all__ = ["Commits", "connect_record"]
 
@@ -48,7 +49,8 @@ class Commits:
         self.fenced: Halt | None = None
         client = flow.source if self.by_source else flow.target
         timeout_ms = min(_COMMIT_TIMEOUT_MS, client.request_timeout_ms)
-        self.connections = ClusterConnections(replace(client, request_timeout_ms=timeout_ms))
+        connections = ClusterConnections(replace(client, request_timeout_ms=timeout_ms))
+        self.coordinators = Coordinators(connections)
         self._flow = flow
         self._member: Member | None = None
         self._refused_at: float | None = None
@@ -72,7 +74,7 @@ class Commits:
         if self.fenced is not None:
             return
         self._job = _Commit(
-            self.connections, self._flow.position_group, offsets, self._member, leader_epochs
+            self.coordinators, self._flow.position_group, offsets, self._member, leader_epochs
         )
         self._job.start()
 
@@ -109,7 +111,7 @@ class Commits:
         """Wait for the commit in flight, then close the connections."""
         if self._job is not None:
             self._job.join()
-        self.connections.close()
+        self.coordinators.close()
 
 
 class _Commit(threading.Thread):
@@ -117,7 +119,7 @@ class _Commit(threading.Thread):
 
     def __init__(
         self,
-        connections: ClusterConnections,
+        coordinators: Coordinators,
         group: str,
         offsets: Mapping[TopicPartition, tuple[int, str]],
         member: Member | None,
@@ -126,7 +128,7 @@ class _Commit(threading.Thread):
         super().__init__(name="commit", daemon=True)
         self.member = member
         self.error: Exception | None = None
-        self._connections = connections
+        self._coordinators = coordinators
         self._group = group
         self._offsets = dict(offsets)
         self._leader_epochs = leader_epochs
@@ -134,7 +136,7 @@ class _Commit(threading.Thread):
     def run(self) -> None:
         """Commit, and keep the error for `Commits.outcome`."""
         try:
-            self._connections.commit(self._group, self._offsets, self.member, self._leader_epochs)
+            self._coordinators.commit(self._group, self._offsets, self.member, self._leader_epochs)
         except Exception as error:
             self.error = error
 

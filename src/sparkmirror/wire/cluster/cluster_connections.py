@@ -1,229 +1,369 @@
-"""Group coordinators of one cluster and the groups' offsets, on top of `Brokers`.
+"""The connections of one client to the brokers of a cluster, and who leads its partitions.
 
-Everything is synchronous, as in `Brokers`.
+The Fetch and Produce paths use it in the workers. Everything is synchronous, and the caller decides
+when a refresh may cost a round trip. Only the responses to searches for leaders are not waited for
+(`metadata`).
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, TypeVar
 
-from sparkmirror.errors import ClusterError, Denied, Fenced, PartitionError, Unreachable
-from sparkmirror.model import Member, TopicPartition
-from sparkmirror.wire.cluster.acl_advice import Right, grant
-from sparkmirror.wire.cluster.error_codes import RETRIABLE, UNKNOWN_TOPIC_OR_PARTITION, error_name
-from sparkmirror.wire.cluster.messages import (
-    GROUP,
-    committed_offsets,
-    find_coordinator_request,
-    offset_commit_request,
-    offset_fetch_request,
+from sparkmirror.errors import ClusterError, Unreachable
+from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire.cluster.broker_backoff import BrokerBackoff
+from sparkmirror.wire.cluster.idle_connections import Address, IdleConnections
+from sparkmirror.wire.cluster.log_queries import query_offsets
+from sparkmirror.wire.cluster.metadata import (
+    Leader,
+    MetadataRequests,
+    MetadataSearch,
+    split_address,
 )
-from sparkmirror.wire.cluster.metadata import Brokers, Leader, split_address
-from sparkmirror.wire.cluster.views import Committed
+from sparkmirror.wire.cluster.searches import Searches
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 
-__all__ = ["ClusterConnections", "Leader", "split_address"]
+__all__ = ["ClusterConnections"]
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-_REBALANCING = 27
-# Part of the request timeout that a commit waits for unknown topics; the rest is for other retries.
-_UNKNOWN_SHARE = 0.6
-# ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID
-_FENCED = frozenset({22, 25, 82})
-_TOPIC_DENIED = 29
-_GROUP_DENIED = 30
+# An unavailable cluster is retried several times a second: not every failure is logged.
+_WARN_AGAIN_S = 10.0
+_METADATA = -1  # stands for no broker
+_NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
 
 
-class ClusterConnections(Brokers):
-    """`Brokers` of one cluster, with its group coordinators and committed offsets.
+class ClusterConnections:
+    """Connections to the brokers of one cluster, and the metadata of a set of topics.
 
     ``clock`` returns monotonic seconds. Not thread-safe: one owner.
     """
 
-    def forget_coordinator(self, group: str) -> None:
-        """Close the coordinator's connection; the next request looks the coordinator up again."""
-        stale = self._coordinators.pop(group, None)
-        if stale is not None:
-            stale.close()
+    def __init__(
+        self,
+        client: ClusterClient,
+        topics: Iterable[str] = (),
+        *,
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.client = client
+        self.topics = set(topics)
+        self.leaders: dict[TopicPartition, Leader] = {}
+        self.leaderless: dict[TopicPartition, int] = {}
+        self.topic_errors: dict[str, int] = {}
+        """Error codes of topics, from the newest metadata of each."""
+        self.reachable = False
+        self.cluster_id = ""
+        self.topic_ids: dict[str, str] = {}
+        """36-character UUIDs of the topics, if the brokers return them."""
+        self.generation = 0
+        """Number of metadata responses so far."""
+        self.idle = IdleConnections(client, clock=clock)
+        """For single requests. Fetch and Produce take them over, too."""
+        self._addresses: dict[int, Address] = {}
+        self._connections: dict[tuple[int, int], Connection] = {}  # by node id and number
+        self._backoff = BrokerBackoff(client, clock=clock)
+        self._buffers = (send_buffer_bytes, receive_buffer_bytes)
+        self._clock = clock
+        self._stale = True
+        self._refreshed_at = float("-inf")  # last metadata of all topics
+        self._asked_at = float("-inf")  # last metadata of any topic
+        self._searches = Searches(client.retry_backoff_ms / 1000)
+        self._requests = MetadataRequests(client, self.idle, self.any_connection, clock=clock)
+        self._warned_at: dict[int, float] = {}
+        self._random = random.Random()  # noqa: S311  (spreads load, guards nothing)
 
-    def coordinator(self, group: str) -> Connection:
-        """The connection to the group's coordinator.
+    # -- metadata --------------------------------------------------------------------------
 
-        Raises `ClusterError`, `PartitionError` or `ConnectionLost`.
+    def add_topics(self, topics: Iterable[str]) -> None:
+        """Follow further topics from the next refresh on."""
+        new = set(topics) - self.topics
+        if new:
+            self.topics |= new
+            self._stale = True
+
+    def mark_stale(self, tp: TopicPartition | None = None) -> None:
+        """Refresh as soon as the back-off allows.
+
+        ``tp``: refresh only its topic. The interval grows while the partition stays without a
+        leader, or while its leader keeps saying that it does not lead (`Searches`).
         """
-        connection = self._coordinators.get(group)
-        if connection is not None:
-            return connection
-        address = self.find_coordinator(
-            group, GROUP, lambda code: self._failure(code, f"group {group}", group)
+        if tp is None:
+            self._stale = True
+        else:
+            self._searches.want(tp, self.leaders.get(tp), self._clock())
+
+    def refresh_if_due(self) -> bool:
+        """Refresh if requested (at most once per retry back-off), or if the metadata is old.
+
+        Returns whether fresh metadata arrived. An unreachable cluster is logged and retried at a
+        later call; the caller decides when to give up. The response to a search arrives at a later
+        call.
+        """
+        self.idle.close_old()
+        search = self._requests.search
+        if search is not None and self._receive(search):
+            return True
+        now = self._clock()
+        wanted: set[str] | None = None
+        rested = (now - self._asked_at) * 1000 >= self.client.retry_backoff_ms
+        old = (now - self._refreshed_at) * 1000 >= self.client.metadata_age_ms_max
+        if not old and not (self._stale and rested):
+            if not rested or now < self._searches.due or self._requests.search is not None:
+                return False
+            wanted = self._searches.topics(now)
+            if self._requests.begin(wanted, self.generation):
+                return False
+        try:
+            self.refresh(wanted)
+        except (ClusterError, ConnectionLost) as error:
+            self._failed(error)
+            return False
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        self._warn(_METADATA, f"metadata of cluster {self.client.alias}: {error}")
+        self._refreshed_at = self._asked_at = self._clock()
+        self._stale = True
+
+    def refresh(self, wanted: set[str] | None = None) -> None:
+        """Request metadata now, of ``wanted`` topics or of all.
+
+        Raises `ClusterError` when no broker responds.
+        """
+        self.reachable = False
+        response = self._requests.request(
+            self.topics if wanted is None else wanted, searching=bool(self._searches)
         )
-        connection = self.connect(*address)
-        self._coordinators[group] = connection
-        self.close_idle(0.0)  # most owners send no other request, which would close it later
+        self._note_reachable()
+        self._take_in(response, wanted)
+
+    def _note_reachable(self) -> None:
+        self.reachable = True
+        self._warned_at.pop(_METADATA, None)
+
+    def _receive(self, search: MetadataSearch) -> bool:
+        """Process the response to ``search`` if it has arrived, and return whether it had."""
+        try:
+            response = self._requests.receive(search, searching=bool(self._searches))
+        except ConnectionLost as error:
+            for node, address in self._addresses.items():
+                if address == (search.connection.host, search.connection.port):
+                    self._backoff.failed(node, search.asked_at)
+            self.reachable = False
+            self._failed(error)
+            return False
+        if response is None:
+            return False
+        self._note_reachable()
+        if search.generation != self.generation:
+            return False  # metadata that arrived since may be newer
+        self._take_in(response, search.topics)
+        return True
+
+    def _take_in(self, response: Any, wanted: set[str] | None) -> None:
+        topics = self.topics if wanted is None else wanted
+        self._addresses = {b.node_id: (b.host, b.port) for b in response.brokers}
+        self.cluster_id = response.cluster_id or ""
+        if wanted is None:
+            self.leaders, self.leaderless, self.topic_ids = {}, {}, {}
+        else:
+            self.leaders = {tp: one for tp, one in self.leaders.items() if tp.topic not in wanted}
+            self.leaderless = {
+                tp: code for tp, code in self.leaderless.items() if tp.topic not in wanted
+            }
+            for name in wanted:
+                self.topic_ids.pop(name, None)
+        for topic in response.topics:
+            self.topic_errors.pop(topic.name, None)
+            if topic.error_code:
+                self.topic_errors[topic.name] = int(topic.error_code)
+            topic_id = str(getattr(topic, "topic_id", None) or "")
+            if topic_id and topic_id != _NO_TOPIC_ID:
+                self.topic_ids[topic.name] = topic_id
+            for part in topic.partitions:
+                tp = TopicPartition(topic.name, part.partition_index)
+                if part.leader_id >= 0 and part.leader_id in self._addresses:
+                    epoch = getattr(part, "leader_epoch", -1)
+                    self.leaders[tp] = Leader(part.leader_id, -1 if epoch is None else epoch)
+                else:
+                    self.leaderless[tp] = part.error_code or 5
+        self.generation += 1
+        self._asked_at = self._clock()
+        self._searches.on_metadata(topics, self.leaders, self._asked_at)
+        if wanted is None:
+            self._refreshed_at, self._stale = self._asked_at, False
+
+    def any_connection(self) -> Connection:
+        """An idle connection, or a new one to the first broker that responds.
+
+        For single requests: ``idle.using`` returns it to the idle ones; otherwise the caller closes
+        it. Raises `ClusterError` when no broker responds.
+        """
+        for address in self.idle.addresses:
+            idle = self.idle.take(address)
+            if idle is not None:
+                return idle
+        nodes = list(self._addresses.items())
+        self._random.shuffle(nodes)
+        # Brokers that failed a moment ago come last: each may cost a whole timeout.
+        nodes.sort(key=lambda entry: entry[0] in self._backoff)
+        bootstrap = [split_address(address) for address in self.client.bootstrap_servers]
+        self._random.shuffle(bootstrap)
+        failure: ClusterError | None = None
+        tried: set[Address] = set()
+        for node, address in [*nodes, *((None, address) for address in bootstrap)]:
+            if address in tried:
+                continue
+            tried.add(address)
+            began = self._clock()
+            try:
+                connection = self._connect(address)
+            except ClusterError as error:
+                failure = error
+                if node is not None:
+                    self._backoff.failed(node, began)
+                continue
+            if node is not None and (node, 0) not in self._connections:
+                self._backoff.succeeded(node)
+            return connection
+        raise failure or Unreachable(
+            "no bootstrap server is configured.", where=f"cluster {self.client.alias}"
+        )
+
+    # -- connections -----------------------------------------------------------------------
+
+    def connection(self, node: int, number: int = 0) -> Connection | None:
+        """The pooled connection to a broker; connects if there is none.
+
+        None while the broker is unknown, backs off or cannot be reached. ``number``: one of several
+        connections to the same broker.
+        """
+        existing = self._connections.get((node, number))
+        if existing is not None:
+            return existing
+        address = self._addresses.get(node)
+        if address is None or self._backoff.lasts(node):
+            return None
+        began = self._clock()
+        try:
+            connection = self.connect(*address)
+        except ClusterError as error:
+            self._backoff.failed(node, began)
+            self._stale = True
+            self._warn(node, f"{error}")
+            return None
+        self._connections[node, number] = connection
+        self._backoff.succeeded(node)
+        self._warned_at.pop(node, None)
         return connection
 
-    def find_coordinator(
-        self, key: str, kind: int, failure: Callable[[int], Exception]
-    ) -> tuple[str, int]:
-        """The address of the coordinator of a group or a transactional id (`messages.GROUP`, …).
+    def connect(self, host: str, port: int) -> Connection:
+        """An idle or new connection, which the caller owns. Raises `ClusterError`."""
+        idle = self.idle.take((host, port))
+        if idle is None:
+            return self._connect((host, port))
+        idle.socket.settimeout(self.client.request_timeout_ms / 1000)
+        return idle
 
-        Raises ``failure`` of an error code; otherwise as `coordinator`.
-        """
-        asked = self.any_connection()
-        with self.using(asked):  # after an error it is closed, so another broker may be next
-            response = asked.request(find_coordinator_request(key, kind), highest=3)
-            if response.error_code:
-                raise failure(int(response.error_code))
-        return response.host, response.port
-
-    def leave_coordinator(self, group: str) -> None:
-        """Release the coordinator's connection: it becomes an idle one for other requests."""
-        connection = self._coordinators.pop(group, None)
-        if connection is not None:
-            self._keep(connection)
-
-    def _failure(self, code: int, what: str, group: str) -> ClusterError | PartitionError:
-        where = f"cluster {self.client.alias}, {what}"
-        if code == _GROUP_DENIED:
-            return Denied(
-                f"not authorized ({error_name(code)}).",
-                where=where,
-                do=grant(self.client, Right("Read", "Group", group)),
-            )
-        if code in _FENCED:
-            return Fenced(
-                f"the consumer group has continued without this member ({error_name(code)}).",
-                where=where,
-            )
-        return PartitionError(f"the broker returned {error_name(code)}.", where=where)
-
-    def _with_coordinator(
-        self, group: str, message: object, highest: int, lowest: int = 0
-    ) -> object:
-        connection = self.coordinator(group)
-        try:
-            return connection.request(message, lowest=lowest, highest=highest)
-        except ConnectionLost:
-            self.drop(connection)
-            raise
-
-    def committed(
-        self, group: str, partitions: Iterable[TopicPartition], *, stable: bool = False
-    ) -> dict[TopicPartition, tuple[int, str]]:
-        """(committed offset, metadata) of each partition that has one; otherwise as `positions`."""
-        found = self.positions(group, partitions, stable=stable)
-        return {tp: (one.offset, one.metadata) for tp, one in found.items()}
-
-    def positions(
-        self, group: str, partitions: Iterable[TopicPartition], *, stable: bool = False
-    ) -> dict[TopicPartition, Committed]:
-        """The group's committed offsets; partitions without one are missing.
-
-        ``stable``: wait for transactions that may change them (KIP-447, brokers from 2.5 on).
-        Retriable errors (coordinator loading or moving) are retried until the request timeout.
-        Raises `ClusterError`, `PartitionError` or `ConnectionLost`.
-        """
-        message = offset_fetch_request(group, partitions, stable=stable)
-        found: dict[TopicPartition, Committed] = {}
-
-        def query() -> int:
-            response = self._with_coordinator(group, message, *((7, 7) if stable else (5,)))
-            if getattr(response, "error_code", 0):
-                return int(response.error_code)  # type: ignore[attr-defined]
-            self._check_topics(response, group, "Describe")
-            topics = response.topics  # type: ignore[attr-defined]
-            for topic in topics:
-                for part in topic.partitions:
-                    if part.error_code:
-                        return int(part.error_code)
-            found.update(committed_offsets(topics))
-            return 0
-
-        self._retried(query, f"positions of group {group}", group)
-        return found
-
-    def commit(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, tuple[int, str]],
-        member: Member | None = None,
-        leader_epochs: Mapping[TopicPartition, int] | None = None,
-    ) -> None:
-        """Commit (offset, metadata) per partition as ``member``, or for a group without members.
-
-        ``leader_epochs``: of the records before the offsets, if known.
-
-        A topic that the brokers do not know may be new: the commit is retried for most of the
-        request timeout. Then the topic counts as deleted; its positions are dropped with a warning.
-
-        Raises `Fenced` when the group has continued without the member, otherwise `ClusterError`,
-        `PartitionError` or `ConnectionLost`.
-        """
-        message = offset_commit_request(group, offsets, member, leader_epochs)
-        patient_until = self._clock() + _UNKNOWN_SHARE * self.client.request_timeout_ms / 1000
-
-        def query() -> int:
-            response = self._with_coordinator(group, message, 7)
-            self._check_topics(response, group, "Read")
-            unknown, codes = set(), set()
-            for topic in response.topics:  # type: ignore[attr-defined]
-                for part in topic.partitions:
-                    if part.error_code == UNKNOWN_TOPIC_OR_PARTITION:
-                        unknown.add(topic.name)
-                    elif part.error_code:
-                        codes.add(int(part.error_code))
-            if codes:
-                return min(codes)
-            if unknown and self._clock() < patient_until:
-                return UNKNOWN_TOPIC_OR_PARTITION
-            if unknown:
-                log.warning(
-                    "group %s: no positions of %s are committed: the topic no longer exists on "
-                    "cluster %s",
-                    *(group, ", ".join(sorted(unknown)), self.client.alias),
-                )
-            return 0
-
-        self._retried(query, f"group {group}", group)
-
-    def _check_topics(self, response: Any, group: str, operation: str) -> None:
-        """Raise `Denied` for topics whose offsets this client may not read or commit."""
-        denied = sorted(
-            topic.name
-            for topic in response.topics
-            if any(part.error_code == _TOPIC_DENIED for part in topic.partitions)
+    def _connect(self, address: Address) -> Connection:
+        return Connection(
+            *address,
+            self.client,
+            send_buffer_bytes=self._buffers[0],
+            receive_buffer_bytes=self._buffers[1],
         )
-        if denied:
-            more = f" and {len(denied) - 1} more" if len(denied) > 1 else ""
-            raise Denied(
-                f"access to positions of topic {denied[0]}{more} is not allowed "
-                f"({error_name(_TOPIC_DENIED)}).",
-                where=f"cluster {self.client.alias}, group {group}",
-                do=grant(self.client, Right(operation, "Topic", denied[0])),
-            )
 
-    def _retried(self, query: Callable[[], int], what: str, group: str) -> None:
-        deadline = self._clock() + self.client.request_timeout_ms / 1000
-        while True:
+    def _warn(self, node: int, text: str) -> None:
+        """Log a failure of a broker, unless one was logged a moment ago."""
+        now = self._clock()
+        if now - self._warned_at.get(node, float("-inf")) >= _WARN_AGAIN_S:
+            self._warned_at[node] = now
+            log.warning("%s", text)
+
+    def drop(self, connection: Connection) -> None:
+        """Close and forget a broken connection; the broker is retried after a back-off."""
+        connection.close()
+        address = connection.host, connection.port
+        self._requests.drop(address)
+        self.idle.drop(address)
+        now = self._clock()
+        for key, known in list(self._connections.items()):
+            if known is connection:
+                del self._connections[key]
+                # A broker that goes down breaks all its connections: this is one failure.
+                if not self._backoff.lasts(key[0]):
+                    self._backoff.failed(key[0], now)
+        self._stale = True
+
+    def close(self) -> None:
+        """Close every connection."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._requests.close()
+        self.idle.close()
+
+    # -- requests to leaders ---------------------------------------------------------------
+
+    def list_offsets(
+        self, partitions: Iterable[TopicPartition], timestamp: int, *, read_committed: bool
+    ) -> dict[TopicPartition, int]:
+        """Offsets for ``timestamp`` (ms; -2 earliest, -1 latest) from each partition's leader.
+
+        Partitions are missing from the result if their leader is unknown, fails or has no such
+        offset.
+        """
+
+        def query(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, int]:
+            return query_offsets(connection, led, timestamp, read_committed=read_committed)
+
+        return self.query_leaders(partitions, query)
+
+    def query_leaders(
+        self,
+        partitions: Iterable[TopicPartition],
+        query: Callable[[Connection, list[TopicPartition]], dict[TopicPartition, T]],
+    ) -> dict[TopicPartition, T]:
+        """Call ``query`` with each leader and the partitions that it leads; merge the results.
+
+        Partitions whose leader is unknown or does not respond are missing from the result.
+        """
+        by_node: dict[int, list[TopicPartition]] = {}
+        for tp in partitions:
+            leader = self.leaders.get(tp)
+            if leader is not None:
+                by_node.setdefault(leader.node, []).append(tp)
+        found: dict[TopicPartition, T] = {}
+        for node, led in by_node.items():
+            address = self._addresses[node]
+            idle = self.idle.take(address)
+            if idle is not None:
+                # A broken idle connection says nothing about its broker: a new one is tried.
+                with suppress(ConnectionLost), self.idle.using(idle):
+                    found |= query(idle, led)
+                    self._warned_at.pop(node, None)
+                    continue
             try:
-                code = query()
-                failure: Exception = self._failure(code, what, group)
-            except (ConnectionLost, ClusterError, PartitionError) as error:
-                if isinstance(error, Denied | Fenced):
-                    raise
-                code, failure = 15, error
-            if code == 0:
-                return
-            self.forget_coordinator(group)
-            if code not in RETRIABLE and code != _REBALANCING:
-                raise failure
-            if self._clock() >= deadline:
-                raise Unreachable(
-                    f"no answer in {self.client.request_timeout_ms / 1000:g} s ({failure}).",
-                    where=f"cluster {self.client.alias}, {what}",
-                ) from failure
-            time.sleep(self.client.retry_backoff_ms / 1000)
+                connection = self._connect(address)
+            except ClusterError as error:
+                self._warn(node, f"{error}")
+                self._stale = True
+                continue
+            try:
+                with self.idle.using(connection):
+                    found |= query(connection, led)
+                self._warned_at.pop(node, None)
+            except ConnectionLost as error:
+                self._warn(node, f"offsets of cluster {self.client.alias}: {error}")
+                self._stale = True
+        return found

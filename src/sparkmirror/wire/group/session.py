@@ -27,6 +27,7 @@ from sparkmirror.errors import ClusterError, Denied, GroupRefused, MirrorError, 
 from sparkmirror.model import ClusterClient, GroupSettings, Member, TopicPartition
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.cluster.error_codes import error_name
 from sparkmirror.wire.group.assignors import (
     COOPERATIVE_STICKY,
@@ -119,7 +120,7 @@ class GroupSession:
         self._counts = counts
         self._stopping = stopping
         self._where = f"cluster {client.alias}, group {group}"
-        self._connections = ClusterConnections(client)
+        self._coordinators = Coordinators(ClusterConnections(client))
         self._member_id = ""
         self._generation = -1
         self._lock = threading.Lock()
@@ -159,7 +160,7 @@ class GroupSession:
                 continue
             except (Unreachable, ConnectionLost) as error:
                 failure = error
-                self._connections.close()
+                self._coordinators.close()
                 if time.monotonic() > deadline:
                     raise Unreachable(
                         f"the group's coordinator does not respond ({failure}).", where=self._where
@@ -288,25 +289,25 @@ class GroupSession:
 
     def _exchange(self, message: Any, versions: tuple[int, int], patience_s: float) -> Any | None:
         """The response to a request that may take long; None if ``stopping`` came first."""
-        connection = self._coordinator(self._connections)
+        connection = self._coordinator(self._coordinators)
         version = connection.api_version(message.API_KEY, *versions, message.name)
         deadline = time.monotonic() + patience_s
         try:
             pending = connection.begin(message, version)
             while not connection.readable(_SLICE_S):
                 if self._stopping():
-                    self._connections.close()
+                    self._coordinators.close()
                     return None
                 if time.monotonic() > deadline:
                     raise ConnectionLost("no answer")
             return connection.finish(message, version, pending)
         except ConnectionLost:
-            self._connections.close()
+            self._coordinators.close()
             raise
 
-    def _coordinator(self, connections: ClusterConnections) -> Connection:
+    def _coordinator(self, coordinators: Coordinators) -> Connection:
         try:
-            return connections.coordinator(self.group)
+            return coordinators.connection(self.group)
         except Denied:
             raise
         except MirrorError as error:
@@ -337,7 +338,7 @@ class GroupSession:
                 self.news.set()
 
     def _beat(self) -> None:
-        connections = ClusterConnections(self.client)
+        coordinators = Coordinators(ClusterConnections(self.client))
         interval_s = self.settings.heartbeat_interval_ms / 1000
         session_s = self.settings.session_timeout_ms / 1000
         responded_at, beating = time.monotonic(), -1
@@ -349,10 +350,10 @@ class GroupSession:
             if generation != beating:
                 responded_at, beating = time.monotonic(), generation
             try:
-                code = self._heartbeat(connections, member, generation)
+                code = self._heartbeat(coordinators, member, generation)
             except (MirrorError, ConnectionLost) as error:
                 log.info("%s: heartbeat: %s", self._where, error)
-                connections.close()
+                coordinators.close()
                 code = _NOT_AVAILABLE
             if code in (0, _REBALANCING):
                 responded_at = time.monotonic()
@@ -366,21 +367,21 @@ class GroupSession:
                         self._member_id = ""
                 self._report_state(MemberState.LOST, generation)
             else:
-                connections.forget_coordinator(self.group)
+                coordinators.forget(self.group)
                 if time.monotonic() - responded_at > session_s:
                     # At the broker the session has expired, too: others own the partitions by now.
                     log.warning("%s: no heartbeat succeeded for a session timeout", self._where)
                     self._report_state(MemberState.LOST, generation)
-        connections.close()
+        coordinators.close()
 
-    def _heartbeat(self, connections: ClusterConnections, member: str, generation: int) -> int:
+    def _heartbeat(self, coordinators: Coordinators, member: str, generation: int) -> int:
         message = HeartbeatRequest(
             group_id=self.group,
             generation_id=generation,
             member_id=member,
             group_instance_id=self.settings.instance_id or None,
         )
-        return int(self._coordinator(connections).request(message, highest=4).error_code)
+        return int(self._coordinator(coordinators).request(message, highest=4).error_code)
 
     # -- leaving ---------------------------------------------------------------------------
 
@@ -400,7 +401,7 @@ class GroupSession:
             self.state = MemberState.OUT
         if self._thread is not None:
             self._thread.join(1.0)
-        self._connections.close()
+        self._coordinators.close()
         if not leave or not self._member_id or self.settings.instance_id:
             return
         rows = LeaveGroupRequest.MemberIdentity
@@ -410,5 +411,5 @@ class GroupSession:
             members=[rows(member_id=self._member_id, group_instance_id=None)],
         )
         with contextlib.suppress(MirrorError, ConnectionLost):  # the session expires anyway
-            self._coordinator(self._connections).request(message, highest=4)
-        self._connections.close()
+            self._coordinator(self._coordinators).request(message, highest=4)
+        self._coordinators.close()

@@ -135,7 +135,7 @@ class Producer(Backlog):
         a producer id, and `ClusterError` when a transaction cannot continue.
         """
         self._expire()
-        self.connections.close_idle()
+        self.connections.idle.close_old()
         self._send()
         self._receive(timeout_s, also)
         self._send()
@@ -191,7 +191,7 @@ class Producer(Backlog):
             log.warning("%s", error)
             return None
         try:
-            with self.connections.using(connection):
+            with self.connections.idle.using(connection):
                 response = connection.request(
                     InitProducerIdRequest(
                         transactional_id=None,
@@ -205,7 +205,7 @@ class Producer(Backlog):
             log.warning("producer id from cluster %s: %s", self.connections.client.alias, error)
             return None
         if response.error_code:
-            self.connections.close_idle(0.0)  # the retry may succeed at another broker
+            self.connections.idle.close_old(0.0)  # the retry may succeed at another broker
             name = error_name(response.error_code)
             # A cluster that has just started assigns ids a moment later: this is no failure.
             if response.error_code != COORDINATOR_LOAD_IN_PROGRESS:

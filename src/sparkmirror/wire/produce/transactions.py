@@ -45,6 +45,7 @@ from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.cluster.error_codes import (
     CONCURRENT_TRANSACTIONS,
     FENCED,
@@ -110,7 +111,8 @@ class Transactions:
         self._patience_s = patience_s
         self._clock = clock
         self._sleep = sleep
-        self._coordinators: dict[tuple[int, str], Connection] = {}
+        self._coordinators = Coordinators(connections)
+        self._by_key: dict[tuple[int, str], Connection] = {}
 
     @property
     def began(self) -> bool:
@@ -407,13 +409,13 @@ class Transactions:
         return Fenced(f"{what}: {reason}.", where=f"cluster {alias}")
 
     def _query(self, kind: int, key: str, message: Any, *, highest: int) -> Any:
-        connection = self._coordinators.get((kind, key))
+        connection = self._by_key.get((kind, key))
         if connection is None:
-            connection = self._coordinators[kind, key] = self._find(kind, key)
+            connection = self._by_key[kind, key] = self._find(kind, key)
         try:
             return connection.request(message, highest=highest)
         except ConnectionLost:
-            self._coordinators.pop((kind, key), None)
+            self._by_key.pop((kind, key), None)
             connection.close()
             raise
 
@@ -424,12 +426,12 @@ class Transactions:
             group = key if kind == GROUP else ""
             return self._refusal(code, f"the coordinator of {key} cannot be looked up", group)
 
-        return self.connections.connect(*self.connections.find_coordinator(key, kind, failure))
+        return self.connections.connect(*self._coordinators.find(key, kind, failure))
 
     def _forget_connections(self) -> None:
-        for connection in self._coordinators.values():
+        for connection in self._by_key.values():
             connection.close()
-        self._coordinators.clear()
+        self._by_key.clear()
 
     def close(self) -> None:
         """Close the connections. An open transaction stays open until its timeout."""

@@ -187,7 +187,7 @@ class Group:
         self.led, self.lost, self.new = own
         self.published: list[tuple[SourcePartition, ...]] = []
         monkeypatch.setattr(group_share, "Membership", lambda *_, **__: None)
-        monkeypatch.setattr(first_positions_module, "ClusterConnections", lambda *_: clusters)
+        monkeypatch.setattr(first_positions_module, "Coordinators", lambda *_: clusters)
         self.share = GroupShare(
             MM1_FLOW,
             clusters,  # type: ignore[arg-type]

@@ -11,7 +11,8 @@ import pytest
 from sparkmirror.data.coordination import hanging_transactions
 from sparkmirror.data.coordination.hanging_transactions import HangingTransactions, written_before
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.cluster.cluster_connections import ClusterConnections, Leader
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.metadata import Leader
 from sparkmirror.wire.produce.hanging_transactions import (
     CommittedRecords,
     OpenTransaction,

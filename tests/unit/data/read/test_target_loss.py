@@ -42,8 +42,9 @@ from sparkmirror.model import ClusterClient, FaultSettings, FetchSettings, FlowS
 from sparkmirror.model import TopicPartition as Tp
 from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.records.records import Carried
-from sparkmirror.wire.cluster.cluster_connections import ClusterConnections, Leader
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.log_view import EndView, LogView
+from sparkmirror.wire.cluster.metadata import Leader
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.hanging_transactions import OpenTransaction
 from sparkmirror.wire.produce.producer import Producer

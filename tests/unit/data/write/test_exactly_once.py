@@ -41,7 +41,6 @@ from sparkmirror.names.replication_policy import dead_letter_topic
 from sparkmirror.records.header import HEADER_BYTES
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.records.split import decode_batches
-from sparkmirror.wire.cluster.cluster_connections import Leader
 from sparkmirror.wire.cluster.error_codes import (
     INVALID_RECORD,
     LEADER_NOT_AVAILABLE,
@@ -49,6 +48,7 @@ from sparkmirror.wire.cluster.error_codes import (
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     TOPIC_AUTHORIZATION_FAILED,
 )
+from sparkmirror.wire.cluster.metadata import Leader
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.hanging_transactions import CommittedRecords, OpenTransaction
 from sparkmirror.wire.produce.transactions import Transactions
@@ -186,6 +186,8 @@ class Everywhere:
 class OneBroker:
     """Connections of one producer."""
 
+    idle = SimpleNamespace(using=lambda _: nullcontext(), close_old=lambda *_: None)
+
     def __init__(self, brokers: Brokers) -> None:
         self.client = B
         self.reachable = True
@@ -202,12 +204,6 @@ class OneBroker:
         new_id = next(self._brokers.producer_ids)
         answer = SimpleNamespace(error_code=0, producer_id=new_id, producer_epoch=0)
         return SimpleNamespace(request=lambda _, highest: answer, close=lambda: None)
-
-    def using(self, _connection: object) -> nullcontext[None]:
-        return nullcontext()
-
-    def close_idle(self, _longer_s: float = 0.0) -> None:
-        pass
 
     def query_leaders(self, partitions: Sequence[TopicPartition], _: object) -> dict[Any, Any]:
         return {tp: self._brokers.open_ends(tp) for tp in partitions}

@@ -78,7 +78,7 @@ class Mirrored(SlotSink):
         assert isinstance(self._delivery, AtLeastOnce)
         self.delivery = self._delivery
         self.commits = self.delivery._commits
-        self.commits.connections.commit = self._keep  # type: ignore[method-assign]
+        self.commits.coordinators.commit = self._keep  # type: ignore[method-assign]
         # Reports would be answered among the records.
         self._task.report_if_due = lambda _: None  # type: ignore[method-assign]
 
@@ -168,9 +168,9 @@ class Hanging:
         mirrored.come_round()  # where it begins
         mirrored.said.clear()
         self.tried = 0
-        self._commit = mirrored.commits.connections.commit
+        self._commit = mirrored.commits.coordinators.commit
         self._goes_on = threading.Event()
-        mirrored.commits.connections.commit = self._hang  # type: ignore[method-assign]
+        mirrored.commits.coordinators.commit = self._hang  # type: ignore[method-assign]
 
     def _hang(self, *words: Any) -> None:
         self.tried += 1

@@ -23,7 +23,7 @@ from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.produce.producer import Producer
 from tests.property.simulated_target import answer_frame, parse_request
-from tests.unit.wire.cluster.test_metadata import refreshed
+from tests.unit.wire.cluster.test_cluster_connections import refreshed
 from tests.unit.wire.fetch.test_fetcher import Broker as FetchBroker
 
 HOST = "127.0.0.1"
@@ -202,7 +202,7 @@ def _go(side: Fetching | Producing, cluster: Cluster, seconds: float) -> list[To
     side.done()
     while cluster.now < end:
         side.step()
-        search = side.connections._search
+        search = side.connections._requests.search
         if search is not None:
             search.connection.readable(10)  # a response takes none of the test's time
         cluster.now += STEP_S

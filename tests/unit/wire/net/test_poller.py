@@ -15,7 +15,8 @@ import pytest
 
 from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.cluster.cluster_connections import ClusterConnections, Leader
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.metadata import Leader
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.net.poller import Poller, readable
 from sparkmirror.wire.produce.producer import Producer
@@ -175,6 +176,8 @@ class _Connection(Framed):
 class _Cluster:
     """Connections to one broker, which a test plays; ``brokers`` are its ends of them."""
 
+    idle = SimpleNamespace(using=lambda _: nullcontext(), close_old=lambda *_: None)
+
     def __init__(self, stack: ExitStack) -> None:
         self.client = ClusterClient("A", ("a:1",), "c")
         self.leaders = {TP: Leader(1, 0)}
@@ -196,12 +199,6 @@ class _Cluster:
     def any_connection(self) -> SimpleNamespace:
         given = SimpleNamespace(error_code=0, producer_id=1, producer_epoch=0)
         return SimpleNamespace(request=lambda *_, **__: given, close=lambda: None)
-
-    def using(self, _connection: object) -> nullcontext[None]:
-        return nullcontext()
-
-    def close_idle(self, _longer_s: float = 0.0) -> None:
-        pass
 
     def drop(self, connection: _Connection) -> None:
         connection.close()

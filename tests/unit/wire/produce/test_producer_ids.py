@@ -19,18 +19,13 @@ class Cluster:
     """A cluster that answers the requests for a producer id with ``codes``, then gives one."""
 
     client = ClusterClient("T", ("t:9092",), "test", retry_backoff_ms=1)
+    idle = SimpleNamespace(using=lambda _: nullcontext(), close_old=lambda *_: None)
 
     def __init__(self, *codes: int) -> None:
         self._codes = list(codes)
 
     def any_connection(self) -> Any:
         return self
-
-    def using(self, _connection: object) -> nullcontext[None]:
-        return nullcontext()
-
-    def close_idle(self, _longer_s: float = 0.0) -> None:
-        pass
 
     def request(self, _message: object, *, highest: int) -> SimpleNamespace:
         assert highest == 1

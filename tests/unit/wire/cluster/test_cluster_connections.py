@@ -18,7 +18,8 @@ from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, Metada
 
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import ClusterClient, TopicPartition
-from sparkmirror.wire.cluster.metadata import Brokers, Leader, split_address
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.metadata import Leader, split_address
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 
 HOST = "127.0.0.1"
@@ -102,9 +103,9 @@ class World:
     answers: threading.Event = field(default_factory=threading.Event)
     now: float = 100.0
 
-    def brokers(self, *bootstrap: str, **more: Any) -> Brokers:
+    def connections(self, *bootstrap: str, **more: Any) -> ClusterConnections:
         client = replace(CLIENT, bootstrap_servers=bootstrap or (self.one.address,), **more)
-        return Brokers(client, ["t"], clock=lambda: self.now)
+        return ClusterConnections(client, ["t"], clock=lambda: self.now)
 
 
 def metadata(
@@ -175,7 +176,7 @@ def test_an_address_ends_with_its_port(address: str, parts: tuple[str, int]) -> 
 
 
 def test_metadata_says_who_leads_and_which_topic_it_is(world: World) -> None:
-    known = world.brokers()
+    known = world.connections()
     world.says["metadata"] = metadata(
         {1: world.one.port}, {0: (1, 3, 0), 1: (-1, 4, 5), 2: (2, 9, 0), 3: (1, 7, 9)}
     )
@@ -202,7 +203,7 @@ def test_metadata_says_who_leads_and_which_topic_it_is(world: World) -> None:
 
 
 def test_metadata_is_asked_for_when_it_is_due(world: World) -> None:
-    known = world.brokers()
+    known = world.connections()
     assert known.refresh_if_due()
     assert not known.refresh_if_due()
     world.now += 59
@@ -223,15 +224,15 @@ def test_metadata_is_asked_for_when_it_is_due(world: World) -> None:
     assert world.one.asked + world.two.asked == known.generation == 4
 
 
-def refreshed(known: Brokers) -> bool:
-    """`Brokers.refresh_if_due`, with the answer to what it asks for leaders."""
+def refreshed(known: ClusterConnections) -> bool:
+    """`ClusterConnections.refresh_if_due`, with the answer to what it asks for leaders."""
     if known.refresh_if_due():
         return True
-    search = known._search
+    search = known._requests.search
     return search is not None and search.connection.readable(10) and known.refresh_if_due()
 
 
-def _looks(world: World, known: Brokers, seconds: float) -> list[float]:
+def _looks(world: World, known: ClusterConnections, seconds: float) -> list[float]:
     """When metadata came in while somebody wants to know who leads the first partition."""
     found, began = [], world.now
     while world.now < began + seconds:
@@ -244,7 +245,7 @@ def _looks(world: World, known: Brokers, seconds: float) -> list[float]:
 
 
 def test_a_partition_without_leader_is_asked_about_less_and_less_often(world: World) -> None:
-    known = world.brokers(retry_backoff_ms=100, metadata_age_ms_max=600_000)
+    known = world.connections(retry_backoff_ms=100, metadata_age_ms_max=600_000)
     world.says["metadata"] = metadata({1: world.one.port}, {0: (-1, 3, 5), 1: (1, 3, 0)})
     known.refresh()
     world.now += 0.2
@@ -269,7 +270,7 @@ def test_a_partition_without_leader_is_asked_about_less_and_less_often(world: Wo
 def test_a_leader_that_denies_it_is_looked_for_at_once_whoever_else_is_missing(
     world: World,
 ) -> None:
-    known = world.brokers()
+    known = world.connections()
     ports = {1: world.one.port, 2: world.two.port}
     world.says["metadata"] = metadata(ports, {0: (-1, 3, 5), 1: (1, 3, 0)})
     known.refresh()
@@ -293,7 +294,7 @@ def _seconds(world: World) -> Iterator[None]:
 
 
 def test_searches_ask_for_their_topics_alone_over_one_connection(world: World) -> None:
-    known = world.brokers()
+    known = world.connections()
     known.add_topics(["u", "v"])
     world.says["metadata"] = metadata({1: world.one.port}, {0: (-1, 3, 5)})
     known.refresh()
@@ -309,7 +310,7 @@ def test_searches_ask_for_their_topics_alone_over_one_connection(world: World) -
     assert known.topic_ids == {"u": "id", "t": TOPIC_ID}
     assert world.one.accepted + world.two.accepted == connections == 1
     # A broker that has closed it, or is left alone, costs no look.
-    kept = known._kept
+    kept = known._requests._kept
     assert kept is not None
     world.one.hang_up()
     assert kept.readable(10)
@@ -317,25 +318,25 @@ def test_searches_ask_for_their_topics_alone_over_one_connection(world: World) -
     assert known.reachable
     broken = known.connection(1)
     assert broken is not None
-    again = known._kept
+    again = known._requests._kept
     assert again is not None
     known.drop(broken)
     assert again.socket.fileno() == -1
     known.close()
 
 
-def _searching(world: World) -> Brokers:
+def _searching(world: World) -> ClusterConnections:
     """A search for the first partition's leader is on its way, and its broker hangs."""
-    known = world.brokers()
+    known = world.connections()
     world.says["metadata"] = metadata({1: world.one.port}, {0: (-1, 3, 5), 1: (1, 3, 0)})
     known.refresh()
     _looks(world, known, 20)
-    assert known._search is None
+    assert known._requests.search is None
     world.answers.clear()
     world.now += 6
     known.mark_stale(tp(0))
     assert not known.refresh_if_due()
-    assert known._search is not None
+    assert known._requests.search is not None
     return known
 
 
@@ -361,13 +362,13 @@ def test_a_search_without_an_answer_is_given_up(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     known = _searching(world)
-    search = known._search
+    search = known._requests.search
     assert search is not None
     world.now += 10
     with caplog.at_level(logging.WARNING):
         assert not known.refresh_if_due()
     assert "no response to Metadata in time" in caplog.text
-    assert (known._search, known.reachable) == (None, False)
+    assert (known._requests.search, known.reachable) == (None, False)
     assert search.connection.socket.fileno() == -1
     assert known.connection(1) is None, "others are asked before this one"
     world.answers.set()
@@ -379,7 +380,7 @@ def test_a_search_without_an_answer_is_given_up(
 
 def test_what_came_in_meanwhile_is_not_replaced_by_a_late_answer(world: World) -> None:
     known = _searching(world)
-    search = known._search
+    search = known._requests.search
     assert search is not None
     known.generation += 1
     known.leaders[tp(0)] = Leader(1, 9)
@@ -387,7 +388,7 @@ def test_what_came_in_meanwhile_is_not_replaced_by_a_late_answer(world: World) -
     assert search.connection.readable(10)
     assert not known.refresh_if_due()
     assert known.leaders[tp(0)] == Leader(1, 9)
-    again = known._search
+    again = known._requests.search
     assert again is not None, "it is asked for once more"
     assert again is not search
     assert again.connection is search.connection
@@ -397,7 +398,7 @@ def test_what_came_in_meanwhile_is_not_replaced_by_a_late_answer(world: World) -
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_search_ends_with_its_brokers_connections(world: World, closes: bool) -> None:
     known = _searching(world)
-    search, other = known._search, known.connection(1)
+    search, other = known._requests.search, known.connection(1)
     assert search is not None
     assert other is not None
     if closes:
@@ -411,7 +412,7 @@ def test_a_search_ends_with_its_brokers_connections(world: World, closes: bool) 
 def test_a_cluster_that_is_away_is_logged_and_tried_after_the_back_off(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    known = world.brokers()
+    known = world.connections()
     known.refresh()
     world.says["metadata"] = None
     known.mark_stale()
@@ -434,7 +435,7 @@ def test_a_cluster_that_is_away_is_logged_and_tried_after_the_back_off(
 def test_what_lasts_is_logged_again_after_ten_seconds(
     world: World, nobody: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    known = world.brokers()
+    known = world.connections()
     known.refresh()
     world.says["metadata"] = None
     known.mark_stale()
@@ -463,7 +464,7 @@ def test_what_lasts_is_logged_again_after_ten_seconds(
 
 
 def test_each_broker_gets_one_connection(world: World) -> None:
-    known = world.brokers()
+    known = world.connections()
     assert known.connection(1) is None, "nobody has told where it is"
     known.refresh()
     first, second = known.connection(1), known.connection(2)
@@ -483,12 +484,12 @@ def test_each_broker_gets_one_connection(world: World) -> None:
 def test_a_broker_that_refuses_is_left_alone_for_longer_and_longer(
     world: World, nobody: int
 ) -> None:
-    known = world.brokers()
+    known = world.connections()
     world.says["metadata"] = metadata({1: world.one.port, 2: nobody}, {})
     known.refresh()
     for shortest, longest in ((0.8, 1.2), (1.6, 2.4), (2.4, 3.6), (2.4, 3.6)):
         assert known.connection(2) is None
-        pause = known._backoff[2][0] - world.now
+        pause = known._backoff._pauses[2][0] - world.now
         assert shortest <= pause <= longest
         # Within the pause it is not even tried: somebody who answers there now is not met.
         world.says["metadata"] = metadata({1: world.one.port, 2: world.two.port}, {})
@@ -501,26 +502,24 @@ def test_a_broker_that_refuses_is_left_alone_for_longer_and_longer(
     world.says["metadata"] = metadata({1: world.one.port, 2: world.two.port}, {})
     known.refresh()
     assert known.connection(2) is not None
-    assert not known._backoff, "from now on it counts anew"
+    assert 2 not in known._backoff, "from now on it counts anew"
     known.close()
 
 
 def test_an_attempt_that_hung_is_paid_back_with_as_much_quiet(world: World) -> None:
-    known = world.brokers()
+    known = world.connections()
     world.now += 20
-    known._back_off(1, began=world.now - 20)
-    assert known._backoff[1] == (world.now + 20, 1.0)
+    known._backoff.failed(1, began=world.now - 20)
+    assert known._backoff._pauses[1] == (world.now + 20, 1.0)
 
 
 def test_a_dropped_connection_is_closed_and_its_broker_left_alone(world: World) -> None:
-    known = world.brokers()
+    known = world.connections()
     known.refresh()
     lost, kept = known.connection(1), known.connection(2)
     assert lost is not None
-    known._coordinators = {"g": lost, "h": kept}  # type: ignore[dict-item]
     known.drop(lost)
     assert lost.socket.fileno() == -1
-    assert known._coordinators == {"h": kept}
     assert known.connection(1) is None, "backing off"
     assert known.connection(2) is kept
     world.now += 1.2
@@ -530,29 +529,29 @@ def test_a_dropped_connection_is_closed_and_its_broker_left_alone(world: World) 
 
 
 def test_any_broker_will_do_and_those_that_just_failed_come_last(world: World, nobody: int) -> None:
-    known = world.brokers(f"{HOST}:{nobody}", world.two.address)
+    known = world.connections(f"{HOST}:{nobody}", world.two.address)
     with_bootstrap = known.any_connection()
     assert with_bootstrap.port == world.two.port
     with_bootstrap.close()
     known._addresses = {1: (HOST, nobody), 2: (HOST, world.two.port)}
-    known._backoff = {1: (0.0, 1.0)}
+    known._backoff._pauses = {1: (0.0, 1.0)}
     for _ in range(8):
         found = known.any_connection()
         assert found.port == world.two.port
         found.close()
-        assert known._backoff == {1: (0.0, 1.0)}, "it was not even tried"
-    known._backoff = {}
+        assert known._backoff._pauses == {1: (0.0, 1.0)}, "it was not even tried"
+    known._backoff.succeeded(1)
     known._addresses = {1: (HOST, nobody)}
     known.any_connection().close()
-    assert list(known._backoff) == [1]
+    assert list(known._backoff._pauses) == [1]
 
 
 def test_when_nobody_answers_the_last_failure_is_told(nobody: int, world: World) -> None:
     with pytest.raises(Unreachable, match="cannot connect") as caught:
-        world.brokers(f"{HOST}:{nobody}").any_connection()
+        world.connections(f"{HOST}:{nobody}").any_connection()
     assert caught.value.where == f"cluster A, {HOST}:{nobody}"
     assert "Check that the broker runs" in caught.value.do
-    empty = Brokers(replace(CLIENT, bootstrap_servers=()))
+    empty = ClusterConnections(replace(CLIENT, bootstrap_servers=()))
     with pytest.raises(Unreachable, match="no bootstrap server is configured") as caught:
         empty.any_connection()
     assert caught.value.where == "cluster A"
@@ -561,7 +560,7 @@ def test_when_nobody_answers_the_last_failure_is_told(nobody: int, world: World)
 def test_each_leader_is_asked_for_its_own_and_the_others_do_not_suffer(
     world: World, nobody: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    known = world.brokers()
+    known = world.connections()
     ports = {1: world.one.port, 2: world.two.port, 3: nobody, 4: world.two.port}
     world.says["metadata"] = metadata(
         ports, {0: (1, 1, 0), 1: (2, 1, 0), 2: (1, 1, 0), 3: (3, 1, 0), 4: (4, 1, 0), 5: (-1, 1, 5)}
