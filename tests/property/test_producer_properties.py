@@ -82,7 +82,7 @@ class Run:
         numbers = [next(self._numbers) for _ in range(records)]
         self.appended[tp] += numbers
         content = [Record(index, 1, None, b"%d" % n) for index, n in enumerate(numbers)]
-        self.producer.append(tp, memoryview(encode_batch(content)), numbers[-1])
+        self.producer.backlog.append(tp, memoryview(encode_batch(content)), numbers[-1])
 
     def pump(self) -> None:
         self.now += 0.3
@@ -99,11 +99,11 @@ class Run:
         if name == "shrink":
             # What was refused could still arrive if it were taken again a moment later.
             records = cast(int, arguments[0])
-            if self.producer.idle or records < target.batches_max_records:
+            if self.producer.backlog.idle or records < target.batches_max_records:
                 target.batches_max_records = records
         elif name in ("forget", "outdate"):
             tp = cast(TopicPartition, arguments[0])
-            if name in self._ruthless or not self.producer.waiting(tp):
+            if name in self._ruthless or not self.producer.backlog.waiting(tp):
                 getattr(target, cast(str, name))(tp)
         elif name in ("append", "pump"):
             getattr(self, cast(str, name))(*arguments)
@@ -119,7 +119,7 @@ class Run:
                     pass
             for tp in PARTITIONS:
                 self.target.replicate(tp)
-            if self.producer.idle:
+            if self.producer.backlog.idle:
                 return
         raise AssertionError("the producer does not come to an end")
 
@@ -250,8 +250,8 @@ def test_every_batch_arrives_once_and_in_order(
         for tp in PARTITIONS:
             assert run.target.partitions[tp].values == run.appended[tp]
             assert run.acknowledged[tp] == len(run.appended[tp])
-        assert run.producer.bytes_waiting == 0
-        assert not run.producer.halts
+        assert run.producer.backlog.bytes_waiting == 0
+        assert not run.producer.backlog.halts
     finally:
         run.target.close()
 
@@ -298,7 +298,7 @@ def test_what_a_target_forgets_while_it_is_in_doubt_comes_again_in_order(
                 assert run.appended[tp].index(value) <= follower
         if not {"forget", "outdate"} & {step[0] for step in script}:
             assert run.target.partitions[A].values == run.appended[A]
-        assert not run.producer.halts
+        assert not run.producer.backlog.halts
     finally:
         run.target.close()
 
@@ -385,7 +385,7 @@ def test_each_answer_about_a_producer_is_met() -> None:
         for step in [*idle, (trouble, A), ("append", A, 1)]:
             run.step(step)
         run.settle()
-        assert run.producer.errors == {code: 1}
+        assert run.producer.backlog.errors == {code: 1}
         ids = [batch.producer_id for batch in run.target.partitions[A].log]
         assert len(set(ids)) == 2, "it goes on under a new producer id"
         run.target.close()
@@ -409,5 +409,5 @@ def test_partitions_that_lose_their_leaders_together_are_given_up_together() -> 
     run.pump()
     run.now += run.producer.settings.delivery_timeout_ms / 1000
     run.pump()
-    assert run.producer.halts.keys() == set(PARTITIONS)
-    assert run.producer.idle
+    assert run.producer.backlog.halts.keys() == set(PARTITIONS)
+    assert run.producer.backlog.idle

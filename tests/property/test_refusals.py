@@ -43,7 +43,7 @@ def test_refused_records_are_taken_over_and_the_rest_arrives(
     run, taken = Run(joining=joining), Taken()
     refused = frozenset(n for n in range(1_000) if n % _MODULUS in residues)
     run.target.refused = refused
-    run.producer.refusals = taken
+    run.producer.backlog.refusals = taken
     try:
         for step in script:
             run.step(step)
@@ -53,8 +53,8 @@ def test_refused_records_are_taken_over_and_the_rest_arrives(
             assert run.target.partitions[tp].values == good
         appended = {value for values in run.appended.values() for value in values}
         assert sorted(taken.values) == sorted(appended & refused)
-        assert run.producer.bytes_waiting == 0
-        assert not run.producer.halts
+        assert run.producer.backlog.bytes_waiting == 0
+        assert not run.producer.backlog.halts
     finally:
         run.target.close()
 
@@ -69,7 +69,7 @@ def test_a_transaction_goes_on_without_refused_records_or_ends(
     run, taken = Run(cast(Transactions, Open()), joining=joining), Taken()
     refused = frozenset(n for n in range(1_000) if n % _MODULUS in residues)
     run.target.refused = refused
-    run.producer.refusals = taken
+    run.producer.backlog.refusals = taken
     try:
         try:
             for step in script:
@@ -84,6 +84,6 @@ def test_a_transaction_goes_on_without_refused_records_or_ends(
             assert {batch.producer_id for batch in run.target.partitions[tp].log} <= {7}
         appended = {value for values in run.appended.values() for value in values}
         assert sorted(taken.values) == sorted(appended & refused)
-        assert run.producer.bytes_waiting == 0
+        assert run.producer.backlog.bytes_waiting == 0
     finally:
         run.target.close()

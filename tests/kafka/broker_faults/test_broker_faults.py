@@ -388,7 +388,7 @@ def _pump(producer: Producer, until: Callable[[], bool]) -> list[int]:
     acknowledged: list[int] = []
     deadline = time.monotonic() + patience()
     while not until():
-        assert time.monotonic() < deadline, producer.errors
+        assert time.monotonic() < deadline, producer.backlog.errors
         acknowledged += [one.records for one in producer.pump(0.1)]
     return acknowledged
 
@@ -405,22 +405,24 @@ def test_a_batch_in_doubt_that_its_topic_then_refuses_arrives_once(target, topic
     client = ClusterClient("T", target.proxied_servers, "doubt", retry_backoff_ms=50)
     producer = Producer(ClusterConnections(client, [topic_name]), ProduceSettings())
     try:
-        producer.append(tp, _batch(0, 2))  # the first one under a producer id goes alone
-        assert _pump(producer, lambda: producer.idle) == [2]
+        producer.backlog.append(tp, _batch(0, 2))  # the first one under a producer id goes alone
+        assert _pump(producer, lambda: producer.backlog.idle) == [2]
         for proxy in target.proxies.values():
             proxy.tap = _AnswerLost() if arrives else _refuse
-        producer.append(tp, _batch(2, 10))
-        _pump(producer, lambda: "CONNECTION_LOST" in producer.errors)
+        producer.backlog.append(tp, _batch(2, 10))
+        _pump(producer, lambda: "CONNECTION_LOST" in producer.backlog.errors)
         _wait_for(lambda: len(_numbers(target, topic_name)) == (12 if arrives else 2))
         set_topic_config(target.kafka, topic_name, **{"max.message.bytes": str(_LIMIT_BYTES)})
         _wait_for(lambda: _refused(target, topic_name))
         for proxy in target.proxies.values():
             proxy.tap = None
-        assert sum(_pump(producer, lambda: producer.idle)) == 10
-        producer.append(tp, _batch(12, 2))
-        assert _pump(producer, lambda: producer.idle) == [2]
+        assert sum(_pump(producer, lambda: producer.backlog.idle)) == 10
+        producer.backlog.append(tp, _batch(12, 2))
+        assert _pump(producer, lambda: producer.backlog.idle) == [2]
         assert _numbers(target, topic_name) == list(range(14))
-        assert ("MESSAGE_TOO_LARGE" in producer.errors) is arrives  # it was refused, and asked for
+        assert (
+            "MESSAGE_TOO_LARGE" in producer.backlog.errors
+        ) is arrives  # it was refused, and asked for
     finally:
         producer.close()
 

@@ -478,7 +478,9 @@ def test_records_without_a_timestamp_get_one_when_they_go_by_key(
         slot = _DealtRun(Direct(cluster_a), Direct(cluster_b), topic, **options)
         connections = ClusterConnections(slot.flow.source, [topic])
         producer = Producer(connections, ProduceSettings())
-        producer.append(TopicPartition(topic, 0), memoryview(encode_batch(records, codec=codec)))
+        producer.backlog.append(
+            TopicPartition(topic, 0), memoryview(encode_batch(records, codec=codec))
+        )
         pump(producer)
         producer.close()
         connections.close()

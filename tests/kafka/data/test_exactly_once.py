@@ -326,7 +326,9 @@ class _Writer:
         self.producer = Producer(connections, ProduceSettings(), transactions=self.transactions)
 
     def write(self, tp: TopicPartition, value: bytes) -> None:
-        self.producer.append(tp, memoryview(encode_batch([Record(0, 1, None, value)])), "sent")
+        self.producer.backlog.append(
+            tp, memoryview(encode_batch([Record(0, 1, None, value)])), "sent"
+        )
         deadline = time.monotonic() + patience()
         while not self.producer.pump(0.1):
             assert time.monotonic() < deadline

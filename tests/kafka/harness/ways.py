@@ -69,7 +69,7 @@ def produce_batches(client: ClusterClient, tp: TopicPartition, values: list[byte
     connections = ClusterConnections(client, [tp.topic])
     producer = Producer(connections, ProduceSettings())
     for value in values:
-        producer.append(tp, memoryview(record_batch([(b"k", value)], now_ms())))
+        producer.backlog.append(tp, memoryview(record_batch([(b"k", value)], now_ms())))
     pump(producer)
     producer.close()
     connections.close()
@@ -78,10 +78,10 @@ def produce_batches(client: ClusterClient, tp: TopicPartition, values: list[byte
 def pump(producer: Producer) -> None:
     """Until everything is acknowledged."""
     deadline = time.monotonic() + patience()
-    while not producer.idle:
-        assert time.monotonic() < deadline, (producer.halts, producer.errors)
+    while not producer.backlog.idle:
+        assert time.monotonic() < deadline, (producer.backlog.halts, producer.backlog.errors)
         producer.pump(0.2)
-    assert producer.halts == {}
+    assert producer.backlog.halts == {}
 
 
 def fetch_batches(client: ClusterClient, tp: TopicPartition, records: int) -> int:

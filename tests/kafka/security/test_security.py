@@ -63,8 +63,8 @@ def test_sessions_are_prolonged_while_requests_are_in_flight(
     used: set[int] = set()
     end = time.monotonic() + 2.5 * SESSION_MS / 1000
     while time.monotonic() < end:
-        while producer.bytes_waiting < 20_000:  # several requests are always in flight
-            producer.append(tp, memoryview(record_batch([(b"k", b"v" * 1_000)], now_ms())))
+        while producer.backlog.bytes_waiting < 20_000:  # several requests are always in flight
+            producer.backlog.append(tp, memoryview(record_batch([(b"k", b"v" * 1_000)], now_ms())))
             sent += 1
         producer.pump(0.01)
         fetcher.send()
@@ -76,7 +76,7 @@ def test_sessions_are_prolonged_while_requests_are_in_flight(
                                               *source._connections.values())}  # fmt: skip
     pump(producer)
     # A cold broker may say once that a coordinator is loading; a lost connection counts as such.
-    assert "CONNECTION_LOST" not in producer.errors | fetcher.errors
+    assert "CONNECTION_LOST" not in producer.backlog.errors | fetcher.errors
     assert fetcher.halts == {}
     assert len(used) == 2, "a connection was replaced instead of prolonged"
     assert seen > 0
@@ -109,9 +109,11 @@ def test_each_channel_to_a_far_broker_logs_in_and_prolongs_its_session(
     end = time.monotonic() + 2.5 * SESSION_MS / 1000
     while time.monotonic() < end or seen != sent:
         assert time.monotonic() < end + patience(), (sent, seen, fetcher.errors)
-        while time.monotonic() < end and producer.bytes_waiting < 40_000:
+        while time.monotonic() < end and producer.backlog.bytes_waiting < 40_000:
             for tp in tps:  # more than the small answers carry
-                producer.append(tp, memoryview(record_batch([(b"k", b"v" * 1_000)], now_ms())))
+                producer.backlog.append(
+                    tp, memoryview(record_batch([(b"k", b"v" * 1_000)], now_ms()))
+                )
                 sent[tp] += 1
         producer.pump(0.01)
         fetcher.send()
@@ -123,7 +125,7 @@ def test_each_channel_to_a_far_broker_logs_in_and_prolongs_its_session(
         for channel, connection in source._connections.items():
             used.setdefault(channel, set()).add(id(connection))
     pump(producer)
-    assert "CONNECTION_LOST" not in producer.errors | fetcher.errors
+    assert "CONNECTION_LOST" not in producer.backlog.errors | fetcher.errors
     assert fetcher.halts == {}
     assert [channel[1] for channel in sorted(used)] == [0, 1, 2]
     assert all(len(one) == 1 for one in used.values()), "replaced instead of prolonged"

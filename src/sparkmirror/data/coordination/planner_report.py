@@ -58,8 +58,8 @@ class PlannerReporter:
             if self._producer is None:
                 connections = ClusterConnections(self._flow.target, [tp.topic])
                 self._producer = Producer(connections, ProduceSettings(enable_idempotence=False))
-            self._producer.append(tp, memoryview(encode_batch([record])))
-            while not self._producer.idle:
+            self._producer.backlog.append(tp, memoryview(encode_batch([record])))
+            while not self._producer.backlog.idle:
                 if time.monotonic() - now > _TIMEOUT_S:
                     raise ConnectionLost("no response in time")
                 self._producer.pump(0.05)

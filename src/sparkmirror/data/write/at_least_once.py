@@ -30,7 +30,7 @@ from sparkmirror.internal_topics.position_metadata import (
 from sparkmirror.model import SEND_FAILED, Halt, Member, MirrorMode, TopicPartition
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.wire.net.connection import ConnectionLost
-from sparkmirror.wire.produce.producer import Acknowledged
+from sparkmirror.wire.produce.backlog import Acknowledged
 
 __all__ = ["AtLeastOnce"]
 
@@ -50,11 +50,12 @@ class AtLeastOnce:
         self._task = task
         self._flow = flow = task.flow
         self._producer = producer = task.producer
-        self._refusals = task.refusals(producer.errors)
+        self._backlog = backlog = producer.backlog
+        self._refusals = task.refusals(backlog.errors)
         self._transformed = Transformed(flow)
-        producer.drops = flow.records.drop_failed
-        producer.refusals = self._refusals
-        producer.gate = task.ends
+        backlog.drops = flow.records.drop_failed
+        backlog.refusals = self._refusals
+        backlog.gate = task.ends
         self._held_back = HeldBack(producer, flow.name)
         self._own_halts: set[str] = set()
         self._commits = Commits(flow)
@@ -106,7 +107,7 @@ class AtLeastOnce:
         others (`data.read.resume`).
         """
         known = [lane for lane in self._task.lanes.values() if lane.target_end >= 0]
-        if not known or self._producer.identify(_IDENTITY_S) is None:
+        if not known or self._producer.ids.identify(_IDENTITY_S) is None:
             return
         for lane in known:
             lane.committed = -1
@@ -140,7 +141,7 @@ class AtLeastOnce:
         (`data.rows.worker_pipes`), `pump` waits a moment to send the rest.
         """
         fd = worker_pipes.input_fd()
-        while fd >= 0 and not self._producer.idle:
+        while fd >= 0 and not self._backlog.idle:
             self._settle(self._producer.pump(_LINGER_S, fd))
             if self._producer.woken:
                 return
@@ -149,7 +150,7 @@ class AtLeastOnce:
     def _full(self) -> bool:
         """Whether enough records wait for acknowledgements."""
         full = self._held_back.full(self._task.leases)
-        self._producer.impatient = full
+        self._backlog.impatient = full
         return full
 
     def _settle(self, acknowledged: list[Acknowledged]) -> None:
@@ -166,7 +167,7 @@ class AtLeastOnce:
                     ends.note_going_back(pending.lane)
         # Check that the target still has what it acknowledged.
         ends.check(self._producer.connections)
-        ends.settle(self._producer, counts=True)
+        ends.settle(self._backlog, counts=True)
         self._stop_halted()
 
     # -- halts -----------------------------------------------------------------------------
@@ -175,9 +176,9 @@ class AtLeastOnce:
         """Stop the lanes whose target partitions accept nothing more; if fenced, all lanes."""
         fenced, everything = self._commits.fenced, self._flow.records.used
         index = self._task.index
-        if fenced is None and not index.may_stop(self._producer.halted, again=everything):
+        if fenced is None and not index.may_stop(self._backlog.halted, again=everything):
             return
-        halts = self._producer.halts
+        halts = self._backlog.halts
         self._note_own_topics(halts)
         everything |= fenced is not None
         for lane in self._task.lanes.values() if everything else index.concerned(halts):
@@ -311,8 +312,8 @@ class AtLeastOnce:
     def finish(self, come_round: ComeRound) -> None:
         """Wait until all is acknowledged and committed; save positions as MirrorMaker 2 does."""
         # A partition that fails must not delay the next epoch of all others.
-        self._producer.impatient = True
-        while not self._producer.idle:
+        self._backlog.impatient = True
+        while not self._backlog.idle:
             self._settle(self._producer.pump(0.2))
             come_round()
         self._commit_all_again()
@@ -333,7 +334,7 @@ class AtLeastOnce:
 
     def drain(self) -> None:
         """Wait until the last report, and everything queued with it, is acknowledged."""
-        while not self._producer.idle:
+        while not self._backlog.idle:
             self._task.check_spark()
             self._settle(self._producer.pump(0.2))
 

@@ -63,7 +63,7 @@ Append = Callable[[TopicPartition, memoryview, object], None]
 
 
 class RefusedRecords:
-    """Takes over what the target refuses (`wire.produce.producer.Refusals`).
+    """Takes over what the target refuses (`wire.produce.backlog.Refusals`).
 
     ``append`` queues a batch with the chunk that it belongs to. ``errors`` counts by code.
     """

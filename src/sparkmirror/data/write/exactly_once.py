@@ -41,9 +41,10 @@ from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import JoinCounts, Member, TopicPartition
 from sparkmirror.records.header import Passing, batches
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.produce.backlog import Acknowledged, Backlog
 from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
 from sparkmirror.wire.produce.partition_queue import Identity
-from sparkmirror.wire.produce.producer import Acknowledged, Producer
+from sparkmirror.wire.produce.producer import Producer
 from sparkmirror.wire.produce.transactions import Transactions
 
 __all__ = ["ExactlyOnce"]
@@ -99,6 +100,10 @@ class ExactlyOnce:
         """The producer of the current transactions; before the first one, that of the reports."""
         return self._task.producer
 
+    @property
+    def _backlog(self) -> Backlog:
+        return self._task.producer.backlog
+
     # -- who writes ------------------------------------------------------------------------
 
     def _metadata_of(self, lane: Lane, mark: Mark, *, expected: bool) -> str:
@@ -128,9 +133,9 @@ class ExactlyOnce:
         # Counts of this task so far, from all of its producers.
         producer.joining.counts = joined.since(task.reports.joined_before)
         task.reports.errors_before, task.reports.joined_before = {}, JoinCounts()
-        producer.errors = self._transactions.errors = self._errors
-        producer.refusals = self._refusals
-        producer.gate = task.ends
+        producer.backlog.errors = self._transactions.errors = self._errors
+        producer.backlog.refusals = self._refusals
+        producer.backlog.gate = task.ends
         self._open_ends = HangingTransactions(connections, self._transactions)
 
     def _close_hanging_transactions(self, lanes: Iterable[Lane]) -> None:
@@ -210,23 +215,23 @@ class ExactlyOnce:
         if self._transactions is not None:
             # Check that the target still has what it acknowledged.
             self._task.ends.check(self._producer.connections)
-            self._task.ends.settle(self._producer, counts=False)
+            self._task.ends.settle(self._backlog, counts=False)
 
     def pump(self, come_round: ComeRound) -> None:
         """Send and process acknowledgements. The size of a transaction limits what waits."""
         self._task.send(self._settle, come_round, self._never_full)
 
     def _never_full(self) -> bool:
-        self._producer.impatient = False
+        self._backlog.impatient = False
         return False
 
     def linger(self, come_round: ComeRound) -> None:
         """Send, process acknowledgements and commit what is due, until the next row arrives."""
         fd = worker_pipes.input_fd()
-        while self._kept_bytes or not self._producer.idle:
+        while self._kept_bytes or not self._backlog.idle:
             wait_s = 0.0
             if fd >= 0:
-                wait_s = min(self._due_s(), _RESPONSE_S) if self._producer.idle else _RESPONSE_S
+                wait_s = min(self._due_s(), _RESPONSE_S) if self._backlog.idle else _RESPONSE_S
             self._settle(self._producer.pump(max(0.0, wait_s), fd))
             if self._producer.woken:
                 return
@@ -244,7 +249,7 @@ class ExactlyOnce:
             self._commit()
 
     def _send_reports(self) -> None:
-        if not self._task.reporter.idle:
+        if not self._task.reporter.backlog.idle:
             self._task.reporter.pump(0.0)
 
     def _due_s(self) -> float:
@@ -300,7 +305,7 @@ class ExactlyOnce:
 
     def _written(self, lane: Lane) -> CommittedRecords | None:
         """The newest committed records before the lane's position after the commit."""
-        records = self._producer.records_of(lane.target)
+        records = self._backlog.records_of(lane.target)
         identity = self._producer.identity_of(lane.target)
         return (
             CommittedRecords(*identity, records)
@@ -314,15 +319,15 @@ class ExactlyOnce:
         If the target refuses a partition, the transaction is written again without it.
         """
         while True:
-            self._producer.impatient = True
-            while not self._producer.idle:
+            self._backlog.impatient = True
+            while not self._backlog.idle:
                 self._task.check_spark()
                 self._settle(self._producer.pump(_RESPONSE_S))
                 self._send_reports()
                 self._task.report_if_due(time.monotonic())
             for lane in self._task.lanes.values():
                 self._task.ends.note_going_back(lane)
-            self._task.ends.settle(self._producer, counts=False)
+            self._task.ends.settle(self._backlog, counts=False)
             refused = self._refused()
             if not refused:
                 return
@@ -347,13 +352,13 @@ class ExactlyOnce:
             for batch in batches_of(records):
                 self._task.append_beside(TopicPartition(name, 0), batch, None)
         deadline = time.monotonic() + _SYNCS_S
-        while not self._producer.idle:
+        while not self._backlog.idle:
             self._settle(self._producer.pump(_RESPONSE_S))
             if time.monotonic() > deadline:
                 break
         topics = {TopicPartition(name, 0) for name in self._sync_topics}
-        halt = next((halt for tp, halt in self._producer.halts.items() if tp in topics), None)
-        if halt is None and self._producer.idle:
+        halt = next((halt for tp, halt in self._backlog.halts.items() if tp in topics), None)
+        if halt is None and self._backlog.idle:
             return True
         self._leave_syncs_out("no response in time" if halt is None else halt.reason)
         return False
@@ -409,7 +414,7 @@ class ExactlyOnce:
 
     def _refused(self) -> list[Lane]:
         """Halt the lanes that the target has begun to refuse in this transaction; returns them."""
-        halts = self._producer.halts
+        halts = self._backlog.halts
         refused = []
         for lane in self._task.lanes.values() if halts else ():
             # A refused gap record counts, too: no position passes a gap without a record.
@@ -499,7 +504,7 @@ class ExactlyOnce:
 
     def drain(self) -> None:
         """Wait until the last report is acknowledged."""
-        while not self._task.reporter.idle:
+        while not self._task.reporter.backlog.idle:
             self._task.check_spark()
             self._task.reporter.pump(0.2)
 

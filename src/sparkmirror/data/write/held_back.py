@@ -44,7 +44,7 @@ class HeldBack:
     """
 
     def __init__(self, producer: Producer, flow: str) -> None:
-        self._producer = producer
+        self._producer, self._backlog = producer, producer.backlog
         self._flow = flow
         self._frames: FrameReader | None = None
         self._numbers: dict[TopicPartition, int] = {}
@@ -64,9 +64,9 @@ class HeldBack:
         """Whether no more rows can be taken. ``frames_held``: shared frames in use."""
         now = time.monotonic()
         self.check(now)
-        full = self._producer.bytes_waiting - self._bytes > UNACKNOWLEDGED_BYTES_MAX or (
+        full = self._backlog.bytes_waiting - self._bytes > UNACKNOWLEDGED_BYTES_MAX or (
             # Wait here until frames are free again: otherwise only the next row would free them.
-            frames_held > FRAMES // 2 and not self._producer.idle
+            frames_held > FRAMES // 2 and not self._backlog.idle
         )
         if not full:
             self._no_room_since = None
@@ -81,7 +81,7 @@ class HeldBack:
         """Check whether brokers that are held back may continue. ``now``: monotonic seconds."""
         if not self._goes_on_below or now - self._looked_at < _LOOK_S:
             return
-        waiting = self._producer.waiting_by_broker()
+        waiting = self._backlog.waiting_by_broker()
         for node, below in list(self._goes_on_below.items()):
             if waiting.get(node, 0) <= below:
                 del self._goes_on_below[node]
@@ -92,8 +92,8 @@ class HeldBack:
         """Hold back brokers for which much data waits, if other brokers are almost idle."""
         if self._frames is None:
             return
-        waiting = self._producer.waiting_by_broker()
-        led = {self._producer.leader_of(tp) for tp in self._numbers}
+        waiting = self._backlog.waiting_by_broker()
+        led = {self._backlog.leader_of(tp) for tp in self._numbers}
         free = {node: waiting.get(node, 0) for node in led if node not in self._goes_on_below}
         total = sum(free.values())
         slow = {node for node, size in free.items() if size >= _SLOW_SHARE * total > 0}
@@ -108,7 +108,7 @@ class HeldBack:
         """Notify the source, and free the memory that is shared with it."""
         held, self._looked_at = self._goes_on_below.keys(), now
         self._bytes = sum(waiting.get(node, 0) for node in held)
-        leader_of = self._producer.leader_of
+        leader_of = self._backlog.leader_of
         flagged = {number for tp, number in self._numbers.items() if leader_of(tp) in held}
         for number in flagged ^ self._flagged:
             if self._frames is not None:

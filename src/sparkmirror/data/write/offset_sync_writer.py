@@ -281,7 +281,7 @@ class _Topic:
         settings = replace(produce, enable_idempotence=False)
         self._client = client
         self._producer = Producer(ClusterConnections(client), settings)
-        self._producer.impatient = True
+        self._producer.backlog.impatient = True
         self._under_way = 0
         self._sent_at = 0.0
         self._not_before = 0.0
@@ -307,18 +307,18 @@ class _Topic:
             if not self._under_way:
                 self._send(changed)
             self._producer.pump(_PUMP_S)
-            halt = self._producer.halts.get(self._tp)
+            halt = self._producer.backlog.halts.get(self._tp)
         except (MirrorError, ConnectionLost) as error:
             self._fail(str(error), changed)
             return
         if halt is not None:
-            self._producer.forget_halts()
+            self._producer.backlog.forget_halts()
             self._fail(halt.reason, changed, lost=True)
-        elif self._producer.idle:
+        elif self._producer.backlog.idle:
             with changed:
                 self._under_way, self.failing = 0, False
         elif time.monotonic() - self._sent_at > _FAILING_S:
-            codes = ", ".join(sorted(self._producer.errors)) or "no leader, or no response"
+            codes = ", ".join(sorted(self._producer.backlog.errors)) or "no leader, or no response"
             self._fail(codes, changed)
 
     def _send(self, changed: threading.Condition) -> None:
@@ -328,7 +328,7 @@ class _Topic:
             self._under_way = count
         self._producer.connections.add_topics([self._tp.topic])
         for batch in batches_of(taken):
-            self._producer.append(self._tp, batch)
+            self._producer.backlog.append(self._tp, batch)
         self._sent_at = time.monotonic()
 
     def _fail(self, reason: str, changed: threading.Condition, *, lost: bool = False) -> None:

@@ -17,8 +17,8 @@ from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.observe.figures.samples import Samples
 from sparkmirror.records.header import base_offset, record_count, split
+from sparkmirror.wire.produce.backlog import Acknowledged
 from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
-from sparkmirror.wire.produce.producer import Acknowledged
 
 __all__ = [
     "Lane",

@@ -26,7 +26,7 @@ from sparkmirror.records.codecs import NONE
 from sparkmirror.records.header import Passing, batches
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.net.connection import ConnectionLost
-from sparkmirror.wire.produce.producer import Acknowledged
+from sparkmirror.wire.produce.backlog import Acknowledged
 
 __all__ = ["SinkTask"]
 
@@ -51,9 +51,9 @@ class SinkTask:
         self.frames: FrameReader | None = None
         self.fenced: Halt | None = None
         self.producer = self.reporter = producer_of(flow)
-        self.producer.forget_halts()
+        self.producer.backlog.forget_halts()
         self.reports = SinkReports(flow.name)
-        self.reports.errors_before = dict(self.producer.errors)
+        self.reports.errors_before = dict(self.producer.backlog.errors)
         self.reports.joined_before = self.producer.joining.counts
         self.ends = TargetEnds(flow)
         self.syncs = self.new_syncs() if flow.offset_syncs.enabled else None
@@ -107,7 +107,7 @@ class SinkTask:
         cuts = batches(part)
         pending.batches_left = len(cuts)
         self.reports.batches += len(cuts)
-        append = self.producer.append
+        append = self.producer.backlog.append
         records_end = 0
         for (start, end, _, records), target in zip(cuts, targets(pending, cuts), strict=True):
             records_end += records
@@ -186,7 +186,7 @@ class SinkTask:
             self.index.waits_beside(token.lane)
         producer = self.reporter if tp.topic == self._control.topic else self.producer
         producer.connections.add_topics([tp.topic])
-        producer.append(tp, batch, token)
+        producer.backlog.append(tp, batch, token)
 
     def _append_record(
         self, tp: TopicPartition, key: bytes, value: bytes | None, token: Pending | None = None
@@ -203,9 +203,11 @@ class SinkTask:
 
     def report(self, now: float) -> None:
         """Report progress, if anything is new."""
-        failing = self.producer.failing
+        failing = self.producer.backlog.failing
         halts = {lane: self._halt_of(lane, failing) for lane in self.lanes.values()}
-        report = self.reports.record(now, halts, self.producer.errors, self.producer.joining.counts)
+        report = self.reports.record(
+            now, halts, self.producer.backlog.errors, self.producer.joining.counts
+        )
         if report is not None:
             self._append_record(self._control, *report)
 

@@ -39,7 +39,7 @@ from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.log_view import EndView, describe_ends
 from sparkmirror.wire.net.connection import ConnectionLost
-from sparkmirror.wire.produce.producer import Producer
+from sparkmirror.wire.produce.backlog import Backlog
 
 __all__ = ["TargetEnds"]
 
@@ -184,13 +184,13 @@ class TargetEnds:
             ))  # fmt: skip
         return cut >= 0
 
-    def settle(self, producer: Producer, *, counts: bool) -> None:
+    def settle(self, backlog: Backlog, *, counts: bool) -> None:
         """Give up partitions that have lost records, once none of their records is in flight.
 
         ``counts``: what was acknowledged since stays there; otherwise its transaction is aborted.
         """
         for lane, (kind, cut, text) in list(self._losing.items()):
-            if producer.under_way(lane.target):
+            if backlog.under_way(lane.target):
                 continue
             del self._losing[lane]
             self.lost[lane] = text
@@ -202,7 +202,7 @@ class TargetEnds:
                 there_first=first if end > first else -1,
                 there_end=end if end > first else -1,
             )
-            producer.give_up(lane.target, Halt(TARGET_LOSS_CODES[kind], text, retriable=True))
+            backlog.give_up(lane.target, Halt(TARGET_LOSS_CODES[kind], text, retriable=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The unacknowledged batches, and what a response means for them.
 
 `Backlog` keeps the batches of all partitions from `append` to acknowledgement; `producer.Producer`
-sends them and reads the responses. Rules for a response:
+sends those of its backlog and reads the responses. Rules for a response:
 
 * a retriable error makes the partition *recovering*: nothing new is sent for it until all its
   responses have arrived. Then all unacknowledged batches are sent again, oldest first, with the
@@ -143,13 +143,14 @@ class Backlog:
         self._clock = clock
         self._transactions = transactions
         self._partitions: dict[TopicPartition, PartitionQueue] = {}
-        self._busy: dict[TopicPartition, PartitionQueue] = {}
+        self.busy: dict[TopicPartition, PartitionQueue] = {}
+        """Partitions with unacknowledged batches."""
         self._halted: dict[TopicPartition, Halt] = {}
         self.halted = 0
         """Number of halts so far."""
         self._acknowledged: list[Acknowledged] = []
-        self._stirred = False
-        """Whether batches may be sent that could not be sent in the last `pump`."""
+        self.stirred = False
+        """Whether batches may be sent that could not be sent in the producer's last `pump`."""
 
     # -- input -----------------------------------------------------------------------------
 
@@ -170,13 +171,13 @@ class Backlog:
         if records < 0:
             records = record_count(batch)
         state.pending.append(QueuedBatch(batch, records, token, token))
-        self._busy[tp] = state
-        self._stirred = True
+        self.busy[tp] = state
+        self.stirred = True
         self.bytes_waiting += len(batch)
 
     def waiting(self, tp: TopicPartition) -> bool:
         """Whether ``tp`` has unacknowledged batches."""
-        return tp in self._busy
+        return tp in self.busy
 
     def leader_of(self, tp: TopicPartition) -> int:
         """Node id of the leader of ``tp``, -1 when it is unknown."""
@@ -186,21 +187,35 @@ class Backlog:
     def waiting_by_broker(self) -> dict[int, int]:
         """Unacknowledged bytes per leader's node id (-1: unknown)."""
         found: dict[int, int] = {}
-        for tp, state in self._busy.items():
+        for tp, state in self.busy.items():
             node = self.leader_of(tp)
             found[node] = found.get(node, 0) + state.size
         return found
 
     def copy_waiting(self, nodes: Collection[int]) -> None:
         """Copy the batches that wait for the brokers ``nodes``, to free their former memory."""
-        for tp, state in self._busy.items():
+        for tp, state in self.busy.items():
             if self.leader_of(tp) in nodes:
                 state.copy()
+
+    def queue(self, tp: TopicPartition) -> PartitionQueue | None:
+        """The batches of ``tp``; None if it never had any."""
+        return self._partitions.get(tp)
+
+    def records_of(self, tp: TopicPartition) -> int:
+        """Number of records of ``tp`` under its producer id once all its batches are written."""
+        state = self._partitions.get(tp)
+        return 0 if state is None else state.records
+
+    def take_acknowledged(self) -> list[Acknowledged]:
+        """The batches settled since the last call."""
+        done, self._acknowledged = self._acknowledged, []
+        return done
 
     @property
     def idle(self) -> bool:
         """Whether all batches are acknowledged."""
-        return not self._busy
+        return not self.busy
 
     @property
     def halts(self) -> dict[TopicPartition, Halt]:
@@ -212,7 +227,7 @@ class Backlog:
         """Partitions that have failed for 10 s and are still retried, and the reasons."""
         since = self._clock() - _FAILING_TOLD_S
         found = {}
-        for tp, state in self._busy.items():
+        for tp, state in self.busy.items():
             if state.failing_since is not None and state.failing_since < since:
                 code = state.failing_code
                 if tp not in self.connections.leaders:
@@ -244,17 +259,18 @@ class Backlog:
         self._halted[tp] = state.halt = halt
         self.bytes_waiting -= state.drop()
         self.halted += 1
-        self._busy.pop(tp, None)
+        self.busy.pop(tp, None)
 
     # -- responses -------------------------------------------------------------------------
 
-    def _settle(
+    def settle(
         self,
         state: PartitionQueue,
         item: QueuedBatch,
         response: PartitionProduceResponse,
         now: float,
     ) -> None:
+        """Apply the response to a batch in flight. Raises `ClusterError` if a transaction ends."""
         code = response.code
         if code in _TAKEN:
             self._acknowledge(state, item, response.offset)
@@ -265,7 +281,7 @@ class Backlog:
         if code in REFUSED and item.doubtful:
             there = self._was_written(self.connections, state.in_doubt(item))
             if there is not WasWritten.NO:
-                self._count(error_name(code))
+                self.count(error_name(code))
         if there is WasWritten.YES:
             self._acknowledge(state, item, -1)
             return
@@ -274,14 +290,14 @@ class Backlog:
             code == OUT_OF_ORDER_SEQUENCE_NUMBER and state.is_oldest(item)
         )
         if self._transactions is not None and (forgotten or code in FENCED):
-            self._count(error_name(code))
+            self.count(error_name(code))
             raise self._ended(state, code)
         if self._transactions is not None and there is WasWritten.UNKNOWN:
             # The next sequence depends on whether it was written: only a new transaction is sure.
             raise self._ended(state, code)
         state.requeue(item)
         if there is WasWritten.LATER:
-            self._retry(state, code, now)
+            self.retry(state, code, now)
         elif item.members and not (
             forgotten or code in RETRIABLE or code == OUT_OF_ORDER_SEQUENCE_NUMBER
         ):
@@ -296,22 +312,22 @@ class Backlog:
         elif forgotten:
             # The target has lost its state of this producer id, which may have expired. The gate
             # checks whether records are lost, too, before anything more is sent.
-            self._count(error_name(code))
+            self.count(error_name(code))
             state.renew = True
-            self._retry(state, code, now)
+            self.retry(state, code, now)
         elif code in RETRIABLE or code == OUT_OF_ORDER_SEQUENCE_NUMBER:
             item.doubtful |= code != OUT_OF_ORDER_SEQUENCE_NUMBER
             if code in LEADERSHIP:
                 self.connections.mark_stale(state.tp)
             if not state.recovering:
-                self._count(error_name(code))
-            self._retry(state, code, now)
+                self.count(error_name(code))
+            self.retry(state, code, now)
         elif self.drops:
-            self._count(error_name(code))
+            self.count(error_name(code))
             self._drop(state, item, code, response.reason)
         else:
-            self._count(error_name(code))
-            self._halt(state, code, response.reason)
+            self.count(error_name(code))
+            self.halt(state, code, response.reason)
         state.recovering = True
 
     def _acknowledge(self, state: PartitionQueue, item: QueuedBatch, offset: int) -> None:
@@ -324,7 +340,7 @@ class Backlog:
             if offset >= 0:
                 offset += one.records
         if not state.pending and not state.in_flight:
-            self._busy.pop(state.tp, None)
+            self.busy.pop(state.tp, None)
 
     def _ended(self, state: PartitionQueue, code: int) -> ClusterError:
         what = f"a batch for {state.tp} is no longer accepted ({error_name(code)})"
@@ -332,7 +348,8 @@ class Backlog:
             return self._transactions.ended(what, code)
         return TransactionError(f"{what}.", where=f"cluster {self.connections.client.alias}")
 
-    def _retry(self, state: PartitionQueue, code: int, now: float) -> None:
+    def retry(self, state: PartitionQueue, code: int, now: float) -> None:
+        """Send nothing for a partition until its back-off ends; halt it if it fails for long."""
         low = self.connections.client.retry_backoff_ms / 1000
         high = self.connections.client.retry_backoff_ms_max / 1000
         state.retry_at = now + min(high, low * 2 ** min(state.failures, 10))
@@ -345,11 +362,12 @@ class Backlog:
         failing_s = now - state.failing_since
         delivery_s = self.settings.delivery_timeout_ms / 1000
         if failing_s > (self._stuck_s if self.impatient else delivery_s):
-            self._halt(state, code, f"it has failed for {failing_s:.0f} s", retriable=True)
+            self.halt(state, code, f"it has failed for {failing_s:.0f} s", retriable=True)
 
-    def _halt(
+    def halt(
         self, state: PartitionQueue, code: int, reason: str, *, retriable: bool = False
     ) -> None:
+        """Halt a partition that the target refuses; its batches are dropped."""
         name = error_name(code)
         if code == TOPIC_AUTHORIZATION_FAILED:
             reason = grant(self.connections.client, Right("Write", "Topic", state.tp.topic))
@@ -358,7 +376,7 @@ class Backlog:
         self._halted[state.tp] = state.halt = Halt(name, text, retriable)
         self.halted += 1
         self.bytes_waiting -= state.drop()
-        self._busy.pop(state.tp, None)
+        self.busy.pop(state.tp, None)
 
     def _drop(self, state: PartitionQueue, item: QueuedBatch, code: int, reason: str) -> None:
         """Drop one batch as if it were acknowledged; the batches after it are still sent."""
@@ -374,13 +392,13 @@ class Backlog:
         self.bytes_waiting -= len(item.batch)
         self._acknowledged.append(Acknowledged(state.tp, item.token, -1, item.records))
         if state.idle:
-            self._busy.pop(state.tp, None)
+            self.busy.pop(state.tp, None)
 
     def _cut(self, state: PartitionQueue, item: QueuedBatch) -> None:
         try:
             self.bytes_waiting += state.cut(item)
         except BatchError as error:
-            self._halt(state, MESSAGE_TOO_LARGE, str(error))
+            self.halt(state, MESSAGE_TOO_LARGE, str(error))
 
     def _leave_out(
         self, state: PartitionQueue, item: QueuedBatch, response: PartitionProduceResponse
@@ -394,21 +412,22 @@ class Backlog:
         elif bad is None:
             self._cut(state, item)  # before Produce version 8 a broker does not say which ones
             return
-        self._count(error_name(response.code))
+        self.count(error_name(response.code))
         if not bad:  # the target refuses the batch as a whole
-            self._halt(state, response.code, response.reason)
+            self.halt(state, response.code, response.reason)
             return
         try:
             kept, left_out = separate(item.batch, frozenset(bad))
         except BatchError as error:
-            self._halt(state, response.code, str(error))
+            self.halt(state, response.code, str(error))
             return
         self.refusals.take(item.whole, left_out, error_name(response.code), response.reason)
         self.bytes_waiting += state.replace(item, kept)
         if not kept:
             self._acknowledged.append(Acknowledged(state.tp, item.token, -1, 0))
             if state.idle:
-                self._busy.pop(state.tp, None)
+                self.busy.pop(state.tp, None)
 
-    def _count(self, code: str) -> None:
+    def count(self, code: str) -> None:
+        """Count an error by its name, in ``errors``."""
         self.errors[code] = self.errors.get(code, 0) + 1

@@ -24,14 +24,9 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from kafka.protocol.producer.transaction import InitProducerIdRequest
-
-from sparkmirror.errors import ClusterError, PartitionError
 from sparkmirror.model import ProduceSettings, TopicPartition
-from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import (
-    COORDINATOR_LOAD_IN_PROGRESS,
     NETWORK_EXCEPTION,
     RETRIABLE,
     THROTTLED,
@@ -39,7 +34,7 @@ from sparkmirror.wire.cluster.error_codes import (
 )
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 from sparkmirror.wire.net.poller import Poller
-from sparkmirror.wire.produce.backlog import Acknowledged, Backlog, Refusals
+from sparkmirror.wire.produce.backlog import Acknowledged, Backlog
 from sparkmirror.wire.produce.in_doubt import WrittenCheck, was_written
 from sparkmirror.wire.produce.joining import Joining, RoundTrip
 from sparkmirror.wire.produce.messages import (
@@ -58,9 +53,10 @@ from sparkmirror.wire.produce.partition_queue import (
     PartitionQueue,
     QueuedBatch,
 )
+from sparkmirror.wire.produce.producer_ids import ProducerIds
 from sparkmirror.wire.produce.transactions import Transactions
 
-__all__ = ["Acknowledged", "Producer", "Refusals"]
+__all__ = ["Producer"]
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +80,7 @@ class _Request:
     items: list[tuple[PartitionQueue, QueuedBatch]]
 
 
-class Producer(Backlog):
+class Producer:
     """Writes raw record batches to one cluster. One owner, no threads.
 
     ``transactions``: the batches become part of its open transaction, which its owner ends.
@@ -100,9 +96,12 @@ class Producer(Backlog):
         arrival: WrittenCheck = was_written,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(
+        self.connections = connections
+        self.settings = settings
+        self.backlog = Backlog(
             connections, settings, transactions=transactions, arrival=arrival, clock=clock
         )
+        """The batches to send, and what became of them."""
         self.blocked = False
         """Whether batches wait only for requests in flight; a later `pump` sends them."""
         self.woken = False
@@ -116,12 +115,14 @@ class Producer(Backlog):
         self._round_trips: dict[int, RoundTrip] = {}
         self.joining = Joining(settings)
         self._throttle_log_at = float("-inf")
-        self._identity: Identity | None = None if settings.enable_idempotence else NO_IDENTITY
-        self._identify_at = 0.0
+        self._clock = clock
+        self._transactions = transactions
+        identity = None if settings.enable_idempotence else NO_IDENTITY
         self._writer: bytes | None = None
         if transactions is not None:
-            self._identity = transactions.identity
+            identity = transactions.identity
             self._writer = transactions.transactional_id.encode()
+        self.ids = ProducerIds(connections, identity, count=self.backlog.count, clock=clock)
         self._in_flight_max = settings.in_flight_requests_max if settings.enable_idempotence else 1
 
     # -- driving ---------------------------------------------------------------------------
@@ -139,99 +140,24 @@ class Producer(Backlog):
         self._send()
         self._receive(timeout_s, also)
         self._send()
-        done, self._acknowledged = self._acknowledged, []
-        return done
-
-    def identify(self, patience_s: float = 0.0) -> Identity | None:
-        """The producer id for partitions that begin now, requested if needed.
-
-        None without idempotence, or when the cluster assigned none within ``patience_s``. Raises
-        `PartitionError` when it refuses one.
-        """
-        deadline = self._clock() + patience_s
-        while self._identity is None:
-            self._identity = self._new_identity()
-            if self._identity is None:
-                if self._clock() >= deadline:
-                    break
-                time.sleep(self.connections.client.retry_backoff_ms / 1000)
-        return None if self._identity == NO_IDENTITY else self._identity
+        return self.backlog.take_acknowledged()
 
     def identity_of(self, tp: TopicPartition) -> Identity | None:
         """The producer id under which ``tp`` is written; None: not known yet."""
-        state = self._partitions.get(tp)
-        return self._identity if state is None or state.identity is None else state.identity
-
-    def records_of(self, tp: TopicPartition) -> int:
-        """Number of records of ``tp`` under its producer id once all its batches are written."""
-        state = self._partitions.get(tp)
-        return 0 if state is None else state.records
-
-    def _identified(self, state: PartitionQueue) -> bool:
-        """Whether ``state`` has a producer id to send under; assigns one if possible."""
-        if state.identity is not None and not state.renew:
-            state.renumber()
-            return True
-        used_up = None if state.identity == NO_IDENTITY else state.identity
-        if self._identity in (None, used_up):
-            self._identity = self._new_identity() or self._identity
-        if self._identity is None or self._identity == used_up:
-            return False
-        state.adopt(self._identity)
-        return True
-
-    def _new_identity(self) -> Identity | None:
-        """A producer id from the cluster; None when it cannot assign one now."""
-        if self._clock() < self._identify_at:
-            return None
-        self._identify_at = self._clock() + self.connections.client.retry_backoff_ms / 1000
-        try:
-            connection = self.connections.any_connection()
-        except ClusterError as error:
-            log.warning("%s", error)
-            return None
-        try:
-            with self.connections.idle.using(connection):
-                response = connection.request(
-                    InitProducerIdRequest(
-                        transactional_id=None,
-                        transaction_timeout_ms=60_000,
-                        producer_id=-1,
-                        producer_epoch=-1,
-                    ),
-                    highest=1,
-                )
-        except ConnectionLost as error:
-            log.warning("producer id from cluster %s: %s", self.connections.client.alias, error)
-            return None
-        if response.error_code:
-            self.connections.idle.close_old(0.0)  # the retry may succeed at another broker
-            name = error_name(response.error_code)
-            # A cluster that has just started assigns ids a moment later: this is no failure.
-            if response.error_code != COORDINATOR_LOAD_IN_PROGRESS:
-                self._count(name)
-            if response.error_code not in RETRIABLE:
-                raise PartitionError(
-                    f"the target refuses a producer id ({name}).",
-                    where=f"cluster {self.connections.client.alias}",
-                    do=grant(
-                        self.connections.client,
-                        Right("IdempotentWrite", "Cluster", note="(or Write on a topic)"),
-                    ),
-                )
-            return None
-        return (response.producer_id, response.producer_epoch)
+        state = self.backlog.queue(tp)
+        return self.ids.identity if state is None or state.identity is None else state.identity
 
     # -- sending ---------------------------------------------------------------------------
 
     def _send(self) -> None:
         """Send what may be sent. Does nothing while all waiting batches wait for responses."""
-        if not self._stirred:
+        backlog = self.backlog
+        if not backlog.stirred:
             return
-        if self._busy:
+        if backlog.busy:
             self.before_send()
-        self._stirred = self.blocked = False
-        if not self._busy:
+        backlog.stirred = self.blocked = False
+        if not backlog.busy:
             return
         now = self._clock()
         self.connections.refresh_if_due()
@@ -239,48 +165,49 @@ class Producer(Backlog):
             self._join_transaction(self._transactions, now)
         leaders = self.connections.leaders
         by_node: dict[int, list[PartitionQueue]] = {}
-        for state in list(self._busy.values()):  # a copy: a halt removes its partition
+        for state in list(backlog.busy.values()):  # a copy: a halt removes its partition
             if not state.pending:
                 continue
             if state.retry_at > now:
-                self._stirred = True
+                backlog.stirred = True
                 continue
             if not state.in_flight:
                 state.recovering = False
-                if not self._identified(state):
-                    self._stirred = True
+                if not self.ids.assign(state):
+                    backlog.stirred = True
                     continue
             leader = leaders.get(state.tp)
             if leader is None:
-                self._stirred = True
+                backlog.stirred = True
                 self.connections.add_topics([state.tp.topic])
                 self.connections.mark_stale(state.tp)
-                self._retry(state, 5, now)
-            elif self.gate is not None and not self.gate.may_send(self.connections, state.tp):
-                self._stirred = True
+                backlog.retry(state, 5, now)
+            elif backlog.gate is not None and not backlog.gate.may_send(self.connections, state.tp):
+                backlog.stirred = True
             elif state.may_send(leader.node):
                 by_node.setdefault(leader.node, []).append(state)
         for node, states in by_node.items():
             if not self._send_to(node, states, now):
-                self._stirred = True
+                backlog.stirred = True
 
     def _join_transaction(self, transactions: Transactions, now: float) -> None:
         """Add the partitions with batches to send to the open transaction."""
+        backlog = self.backlog
         members = transactions.members
         joining = [
             state.tp
-            for state in self._busy.values()
+            for state in backlog.busy.values()
             if state.pending and state.tp not in members and state.retry_at <= now
         ]
         if not joining:
             return
         for tp, code in transactions.add(joining).items():
-            state = self._partitions[tp]
-            self._count(error_name(code))
+            state = backlog.busy[tp]
+            backlog.count(error_name(code))
             if code in RETRIABLE:
-                self._retry(state, code, now)
+                backlog.retry(state, code, now)
             else:
-                self._halt(state, code, "it cannot be added to the transaction")
+                backlog.halt(state, code, "it cannot be added to the transaction")
 
     def _send_to(self, node: int, states: list[PartitionQueue], now: float) -> bool:
         """Send batches of ``states``. Returns whether the rest waits only for responses."""
@@ -298,6 +225,7 @@ class Producer(Backlog):
         if connection.unsent:
             self.blocked = True  # `_receive` sends the rest when the socket is writable
             return True
+        backlog = self.backlog
         round_trip = self._round_trips.setdefault(node, RoundTrip())
         while states and len(requests) < self._in_flight_max:
             if self._not_before.get(connection, 0.0) > now:
@@ -312,7 +240,7 @@ class Producer(Backlog):
             chosen: list[PartitionQueue] = []
             size = 0
             for state in states:
-                self.bytes_waiting += self.joining.form(state, round_trip, len(states), now)
+                backlog.bytes_waiting += self.joining.form(state, round_trip, len(states), now)
                 batch_bytes = len(state.pending[0].batch)
                 if chosen and size + batch_bytes > self.settings.request_bytes_max:
                     break
@@ -381,13 +309,14 @@ class Producer(Backlog):
                 self._lost(connection, ConnectionLost("no answer to Produce in time"))
 
     def _receive(self, timeout_s: float, also: int) -> None:
+        backlog = self.backlog
         self.woken = False
         poller = self._responses
         if also >= 0:
             poller = self._either
             poller.add(_ALSO, also)
         elif not any(self._requests.values()):
-            if timeout_s > 0 and self._busy:
+            if timeout_s > 0 and backlog.busy:
                 time.sleep(min(timeout_s, self.connections.client.retry_backoff_ms / 1000))
             return
         began = self._clock()
@@ -403,7 +332,7 @@ class Producer(Backlog):
                 continue
             try:
                 if connection.unsent:
-                    self._stirred = connection.go_on_sending() or self._stirred
+                    backlog.stirred = connection.go_on_sending() or backlog.stirred
                     if not connection.readable():
                         continue
                 while self._requests.get(connection):
@@ -421,8 +350,9 @@ class Producer(Backlog):
         self.connections.drop(connection)
 
     def _read_response(self, connection: Connection) -> None:
+        backlog = self.backlog
         frame = connection.receive_ahead()
-        self._stirred = True
+        backlog.stirred = True
         request = self._requests[connection][0]
         if response_correlation(frame) != request.correlation:
             raise ConnectionLost("a response to another request")
@@ -435,10 +365,10 @@ class Producer(Backlog):
             self._note_throttle(throttle_ms, now)
         for state, item in request.items:
             if item in state.in_flight:  # otherwise a halt has dropped it
-                self._settle(state, item, responses.get(state.tp, _MISSING_RESPONSE), now)
+                backlog.settle(state, item, responses.get(state.tp, _MISSING_RESPONSE), now)
 
     def _note_throttle(self, throttle_ms: int, now: float) -> None:
-        self._count(THROTTLED)
+        self.backlog.count(THROTTLED)
         if now - self._throttle_log_at >= _THROTTLE_LOG_S:
             self._throttle_log_at = now
             client = self.connections.client
@@ -448,9 +378,10 @@ class Producer(Backlog):
             )
 
     def _lost(self, connection: Connection, error: ConnectionLost) -> None:
+        backlog = self.backlog
         log.warning("producing to cluster %s: %s", self.connections.client.alias, error)
-        self._count("CONNECTION_LOST")
-        self._stirred = True
+        backlog.count("CONNECTION_LOST")
+        backlog.stirred = True
         requests = self._requests.pop(connection, deque())
         self._not_before.pop(connection, None)
         self.connections.drop(connection)
@@ -463,13 +394,13 @@ class Producer(Backlog):
                     hit[state.tp] = state
         now = self._clock()
         for state in hit.values():
-            if self.gate is not None:
-                self.gate.recheck(state.tp)
-            self._retry(state, NETWORK_EXCEPTION, now)
+            if backlog.gate is not None:
+                backlog.gate.recheck(state.tp)
+            backlog.retry(state, NETWORK_EXCEPTION, now)
 
     def copy_waiting(self, nodes: Collection[int]) -> None:
         """Copy what waits for the brokers ``nodes``; also the unsent rest of their requests."""
-        super().copy_waiting(nodes)
+        self.backlog.copy_waiting(nodes)
         for connection, requests in self._requests.items():
             if requests and requests[-1].node in nodes:
                 connection.copy_unsent()

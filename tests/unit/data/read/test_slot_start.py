@@ -322,7 +322,7 @@ def test_a_producer_goes_on_over_the_connection_that_gave_its_id(
 ) -> None:
     _, target = clusters
     producer = Producer(ClusterConnections(flow.target, ["A.t"]), ProduceSettings())
-    assert producer.identify() == (7, 0)
+    assert producer.ids.identify() == (7, 0)
     producer.connections.refresh_if_due()
     connection = producer.connections.connection(1)
     assert connection is not None

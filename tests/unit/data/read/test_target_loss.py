@@ -46,8 +46,8 @@ from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.log_view import EndView, LogView
 from sparkmirror.wire.cluster.metadata import Leader
 from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.produce.backlog import Backlog
 from sparkmirror.wire.produce.hanging_transactions import OpenTransaction
-from sparkmirror.wire.produce.producer import Producer
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
 FLOW = FlowSettings(A, B, A, B)
@@ -624,10 +624,10 @@ class Gated:
             self.ends.check(cast(ClusterConnections, self.connections))
 
     def settle(self, *, counts: bool = True) -> None:
-        producer = SimpleNamespace(
+        backlog = SimpleNamespace(
             under_way=lambda _: False, give_up=lambda tp, _: self.given_up.append(tp)
         )
-        self.ends.settle(cast(Producer, producer), counts=counts)
+        self.ends.settle(cast(Backlog, backlog), counts=counts)
 
 
 @pytest.fixture

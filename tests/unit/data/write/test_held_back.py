@@ -11,7 +11,7 @@ import pytest
 from sparkmirror.data.rows.shared_frames import FRAMES, FrameReader
 from sparkmirror.data.write import held_back
 from sparkmirror.data.write.held_back import UNACKNOWLEDGED_BYTES_MAX, HeldBack
-from sparkmirror.model import TopicPartition
+from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.wire.produce.partition_queue import PartitionQueue, QueuedBatch
 from sparkmirror.wire.produce.producer import Producer
 
@@ -29,6 +29,7 @@ class Slot:
         self.leaders = {tp: tp.partition % 3 for tp in TARGETS}
         self.copied: set[int] = set()
         self.flagged: set[int] = set()
+        self.backlog = self
         self.held = HeldBack(cast(Producer, self), "A->B")
         if apart:
             self.held.begin(TARGETS, cast(FrameReader, SimpleNamespace(hold_back=self._flag)))
@@ -145,8 +146,7 @@ def test_what_waits_is_counted_and_copied_by_leader() -> None:
     connections: Any = SimpleNamespace(
         leaders={tp: SimpleNamespace(node=tp.partition % 3) for tp in TARGETS[:5]}
     )
-    producer = Producer.__new__(Producer)
-    producer.connections, producer._requests = connections, {}
+    producer = Producer(connections, ProduceSettings())
     shared = bytearray(b"x" * 600)
     queues = {}
     for tp in TARGETS:
@@ -155,8 +155,8 @@ def test_what_waits_is_counted_and_copied_by_leader() -> None:
         member = QueuedBatch(part[:50], 1, None)
         queue.pending.append(QueuedBatch(part[:60], 1, None, members=(member,)))
         queue.in_flight.append(QueuedBatch(part[60:], 1, None))
-    producer._busy = queues
-    assert producer.waiting_by_broker() == {0: 200, 1: 200, 2: 100, -1: 100}
+    producer.backlog.busy = queues
+    assert producer.backlog.waiting_by_broker() == {0: 200, 1: 200, 2: 100, -1: 100}
     producer.copy_waiting({0, -1})
     for tp, queue in queues.items():
         held = tp.partition in (0, 3, 5)

@@ -19,7 +19,7 @@ from sparkmirror.data.write.partition_state import (
 from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.produce.producer import Acknowledged
+from sparkmirror.wire.produce.backlog import Acknowledged
 
 SOURCE, TARGET, ELSEWHERE = (TopicPartition(name, 3) for name in ("t", "A.t", "gaps"))
 

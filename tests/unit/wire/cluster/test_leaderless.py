@@ -175,8 +175,10 @@ class Producing:
 
     def step(self) -> None:
         for tp in ALL[:10]:
-            if not self._producer.waiting(tp):
-                self._producer.append(tp, memoryview(encode_batch([Record(0, 1, None, b"v")])))
+            if not self._producer.backlog.waiting(tp):
+                self._producer.backlog.append(
+                    tp, memoryview(encode_batch([Record(0, 1, None, b"v")]))
+                )
         self._done += [ack.tp for ack in self._producer.pump()]
         if any(self._producer._requests.values()):
             self._done += [ack.tp for ack in self._producer.pump(10.0)]

@@ -84,7 +84,7 @@ def test_batches_are_produced(also: bool) -> None:
     producer = Producer(target, ProduceSettings())  # type: ignore[arg-type]
     reader, writer = os.pipe()
     try:
-        producer.append(TP, memoryview(encode_batch([Record(0, 0, None, b"1")])))
+        producer.backlog.append(TP, memoryview(encode_batch([Record(0, 0, None, b"1")])))
         waits = reader if also else -1
         assert producer.pump(0.0, waits) == []
         assert target.connection(0).socket.fileno() >= BEYOND_SELECT

@@ -241,7 +241,7 @@ def test_a_producers_idle_connection_that_ends_is_made_anew(stack: ExitStack) ->
     producer = Producer(cast(ClusterConnections, cluster), ProduceSettings())
     ours, theirs = _pair(stack)  # Spark's next row
     for number in range(3):
-        producer.append(TP, memoryview(encode_batch([Record(0, 0, None, b"1")])))
+        producer.backlog.append(TP, memoryview(encode_batch([Record(0, 0, None, b"1")])))
         assert producer.pump() == []
         part = struct.pack(">ihqqqih", 0, 0, number, -1, 0, 0, -1)
         topic = struct.pack(">h", 1) + b"t" + struct.pack(">i", 1) + part
@@ -256,7 +256,7 @@ def test_a_producers_idle_connection_that_ends_is_made_anew(stack: ExitStack) ->
         assert producer.woken
         ours.recv(1)
     assert len(cluster.brokers) == 3
-    assert producer.errors == {}, "no batch was in doubt"
+    assert producer.backlog.errors == {}, "no batch was in doubt"
 
 
 def _idle_for_minutes(cluster: _Cluster) -> None:
@@ -273,7 +273,7 @@ def test_no_record_is_sent_on_a_connection_that_the_broker_has_closed(stack: Exi
     cluster = _Cluster(stack)
     producer = Producer(cast(ClusterConnections, cluster), ProduceSettings())
     for number in range(3):
-        producer.append(TP, memoryview(encode_batch([Record(0, 0, None, b"1")])))
+        producer.backlog.append(TP, memoryview(encode_batch([Record(0, 0, None, b"1")])))
         deadline = time.monotonic() + 10.0
         while not any(producer._requests.values()) and time.monotonic() < deadline:
             assert producer.pump() == []
@@ -284,7 +284,7 @@ def test_no_record_is_sent_on_a_connection_that_the_broker_has_closed(stack: Exi
         (done,) = producer.pump(10.0)
         assert done.offset == number
         _idle_for_minutes(cluster)
-    assert producer.errors == {}
+    assert producer.backlog.errors == {}
 
 
 def test_no_fetch_is_sent_on_a_connection_that_the_broker_has_closed(stack: ExitStack) -> None:

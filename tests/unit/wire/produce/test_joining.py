@@ -47,7 +47,7 @@ def _complete(run: Run) -> None:
     run.settle()
     assert run.target.partitions[A].values == run.appended[A]
     assert run.acknowledged[A] == len(run.appended[A])
-    assert run.producer.bytes_waiting == 0
+    assert run.producer.backlog.bytes_waiting == 0
 
 
 def _sizes(run: Run) -> list[int]:
@@ -106,14 +106,14 @@ def test_a_joined_batch_that_is_too_large_goes_apart(run: Run) -> None:
     found = [(batch.sequence, len(batch.values)) for batch in log]
     assert found == [(0, 1), (1, 2), (3, 2), (5, 2), (7, 2)]
     assert len({batch.producer_id for batch in log}) == 1
-    assert not run.producer.halts
-    line = run.producer._partitions[A].join_state
+    assert not run.producer.backlog.halts
+    line = run.producer.backlog.queue(A).join_state
     assert line.bytes_max < JOINED_BYTES_MAX, "the next one is smaller"
 
 
 def test_records_that_are_refused_belong_to_the_batch_that_they_came_in(run: Run) -> None:
     taken = Taken()
-    run.producer.refusals = taken
+    run.producer.backlog.refusals = taken
     _begin(run)
     run.target.refused = frozenset({4})
     for _ in range(3):

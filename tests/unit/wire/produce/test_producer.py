@@ -123,7 +123,7 @@ def test_a_connection_without_an_answer_is_given_up_and_its_batches_go_again(run
     run.now += run.producer.connections.client.request_timeout_ms / 1000
     run.pump()
     assert connection.lost
-    assert run.producer.errors["CONNECTION_LOST"] == 1
+    assert run.producer.backlog.errors["CONNECTION_LOST"] == 1
     assert run.acknowledged[A] == 0
     # What was sent over the connection that is gone arrives all the same, and once.
     _complete(run)
@@ -142,7 +142,7 @@ def test_a_quotas_waiting_time_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch
         _serve(run.target, 0)
         run.pump()
     assert run.acknowledged[A] == 1
-    assert run.producer.errors["THROTTLED"] == 1
+    assert run.producer.backlog.errors["THROTTLED"] == 1
     run.append(A, 1)
     run.pump()
     assert not run.target.take(0), "it was sent before its time"
@@ -180,8 +180,8 @@ def test_what_passes_by_itself_is_tried_again_for_as_long_as_it_takes(run: Run, 
         for _ in range(30):
             run.pump()
             _serve(run.target, *range(NODES))
-    assert run.producer.halts == {}
-    assert run.producer.errors[error_name(code)] > 1
+    assert run.producer.backlog.halts == {}
+    assert run.producer.backlog.errors[error_name(code)] > 1
     assert (run.acknowledged[B], run.acknowledged[C]) == (3, 3)
     _complete(run)
 
@@ -192,18 +192,18 @@ def test_a_partition_that_fails_for_long_stops_only_where_others_wait_for_it(run
     run.target.refresh = lambda: None  # type: ignore[method-assign]
     for _ in range(400):  # two minutes
         run.pump()
-    assert run.producer.halts == {}
-    assert run.producer.failing.keys() == {A}
-    assert run.producer.failing[A].code == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert run.producer.backlog.halts == {}
+    assert run.producer.backlog.failing.keys() == {A}
+    assert run.producer.backlog.failing[A].code == "UNKNOWN_TOPIC_OR_PARTITION"
     run.target.topic_errors[A.topic] = 29
-    assert run.producer.failing[A].code == "TOPIC_AUTHORIZATION_FAILED", "as metadata says"
+    assert run.producer.backlog.failing[A].code == "TOPIC_AUTHORIZATION_FAILED", "as metadata says"
     run.target.leaderless[A] = 5
-    assert run.producer.failing[A].code == "LEADER_NOT_AVAILABLE"
-    run.producer.impatient = True
+    assert run.producer.backlog.failing[A].code == "LEADER_NOT_AVAILABLE"
+    run.producer.backlog.impatient = True
     for _ in range(4):
         run.pump()
-    assert run.producer.halts.keys() == {A}
-    assert run.producer.halts[A].retriable
+    assert run.producer.backlog.halts.keys() == {A}
+    assert run.producer.backlog.halts[A].retriable
 
 
 def test_who_gives_up_hears_of_what_is_under_way_first(run: Run) -> None:
@@ -227,7 +227,7 @@ def test_who_gives_up_does_not_wait_for_ever(run: Run) -> None:
     run.pump()
     run.producer._clock = time.monotonic
     run.producer.await_responses(0.05)
-    assert not run.producer.idle
+    assert not run.producer.backlog.idle
     assert run.target.partitions[A].values == []
 
 

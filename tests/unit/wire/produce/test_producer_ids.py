@@ -43,16 +43,16 @@ def producer(*codes: int) -> Producer:
 
 def test_a_cluster_that_has_just_started_is_no_error() -> None:
     waits = producer(LOADING, LOADING)
-    assert waits.identify(2.0) == (7, 0)
-    assert waits.errors == {}
+    assert waits.ids.identify(2.0) == (7, 0)
+    assert waits.backlog.errors == {}
 
 
 def test_what_is_tried_again_is_counted() -> None:
     tried = producer(UNAVAILABLE)
-    assert tried.identify(2.0) == (7, 0)
-    assert tried.errors == {"COORDINATOR_NOT_AVAILABLE": 1}
+    assert tried.ids.identify(2.0) == (7, 0)
+    assert tried.backlog.errors == {"COORDINATOR_NOT_AVAILABLE": 1}
 
 
 def test_without_the_permission_it_is_named() -> None:
     with pytest.raises(PartitionError, match="IdempotentWrite"):
-        producer(DENIED).identify()
+        producer(DENIED).ids.identify()
