@@ -86,7 +86,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
 def test_topics_without_a_leader_cannot_be_read() -> None:
     cluster = as_self(
         alias="B",
-        _leaders=SimpleNamespace(known=lambda *_: True),
+        leaders=SimpleNamespace(known=lambda *_: True),
         end_offsets=lambda *_: {TopicPartition("t", 1): 0},
     )
     check(

@@ -46,6 +46,7 @@ from sparkmirror.model import (
 )
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.names.topic_ways import copied_again
+from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.inspector import Inspector
 from sparkmirror.wire.probe.broker_path import Resolver, resolve
 
@@ -119,7 +120,7 @@ class _FlowExamination:
             for one in (source, target):
                 if one is not None:
                     # Closed on a thread, because an abandoned check may hold its lock.
-                    threading.Thread(target=one.close, daemon=True).start()
+                    threading.Thread(target=one.cluster.close, daemon=True).start()
         return self.findings
 
     # -- steps -----------------------------------------------------------------------------
@@ -175,7 +176,7 @@ class _FlowExamination:
     def _inspector(self, client: ClusterClient, usable: Mapping[str, bool]) -> Inspector | None:
         if usable.get(path_key(client), False):
             bounded = min(_REQUEST_MS_MAX, client.request_timeout_ms)
-            return Inspector(replace(client, request_timeout_ms=bounded))
+            return Inspector(Cluster(replace(client, request_timeout_ms=bounded)))
         what = "no other check was run, because no advertised broker can be used from here"
         do = "Repair the network or the login first, then run the command again."
         subject = f"cluster {client.alias}"
@@ -197,10 +198,10 @@ class _FlowExamination:
         if target is not None:
             first["internal-topics"] = partial(rights.check_internal, target, flow)
             first["auto-create"] = partial(_auto_create, target)
-            first["mirrors"] = partial(_mirrors, target, flow, int(self.how.now_s() * 1000))
+            first["mirrors"] = partial(_mirrors, target.cluster, flow, int(self.how.now_s() * 1000))
         topics: SourceFacts | None = None
         if source is not None:
-            topics = self._fact("topics", partial(observe_source, source, flow), first)
+            topics = self._fact("topics", partial(observe_source, source.cluster, flow), first)
         else:
             self._fact("", None, first)
         if source is None or topics is None:
@@ -214,7 +215,9 @@ class _FlowExamination:
             self._fact("", None, then)
             return
         if flow.keeps_names:
-            found = self._fact("topics-map", partial(look_at_names, target, flow, topics), {})
+            found = self._fact(
+                "topics-map", partial(look_at_names, target.cluster, flow, topics), {}
+            )
             if found is None:
                 self._fact("", None, then)
                 return
@@ -277,7 +280,7 @@ class _FlowExamination:
         now_ms = time.time() * 1000
         keeper = source if self.flow.mode is MirrorMode.MM1 else target
         started = keeper.has_groups()
-        rows = observe_flow(source, target, self.flow, started=started).partitions
+        rows = observe_flow(source.cluster, target.cluster, self.flow, started=started).partitions
         oldest: dict[str, float] = {}
         for row in rows:
             if row.records and row.seconds is not None:
@@ -298,7 +301,7 @@ class _FlowExamination:
             sizes = source.sizes(partitions)
         left = None
         if sizes is not None:
-            starts = source.earliest_offsets(partitions)
+            starts = source.cluster.earliest_offsets(partitions)
             left = {}
             for row in rows:
                 tp = TopicPartition(row.topic, row.partition)
@@ -311,7 +314,7 @@ class _FlowExamination:
         ]
 
 
-def _mirrors(target: Inspector, flow: FlowSettings, now_ms: int) -> list[Finding]:
+def _mirrors(target: Cluster, flow: FlowSettings, now_ms: int) -> list[Finding]:
     """Report which process mirrors the flow now, and which are standbys."""
     check, subject = "mirrors", f"flow {flow.name}"
     tried = "read the reports in the control topic"

@@ -10,6 +10,7 @@ from sparkmirror.control.topics.config_sync import config_to_create_with
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.inspector import Inspector, TriedTopic
 from sparkmirror.wire.cluster.views import ClusterView, ConfigEntry, NewTopic, TopicView
 
@@ -69,7 +70,7 @@ class Pair:
 
 
 def observe_source(
-    source: Inspector, flow: FlowSettings, *, topics_max: int | None = None
+    source: Cluster, flow: FlowSettings, *, topics_max: int | None = None
 ) -> SourceFacts:
     """Read the facts of the source, for at most ``topics_max`` topics (the first ones by name).
 
@@ -96,8 +97,8 @@ def observe_target(
     # Brokers reject requests about invalid names.
     named = {n: v for n, v in source.topics.items() if not wanted.fault(n)}
     remote = {wanted.remote(name): view for name, view in named.items()}
-    cluster = target.describe()
-    present = target.topics(remote)
+    cluster = target.cluster.describe()
+    present = target.cluster.topics(remote)
     # A factor that is too large has its own finding, and must not make every creation fail here.
     factor = min(flow.topics.replication_factor, len(cluster.brokers))
     missing = [
@@ -106,7 +107,7 @@ def observe_target(
         if try_missing and name not in present
     ]
     tried = target.try_create(missing)
-    found = target.topic_configs(present) if present else {}
+    found = target.cluster.topic_configs(present) if present else {}
     configs = {name: one for name, one in found.items() if not isinstance(one, MirrorError)}
     configs |= {name: dict(one.configs) for name, one in tried.items()}
     return TargetFacts(cluster, present, configs, tried)

@@ -25,6 +25,7 @@ from sparkmirror.doctor.jobs import at_once
 from sparkmirror.doctor.network import Network, explore, path_key
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode, MirrorSettings
+from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.inspector import Inspector
 from sparkmirror.wire.cluster.views import ConfigEntry
 from sparkmirror.wire.probe.broker_path import Resolver, resolve
@@ -81,7 +82,7 @@ class QuickCheck:
         others = [network for network in networks.values() if not network.usable]
         self._report(one for network in others for one in network.findings)
         inspectors = {
-            way: Inspector(replace(client, request_timeout_ms=int(LIMIT_S * 1000)))
+            way: Inspector(Cluster(replace(client, request_timeout_ms=int(LIMIT_S * 1000))))
             for way, client in clients.items()
         }
         try:
@@ -89,7 +90,7 @@ class QuickCheck:
         finally:
             for one in inspectors.values():
                 # Closed on a thread, because an abandoned check may hold its lock.
-                threading.Thread(target=one.close, daemon=True).start()
+                threading.Thread(target=one.cluster.close, daemon=True).start()
         if self._reported:
             self._notify(_closing(self._reported))
 
@@ -148,7 +149,7 @@ def _check_topics(
 
     Raises `MirrorError`.
     """
-    topics = observe_source(source, flow, topics_max=_TOPICS_MAX)
+    topics = observe_source(source.cluster, flow, topics_max=_TOPICS_MAX)
     there = observe_target(target, flow, topics, try_missing=False)
     both = [in_step(flow, pair) for pair in pairs(flow, topics, there) if pair.present]
     brokers = len(there.cluster.brokers)

@@ -10,14 +10,14 @@ from sparkmirror.doctor.finding import Finding, Level, gathered, ok
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.wire.admin.inspector import Inspector
+from sparkmirror.wire.admin.cluster import Cluster
 
 _CHECK = "topics-map"
 _TRIED = "name the topics by sparkmirror.topics.map, and compare with the names on the target"
 
 
 def look_at_names(
-    target: Inspector, flow: FlowSettings, source: SourceFacts
+    target: Cluster, flow: FlowSettings, source: SourceFacts
 ) -> Mapping[str, MirrorError]:
     """Topics that a run would leave out because of their names, and why. Raises `MirrorError`."""
     return refused_names(target, flow, FlowTopics(flow), source.topics)

@@ -49,7 +49,7 @@ def check_topics(source: Inspector, flow: FlowSettings, facts: SourceFacts) -> l
             found = "no visible topic matches it"
             findings.append(Finding("topics", Level.WARN, subject, tried, found, do))
             continue
-        error = source.literal_errors([pattern]).get(pattern)
+        error = source.cluster.literal_errors([pattern]).get(pattern)
         if isinstance(error, Denied):
             do = _grant(alias, f"Describe on Topic {pattern}")
             found = error.what.rstrip(".")
@@ -140,7 +140,7 @@ def check_java(source: Inspector, flow: FlowSettings, _facts: SourceFacts) -> li
     subject = f"cluster {flow.source.alias}, group {flow.group_id}"
     tried = "look for active members of the group"
     try:
-        members = source.group_members(flow.group_id) if source.has_groups() else ()
+        members = source.cluster.group_members(flow.group_id) if source.has_groups() else ()
     except MirrorError as error:
         return [failed("java", subject, tried, error)]
     if not members:
@@ -195,7 +195,7 @@ def check_create(target: Inspector, flow: FlowSettings, facts: TargetFacts) -> l
         found = f"{len(facts.tried)} would be created, {len(facts.topics)} exist"
         findings = [ok("create", f"cluster {alias}", tried, found)]
     tried = "request this principal's permissions on the existing remote topics"
-    rights = target.topic_rights(sorted(facts.topics))
+    rights = target.cluster.topic_rights(sorted(facts.topics))
     known = {name: held for name, held in rights.items() if held is not None}
     for right, why in (("AlterConfigs", "configs cannot be kept in step with the source"),
                        ("Alter", "the topic cannot grow with the source")):  # fmt: skip
@@ -228,9 +228,9 @@ def check_internal(target: Inspector, flow: FlowSettings) -> list[Finding]:
     names = [*written, orders]
     check, alias = "internal-topics", target.alias
     tried = "create (validate_only), write and read the mirror's own topics"
-    present = target.topics(names)
+    present = target.cluster.topics(names)
     try:
-        missing = plan_internal_topics(flow, present, len(target.describe().brokers))
+        missing = plan_internal_topics(flow, present, len(target.cluster.describe().brokers))
     except MirrorError as error:
         return [failed(check, error.where, tried, error)]
     outcomes = target.try_create(missing)
@@ -248,13 +248,13 @@ def check_internal(target: Inspector, flow: FlowSettings) -> list[Finding]:
     return gathered(findings) or [ok(check, f"cluster {alias}", tried, ", ".join(names))]
 
 
-def check_group_topics(cluster: Inspector, flow: FlowSettings, side: str) -> list[Finding]:
+def check_group_topics(keeper: Inspector, flow: FlowSettings, side: str) -> list[Finding]:
     """Check creating and writing the topics of offset syncs and checkpoints on one ``side``.
 
     ``side``: ``source`` or ``target``. Records are mirrored without these topics, so every finding
     is at most a warning. Raises `MirrorError`.
     """
-    check, alias = "group-topics", cluster.alias
+    check, alias = "group-topics", keeper.alias
     wanted = [topic for place, topic in offset_topics(flow) if place == side]
     if side == "target" and flow.checkpoints.enabled:
         wanted.append(checkpoints_topic(flow))
@@ -264,7 +264,7 @@ def check_group_topics(cluster: Inspector, flow: FlowSettings, side: str) -> lis
     missing, refused = [], []
     for topic in wanted:
         try:
-            plan = plan_compacted(cluster, topic)
+            plan = plan_compacted(keeper.cluster, topic)
         except TopicError as error:
             refused.append(failed(check, error.where, tried, error))
             continue
@@ -272,11 +272,11 @@ def check_group_topics(cluster: Inspector, flow: FlowSettings, side: str) -> lis
             missing.append(plan)
     refused += [
         failed(check, f"cluster {alias}, topic {name}", tried, one.error)
-        for name, one in cluster.try_create(missing).items()
+        for name, one in keeper.try_create(missing).items()
         if one.error is not None
     ]
     names = [topic.name for topic in wanted]
-    refused += _lacking(check, tried, alias, cluster.writable(names), "Write")
+    refused += _lacking(check, tried, alias, keeper.writable(names), "Write")
     found = [replace(one, level=Level.WARN) for one in refused]
     return gathered(found) or [ok(check, f"cluster {alias}", tried, ", ".join(names))]
 

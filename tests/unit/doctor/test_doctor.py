@@ -32,6 +32,7 @@ from sparkmirror.doctor.rights import check_topics
 from sparkmirror.errors import Denied, MirrorError, Unreachable
 from sparkmirror.internal_topics.flow_claims import Standby
 from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.inspector import Inspector
 from sparkmirror.wire.cluster.views import ClusterView, ConfigEntry, TopicView
 from sparkmirror.wire.probe import advertised
@@ -100,7 +101,7 @@ def test_all_hosts_of_a_flow_are_named(
     waiting = tuple(Standby(flow.name, one, one, "1", "/mm2.properties", 0) for one in standbys)
     status = FlowStatus(flow.name, state, host=host, standbys=waiting)
     monkeypatch.setattr(examination, "observe_status", lambda *_: status)
-    (told,) = examination._mirrors(cast(Inspector, None), flow, 0)
+    (told,) = examination._mirrors(cast(Cluster, None), flow, 0)
     assert (told.level, told.subject, told.found) == (Level.OK, "flow A->B", found)
 
 
@@ -301,7 +302,12 @@ def test_partitions_without_a_leader(tmp_path: Path) -> None:
     topics = {"t": TopicView("t", "", 4, 1, leaderless=(1, 3)), "u": TopicView("u", "", 1, 1)}
     facts = SourceFacts(ClusterView("id", (), 1), topics, {})
     flow = load_flow(tmp_path, "A->B.topics = t, u\n")
-    told = {one.check: one for one in check_topics(cast("Inspector", Nobody()), flow, facts)}
+    told = {
+        one.check: one
+        for one in check_topics(
+            cast("Inspector", SimpleNamespace(alias="A", cluster=Nobody())), flow, facts
+        )
+    }
     assert told["leaders"].level is Level.WARN
     assert told["leaders"].found == "no leader: t-1, t-3"
     assert "brokers back" in told["leaders"].do
@@ -485,10 +491,10 @@ def test_a_cluster_that_does_not_answer_has_no_round_trip(tmp_path: Path) -> Non
 def test_the_quickest_answer_of_a_few_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one may have to connect, and a broker may be busy for a moment."""
     took = iter([0.5, 0.05, 0.02, 0.3])
-    cluster = Inspector(ClusterClient("B", ("b:1",), "t"))
+    inspector = Inspector(Cluster(ClusterClient("B", ("b:1",), "t")))
 
     def answer(*_: object, **__: object) -> None:
         time.sleep(next(took))
 
-    monkeypatch.setattr(cluster._requester, "request", answer)
-    assert 20 <= cluster.round_trip_ms() < 50
+    monkeypatch.setattr(inspector.cluster.requester, "request", answer)
+    assert 20 <= inspector.round_trip_ms() < 50

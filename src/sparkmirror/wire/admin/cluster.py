@@ -59,12 +59,12 @@ class Cluster:
 
     def __init__(self, client: ClusterClient) -> None:
         self.client = client
-        self._requester = Requester(client)
-        self._leaders = Leaders(self._requester)
+        self.requester = Requester(client)
+        self.leaders = Leaders(self.requester)
         self._configs = ConfigReader()
         self._acls = DecodeCache(read_acls, responses_max=1)
         self._offsets = DecodeCache(read_offsets)
-        self._writer = TopicWriter(self._requester, self._leaders)
+        self._writer = TopicWriter(self.requester, self.leaders)
 
     @property
     def alias(self) -> str:
@@ -76,13 +76,13 @@ class Cluster:
 
         A later request opens new connections, or fails, too, after ``for_good``.
         """
-        self._requester.close(for_good=for_good)
+        self.requester.close(for_good=for_good)
 
     # --- cluster and topics -----------------------------------------------------------------
 
     def describe(self) -> ClusterView:
         """Cluster id, brokers, controller."""
-        response = self._leaders.metadata([])
+        response = self.leaders.metadata([])
         return ClusterView(
             cluster_id=response.cluster_id or "",
             brokers=tuple(
@@ -94,7 +94,7 @@ class Cluster:
 
     def broker_versions(self, nodes: Iterable[int]) -> dict[int, str]:
         """Kafka release per broker node id; brokers that do not respond are missing."""
-        return broker_versions(self._requester, nodes)
+        return broker_versions(self.requester, nodes)
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
         """The topics this client may describe, or those of ``names`` that exist.
@@ -104,7 +104,7 @@ class Cluster:
         wanted = None if names is None else sorted(names)
         if wanted is not None and not wanted:
             return {}
-        return dict(self._leaders.described(wanted).views)
+        return dict(self.leaders.described(wanted).views)
 
     def topic_configs(
         self, names: Iterable[str], *, operation: str = "DescribeConfigs"
@@ -113,7 +113,7 @@ class Cluster:
 
         ``operation``: what errors advise to grant, if the caller needs more than this request does.
         """
-        return describe_topic_configs(self._requester, self._configs, names, operation)
+        return describe_topic_configs(self.requester, self._configs, names, operation)
 
     def alter_topic_configs(
         self, changes: Mapping[str, Mapping[str, str | None]]
@@ -122,18 +122,18 @@ class Cluster:
 
         Other configs stay as they are. A topic is changed completely or not at all.
         """
-        return alter_topic_configs(self._requester, changes)
+        return alter_topic_configs(self.requester, changes)
 
     def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
         """Create each of ``topics`` that is missing; one outcome per topic.
 
         An existing topic is left as it is and counts as success.
         """
-        return create_topics(self._requester, topics)
+        return create_topics(self.requester, topics)
 
     def grow_topics(self, counts: Mapping[str, int]) -> dict[str, TopicOutcome]:
         """Raise topics to the given partition counts; one outcome per topic."""
-        return grow_topics(self._requester, counts)
+        return grow_topics(self.requester, counts)
 
     # --- permissions ------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Cluster:
 
         A topic that may not be described has none; one that does not exist is missing.
         """
-        return topic_rights(self._requester, names)
+        return topic_rights(self.requester, names)
 
     def literal_errors(
         self, names: Sequence[str], *, operation: str = "Describe"
@@ -151,7 +151,7 @@ class Cluster:
 
         ``operation``: as for `topic_configs`.
         """
-        return literal_errors(self._requester, self._leaders, names, operation)
+        return literal_errors(self.requester, self.leaders, names, operation)
 
     # --- ACLs -------------------------------------------------------------------------------
 
@@ -160,15 +160,15 @@ class Cluster:
 
         ``operation``: as for `topic_configs`.
         """
-        return describe_topic_acls(self._requester, self._acls, operation)
+        return describe_topic_acls(self.requester, self._acls, operation)
 
     def create_acls(self, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
         """Add ``bindings``; per binding the error, or None."""
-        return create_acls(self._requester, bindings)
+        return create_acls(self.requester, bindings)
 
     def delete_acls(self, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
         """Remove ``bindings``; per binding the error, or None."""
-        return delete_acls(self._requester, bindings)
+        return delete_acls(self.requester, bindings)
 
     # --- offsets of the log -----------------------------------------------------------------
 
@@ -181,24 +181,24 @@ class Cluster:
         are missing from the result.
         """
         level = 1 if isolation == "read_committed" else 0
-        return self._leaders.list_offsets(partitions, LATEST, level)
+        return self.leaders.list_offsets(partitions, LATEST, level)
 
     def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """First offset that still exists, per partition; missing ones as in `end_offsets`."""
-        return self._leaders.list_offsets(partitions, EARLIEST, 0)
+        return self.leaders.list_offsets(partitions, EARLIEST, 0)
 
     def offsets_at(
         self, partitions: Iterable[TopicPartition], time_ms: int
     ) -> dict[TopicPartition, int]:
         """First offset with a timestamp of ``time_ms`` or later; missing where there is none."""
-        found = self._leaders.list_offsets(partitions, time_ms, 0)
+        found = self.leaders.list_offsets(partitions, time_ms, 0)
         return {tp: offset for tp, offset in found.items() if offset >= 0}
 
     def records_at(
         self, positions: Mapping[TopicPartition, int], timeout_s: float = 5.0
     ) -> dict[TopicPartition, RecordAt]:
         """When the record at each position was written, and its size; see `record_times`."""
-        return records_at(self._requester, self._leaders, positions, timeout_s)
+        return records_at(self.requester, self.leaders, positions, timeout_s)
 
     # --- groups -----------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class Cluster:
 
         ``partitions`` None: all partitions that have one. ``operation``: as for `topic_configs`.
         """
-        return committed_offsets(self._requester, group, partitions, operation)
+        return committed_offsets(self.requester, group, partitions, operation)
 
     def committed_by_group(
         self, groups: Iterable[str], *, operation: str = "Describe"
@@ -223,7 +223,7 @@ class Cluster:
         ``operation``: as for `topic_configs`.
         """
         return committed_by_group(
-            self._requester,
+            self.requester,
             self._offsets,
             groups,
             lambda group: self.committed_offsets(group, None, operation=operation),
@@ -235,7 +235,7 @@ class Cluster:
 
         Raises when a broker does not respond.
         """
-        return list_groups(self._requester, self._leaders)
+        return list_groups(self.requester, self.leaders)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Commit ``(offset, metadata)`` per partition, without being a member of the group.
@@ -243,7 +243,7 @@ class Cluster:
         The broker accepts this only while the group has no active members. Raises `ClusterError`
         when it has some, and a `MirrorError` when a partition is refused.
         """
-        commit_offsets(self._requester, group, offsets)
+        commit_offsets(self.requester, group, offsets)
 
     def group_members(self, group: str, *, operation: str = "Describe") -> tuple[GroupMember, ...]:
         """The active members of ``group``; empty without members, or if it does not exist.
@@ -252,14 +252,14 @@ class Cluster:
         that it may not describe, or belong to a share group. ``operation``: as for
         `topic_configs`.
         """
-        return group_members(self._requester, group, operation)
+        return group_members(self.requester, group, operation)
 
     def group_owners(self, group: str) -> dict[TopicPartition, GroupOwner]:
         """The owner of each partition of ``group``; empty without members.
 
         Raises `Denied` if members read topics that this client may not describe.
         """
-        return group_owners(self._requester, group)
+        return group_owners(self.requester, group)
 
     # --- records ----------------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ class Cluster:
         It begins at the start of the log; in the partitions ``only_new``, at their present ends.
         ``passes``: see `TopicTail`. Raises `TopicError` without the topic or a leader.
         """
-        if partitions is None or not self._leaders.known(topic, partitions):
+        if partitions is None or not self.leaders.known(topic, partitions):
             view = self.topics([topic]).get(topic)
             if view is None:
                 raise TopicError(
@@ -307,7 +307,7 @@ class Cluster:
                 do="Start a broker that has an in-sync replica of it.",
             )
         ranges = {tp: (ends[tp] if tp.partition in only_new else 0, ends[tp]) for tp in wanted}
-        return TopicTail(self._requester, self._leaders, ranges, passes=passes)
+        return TopicTail(self.requester, self.leaders, ranges, passes=passes)
 
     def produce_many(
         self,

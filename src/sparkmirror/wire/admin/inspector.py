@@ -60,8 +60,14 @@ class TriedTopic:
     configs: Mapping[str, ConfigEntry] = field(default_factory=dict)
 
 
-class Inspector(Cluster):
-    """A `Cluster` with requests that only a diagnosis needs."""
+class Inspector:
+    """The requests to ``cluster`` that only a diagnosis needs. Its owner closes the cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.client = cluster.client
+        self.alias = cluster.alias
+        self._requester = cluster.requester
 
     # -- permissions -----------------------------------------------------------------------
 
@@ -108,7 +114,7 @@ class Inspector(Cluster):
 
     def has_groups(self) -> bool:
         """Whether the cluster has `__consumer_offsets`, which the first group request creates."""
-        (topic,) = self._leaders.metadata([_OFFSETS_TOPIC]).topics
+        (topic,) = self.cluster.leaders.metadata([_OFFSETS_TOPIC]).topics
         return bool(topic.error_code != _UNKNOWN_TOPIC)
 
     def group_rights(self, group: str) -> frozenset[str] | None:
@@ -165,7 +171,7 @@ class Inspector(Cluster):
 
         Raises `Unsupported` for brokers before 3.0 (KIP-734).
         """
-        led, _ = self._leaders.by_leader(partitions, fresh=False)
+        led, _ = self.cluster.leaders.by_leader(partitions, fresh=False)
         found = {}
         for node, group in led.items():
             response = self._requester.request(
@@ -187,7 +193,7 @@ class Inspector(Cluster):
 
         Raises `Denied` without Describe on the Cluster.
         """
-        led, _ = self._leaders.by_leader(partitions, fresh=False)
+        led, _ = self.cluster.leaders.by_leader(partitions, fresh=False)
         found: dict[TopicPartition, int] = {}
         for node, group in led.items():
             response = self._requester.request(
@@ -208,7 +214,7 @@ class Inspector(Cluster):
     def broker_configs(self) -> dict[int, dict[str, str]]:
         """Present configs of each broker: {node id: {name: value}}. Raises `MirrorError`."""
         found: dict[int, dict[str, str]] = {}
-        for node in (broker.node for broker in self.describe().brokers):
+        for node in (broker.node for broker in self.cluster.describe().brokers):
             found[node] = {}
             response = self._requester.request(
                 partial(broker_configs_request, node),
