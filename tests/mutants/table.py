@@ -831,8 +831,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "the source's quota is not kept",
         "A quota's waiting time",
         "wire/fetch/fetcher.py",
-        "                self._wait(one, now + response.throttle_ms / 1000)\n",
-        "                self._wait(one, now)\n",
+        "                self._pauses.wait(one, now + response.throttle_ms / 1000)\n",
+        "                self._pauses.wait(one, now)\n",
         (f"{_FETCH}::test_a_quotas_waiting_time_is_kept",),
     ),
     Mutant(

@@ -149,7 +149,7 @@ def test_data_that_is_not_used_comes_again(
 
 @pytest.mark.parametrize("damage", ["epoch", "id"])
 def test_a_session_that_the_broker_has_lost_begins_anew(reading: Reading, damage: str) -> None:
-    (session,) = reading.fetcher._sessions.values()
+    (session,) = reading.fetcher._plan._sessions.values()
     before = session.id
     assert before > 0
     if damage == "epoch":
@@ -195,7 +195,7 @@ def test_a_broker_without_room_for_sessions_is_asked_for_everything(
         for _ in range(3):
             reading.produce(*range(40))
             reading.until(lambda: reading.whole(*range(40)))
-        (session,) = reading.fetcher._sessions.values()
+        (session,) = reading.fetcher._plan._sessions.values()
         assert session.header == (0, 0)
         assert reading.fetcher.errors == {}
     finally:

@@ -12,8 +12,8 @@ several fetchers share one wait. A partition is in exactly one of these states:
 * halted: an error that a quick retry does not cure. The caller reports it. A retriable halt ends
   after its back-off.
 
-`partition_state` has the state of one partition, `sessions` the fetch sessions, and `messages`
-the layout of requests and responses.
+`partition_state` has the state of one partition, `request_plan` what a request asks for, `sessions`
+the fetch sessions, `pacing` the pauses, and `messages` the layout of requests and responses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import logging
 import struct
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from sparkmirror.model import FetchSettings, Halt, TopicPartition
 from sparkmirror.records.selection import AbortedTransaction
@@ -33,19 +33,14 @@ from sparkmirror.wire.fetch.messages import (
     FETCH_HIGHEST,
     FETCH_KEY,
     FETCH_LOWEST,
-    FETCH_SESSIONS_FROM,
-    FetchPartition,
-    FetchResponse,
     PartitionData,
     parse_response,
-    request_body,
 )
-from sparkmirror.wire.fetch.pacing import Pace
+from sparkmirror.wire.fetch.pacing import Pauses
 from sparkmirror.wire.fetch.partition_state import FetchState
+from sparkmirror.wire.fetch.request_plan import RequestPlan
 from sparkmirror.wire.fetch.sessions import (
-    NO_SESSION,
     SESSION_LOST,
-    SESSION_PARTITIONS_MIN,
     FetchSession,
     Params,
 )
@@ -64,8 +59,6 @@ log = logging.getLogger(__name__)
 
 # Smaller responses are paced. A response that took longer than the interval adds no delay.
 _PACED_BELOW_BYTES = 64 * 1024
-_SHARING_MAX = 8
-_SHARE_BYTES_MIN = 256 * 1024
 _THROTTLE_LOG_S = 60.0
 
 _I32 = struct.Struct(">i")
@@ -133,15 +126,8 @@ class Fetcher:
         self._states: dict[TopicPartition, FetchState] = {}
         self._channels = Channels(connections, channels_max)
         self._requests: dict[Channel, _Request] = {}
-        self._sessions: dict[Channel, FetchSession] = {}
-        self._not_before: dict[Channel, float] = {}
-        self._lingering = replace(
-            settings, fetch_max_wait_ms=min(linger_ms, settings.fetch_max_wait_ms)
-        )
-        self._batch_bytes = batch_bytes
-        self._busy: dict[Channel, int] = {}  # partitions with records in the newest response
-        self._pace = Pace()
-        self._paced: set[Channel] = set()  # channels that wait for the end of an interval
+        self._plan = RequestPlan(settings, linger_ms, batch_bytes)
+        self._pauses = Pauses()
         self._looked_at = float("-inf")
         self._buffer = ReceiveBuffer() if buffer is None else buffer
         self._throttle_log_at = float("-inf")
@@ -240,7 +226,7 @@ class Fetcher:
         due += [
             s.retry_at for s in self._states.values() if not s.requested and s.retry_at > looked_at
         ]
-        due += [at for at in self._not_before.values() if at > looked_at]
+        due += self._pauses.ends_after(looked_at)
         if self.throttle is not None:
             due.append(self.throttle.due_at())
         idle = self.settings.fetch_max_wait_ms / 1000
@@ -279,10 +265,7 @@ class Fetcher:
                 if channel not in self._requests:
                     by_channel.setdefault(channel, []).append(state)
         for channel, states in by_channel.items():
-            if self._not_before.get(channel, 0.0) <= now:
-                if channel in self._paced:
-                    self._paced.remove(channel)
-                    self._pace.ended(now - self._not_before[channel])
+            if self._pauses.over(channel, now):
                 self._send_to(channel, states, now)
 
     def _hold_moved(self) -> None:
@@ -316,7 +299,7 @@ class Fetcher:
             return
         if connection is None:
             return
-        settings, grant = self._waits(channel), None
+        settings, grant = self._plan.waits(channel), None
         if self.throttle is not None:
             grant = self.throttle.grant(states, settings)
             states, settings = grant.states, grant.settings
@@ -324,33 +307,23 @@ class Fetcher:
                 return
         version = connection.api_version(FETCH_KEY, FETCH_LOWEST, FETCH_HIGHEST, "Fetch")
         correlation, head = connection.header(FETCH_KEY, version)
-        # Without a rack in the request, the leader serves it: this avoids a follower that failed.
-        rack = self.settings.client_rack
-        if any(state.leader_until > now for state in states):
-            rack = ""
-        requested = self._requested(states, grant)
-        session = self._session(channel, len(states)) if version >= FETCH_SESSIONS_FROM else None
-        # Brokers return the first batch whole, however large. Backfill asks for no more than that.
-        large = states[:1] if grant is not None and grant.backfill else states
-        bytes_max = max([settings.fetch_max_bytes] + [state.bytes_max for state in large])
-        header = NO_SESSION if session is None else session.header
-        listed, forgotten = (requested, []) if session is None else session.next_request(requested)
-        body = request_body(
+        request = self._plan.make(
             version,
+            channel,
+            states,
             settings,
-            [FetchPartition(tp, *params) for tp, params in listed.items()],
-            bytes_max,
-            rack.encode(),
-            session=header,
-            forgotten=forgotten,
+            self.connections.leaders,
+            throttle=self.throttle,
+            grant=grant,
+            now=now,
         )
         try:
             connection.watched_by(self._poller)
             connection.ready_to_send(idle=True)
-            connection.send_frame([head, body], len(head) + len(body))
+            connection.send_frame([head, request.body], len(head) + len(request.body))
         except ConnectionLost as error:
-            if session is not None:
-                session.restart()
+            if request.session is not None:
+                request.session.restart()
             self._settle(grant, (), 0.0)
             self._lost(connection, error)
             return
@@ -364,8 +337,8 @@ class Fetcher:
             {state.tp: state for state in states},
             now + wait_s + self.connections.client.request_timeout_ms / 1000,
             now,
-            requested,
-            session,
+            request.requested,
+            request.session,
             grant,
         )
 
@@ -373,45 +346,6 @@ class Fetcher:
         if self.throttle is not None:
             read = ((part.tp, part.records) for part in parts)
             self.throttle.settle(grant, read, flight_s)
-
-    def _waits(self, channel: Channel) -> FetchSettings:
-        """The settings of the next request: how long the broker waits, and for how many bytes."""
-        wanted = self._busy.get(channel, 0) * self._batch_bytes
-        if not self._lingering.fetch_max_wait_ms or wanted <= self.settings.fetch_min_bytes:
-            return self.settings
-        return replace(
-            self._lingering, fetch_min_bytes=min(wanted, self.settings.fetch_max_bytes // 2)
-        )
-
-    def _session(self, channel: Channel, partitions: int) -> FetchSession | None:
-        session = self._sessions.get(channel)
-        if session is None and partitions >= SESSION_PARTITIONS_MIN:
-            session = self._sessions[channel] = FetchSession()
-        return session
-
-    def _requested(
-        self, states: list[FetchState], grant: Grant | None
-    ) -> dict[TopicPartition, Params]:
-        share = self._share(len(states))
-        leaders = self.connections.leaders
-        requested: dict[TopicPartition, Params] = {}
-        for state in states:
-            leader = leaders.get(state.tp)
-            epoch = -1 if leader is None else leader.epoch
-            most = share
-            if grant is not None and self.throttle is not None:
-                most = self.throttle.partition_bytes(grant, state, share)
-            requested[state.tp] = (state.offset, epoch, state.bytes_max or most)
-        return requested
-
-    def _share(self, partitions: int) -> int:
-        """Maximum bytes per partition in a response that ``partitions`` partitions share.
-
-        A Produce request carries one batch per partition, so batches of several partitions take
-        fewer requests than as many batches of one partition.
-        """
-        share = self.settings.fetch_max_bytes // min(max(1, partitions), _SHARING_MAX)
-        return min(self.settings.partition_fetch_bytes_max, max(share, _SHARE_BYTES_MIN))
 
     def expire(self) -> None:
         """Fail requests whose responses are overdue; `send` does so, too."""
@@ -489,31 +423,17 @@ class Fetcher:
         if response.throttle_ms > 0:
             # A quota applies to the client id, so it holds for all connections to the broker.
             for one in self._channels.of(channel[0]):
-                self._wait(one, now + response.throttle_ms / 1000)
+                self._pauses.wait(one, now + response.throttle_ms / 1000)
             self._note_throttle(response.throttle_ms, now)
         elif len(frame) < _PACED_BELOW_BYTES:
-            self._wait(channel, request.sent_at + self._pace.interval_s)
-            if self._not_before[channel] > now:
-                self._paced.add(channel)
-        if request.session is not None:
-            self._go_on(request.session, response)
+            self._pauses.pace(channel, request.sent_at, now)
+        self._plan.note_response(channel, request.session, response)
         if response.code and response.code not in SESSION_LOST:
             self._count(error_name(response.code))
             for state in request.states.values():
                 state.retry_at = now + self.connections.client.retry_backoff_ms / 1000
-        self._busy[channel] = sum(1 for part in response.partitions if part.records)
         taken = (self._take_partition(request, part, now) for part in response.partitions)
         return [part for part in taken if part is not None]
-
-    def _go_on(self, session: FetchSession, response: FetchResponse) -> None:
-        """Advance the session's epoch; after an error the next request starts a new session."""
-        if response.code:
-            session.restart()
-        else:
-            session.on_response(response.session_id)
-
-    def _wait(self, channel: Channel, until: float) -> None:
-        self._not_before[channel] = max(until, self._not_before.get(channel, 0.0))
 
     def _note_throttle(self, throttle_ms: int, now: float) -> None:
         self._count(THROTTLED)

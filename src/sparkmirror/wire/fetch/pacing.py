@@ -1,8 +1,10 @@
-"""The interval between Fetch requests to a broker whose responses are small."""
+"""When a channel may send its next Fetch request: after a quota's pause, or an interval."""
 
 from __future__ import annotations
 
-__all__ = ["Pace"]
+from sparkmirror.wire.fetch.channels import Channel
+
+__all__ = ["Pace", "Pauses"]
 
 _INTERVAL_S = 0.004
 _INTERVAL_S_MAX = 0.010
@@ -30,3 +32,36 @@ class Pace:
         """Note that an interval ended ``late_s`` seconds before the next request."""
         # One long pause (garbage collection, for example) does not mean a busy machine.
         self._late_s += (min(late_s, _INTERVAL_S_MAX) - self._late_s) / _SMOOTHING
+
+
+class Pauses:
+    """The pauses of one fetcher's channels. Times are its monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._until: dict[Channel, float] = {}
+        self._pace = Pace()
+        self._paced: set[Channel] = set()  # channels that wait for the end of an interval
+
+    def over(self, channel: Channel, now: float) -> bool:
+        """Whether ``channel`` may send now."""
+        until = self._until.get(channel, 0.0)
+        if until > now:
+            return False
+        if channel in self._paced:
+            self._paced.remove(channel)
+            self._pace.ended(now - until)
+        return True
+
+    def wait(self, channel: Channel, until: float) -> None:
+        """Send nothing on ``channel`` before ``until``."""
+        self._until[channel] = max(until, self._until.get(channel, 0.0))
+
+    def pace(self, channel: Channel, sent_at: float, now: float) -> None:
+        """Wait for the end of the interval that began with the request at ``sent_at``."""
+        self.wait(channel, sent_at + self._pace.interval_s)
+        if self._until[channel] > now:
+            self._paced.add(channel)
+
+    def ends_after(self, time_s: float) -> list[float]:
+        """The ends of pauses that end after ``time_s``."""
+        return [at for at in self._until.values() if at > time_s]
