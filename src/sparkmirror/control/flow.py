@@ -17,15 +17,15 @@ from functools import partial
 from sparkmirror.control.coordination.control_topic import ControlTopicWriter
 from sparkmirror.control.coordination.orders import OrderFollower
 from sparkmirror.control.coordination.ownership import Ownership
-from sparkmirror.control.coordination.place import own_host
 from sparkmirror.control.coordination.status import forget_ended_runs
 from sparkmirror.control.flows.clusters import FlowClusters
+from sparkmirror.control.flows.driver_reports import DriverReports
 from sparkmirror.control.flows.publication import Publication
 from sparkmirror.control.flows.slot_reports import SlotReports
 from sparkmirror.control.flows.source_ends import SourceEnds
 from sparkmirror.control.flows.throttling import Throttling
 from sparkmirror.control.flows.topics_job import TopicsJob
-from sparkmirror.control.groups.job import GroupClusters, GroupsJob, create_offset_topics
+from sparkmirror.control.groups.job import GroupsJob, create_offset_topics
 from sparkmirror.control.jobs import Job, run_once
 from sparkmirror.control.mm1.group_share import GroupShare
 from sparkmirror.control.permissions.missing import (
@@ -41,8 +41,7 @@ from sparkmirror.control.positions.preflight import (
     warn_of_java,
 )
 from sparkmirror.control.report.history import History
-from sparkmirror.control.topics.acl_sync import AclSync
-from sparkmirror.control.topics.config_sync import ConfigSync
+from sparkmirror.control.sync_jobs import sync_jobs
 from sparkmirror.control.topics.internal_topics import create_internal_topics
 from sparkmirror.errors import Defect, Denied, MirrorError, TopicError
 from sparkmirror.internal_topics.commands import (
@@ -50,7 +49,6 @@ from sparkmirror.internal_topics.commands import (
     channel,
     control_topic,
 )
-from sparkmirror.internal_topics.driver_report import DriverReport
 from sparkmirror.internal_topics.history import EventKind
 from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.internal_topics.throttles import ThrottleOrder
@@ -67,7 +65,6 @@ log = logging.getLogger(__name__)
 _REPORT_INTERVAL_S = 10.0
 _HISTORY_INTERVAL_S = 1.0
 _THROTTLE_INTERVAL_S = 1.0
-_SYNC_FAILURE_PAUSE_S = 60.0
 
 
 class FlowControl:
@@ -101,17 +98,17 @@ class FlowControl:
         self._take_over = take_over
         self._release = release
         self._now_ms = now_ms
-        self._started_ms = now_ms()
         self._wanted = FlowTopics(settings)
         self.over = threading.Event()
         """Set when this process has finished with the flow: another process may mirror it."""
-        self.to_go_s: float | None = None
-        """Seconds until the flow has caught up, by the run's meters; None if unknown."""
         self._ended = False
         self._begun = threading.Event()
-        self._reporting = threading.Lock()
         self.clusters = clusters = FlowClusters(settings)
-        self.groups = self._groups_job() if settings.checkpoints.enabled else None
+        self.groups = (
+            GroupsJob(settings, clusters.for_groups(settings), notify)
+            if settings.checkpoints.enabled
+            else None
+        )
         # MirrorMaker 1: every process of the group mirrors a share of the partitions.
         self.share: GroupShare | None = None
         self.ownership: Ownership | None = None
@@ -164,6 +161,17 @@ class FlowControl:
             drain=self._drain_as_ordered,
             throttle=self._throttle_as_ordered,
         )
+        self.reports = DriverReports(
+            self._writer,
+            self.published,
+            self.orders,
+            self.throttling,
+            channel=self._channel,
+            run_id=run_id,
+            release=release,
+            over=self.over,
+            now_ms=now_ms,
+        )
 
     @property
     def checkpoint_times(self) -> CheckpointTimes:
@@ -174,20 +182,6 @@ class FlowControl:
     def group_rows(self) -> tuple[GroupRow, ...]:
         """Lag of the source's consumer groups."""
         return () if self.groups is None else self.groups.lags.rows()
-
-    def _groups_job(self) -> GroupsJob:
-        settings, own = self.settings, self.clusters
-        checkpoints = own.of(settings.checkpoints.client or settings.target)
-        on_source = settings.offset_syncs.location == "source"
-        clusters = GroupClusters(
-            source_admin=own.source_admin,
-            target_admin=own.target_admin,
-            target=own.target,
-            syncs=own.source if on_source else checkpoints,
-            checkpoints=checkpoints,
-            source=own.source,
-        )
-        return GroupsJob(settings, clusters, self._notify)
 
     # --- start-up ---------------------------------------------------------------------------
 
@@ -229,7 +223,7 @@ class FlowControl:
         Raises `MirrorError`.
         """
         if self.ownership is not None:
-            self.ownership.keep_alive(partial(self.report, starting=True))
+            self.ownership.keep_alive(partial(self.reports.write, starting=True))
         try:
             self.begin()
         except MirrorError:
@@ -237,7 +231,7 @@ class FlowControl:
                 self.ownership.reported_elsewhere()
                 if self._lost() is None:
                     with contextlib.suppress(MirrorError):
-                        self.report(ended=True)
+                        self.reports.write(ended=True)
             raise
 
     def wait_turn(self) -> bool:
@@ -250,7 +244,7 @@ class FlowControl:
             raise Defect("a flow that is not claimed stands by")
         if not own.wait_turn():
             return False
-        self._started_ms = self._now_ms()
+        self.reports.started_ms = self._now_ms()
         try:
             self._begin_or_give_up()
         except MirrorError:
@@ -357,7 +351,7 @@ class FlowControl:
             jobs.append(Job(f"claims-{name}", own.watch, lambda: own.check_interval_s))
             report_interval_s = min(report_interval_s, own.report_interval_s)
         jobs += [
-            Job(f"report-{name}", mine(self.report), lambda: report_interval_s),
+            Job(f"report-{name}", mine(self.reports.write), lambda: report_interval_s),
             Job(f"history-{name}", mine(self.history.flush), lambda: _HISTORY_INTERVAL_S),
             Job(f"throttle-{name}", mine(self.throttling.step), lambda: _THROTTLE_INTERVAL_S),
         ]
@@ -369,41 +363,11 @@ class FlowControl:
             ]
         jobs += [
             replace(job, once=mine(job.once), single=self._once, timed=True)
-            for job in self.sync_jobs()
+            for job in sync_jobs(
+                self.settings, self.clusters, self._wanted, self.published, self._notify
+            )
         ]
         return [replace(job, over=over) for job in jobs]
-
-    def sync_jobs(self) -> list[Job]:
-        """The jobs that sync ACLs and configs to remote topics; MirrorMaker 1 has none."""
-        settings, clusters = self.settings, self.clusters
-        rounds: list[tuple[str, Callable[[], None], int]] = []
-        if settings.mode is MirrorMode.MM2:
-            admins, topics = (clusters.source_admin, clusters.target_admin), settings.topics
-            if topics.sync_acls_enabled:
-                acls = AclSync(settings, *admins, self._wanted, self._notify, self._named_topics)
-                rounds.append(("acls", acls.round, topics.sync_acls_interval_s))
-            if topics.sync_configs_enabled:
-                configs = ConfigSync(settings, *admins, self._remote_topics, self._notify)
-                rounds.append(("configs", configs.round, topics.sync_configs_interval_s))
-        return [
-            Job(
-                f"{name}-{self.name}",
-                once,
-                partial(float, interval_s),
-                min(float(interval_s), _SYNC_FAILURE_PAUSE_S),
-            )
-            for name, once, interval_s in rounds
-        ]
-
-    def _remote_topics(self) -> dict[str, str]:
-        """Remote topic by source topic, of the assignment."""
-        return dict(self.published.assignment().remote_topics)
-
-    def _named_topics(self) -> frozenset[str] | None:
-        """The topics that are mirrored; None if no topic can be left out because of its name."""
-        if not self.settings.keeps_names:
-            return None
-        return frozenset(self.published.assignment().topics)
 
     @property
     def failure(self) -> MirrorError | None:
@@ -426,33 +390,9 @@ class FlowControl:
         """
         self.over.set()
         if self._lost() is None:
-            self.report(ended=True)  # after a takeover it would overwrite the new owner's report
+            # After a takeover it would overwrite the new owner's report.
+            self.reports.write(ended=True)
         self.history.end(drained=self.draining or self._ended)
-
-    def report(self, *, ended: bool = False, starting: bool = False) -> None:
-        """Write the driver's report to the control topic. Raises `MirrorError`.
-
-        ``starting``: the orders topic is not read yet, but will be before anything is mirrored.
-        """
-        assignment = self.published.assignment()
-        report = DriverReport(
-            flow=self._channel,
-            run_id=self._run_id,
-            host=own_host(),
-            version=self._release,
-            started_ms=self._started_ms,
-            time_ms=self._now_ms(),
-            ended=ended,
-            partitions=len(assignment.partitions),
-            halts=assignment.halted,
-            orders=starting or self.orders.readable,
-            to_go_s=self.to_go_s,
-            throttles=self.throttling.states(),
-            resets=self.throttling.resets(),
-        )
-        with self._reporting:
-            if ended or not self.over.is_set():  # no report may follow the last one
-                self._writer.report(report)
 
     def _slots(self) -> int:
         """How many slots the planner makes of the assignment."""
@@ -463,7 +403,7 @@ class FlowControl:
         self.throttling.take_orders(orders)
         if self._begun.is_set():
             self.as_owner(self.throttling.step)
-            self.as_owner(self.report)
+            self.as_owner(self.reports.write)
 
     def drain(self, *, again: bool = True) -> None:
         """Command the slots of this run to drain; no assignment is published afterwards.

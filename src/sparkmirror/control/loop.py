@@ -298,7 +298,7 @@ class ControlLoop:
 
     def to_go(self, flow: str, seconds: float | None) -> None:
         """Set the seconds that ``flow`` needs to catch up, for its next report; None: unknown."""
-        self._flows[flow].to_go_s = seconds
+        self._flows[flow].reports.to_go_s = seconds
 
     def paused(self, flow: str) -> bool:
         """Whether the flow is paused."""

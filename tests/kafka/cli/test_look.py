@@ -15,8 +15,10 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from sparkmirror.cli.main import main
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.control.flow import FlowControl
+from sparkmirror.control.sync_jobs import sync_jobs
 from sparkmirror.internal_topics.mm2_records import encode_offset_sync
 from sparkmirror.model import TopicPartition
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.harness.mirror_process import wait_until
 from tests.kafka.harness.streams_member import StreamsMember
@@ -102,7 +104,8 @@ def test_a_plan_tells_what_a_start_does_and_does_nothing_itself(
     control = FlowControl(flow, "test", lambda _: None)
     try:
         control.prepare()
-        for job in control.sync_jobs():
+        topics, clusters = FlowTopics(flow), control.clusters
+        for job in sync_jobs(flow, clusters, topics, control.published, lambda _: None):
             job.once()
     finally:
         control.close()

@@ -19,11 +19,13 @@ from sparkmirror.config.mm1.load import Extras, load_mm1
 from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.jobs import run_once
 from sparkmirror.control.loop import ControlLoop
+from sparkmirror.control.sync_jobs import sync_jobs
 from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import MirrorSettings
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.cluster.views import AclBinding
 from tests.kafka.clusters.authorized import ADMIN, Authorized, properties
 from tests.kafka.harness.mirror_process import wait_until, write_mm2
@@ -138,7 +140,8 @@ def attempt(settings: MirrorSettings) -> list[str]:
     loop.stop()
     control = FlowControl(flow, run_id, told.append, once=True)
     control.published._assignment = loop.assignment(flow.name)
-    for job in (partial(run_once, control.slots), *(job.once for job in control.sync_jobs())):
+    synced = sync_jobs(flow, control.clusters, FlowTopics(flow), control.published, told.append)
+    for job in (partial(run_once, control.slots), *(job.once for job in synced)):
         try:
             job()
         except MirrorError as error:

@@ -169,5 +169,5 @@ def test_the_drivers_report_tells_how_long_a_flow_needs_to_catch_up(tmp_path: Pa
     loop._flows[name]._writer.report = told.append  # type: ignore[method-assign]
     for seconds in (None, 12.5, None):
         loop.to_go(name, seconds)
-        loop._flows[name].report()
+        loop._flows[name].reports.write()
         assert told[-1].to_go_s == seconds

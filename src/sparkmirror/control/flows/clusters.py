@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sparkmirror.control.groups.job import GroupClusters
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode
 from sparkmirror.wire.admin.cluster import Cluster
 
@@ -28,6 +29,19 @@ class FlowClusters:
         cluster = Cluster(client)
         self._all.append(cluster)
         return cluster
+
+    def for_groups(self, settings: FlowSettings) -> GroupClusters:
+        """Those that the groups job of ``settings`` uses."""
+        checkpoints = self.of(settings.checkpoints.client or settings.target)
+        on_source = settings.offset_syncs.location == "source"
+        return GroupClusters(
+            source_admin=self.source_admin,
+            target_admin=self.target_admin,
+            target=self.target,
+            syncs=self.source if on_source else checkpoints,
+            checkpoints=checkpoints,
+            source=self.source,
+        )
 
     def close(self) -> None:
         """Close all connections for good: a thread that still works must not open new ones."""
