@@ -1051,7 +1051,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the position one transaction late",
         "## Exactly-once",
-        "data/write/exactly_once.py",
+        "data/write/transaction_positions.py",
         "            position = lane.queue[-1].next_offset if lane.queue else lane.position\n",
         "            position = lane.position\n",
         (f"{_EXACT}::test_everything_is_one_transaction",),

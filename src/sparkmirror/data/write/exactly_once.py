@@ -32,17 +32,16 @@ from sparkmirror.data.write.delivery import ComeRound
 from sparkmirror.data.write.offset_sync_writer import batches_of
 from sparkmirror.data.write.partition_state import Lane, Pending, acknowledge, before_refusal
 from sparkmirror.data.write.sink_task import SinkTask
+from sparkmirror.data.write.transaction_positions import TransactionPositions
 from sparkmirror.data.write.transaction_size import TransactionSize
 from sparkmirror.errors import Defect, Fenced, TransactionError
 from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
-from sparkmirror.internal_topics.position_metadata import Mark, PositionMetadata, encode_metadata
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import JoinCounts, Member, TopicPartition
 from sparkmirror.records.header import Passing, batches
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.produce.backlog import Acknowledged, Backlog
-from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
 from sparkmirror.wire.produce.partition_queue import Identity
 from sparkmirror.wire.produce.producer import Producer
 from sparkmirror.wire.produce.transactions import Transactions
@@ -64,7 +63,7 @@ class ExactlyOnce:
         self._flow = flow = task.flow
         self._transactions: Transactions | None = None
         self._open_ends: HangingTransactions | None = None
-        self._sent_ends: dict[Lane, tuple[CommittedRecords | None, int]] = {}
+        self._positions = TransactionPositions(task)
         self._writer: Writer | None = None
         self._errors: dict[str, int] = {}
         self._refusals = task.refusals(self._errors)
@@ -105,12 +104,6 @@ class ExactlyOnce:
         return self._task.producer.backlog
 
     # -- who writes ------------------------------------------------------------------------
-
-    def _metadata_of(self, lane: Lane, mark: Mark, *, expected: bool) -> str:
-        """A position's metadata; ``expected`` as in `Lane.ahead`."""
-        log, end = lane.ahead(expected=expected)
-        written = self._written(lane) or ()
-        return encode_metadata(PositionMetadata(mark, log, end, *written))
 
     def _open(self, identity: Identity) -> None:
         """Replace the producer by one with a new identity and an empty transaction."""
@@ -270,48 +263,20 @@ class ExactlyOnce:
             transactions = self._transactions
             # Positions are sent while the last batches are in flight: the end decides about both.
             self._settle(self._producer.pump(0.0))
-            self._add_positions(transactions)
+            self._positions.add(transactions)
             self._acknowledge_all()
             # A refusal replaces the transaction.
             if self._transactions is not transactions:
                 continue
-            if any(self._at_target(lane) != told for lane, told in self._sent_ends.items()):
+            if self._positions.outdated():
                 # Records were left out, or other producers write there too.
-                self._add_positions(transactions, expected=False)
+                self._positions.add(transactions, expected=False)
             if self._add_syncs():
                 break
         self._task.check_spark()
         if transactions.began:
             transactions.commit()
             self._note_committed()
-
-    def _add_positions(self, transactions: Transactions, *, expected: bool = True) -> None:
-        due = self._positions_due()
-        self._sent_ends = {
-            lane: (self._written(lane), lane.ahead(expected=expected)[1]) for lane, _, _ in due
-        }
-        if due:
-            transactions.add_offsets(
-                self._flow.position_group,
-                {
-                    lane.target: (offset, self._metadata_of(lane, mark, expected=expected))
-                    for lane, offset, mark in due
-                },
-            )
-
-    def _at_target(self, lane: Lane) -> tuple[CommittedRecords | None, int]:
-        """What a position says about the target once everything is acknowledged."""
-        return self._written(lane), lane.ahead(expected=False)[1]
-
-    def _written(self, lane: Lane) -> CommittedRecords | None:
-        """The newest committed records before the lane's position after the commit."""
-        records = self._backlog.records_of(lane.target)
-        identity = self._producer.identity_of(lane.target)
-        return (
-            CommittedRecords(*identity, records)
-            if records and identity is not None
-            else lane.written
-        )
 
     def _acknowledge_all(self) -> None:
         """Wait until the whole transaction is acknowledged.
@@ -375,18 +340,6 @@ class ExactlyOnce:
         self._syncs_inside = False
         self._replay([])
 
-    def _positions_due(self) -> list[tuple[Lane, int, Mark]]:
-        due = []
-        for lane in self._task.lanes.values():
-            position = lane.queue[-1].next_offset if lane.queue else lane.position
-            mark = lane.mark
-            for pending in lane.queue:
-                mark = pending.mark_after(mark)
-            told = (lane.committed, lane.marked, lane.logged)
-            if position >= 0 and (position, mark, lane.ahead(expected=False)[0]) != told:
-                due.append((lane, position, mark))
-        return due
-
     def _note_committed(self) -> None:
         now_ms = time.time() * 1000
         for lane in self._task.lanes.values():
@@ -401,8 +354,7 @@ class ExactlyOnce:
                 self._task.advance(lane)
             lane.marker = 1 if written else lane.marker
             lane.committed, lane.marked, lane.logged = lane.position, lane.mark, lane.log
-            if lane in self._sent_ends:
-                lane.written = self._sent_ends[lane][0]
+        self._positions.note_committed()
         self._size.committed(self._kept_bytes, time.monotonic() - self._began)
         self._kept_bytes = 0
         self._refusals.settled()
