@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import kafka.errors as kafka_errors
 from kafka.net.sasl.msk import AwsMskIamClient
 from kafka.net.sasl.oauth import AbstractTokenProvider, SaslMechanismOAuth
 from kafka.net.sasl.plain import SaslMechanismPlain
@@ -25,6 +24,7 @@ from sparkmirror.config.clients.security import KRB5_CONF, uses_sasl
 from sparkmirror.config.clients.tls import tls_settings
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MirrorError
 from sparkmirror.model import ClusterClient
+from sparkmirror.wire.protocol_errors import code_of, error_name
 from sparkmirror.wire.security.kerberos import (
     gssapi_mechanism,
     kerberos_error,
@@ -35,7 +35,7 @@ from sparkmirror.wire.security.tls import make_context
 
 __all__ = ["Exchange", "Login", "authenticate", "login_for"]
 
-_UNSUPPORTED_MECHANISM, _AUTHENTICATION_FAILED = 33, 58
+_UNSUPPORTED_MECHANISM = code_of("UNSUPPORTED_SASL_MECHANISM")
 _ROUNDS_MAX = 20
 # Java and RFC 7677 require the minimum; a million take about a second of CPU time.
 _ITERATIONS_MIN, _ITERATIONS_MAX = 4_096, 1_000_000
@@ -288,7 +288,7 @@ def authenticate(login: Login, exchange: Exchange, host: str, where: str) -> int
             do="Set sasl.mechanism to one that it offers.",
         )
     if code:
-        raise _refused(login, f"{_name(code)} at the handshake", where)
+        raise _refused(login, f"{error_name(code)} at the handshake", where)
     mechanism = login.mechanism(host)
     lifetime_ms = 0
     try:
@@ -305,7 +305,7 @@ def authenticate(login: Login, exchange: Exchange, host: str, where: str) -> int
                 continue
             code, message, data, lifetime_ms = exchange.authenticate(sent)
             if code:
-                raise _refused(login, message or _name(code), where)
+                raise _refused(login, message or error_name(code), where)
             mechanism.receive(data)
     except (MirrorError, OSError):
         raise
@@ -320,10 +320,6 @@ def authenticate(login: Login, exchange: Exchange, host: str, where: str) -> int
     if not mechanism.is_done() or not mechanism.is_authenticated():
         raise _refused(login, "the exchange did not finish", where)
     return max(0, lifetime_ms)
-
-
-def _name(code: int) -> str:
-    return str(kafka_errors.for_code(code).__name__)
 
 
 def _refused(login: Login, said: str, where: str) -> ClusterError:

@@ -6,7 +6,6 @@ import struct
 import tracemalloc
 from random import Random
 
-import kafka.errors as kafka_errors
 import pytest
 from kafka.protocol.admin import ListGroupsResponse
 from kafka.protocol.metadata import ApiVersionsResponse
@@ -16,6 +15,7 @@ from sparkmirror.errors import MachineError
 from sparkmirror.wire.net import kafka_python_limits
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.net.kafka_python_limits import FRAME_BYTES_MAX
+from sparkmirror.wire.protocol_errors import UnreadableResponse
 from tests.fuzz.driver import received, response_frame, responses
 
 HEAD = struct.pack(">ih", 0, 0)
@@ -95,7 +95,7 @@ def test_what_cannot_be_read_ends_the_connection(
     answer: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     framed = len(answer).to_bytes(4, "big") + answer
-    with pytest.raises(kafka_errors.KafkaProtocolError):
+    with pytest.raises(UnreadableResponse):
         received(ListGroupsResponse, 4, framed)
     assert "buffer" not in caplog.text, "the bytes of a hostile answer are not logged"
 
