@@ -7,8 +7,9 @@ MirrorSourceConfig 4.3.0 with generated files, ``java_regex`` and ``java_propert
 ``*_keys`` files from the configuration definitions of 4.3.0 (``client_keys_new_in_4.4.0``: what
 those of 4.4.0's clients add to it), ``error_codes`` from 4.4.0's ``Errors`` (code, name, and
 whether its exception is a RetriableException, an AuthorizationException, an
-AuthenticationException), ``old_client_keys`` from those of 0.7.2
-to 0.11.0.3 (what they were read from stands in it).
+AuthenticationException), ``sticky`` from 4.4.0's StickyAssignor with generated groups,
+``old_client_keys`` from the definitions of 0.7.2 to 0.11.0.3 (what they were read from stands in
+it).
 """
 
 import json
