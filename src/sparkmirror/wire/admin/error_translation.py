@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import struct
 from collections.abc import Iterator
 
@@ -19,37 +18,10 @@ from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.net.framing import ConnectionLost
 from sparkmirror.wire.protocol_errors import ApiUnsupported, BrokerError, NoBroker, RequestError
 
-__all__ = ["quiet_kafka_logs", "translate", "translated"]
-
-log = logging.getLogger(__name__)
+__all__ = ["translate", "translated"]
 
 # Codes of a broker that responds for another one, which does not.
 _SILENT_CODES = frozenset(("REQUEST_TIMED_OUT", "BROKER_NOT_AVAILABLE"))
-
-
-# --- kafka-python's log ---------------------------------------------------------------------------
-
-
-class _Demote(logging.Handler):
-    """Logs kafka-python's records at DEBUG, whatever their own level."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        log.debug("%s: %s", record.name, record.getMessage())
-
-
-def quiet_kafka_logs() -> None:
-    """Log all of kafka-python's messages at DEBUG, under our own logger.
-
-    It logs refused connections and timeouts as errors; here they become exceptions that say more.
-    """
-    logger = logging.getLogger("kafka")
-    if not any(isinstance(handler, _Demote) for handler in logger.handlers):
-        logger.addHandler(_Demote())
-        logger.setLevel(logging.INFO)  # its own DEBUG formats every message on the wire
-        logger.propagate = False
-
-
-# --- translation ----------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

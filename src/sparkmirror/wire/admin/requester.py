@@ -16,7 +16,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import ClusterClient
-from sparkmirror.wire.admin.error_translation import quiet_kafka_logs, translated
+from sparkmirror.wire.admin.error_translation import translated
 from sparkmirror.wire.cluster.acl_advice import Right
 from sparkmirror.wire.cluster.broker_pool import BrokerPool, CannotConnect
 from sparkmirror.wire.cluster.messages import find_coordinator_request
@@ -52,7 +52,6 @@ class Requester:
     """
 
     def __init__(self, client: ClusterClient) -> None:
-        quiet_kafka_logs()
         self.client = client
         self._pool = BrokerPool(client)
         self.closes = 0

@@ -1,4 +1,8 @@
-"""What the mechanisms send, byte by byte: the RFCs' own examples, and what other clients send."""
+"""What the mechanisms send, byte by byte: the RFCs' own examples, and what other clients send.
+
+Java's classes send the bytes of PLAIN and OAUTHBEARER below (JDK 17's SaslClient, Kafka 4.4.0's
+OAuthBearerClientInitialResponse).
+"""
 
 from __future__ import annotations
 
