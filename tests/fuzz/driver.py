@@ -17,7 +17,6 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-import kafka.errors as kafka_errors
 from kafka.protocol.admin import DescribeAclsResponse, DescribeConfigsResponse
 from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.consumer import OffsetFetchResponse
@@ -41,6 +40,7 @@ from sparkmirror.wire.net.framing import FramedSocket
 from sparkmirror.wire.net.kafka_python_limits import UNREADABLE
 from sparkmirror.wire.net.shared_connection import SharedConnection
 from sparkmirror.wire.produce import transactions  # noqa: F401  (they register APIs)
+from sparkmirror.wire.protocol_errors import UnreadableResponse
 from tests.fuzz.inputs import batches, bomb, mutated
 
 __all__ = ["admin", "internal", "large", "received", "response_frame", "responses"]
@@ -117,7 +117,7 @@ def admin(rng: Random) -> None:
     data = size.to_bytes(4, "big", signed=True) + frame
     try:
         assert type(received(kind, version, data)) is kind[None]
-    except (kafka_errors.KafkaProtocolError, ConnectionLost):
+    except (UnreadableResponse, ConnectionLost):
         return
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import kafka.errors as kafka_errors
 import pytest
 
 from sparkmirror.cache import locked
@@ -55,7 +54,15 @@ from sparkmirror.wire.admin.error_translation import translate
 from sparkmirror.wire.admin.groups import _check_commit
 from sparkmirror.wire.cluster.acl_advice import Right
 from sparkmirror.wire.legacy.ambari import AmbariLogin, _http_error, _Server, parse_hosts
+from sparkmirror.wire.net.framing import ConnectionLost
+from sparkmirror.wire.net.shared_connection import NoResponse
 from sparkmirror.wire.probe.reach import _address
+from sparkmirror.wire.protocol_errors import (
+    ApiUnsupported,
+    BrokerError,
+    NoBroker,
+    UnreadableResponse,
+)
 from sparkmirror.wire.security.kerberos import _check_keytab, kerberos_error
 from sparkmirror.wire.security.tls import handshake_error
 from tests.unit.config_files import BASE, LINE, QUIET, refused, write
@@ -401,17 +408,34 @@ def test_what_cannot_be_unpacked_is_named(codec: int, name: str) -> None:
 @pytest.mark.parametrize(
     ("error", "kind", "what", "do"),
     [
-        (kafka_errors.SaslAuthenticationFailedError("bad"), Denied, "the broker refused the login",
-         "sasl.* settings"),
-        (kafka_errors.TopicAuthorizationFailedError(), Denied, "reading t is not allowed",
+        (BrokerError(58, "bad"), Denied,
+         "the broker refused the login (SASL_AUTHENTICATION_FAILED: bad).", "sasl.* settings"),
+        (BrokerError(29), Denied, "reading t is not allowed (TOPIC_AUTHORIZATION_FAILED).",
          "--operation Read --topic"),
-        (kafka_errors.UnsupportedVersionError("v"), Unsupported, "needs an API that this broker",
+        (BrokerError(29, "Request Request(processor=1, …"), Denied,
+         "reading t is not allowed (TOPIC_AUTHORIZATION_FAILED).", "--operation Read --topic"),
+        (BrokerError(35), Unsupported, "needs an API that this broker does not have (UNSUPPORTED",
          "Use a newer broker"),
-        (kafka_errors.KafkaConfigurationError("c"), ConfigError, "settings contradict each other",
-         "client properties"),
-        (kafka_errors.KafkaTimeoutError("t"), Unreachable, "reading t failed: no answer (",
+        (ApiUnsupported("the broker does not have X"), Unsupported,
+         "needs an API that this broker does not have (the broker does not have X).",
+         "Use a newer broker"),
+        (NoResponse("e:9092: no response to X"), Unreachable,
+         "reading t failed: no answer (e:9092: no response to X).", "advertised.listeners"),
+        (ConnectionLost("e:9092: it broke"), Unreachable,
+         "reading t failed: no answer (e:9092: it broke).", "advertised.listeners"),
+        (NoBroker("no controller"), Unreachable, "reading t failed: no answer (no controller).",
          "advertised.listeners"),
-        (kafka_errors.UnknownError("odd"), ClusterError, "reading t failed (", "broker's log"),
+        (TimeoutError("late"), Unreachable,
+         "reading t failed: no answer (TimeoutError: late).", "advertised.listeners"),
+        (BrokerError(7), Unreachable, "reading t failed: no answer (REQUEST_TIMED_OUT).",
+         "advertised.listeners"),
+        (BrokerError(8), Unreachable, "reading t failed: no answer (BROKER_NOT_AVAILABLE).",
+         "advertised.listeners"),
+        (BrokerError(-1, "odd"), ClusterError, "reading t failed (UNKNOWN_SERVER_ERROR: odd).",
+         "broker's log"),
+        (BrokerError(999), ClusterError, "reading t failed (error code 999).", "broker's log"),
+        (UnreadableResponse("the response cannot be read (ValueError)"), ClusterError,
+         "reading t failed (the response cannot be read (ValueError)).", "broker's log"),
         (struct.error("short"), ClusterError, "reading t failed (error: short).", "broker's log"),
     ],
 )  # fmt: skip
@@ -425,7 +449,7 @@ def test_what_the_drivers_client_says_becomes_ours(
 
 
 def test_without_a_right_the_advice_is_general() -> None:
-    error = translate(kafka_errors.ClusterAuthorizationFailedError(), CLIENT, "asking")
+    error = translate(BrokerError(31), CLIENT, "asking")
     assert "Grant the principal of this client the operation" in error.do
 
 

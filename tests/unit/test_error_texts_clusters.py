@@ -359,19 +359,14 @@ def test_a_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("frame", [struct.pack(">i", 6), struct.pack(">ihi", 5, 0, 1 << 30)])
 def test_an_answer_that_is_no_list_of_versions(frame: bytes) -> None:
-    def receive(view: memoryview) -> None:
-        view[:] = frame
+    parts = iter((len(frame).to_bytes(4, "big"), frame))
 
-    ours = as_self(
-        client=CLIENT,
-        host="a",
-        port=80,
-        send_message=lambda *_: 5,
-        _receive_size=lambda: len(frame),
-        _receive_into=receive,
-    )
+    def receive(view: memoryview, _deadline: float) -> None:
+        view[:] = next(parts)
+
+    ours = as_self(client=CLIENT, host="a", port=80, send_message=lambda *_: 5, _receive_by=receive)
     check(
-        lambda: Connection._handshake(ours), NotKafka, "does not speak Kafka's protocol",
+        lambda: Connection._handshake(ours, 0.0), NotKafka, "does not speak Kafka's protocol",
         "cluster A, a:80", "Check the port",
     )  # fmt: skip
 

@@ -12,10 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import kafka.errors
 import pytest
 
-import kafka
 from sparkmirror import java
 from sparkmirror.cache import cache_directory
 from sparkmirror.cli.run import run as run_module
@@ -37,6 +35,7 @@ from sparkmirror.model import MirrorSettings
 from sparkmirror.testing import maven, zookeeper
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.jvm import KafkaRuntime
+from sparkmirror.testing.probe import free_ports
 from tests.unit.config_files import BASE, LINE, QUIET, refused, write
 from tests.unit.test_error_texts import FLOW, check
 
@@ -273,11 +272,12 @@ def test_a_producer_of_the_demo_that_fails(tmp_path: Path, lines: str, said: str
     check(call, ClusterError, what, "cluster A, topic orders", str(log))
 
 
-def test_a_transaction_of_the_demo_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka, "KafkaProducer", raising(kafka.errors.KafkaTimeoutError("late")))
+def test_a_transaction_of_the_demo_that_fails() -> None:
+    server = f"127.0.0.1:{free_ports(1)[0]}"
     check(
-        lambda: send_payments("a:1", "payments", [], transactional_id="t"), ClusterError,
-        "A transaction failed: ", "a:1, topic payments", "broker's log",
+        lambda: send_payments(server, "payments", [], transactional_id="t", timeout_s=0.1),
+        ClusterError, "A transaction failed: cluster demo", f"{server}, topic payments",
+        "broker's log",
     )  # fmt: skip
 
 

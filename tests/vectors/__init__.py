@@ -4,9 +4,12 @@
 MirrorMaker 2 4.3.0 and MirrorMaker 1 3.9.1, ``scoping`` from MirrorMakerConfig and
 MirrorSourceConfig 4.3.0 with generated files, ``java_regex`` and ``java_properties`` from
 ``java.util`` (JDK 17), ``jaas`` from Kafka's JaasConfig 4.3.0 and the JDK's own, the
-``.tsv`` files from the configuration definitions of 4.3.0 (``client_keys_new_in_4.4.0``: what those
-of 4.4.0's clients add to it), ``old_client_keys`` from those of 0.7.2
-to 0.11.0.3 (what they were read from stands in it).
+``*_keys`` files from the configuration definitions of 4.3.0 (``client_keys_new_in_4.4.0``: what
+those of 4.4.0's clients add to it), ``error_codes`` from 4.4.0's ``Errors`` (code, name, and
+whether its exception is a RetriableException, an AuthorizationException, an
+AuthenticationException), ``sticky`` from 4.4.0's StickyAssignor with generated groups,
+``old_client_keys`` from the definitions of 0.7.2 to 0.11.0.3 (what they were read from stands in
+it).
 """
 
 import json

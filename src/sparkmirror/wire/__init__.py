@@ -1,1 +1,1 @@
-"""Kafka's protocol: apart from the demo, the only package that imports kafka-python."""
+"""Kafka's protocol: the only package that imports kafka-python, for message schemas and logins."""

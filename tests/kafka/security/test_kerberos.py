@@ -132,7 +132,7 @@ def test_a_ticket_cache(kerberized: Kerberized, tmp_path: Path):
         check=True,
         timeout=30,
     )
-    assert reach(client).api_versions
+    assert reach(client).versions
 
 
 @pytest.mark.long

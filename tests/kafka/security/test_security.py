@@ -379,7 +379,7 @@ def test_a_token_endpoint_over_tls(
     with token_endpoint(authority.certify("endpoint", "localhost"), tmp_path) as endpoint:
         changes = endpoint.properties(CLIENT_SECRET, *options)
         client = secured.client("BOTH", changes=changes)
-        assert reach(client).api_versions
+        assert reach(client).versions
         cluster = Cluster(client)
         assert cluster.describe().brokers
         cluster.close()

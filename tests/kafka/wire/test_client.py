@@ -17,6 +17,7 @@ from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.error_translation import translated
 from sparkmirror.wire.cluster.acl_advice import Right
 from sparkmirror.wire.cluster.views import Committed, GroupMember, GroupView, NewTopic
+from sparkmirror.wire.protocol_errors import BrokerError, code_of
 from tests.kafka.harness.mirror_process import wait_until
 from tests.kafka.harness.support import (
     Sent,
@@ -326,24 +327,21 @@ def test_a_closed_facade_connects_again(cluster):
 @pytest.mark.parametrize(
     ("name", "code", "text"),
     [
-        ("TopicAuthorizationFailedError", "DENIED", "Read on Topic t"),
-        ("SaslAuthenticationFailedError", "DENIED", "refused the login"),
-        ("UnsupportedVersionError", "UNSUPPORTED", "newer broker"),
-        ("KafkaTimeoutError", "UNREACHABLE", "no answer"),
-        ("NodeNotReadyError", "UNREACHABLE", "advertised.listeners"),
-        ("KafkaConfigurationError", "CONFIG", "contradict each other"),
-        ("PolicyViolationError", "CLUSTER", "POLICY_VIOLATION"),
+        ("TOPIC_AUTHORIZATION_FAILED", "DENIED", "Read on Topic t"),
+        ("SASL_AUTHENTICATION_FAILED", "DENIED", "refused the login"),
+        ("UNSUPPORTED_VERSION", "UNSUPPORTED", "newer broker"),
+        ("REQUEST_TIMED_OUT", "UNREACHABLE", "no answer"),
+        ("BROKER_NOT_AVAILABLE", "UNREACHABLE", "advertised.listeners"),
+        ("POLICY_VIOLATION", "CLUSTER", "POLICY_VIOLATION"),
     ],
 )
-def test_errors_of_the_client_library_are_translated(name, code, text):
-    import kafka.errors
-
+def test_errors_of_a_broker_are_translated(name, code, text):
     client = ClusterClient("east", ("e:9092",), "test")
     with (
         pytest.raises(MirrorError) as caught,
         translated(client, "reading topic t", needs=Right("Read", "Topic", "t")),
     ):
-        raise getattr(kafka.errors, name)("details")
+        raise BrokerError(code_of(name), "details")
     error = caught.value
     assert error.code == code
     assert error.where == "cluster east"

@@ -1,12 +1,12 @@
-"""Bootstrap servers that are no use: each says quickly what is wrong with it."""
+"""Bootstrap servers of real brokers that are no use, and clusters that are away.
+
+Servers that are no brokers: tests/unit/wire/probe.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import shutil
-import socket
-import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.errors import ConfigError, MirrorError, NotKafka, Unreachable, Unsupported
+from sparkmirror.errors import MirrorError, NotKafka, Unreachable, Unsupported
 from sparkmirror.java import find_java
 from sparkmirror.model import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.probe.reach import reach
-from tests.kafka.clusters.servers import HOST, listener, refused, web_server
+from tests.kafka.clusters.servers import HOST, listener, refused
 
 
 def client(*servers: str, timeout_ms: int = 1_500, protocol: str = "PLAINTEXT") -> ClusterClient:
@@ -44,138 +44,13 @@ def failure(*servers: str, timeout_ms: int = 1_500, within_s: float = 3.0) -> Mi
     return error
 
 
-def test_a_name_that_does_not_resolve():
-    error = failure("no-such-host.invalid:9092", timeout_ms=10_000, within_s=11)
-    assert isinstance(error, Unreachable)
-    assert "does not resolve" in error.what
-
-
-def test_a_port_that_refuses():
-    error = failure(refused())
-    assert isinstance(error, Unreachable)
-    assert "connection refused" in error.what
-
-
-def test_a_server_that_never_answers():
-    with listener() as server:
-        error = failure(server, timeout_ms=700, within_s=1.5)
-    assert isinstance(error, Unreachable)
-    assert "never answers" in error.what
-
-
-def test_a_server_whose_queue_of_connections_is_full():
-    """Connecting itself hangs, as it does behind a firewall that drops packets."""
-    with socket.socket() as server:
-        server.bind((HOST, 0))
-        server.listen(0)
-        address = server.getsockname()
-        waiting = [socket.socket() for _ in range(3)]
-        for one in waiting:
-            one.setblocking(False)
-            one.connect_ex(address)
-        time.sleep(0.1)
-        error = failure(f"{HOST}:{address[1]}", timeout_ms=700, within_s=1.5)
-        for one in waiting:
-            one.close()
-    assert isinstance(error, Unreachable)
-    assert "connecting timed out" in error.what
-
-
-def test_a_web_server():
-    # It waits for the end of a line, which Kafka's bytes do not bring.
-    with web_server() as server:
-        error = failure(server, timeout_ms=700, within_s=1.5)
-    assert isinstance(error, NotKafka)
-    assert "web server" in error.what
-
-
-@pytest.mark.parametrize(
-    ("said", "shown"),
-    [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "answers HTTP"),
-        (b"\x15\x03\x03\x00\x02\x02\x46", "speaks TLS"),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", "not in Kafka's protocol"),
-        (struct.pack(">ii", 4, 99), "wrong correlation id"),
-        (struct.pack(">iihi", 10, 1, 0, 1 << 20), "response is invalid"),
-        (struct.pack(">iihi", 10, 1, 35, 0), "error 35"),
-        (struct.pack(">i", 100) + b"abc", "closed the connection"),
-        (b"", "closed the connection without an answer"),
-    ],
-)
-def test_something_that_is_not_kafka(said, shown):
-    def answer(connection: socket.socket) -> None:
-        connection.recv(4096)
-        connection.sendall(said)
-        connection.close()
-
-    with listener(answer) as server:
-        error = failure(server)
-    assert isinstance(error, NotKafka)
-    assert shown in error.what
-
-
-def test_a_server_that_drips_is_bounded_too():
-    def drip(connection: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            connection.sendall(struct.pack(">i", 1000))
-            for _ in range(20):
-                time.sleep(0.1)
-                connection.sendall(b"\0")
-
-    with listener(drip) as server:
-        error = failure(server, timeout_ms=600, within_s=1.5)
-    assert isinstance(error, Unreachable)
-
-
-def test_a_broker_that_is_too_old():
-    versions = [(0, 0, 2), (1, 0, 3), (3, 0, 2), (18, 0, 0)]
-
-    def answer(connection: socket.socket) -> None:
-        connection.recv(4096)
-        body = struct.pack(">ihi", 1, 0, len(versions))
-        body += b"".join(struct.pack(">hhh", *row) for row in versions)
-        connection.sendall(struct.pack(">i", len(body)) + body)
-        connection.recv(4096)
-        connection.sendall(struct.pack(">iiiii", 16, 2, 0, 1, 0))
-
-    with listener(answer) as server:
-        error = failure(server)
-    assert isinstance(error, Unsupported)
-    assert "too old" in error.what
-
-
-def test_all_servers_are_tried_and_named():
-    with listener() as hanging:
-        error = failure(refused(), hanging, "no-such-host.invalid:1", timeout_ms=5_000, within_s=6)
-    assert isinstance(error, Unreachable)
-    for part in ("refused", "never answers", "does not resolve"):
-        assert part in error.what
-
-
-def test_a_login_that_is_missing_is_named():
-    with pytest.raises(ConfigError, match=r"needs a login \(sasl\.mechanism=GSSAPI\)") as caught:
-        reach(client("localhost:1", protocol="SASL_SSL"))
-    assert "sasl.jaas.config" in caught.value.do
-
-
-@pytest.mark.parametrize("server", ["localhost", "localhost:", ":9092", "localhost:0", "h:99999"])
-def test_a_malformed_server(server):
-    with pytest.raises(ConfigError, match="host:port"):
-        reach(client(server))
-
-
-def test_no_server_at_all():
-    with pytest.raises(ConfigError, match="no bootstrap server"):
-        reach(client())
-
-
 def test_one_good_server_is_enough_and_nobody_waits_for_the_others(cluster_a: KafkaCluster):
     with listener() as hanging:
         started = time.monotonic()
         reached = reach(client(hanging, refused(), cluster_a.bootstrap_servers, timeout_ms=8_000))
         assert time.monotonic() - started < 2
     assert f"{reached.host}:{reached.port}" == cluster_a.bootstrap_servers
-    assert reached.api_versions[1][1] >= 12
+    assert reached.versions[1][1] >= 12
 
 
 def test_the_client_library_keeps_quiet_and_the_facade_gives_up_in_time(capfd):

@@ -1,16 +1,12 @@
-"""The doctor without brokers: TLS servers of all kinds, comparisons, what is printed."""
+"""The doctor without brokers: comparisons, what is printed."""
 
 from __future__ import annotations
 
 import json
 import socket
-import ssl
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -37,47 +33,10 @@ from sparkmirror.wire.admin.inspector import Inspector
 from sparkmirror.wire.cluster.views import ClusterView, ConfigEntry, TopicView
 from sparkmirror.wire.probe import advertised
 from sparkmirror.wire.probe.advertised import ClusterPaths
-from sparkmirror.wire.probe.broker_path import DNS, LOGIN, TCP, TLS, BrokerPath, Step, check_path
-from tests.certificates import Authority, Certified
+from sparkmirror.wire.probe.broker_path import DNS, LOGIN, TCP, BrokerPath, Step
 from tests.unit.config_files import BASE, load, load_flow, write
 
 HOST = "127.0.0.1"
-
-
-@contextmanager
-def tls_server(certified: Certified, directory: Path) -> Iterator[int]:
-    """A TLS server that shakes hands and says no more; its port."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certified.pem_file(directory / "server.pem"))
-    with socket.create_server((HOST, 0)) as server:
-        server.settimeout(10)
-
-        def serve() -> None:
-            try:
-                while True:
-                    connection, _ = server.accept()
-                    try:
-                        context.wrap_socket(connection, server_side=True).close()
-                    except OSError:
-                        connection.close()
-            except OSError:
-                return
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
-
-
-def client_of(authority: Authority, directory: Path) -> ClusterClient:
-    trust = directory / "trust.pem"
-    trust.write_text(authority.pem())
-    properties = {"ssl.truststore.location": str(trust), "ssl.truststore.type": "PEM"}
-    return ClusterClient("A", (f"{HOST}:1",), "test", "SSL", properties=properties)
-
-
-AUTHORITY, OTHER = Authority(), Authority("Somebody else")
 
 
 @pytest.mark.parametrize(
@@ -103,44 +62,6 @@ def test_all_hosts_of_a_flow_are_named(
     monkeypatch.setattr(examination, "observe_status", lambda *_: status)
     (told,) = examination._mirrors(cast(Cluster, None), flow, 0)
     assert (told.level, told.subject, told.found) == (Level.OK, "flow A->B", found)
-
-
-@pytest.mark.parametrize(
-    ("signer", "names", "ends", "outcome", "found", "do"),
-    [
-        (OTHER, (HOST,), 10, "fail", "not trusted", "truststore"),
-        (
-            AUTHORITY,
-            ("b1.example.com",),
-            10,
-            "fail",
-            "for another host name",
-            "subject alternative",
-        ),
-        (AUTHORITY, (HOST,), -0.01, "fail", "has expired", "Renew"),
-        (AUTHORITY, (HOST,), 10, "warn", "valid until", "Renew"),
-        (AUTHORITY, (HOST,), 90, "ok", "valid until", ""),
-    ],
-)
-def test_certificates(
-    tmp_path: Path,
-    signer: Authority,
-    names: tuple[str, ...],
-    ends: float,
-    outcome: str,
-    found: str,
-    do: str,
-) -> None:
-    certified = signer.certify("broker", *names, ends=timedelta(days=ends))
-    with tls_server(certified, tmp_path) as port:
-        way = check_path(client_of(AUTHORITY, tmp_path), HOST, port, timeout_s=5)
-    (step,) = [one for one in way.steps if one.name == TLS]
-    assert step.outcome == outcome, step
-    assert found in step.found
-    assert do in step.do
-    # Whoever is not trusted is told by what its certificate says.
-    assert names[0] in step.found
-    assert ("Somebody else" if signer is OTHER else "Test authority") in step.found
 
 
 def test_a_name_that_only_a_fake_resolver_knows(tmp_path: Path) -> None:

@@ -323,7 +323,7 @@ def _token_endpoint(module: LoginModule, properties: Mapping[str, str], where: s
         refresh_jitter=number("sasl.login.refresh.window.jitter", 0.05),
         refresh_min_s=number("sasl.login.refresh.min.period.seconds", 60.0),
         refresh_buffer_s=number("sasl.login.refresh.buffer.seconds", 300.0),
-        extensions=_extensions(options, "extension_"),
+        extensions=_token_extensions(options, "extension_", where),
         assertion=assertion,
         tls={key: text for key, text in options.items() if key.startswith("ssl.")},
     )
@@ -331,6 +331,26 @@ def _token_endpoint(module: LoginModule, properties: Mapping[str, str], where: s
 
 def _extensions(options: Mapping[str, str], prefix: str) -> dict[str, str]:
     return {key[len(prefix) :]: text for key, text in options.items() if key.startswith(prefix)}
+
+
+def _token_extensions(options: Mapping[str, str], prefix: str, where: str) -> dict[str, str]:
+    """The SASL extensions that are sent with a token, as Java's login accepts them (KIP-342)."""
+    found = _extensions(options, prefix)
+    for name, text in found.items():
+        # The options may be parts of a secret whose quotes were forgotten: none is shown.
+        if not re.fullmatch(r"[A-Za-z]+", name) or name == "auth":
+            raise ConfigError(
+                f"the name of an option {prefix}... in the JAAS entry is not allowed.",
+                where=where,
+                do="Use letters only, and another name than auth.",
+            )
+        if not re.fullmatch(r"[\x21-\x7e \t\r\n]+", text):
+            raise ConfigError(
+                f"the value of an option {prefix}... in the JAAS entry is empty or not ASCII text.",
+                where=where,
+                do="Use printable ASCII characters and spaces.",
+            )
+    return found
 
 
 def _unsecured(module: LoginModule, where: str) -> OAuthLogin:
@@ -369,7 +389,7 @@ def _unsecured(module: LoginModule, where: str) -> OAuthLogin:
     return OAuthLogin(
         claims=claims,
         lifetime_s=lifetime_s,
-        extensions=_extensions(options, f"{prefix}Extension_"),
+        extensions=_token_extensions(options, f"{prefix}Extension_", where),
     )
 
 

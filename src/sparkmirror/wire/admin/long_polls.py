@@ -11,16 +11,14 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import kafka.errors as kafka_errors
-
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import ClusterClient, TopicPartition
 from sparkmirror.wire.admin.leaders import Leaders
 from sparkmirror.wire.admin.messages import fetch_request
 from sparkmirror.wire.admin.requester import Requester
-from sparkmirror.wire.net.framing import ConnectionLost
 from sparkmirror.wire.net.poller import readable
 from sparkmirror.wire.net.shared_connection import Sent, SharedConnection
+from sparkmirror.wire.protocol_errors import ApiUnsupported, RequestError
 
 __all__ = ["LongPolls"]
 
@@ -109,9 +107,9 @@ class LongPolls:
             try:
                 connection = self._requester.connection(node, deadline)
                 sent = connection.begin(message, deadline)
-            except kafka_errors.UnsupportedVersionError:
+            except ApiUnsupported:
                 raise
-            except (kafka_errors.KafkaError, ConnectionLost) as error:
+            except RequestError as error:
                 self._failed(error)
                 continue
             limit_s = (_WAIT_MS + self._client.request_timeout_ms) / 1000
@@ -127,7 +125,7 @@ class LongPolls:
                 continue
             try:
                 found.append(one.connection.finish(one.sent, one.overdue_at))
-            except (kafka_errors.KafkaError, ConnectionLost) as error:
+            except RequestError as error:
                 self._failed(error)
         self._polls = left
         return found

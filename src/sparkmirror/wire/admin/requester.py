@@ -12,18 +12,23 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import kafka.errors as kafka_errors
 from kafka.protocol.metadata import MetadataRequest
 
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import ClusterClient
-from sparkmirror.wire.admin.error_translation import quiet_kafka_logs, translated
+from sparkmirror.wire.admin.error_translation import translated
 from sparkmirror.wire.cluster.acl_advice import Right
 from sparkmirror.wire.cluster.broker_pool import BrokerPool, CannotConnect
 from sparkmirror.wire.cluster.messages import find_coordinator_request
 from sparkmirror.wire.net.framing import ConnectionLost
 from sparkmirror.wire.net.kafka_python_limits import UNREADABLE
 from sparkmirror.wire.net.shared_connection import NoResponse, SharedConnection
+from sparkmirror.wire.protocol_errors import (
+    BrokerError,
+    NoBroker,
+    RequestError,
+    UnreadableResponse,
+)
 
 __all__ = ["ANY", "CONTROLLER", "Requester", "error_for"]
 
@@ -35,10 +40,9 @@ CONTROLLER = -2
 _LOOK_S_MAX = 6.0
 
 
-def error_for(code: int, message: str | None = None) -> Exception:
-    """kafka-python's exception for a numeric error code of a response."""
-    error: Exception = kafka_errors.for_code(code)(message or "")
-    return error
+def error_for(code: int, message: str | None = None) -> BrokerError:
+    """The exception for an error code of a response, and the broker's message."""
+    return BrokerError(code, message)
 
 
 class Requester:
@@ -48,7 +52,6 @@ class Requester:
     """
 
     def __init__(self, client: ClusterClient) -> None:
-        quiet_kafka_logs()
         self.client = client
         self._pool = BrokerPool(client)
         self.closes = 0
@@ -88,13 +91,13 @@ class Requester:
             while True:
                 try:
                     return self._once(make, node, group, read, check, deadline)
-                except kafka_errors.KafkaError as error:
+                except RequestError as error:
                     self._explain_advertised(deadline)
                     left_s = deadline - time.monotonic()
                     closed = self._ended or self.closes != closes
-                    hopeless = not _worth_a_retry(error) or closed or node >= 0
+                    hopeless = not error.retriable or closed or node >= 0
                     if hopeless or left_s <= backoff_s:
-                        if isinstance(error, kafka_errors.KafkaTimeoutError):
+                        if isinstance(error, NoResponse):
                             self._pool.forget()
                         if node < 0 and not closed:
                             self._explain_failure(error)
@@ -115,7 +118,7 @@ class Requester:
         deadline: float,
     ) -> Any:
         if self._ended:
-            raise kafka_errors.KafkaConnectionError("the connection was closed")
+            raise ConnectionLost("the connection was closed")
         if group:
             node = self._coordinator(group, deadline)
         elif node == CONTROLLER:
@@ -141,29 +144,19 @@ class Requester:
         if self._controller is None:
             response = self.send(MetadataRequest(topics=[]), ANY, deadline)
             if response.controller_id < 0:
-                raise kafka_errors.NodeNotReadyError("the cluster has no controller at present")
+                raise NoBroker("the cluster has no controller at present")
             self._controller = int(response.controller_id)
         return self._controller
 
     def send(self, message: Any, node: int, deadline: float) -> Any:
-        """Send ``message`` once, to ``node`` or `ANY`. Raises kafka-python's errors, `Denied`."""
-        try:
-            return self.connection(node, deadline).request(message, deadline)
-        except NoResponse as error:
-            raise kafka_errors.KafkaTimeoutError(str(error)) from error
-        except ConnectionLost as error:
-            raise kafka_errors.KafkaConnectionError(str(error)) from error
+        """Send ``message`` once, to ``node`` or `ANY`. Raises `RequestError`, `Denied`."""
+        return self.connection(node, deadline).request(message, deadline)
 
     def connection(self, node: int, deadline: float) -> SharedConnection:
         """The connection to ``node``, or one to `ANY` broker. Raises as `send`."""
         if not self._login_checked:
             self._check_login()
-        try:
-            return self._pool.any(deadline) if node == ANY else self._pool.to(node, deadline)
-        except NoResponse as error:
-            raise kafka_errors.KafkaTimeoutError(str(error)) from error
-        except ConnectionLost as error:
-            raise kafka_errors.KafkaConnectionError(str(error)) from error
+        return self._pool.any(deadline) if node == ANY else self._pool.to(node, deadline)
 
     def _check_login(self) -> None:
         """Raise `ConfigError` for wrong settings: they are no failure of a broker."""
@@ -174,7 +167,7 @@ class Requester:
             login_for(self.client)
         self._login_checked = True
 
-    def _explain_failure(self, error: kafka_errors.KafkaError) -> None:
+    def _explain_failure(self, error: RequestError) -> None:
         """Raise the reason why a TLS or SASL connection fails: it says more than "no answer"."""
         if self.client.security_protocol == "PLAINTEXT" or not isinstance(error, CannotConnect):
             return
@@ -212,10 +205,4 @@ def _read(response: Any, read: Callable[[Any], Any]) -> Any:
     try:
         return read(response)
     except UNREADABLE as error:
-        raise kafka_errors.KafkaProtocolError(
-            f"the response cannot be read ({type(error).__name__})"
-        ) from error
-
-
-def _worth_a_retry(error: kafka_errors.KafkaError) -> bool:
-    return bool(error.retriable) or isinstance(error, kafka_errors.UnknownBrokerIdError)
+        raise UnreadableResponse(f"the response cannot be read ({type(error).__name__})") from error

@@ -186,7 +186,7 @@ class TopicTail:
                 yield from self._taken(TopicPartition(topic.topic, part.partition_index), part)
 
     def _taken(self, tp: TopicPartition, part: Any) -> Iterable[Record]:
-        """The records of one partition in a response. Raises kafka-python's errors."""
+        """The records of one partition in a response. Raises `BrokerError`."""
         if part.error_code == _OFFSET_OUT_OF_RANGE:
             # The log begins after the position: because of retention or DeleteRecords.
             self._positions.update(self._leaders.list_offsets([tp], EARLIEST, 0))

@@ -15,14 +15,14 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-import kafka.errors as kafka_errors
 from kafka.protocol.metadata import MetadataRequest
 
 from sparkmirror.errors import ClusterError, Denied, Unreachable
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.cluster.metadata import split_address
-from sparkmirror.wire.net.connection import Connection
-from sparkmirror.wire.net.shared_connection import SharedConnection
+from sparkmirror.wire.net.connection import Connection, ConnectionLost
+from sparkmirror.wire.net.shared_connection import NoResponse, SharedConnection
+from sparkmirror.wire.protocol_errors import NoBroker
 
 __all__ = ["BrokerPool", "CannotConnect"]
 
@@ -34,10 +34,8 @@ Address = tuple[str, int]
 _NEXT_SERVER_S = 0.5
 
 
-class CannotConnect(kafka_errors.KafkaConnectionError):  # type: ignore[misc]
+class CannotConnect(ConnectionLost):
     """No connection to a broker. ``reason``: why."""
-
-    message = "KafkaConnectionError"
 
     def __init__(self, reason: ClusterError) -> None:
         where = reason.where.rpartition(", ")[2]
@@ -57,8 +55,8 @@ class _Failure:
 class BrokerPool:
     """Connections by broker, and the brokers' addresses. Safe to share between threads.
 
-    Raises `Denied` if a broker refuses the login, `CannotConnect`, and other errors of
-    kafka-python's: ``KafkaTimeoutError`` at the deadline, ``UnknownBrokerIdError``.
+    Raises `Denied` if a broker refuses the login, `CannotConnect`, `NoResponse` at the deadline,
+    `ConnectionLost` after `close`, and `NoBroker`.
     """
 
     def __init__(self, client: ClusterClient) -> None:
@@ -100,7 +98,7 @@ class BrokerPool:
             with self._changed:
                 address = self._brokers.get(node)
         if address is None:
-            raise kafka_errors.UnknownBrokerIdError(node)
+            raise NoBroker(f"the cluster has no broker {node} at present")
         try:
             return self._connected([address], deadline)
         except CannotConnect:
@@ -118,7 +116,7 @@ class BrokerPool:
         response = connection.request(MetadataRequest(topics=[], min_version=1), deadline)
         brokers = {int(one.node_id): (one.host, int(one.port)) for one in response.brokers}
         if not brokers:
-            raise kafka_errors.MetadataEmptyBrokerList("the cluster has no brokers at present")
+            raise NoBroker("the cluster has no brokers at present")
         with self._changed:
             self._brokers, self._learned_at = brokers, time.monotonic()
             self.bootstrapped = True
@@ -140,7 +138,7 @@ class BrokerPool:
             next_at = 0.0
             while True:
                 if self._generation != generation:
-                    raise kafka_errors.KafkaConnectionError("the connection was closed")
+                    raise ConnectionLost("the connection was closed")
                 open_one = self._open_one([*tried, *left])
                 if open_one is not None:
                     return open_one
@@ -155,7 +153,7 @@ class BrokerPool:
                     raise self._failure(tried)
                 if now >= deadline:
                     servers = ", ".join(f"{host}:{port}" for host, port in running)
-                    raise kafka_errors.KafkaTimeoutError(f"no connection to {servers} in time")
+                    raise NoResponse(f"no connection to {servers} in time")
                 until = min(deadline, next_at) if left else deadline
                 self._changed.wait(until - now)
 

@@ -1,8 +1,8 @@
 """The assignors of Java's consumer: which member of a group gets which partitions. No I/O.
 
-The group's leader runs one of them for all members, and any kind of client may be the leader. So
-the result for given subscriptions equals that of Java's class of the same name. Range and round
-robin are written here; the two sticky ones are kafka-python's.
+The group's leader runs one of them for all members, and any kind of client may be the leader. Range
+and round robin give the result of Java's class of the same name. The two sticky ones follow the
+rules of Java's (`wire.group.sticky`), which allow several results.
 """
 
 from __future__ import annotations
@@ -10,20 +10,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from kafka.coordinator.assignors.sticky.sticky_assignor import (
-    StickyAssignorMemberMetadataV1,
-    StickyPartitionAssignor,
-)
 from kafka.protocol.consumer.metadata import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
-from kafka.structs import TopicPartition as KafkaPythonPartition
 
 from sparkmirror.model import TopicPartition
+from sparkmirror.wire.group.sticky import Claims, assign_sticky, withhold_moving
 from sparkmirror.wire.net.kafka_python_limits import UNREADABLE
 
 __all__ = [
@@ -73,7 +67,7 @@ def assign(
     return {member: tuple(sorted(assigned.get(member, ()))) for member in members}
 
 
-Assigned = dict[str, list[TopicPartition]]
+Assigned = dict[str, set[TopicPartition]]
 
 
 def _in_order(members: Mapping[str, Subscription]) -> list[str]:
@@ -100,7 +94,7 @@ def _range(members: Mapping[str, Subscription], partitions: Mapping[str, int]) -
         begin = 0
         for place, member in enumerate(interested):
             end = begin + share + (place < more)
-            assigned.setdefault(member, []).extend(
+            assigned.setdefault(member, set()).update(
                 TopicPartition(topic, number) for number in range(begin, end)
             )
             begin = end
@@ -116,63 +110,28 @@ def _round_robin(members: Mapping[str, Subscription], partitions: Mapping[str, i
         for number in range(partitions.get(topic, 0)):
             while topic not in wanted[ring[at % len(ring)]]:
                 at += 1
-            assigned.setdefault(ring[at % len(ring)], []).append(TopicPartition(topic, number))
+            assigned.setdefault(ring[at % len(ring)], set()).add(TopicPartition(topic, number))
             at += 1
     return assigned
 
 
-class _Topics:
-    """The part of a cluster's metadata that kafka-python's assignors use."""
-
-    def __init__(self, partitions: Mapping[str, int]) -> None:
-        self._partitions = partitions
-
-    def topics(self) -> set[str]:
-        return set(self._partitions)
-
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
-        count = self._partitions.get(topic)
-        return None if count is None else set(range(count))
+def _claims(members: Mapping[str, Subscription]) -> Claims:
+    return {member: (one.generation, one.owned) for member, one in members.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Joined:
-    member_id: str
-    metadata: Subscription
+def _sticky(members: Mapping[str, Subscription], partitions: Mapping[str, int]) -> Assigned:
+    return assign_sticky(_wanted(members), _claims(members), partitions)
 
 
-def _former(one: Subscription) -> StickyAssignorMemberMetadataV1:
-    owned = [KafkaPythonPartition(tp.topic, tp.partition) for tp in one.owned]
-    return StickyAssignorMemberMetadataV1(list(one.topics), owned, one.generation)
-
-
-class _Sticky(StickyPartitionAssignor):  # type: ignore[misc]
-    parse_member_metadata = staticmethod(_former)
-
-
-class _CooperativeSticky(CooperativeStickyAssignor):  # type: ignore[misc]
-    parse_member_metadata = staticmethod(_former)
-
-
-def _kafka_python(assignor: Any) -> Callable[..., Assigned]:
-    def assign_members(
-        members: Mapping[str, Subscription], partitions: Mapping[str, int]
-    ) -> Assigned:
-        joined = [_Joined(member, one) for member, one in members.items()]
-        found = assignor().assign(_Topics(partitions), joined)
-        return {
-            member: [TopicPartition(tp.topic, tp.partition) for tp in assignment.partitions()]
-            for member, assignment in found.items()
-        }
-
-    return assign_members
+def _cooperative(members: Mapping[str, Subscription], partitions: Mapping[str, int]) -> Assigned:
+    return withhold_moving(_sticky(members, partitions), _claims(members))
 
 
 _ASSIGNORS: dict[str, Callable[..., Assigned]] = {
     "range": _range,
     "roundrobin": _round_robin,
-    STICKY: _kafka_python(_Sticky),
-    COOPERATIVE_STICKY: _kafka_python(_CooperativeSticky),
+    STICKY: _sticky,
+    COOPERATIVE_STICKY: _cooperative,
 }
 
 

@@ -14,6 +14,7 @@ import ssl
 import struct
 import time
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -33,7 +34,14 @@ from sparkmirror.wire.net.kafka_python_limits import UNREADABLE, guard_decoding
 if TYPE_CHECKING:
     from sparkmirror.wire.security.sasl import Login
 
-__all__ = ["Connection", "ConnectionLost", "FrameBuffer", "ReceiveBuffer"]
+__all__ = [
+    "Connection",
+    "ConnectionLost",
+    "ForeignResponse",
+    "FrameBuffer",
+    "PortProtocol",
+    "ReceiveBuffer",
+]
 
 _CORRELATION = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
@@ -47,11 +55,30 @@ _LOGIN_AGAIN = (0.85, 0.95)
 guard_decoding()
 
 
+class PortProtocol(StrEnum):
+    """The protocol of a port, as far as it shows without TLS and without a login."""
+
+    KAFKA = "it speaks Kafka without TLS"
+    TLS = "it speaks TLS: it is an SSL or SASL_SSL listener, or a web server"
+    HTTP = "it is a web server (it answers HTTP)"
+    UNKNOWN = "its protocol is unknown"
+
+
+class ForeignResponse(Exception):
+    """What a server sent is not Kafka's protocol; the text says what it looks like."""
+
+    def __init__(self, text: str, protocol: PortProtocol = PortProtocol.UNKNOWN) -> None:
+        super().__init__(text)
+        self.protocol = protocol
+
+
 class Connection(FramedSocket):
     """A connection to one broker, with TLS and login as the client's settings say.
 
     Connecting raises `ClusterError` (`Unreachable`, `NotKafka`, `Unsupported`, `Denied`); later
-    calls raise `ConnectionLost`. ``round_trip_s``: how long the first response took.
+    calls raise `ConnectionLost`. The cause of `NotKafka` is a `ForeignResponse` or a
+    `ConnectionLost`. ``round_trip_s``: how long the first response took. ``connected``: a socket
+    that is connected to the broker, with TLS if the settings say so; it belongs to the connection.
     """
 
     def __init__(
@@ -62,6 +89,7 @@ class Connection(FramedSocket):
         *,
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
+        connected: socket.socket | None = None,
     ) -> None:
         super().__init__(host, port)
         self.client = client
@@ -75,16 +103,19 @@ class Connection(FramedSocket):
                 from sparkmirror.wire.security.sasl import login_for  # noqa: PLC0415
 
                 self._login = login_for(client)
-            self._use(self._connect(send_buffer_bytes, receive_buffer_bytes))
+            self._use(connected or self._connect(send_buffer_bytes, receive_buffer_bytes))
         except ConfigError as error:
+            if connected is not None:
+                connected.close()
             # A store or keytab may be replaced at this moment: retried like other cluster errors.
             raise ClusterError(error.what, where=error.where, do=error.do) from error
         try:
             # The kernel accepts connections even for a broker that hangs. So the first response
             # gets only as much time as connecting.
-            self.socket.settimeout(min(client.connect_timeout_ms, client.request_timeout_ms) / 1000)
+            patience_s = min(client.connect_timeout_ms, client.request_timeout_ms) / 1000
+            self.socket.settimeout(patience_s)
             asked_at = time.monotonic()
-            self._versions = self._handshake()
+            self._versions = self._handshake(asked_at + patience_s)
             self.round_trip_s = time.monotonic() - asked_at
             self.socket.settimeout(client.request_timeout_ms / 1000)
             self._authenticate()
@@ -133,20 +164,19 @@ class Connection(FramedSocket):
             sock = wrap(sock, self.host, self.client)
         return sock
 
-    def _handshake(self) -> dict[int, tuple[int, int]]:
-        """Request the API versions (v0, which every broker from 0.10 on supports)."""
+    def _handshake(self, deadline: float) -> dict[int, tuple[int, int]]:
+        """Request the API versions (v0, which every broker from 0.10 on supports).
+
+        ``deadline`` (monotonic) is that of the whole response.
+        """
         where = f"cluster {self.client.alias}, {self.host}:{self.port}"
         try:
             correlation = self.send_message(ApiVersionsRequest(), 0)
-            size = self._receive_size()
-            if not 0 < size <= _HANDSHAKE_FRAME_BYTES_MAX:
-                raise NotKafka(
-                    "the server at this address does not speak Kafka's protocol.",
-                    where=where,
-                    do="Check the port and the listener's security protocol.",
-                )
-            frame = memoryview(bytearray(size))
-            self._receive_into(frame)
+            head = memoryview(bytearray(_CORRELATION.size))
+            self._receive_by(head, deadline)
+            frame = memoryview(bytearray(_handshake_size(bytes(head))))
+            self._receive_by(frame, deadline)
+            return _read_versions(bytes(frame), correlation)
         except ConnectionLost as error:
             if isinstance(error.__cause__, ssl.SSLError):
                 from sparkmirror.wire.security.tls import handshake_error  # noqa: PLC0415
@@ -159,17 +189,31 @@ class Connection(FramedSocket):
                 do="Check the port and the listener's security protocol (a TLS listener closes the "
                 "connection).",
             ) from error
-        try:
-            if _CORRELATION.unpack_from(frame)[0] != correlation:
-                raise ValueError("wrong correlation id")
-            response = ApiVersionsResponse.decode(bytes(frame[4:]), version=0)
-        except (ValueError, struct.error, IndexError, KeyError) as error:
+        except ForeignResponse as error:
             raise NotKafka(
-                "the server at this address does not speak Kafka's protocol.",
+                f"the server at this address does not speak Kafka's protocol ({error}).",
                 where=where,
                 do="Check the port and the listener's security protocol.",
             ) from error
-        return {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+
+    def _receive_by(self, view: memoryview, deadline: float) -> None:
+        """Fill ``view`` until ``deadline``, however often a part of it arrives."""
+        position = 0
+        while position < len(view):
+            try:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise TimeoutError("timed out")
+                self.socket.settimeout(left_s)
+                count = self.socket.recv_into(view[position:])
+            except OSError as error:
+                raise self._broken(error) from error
+            if count == 0:
+                if position:
+                    said = f"it closed the connection after {bytes(view[:position])[:16]!r}"
+                    raise ForeignResponse(said)
+                raise self._closed()
+            position += count
 
     # -- login -----------------------------------------------------------------------------
 
@@ -351,6 +395,31 @@ def _response_class(message: Any) -> Any:
     from kafka.protocol.api_header import ResponseClassRegistry  # noqa: PLC0415  (after kafka)
 
     return ResponseClassRegistry.get_response_class(message.header)
+
+
+def _handshake_size(head: bytes) -> int:
+    """The size of the first response, by its first four bytes. Raises `ForeignResponse`."""
+    if head[:2] in (b"\x15\x03", b"\x16\x03"):
+        raise ForeignResponse(PortProtocol.TLS, PortProtocol.TLS)
+    if head == b"HTTP":
+        raise ForeignResponse(PortProtocol.HTTP, PortProtocol.HTTP)
+    size: int = _CORRELATION.unpack(head)[0]
+    if not 4 <= size <= _HANDSHAKE_FRAME_BYTES_MAX:
+        raise ForeignResponse(f"it answers, but not in Kafka's protocol (first bytes {head!r})")
+    return size
+
+
+def _read_versions(frame: bytes, correlation: int) -> dict[int, tuple[int, int]]:
+    """API versions in an ApiVersions response (v0). Raises `ForeignResponse`."""
+    if _CORRELATION.unpack_from(frame)[0] != correlation:
+        raise ForeignResponse("it answers, but not in Kafka's protocol (wrong correlation id)")
+    try:
+        response = ApiVersionsResponse.decode(frame[4:], version=0)
+    except UNREADABLE as error:
+        raise ForeignResponse("its ApiVersions response is invalid") from error
+    if response.error_code or not response.api_keys:
+        raise ForeignResponse(f"its ApiVersions response is invalid (error {response.error_code})")
+    return {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
 
 
 def connect_any(addresses: Iterable[tuple[str, int]], client: ClusterClient) -> Connection:

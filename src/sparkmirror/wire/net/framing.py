@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from sparkmirror.records.header import BATCH_BYTES_MAX
 from sparkmirror.wire.net.kafka_python_limits import FRAME_BYTES_MAX
 from sparkmirror.wire.net.poller import Poller, readable
+from sparkmirror.wire.protocol_errors import RequestError
 
 __all__ = ["ConnectionLost", "FrameBuffer", "FramedSocket", "ReceiveBuffer"]
 
@@ -41,8 +42,10 @@ _WHOLE_S = 0.02
 Buffer = bytes | bytearray | memoryview
 
 
-class ConnectionLost(Exception):
+class ConnectionLost(RequestError):
     """The connection broke or timed out; requests in flight on it have an unknown outcome."""
+
+    retriable = True
 
 
 class FrameBuffer(Protocol):

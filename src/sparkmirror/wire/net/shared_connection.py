@@ -16,13 +16,17 @@ import time
 from collections import deque
 from typing import Any
 
-from kafka.errors import CorrelationIdError, KafkaProtocolError
-from kafka.protocol.broker_version_data import BrokerVersionData
+from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions
 
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 from sparkmirror.wire.net.framing import RESPONSE_FRAME_BYTES_MAX
 from sparkmirror.wire.net.kafka_python_limits import UNREADABLE
 from sparkmirror.wire.net.poller import readable
+from sparkmirror.wire.protocol_errors import (
+    ApiUnsupported,
+    UnexpectedResponse,
+    UnreadableResponse,
+)
 
 __all__ = ["NoResponse", "Sent", "SharedConnection"]
 
@@ -67,14 +71,15 @@ class _NewBuffers:
 class SharedConnection:
     """Requests of several threads over ``connection``, which it owns.
 
-    Raises `ConnectionLost` (`NoResponse`: in time), and kafka-python's errors if the broker does
-    not have an API, or sends what is not a response.
+    Raises `ConnectionLost` (`NoResponse`: in time), `ApiUnsupported` and `UnreadableResponse`.
     """
 
     def __init__(self, connection: Connection) -> None:
         self.address = connection.host, connection.port
         self._connection = connection
-        self._broker = BrokerVersionData(api_versions=connection.api_versions)
+        self._versions = connection.api_versions
+        release = infer_broker_version_from_api_versions(self._versions)
+        self._pauses = release >= _CLIENTS_PAUSE_FROM
         # Guards the socket, too: TLS does not allow two threads to use it at a time.
         self._turn = threading.Condition()
         self._waiting: deque[Sent] = deque()
@@ -95,7 +100,7 @@ class SharedConnection:
 
     def begin(self, message: Any, deadline: float) -> Sent:
         """Send a request; `finish` waits for its response."""
-        version = int(self._broker.api_version(message))
+        version = self._version(message)
         with self._turn:
             self._wait_to_send(deadline)
             try:
@@ -106,6 +111,23 @@ class SharedConnection:
             sent = Sent(message, version, correlation)
             self._waiting.append(sent)
         return sent
+
+    def _version(self, message: Any) -> int:
+        """The highest version of the API of ``message`` that the broker and the message allow."""
+        lowest = max(int(message.min_version), message._min_version or 0)
+        highest = int(message.max_version)
+        if message._max_version is not None:
+            highest = min(highest, message._max_version)
+        offered = self._versions.get(message.API_KEY)
+        if offered is None:
+            raise ApiUnsupported(f"the broker does not have {message.name}")
+        version = min(highest, offered[1])
+        if version < max(lowest, offered[0]):
+            raise ApiUnsupported(
+                f"the broker has versions {offered[0]} to {offered[1]} of {message.name}, "
+                f"sparkmirror needs one of {lowest} to {highest}"
+            )
+        return version
 
     def _wait_to_send(self, deadline: float) -> None:
         """Wait while the broker throttles us, and for responses that precede a new login."""
@@ -172,21 +194,21 @@ class SharedConnection:
                 if frame is None:
                     return
                 if _CORRELATION.unpack_from(frame)[0] != self._waiting[0].correlation:
-                    raise CorrelationIdError("a response to another request")
+                    raise UnexpectedResponse(f"{self._where()}: a response to another request")
                 self._waiting.popleft().frame = frame
-        except (ConnectionLost, CorrelationIdError) as error:
+        except (ConnectionLost, UnexpectedResponse) as error:
             self._fail(error)
 
     def _outcome(self, sent: Sent) -> Any:
         if sent.frame is None:
             failure = sent.failure
-            if isinstance(failure, KafkaProtocolError):
-                raise type(failure)(*failure.args) from failure
+            if isinstance(failure, UnreadableResponse):
+                raise type(failure)(str(failure)) from failure
             raise ConnectionLost(str(failure)) from failure
         try:
             response = _decoded(sent.message, sent.version, bytes(sent.frame))
         except UNREADABLE as error:
-            unreadable = KafkaProtocolError(f"the response cannot be read ({type(error).__name__})")
+            unreadable = UnreadableResponse(f"the response cannot be read ({type(error).__name__})")
             with self._turn:
                 self._fail(unreadable)
             raise unreadable from error
@@ -195,7 +217,7 @@ class SharedConnection:
 
     def _note_throttle(self, response: Any) -> None:
         throttle_ms = getattr(response, "throttle_time_ms", 0) or 0
-        if throttle_ms > 0 and self._broker.broker_version >= _CLIENTS_PAUSE_FROM:
+        if throttle_ms > 0 and self._pauses:
             with self._turn:
                 until = time.monotonic() + throttle_ms / 1000
                 self._paused_until = max(self._paused_until, until)

@@ -1,7 +1,8 @@
-"""Checks the path to one broker step by step: name, TCP, TLS, Kafka, login.
+"""Checks the path to one broker step by step: name, TCP, TLS, Kafka, login, metadata.
 
-A client library only reports that it could not connect; `check_path` reports the step that failed
-and why. It changes nothing, and takes no longer than the given time.
+A client only reports that it could not connect; `check_path` reports the step that failed and why.
+It changes nothing, and takes no longer than the given time. All steps use one connection of the
+kind that the mirror uses. Only after a failure are there others, which find out what the port is.
 """
 
 from __future__ import annotations
@@ -19,12 +20,22 @@ from datetime import UTC, datetime
 from kafka.protocol.metadata import MetadataRequest
 
 from sparkmirror.config.clients.security import uses_sasl, uses_tls
-from sparkmirror.errors import Defect, MirrorError, NotKafka, Unreachable
+from sparkmirror.errors import (
+    ConfigError,
+    Defect,
+    MirrorError,
+    NotKafka,
+    Unreachable,
+    Unsupported,
+)
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.cluster.views import BrokerView, ClusterView
-from sparkmirror.wire.net.connection import Connection, ConnectionLost
-from sparkmirror.wire.probe.reach import PortProtocol, recognise
-from sparkmirror.wire.security.tls import wrap
+from sparkmirror.wire.net.connection import (
+    Connection,
+    ConnectionLost,
+    ForeignResponse,
+    PortProtocol,
+)
 
 __all__ = [
     "DNS",
@@ -44,18 +55,13 @@ DNS, TCP, TLS, KAFKA, LOGIN = "dns", "tcp", "tls", "api-versions", "sasl"
 _EXPIRY_WARNING_DAYS = 30
 _GREETING_SHARE = 0.7
 _RECOGNISE_S_MAX = 2.0
-_WEB_SERVER_DO = "Check the port: it must be a listener of a Kafka broker."
-_INSTEAD_OF_KAFKA = {
-    PortProtocol.TLS: "Set security.protocol=SSL (SASL_SSL with a login), or name the port of the "
-    "broker's listener without TLS.",
-    PortProtocol.HTTP: _WEB_SERVER_DO,
-}
+_SILENT = "it accepts connections but never answers"
 _INSTEAD_OF_TLS = {
     PortProtocol.KAFKA: "Name the port of the broker's listener with TLS, or set security.protocol="
     "PLAINTEXT (SASL_PLAINTEXT with a login).",
-    PortProtocol.HTTP: _WEB_SERVER_DO,
+    PortProtocol.HTTP: "Check the port: it must be a listener of a Kafka broker.",
 }
-# The versions that the data path needs at least; brokers have them from 0.11 on.
+# Record batches (magic 2) travel from these versions on: brokers of 0.11 and later.
 _OLDEST = {0: ("Produce", 3), 1: ("Fetch", 4)}
 
 Resolver = Callable[[str, int], list[tuple[int, str]]]
@@ -66,13 +72,15 @@ Resolver = Callable[[str, int], list[tuple[int, str]]]
 class Step:
     """The result of one step: what was found, and what to do about it.
 
-    ``outcome``: ``ok``, ``warn`` (it works, with a problem) or ``fail``.
+    ``outcome``: ``ok``, ``warn`` (it works, with a problem) or ``fail``. ``kind``: the class of the
+    error that a failure is.
     """
 
     name: str
     outcome: str
     found: str
     do: str = ""
+    kind: type[MirrorError] = Unreachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +120,17 @@ def check_path(
     except (OSError, UnicodeError) as error:
         return BrokerPath(host, port, (_no_name(error, timeout_s),))
     steps.append(Step(DNS, "ok", f"resolves to {', '.join(text for _, text in addresses)}"))
-    tcp, address = _connected(addresses, port, deadline, client.connect_timeout_ms / 1000)
+    tcp, sock = _connected(addresses, host, port, deadline, client.connect_timeout_ms / 1000)
     steps.append(tcp)
-    if address is None:
+    if sock is None:
         return BrokerPath(host, port, tuple(steps))
+    address = (sock.getpeername()[0], port)
     if uses_tls(client.security_protocol):
-        steps.append(_handshake(client, host, (address, port), deadline))
-        if steps[-1].outcome == "fail":
+        tls, sock = _handshake(client, host, sock, address, deadline)
+        steps.append(tls)
+        if sock is None:
             return BrokerPath(host, port, tuple(steps))
-    found, view, versions = _greeted(client, host, (address, port), deadline)
+    found, view, versions = _greeted(client, host, sock, address, deadline)
     return BrokerPath(host, port, (*steps, *found), view, versions)
 
 
@@ -162,28 +172,35 @@ def _no_name(error: Exception, timeout_s: float) -> Step:
 
 
 def _connected(
-    addresses: list[tuple[int, str]], port: int, deadline: float, patience_s: float
-) -> tuple[Step, str | None]:
-    """(the step, the first address that accepted a connection or None)."""
+    addresses: list[tuple[int, str]], host: str, port: int, deadline: float, patience_s: float
+) -> tuple[Step, socket.socket | None]:
+    """(the step, a connection to the first address that accepted one, or None)."""
     failures: list[tuple[str, OSError]] = []
     for number, (family, address) in enumerate(addresses):
         left_s = (deadline - time.monotonic()) * 0.6 / (len(addresses) - number)
         began = time.monotonic()
-        with socket.socket(family, socket.SOCK_STREAM) as sock:
-            sock.settimeout(max(0.05, min(left_s, patience_s)))
-            try:
-                sock.connect((address, port))
-            except OSError as error:
-                failures.append((address, error))
-                continue
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.settimeout(max(0.05, min(left_s, patience_s)))
+        try:
+            sock.connect((address, port))
+        except OSError as error:
+            sock.close()
+            failures.append((address, error))
+            continue
         ms = (time.monotonic() - began) * 1000
         if failures:
-            tried = "; ".join(f"{one}: {_refusal(error)[0]}" for one, error in failures)
             do = "Remove the unreachable addresses from the DNS, or make them reachable."
-            return Step(TCP, "warn", f"{address} takes connections, but {tried}", do), address
-        return Step(TCP, "ok", f"connects in {ms:.1f} ms"), address
-    tried = "; ".join(f"{one}: {_refusal(error)[0]}" for one, error in failures)
-    return Step(TCP, "fail", tried, _refusal(failures[0][1])[1]), None
+            found = f"{address} takes connections, but {_tried(failures, host)}"
+            return Step(TCP, "warn", found, do), sock
+        return Step(TCP, "ok", f"connects in {ms:.1f} ms"), sock
+    return Step(TCP, "fail", _tried(failures, host), _refusal(failures[0][1])[1]), None
+
+
+def _tried(failures: list[tuple[str, OSError]], host: str) -> str:
+    return "; ".join(
+        _refusal(error)[0] if one == host else f"{one}: {_refusal(error)[0]}"
+        for one, error in failures
+    )
 
 
 def _refusal(error: OSError) -> tuple[str, str]:
@@ -200,29 +217,42 @@ def _refusal(error: OSError) -> tuple[str, str]:
 # -- TLS -------------------------------------------------------------------------------------------
 
 
-def _handshake(client: ClusterClient, host: str, address: tuple[str, int], deadline: float) -> Step:
+def _handshake(
+    client: ClusterClient,
+    host: str,
+    sock: socket.socket,
+    address: tuple[str, int],
+    deadline: float,
+) -> tuple[Step, socket.socket | None]:
+    """(the step, ``sock`` with TLS or None)."""
+    # Imported where it is used: plaintext clients do without it.
+    from sparkmirror.wire.security.tls import wrap  # noqa: PLC0415
+
+    # The rest of the time is for finding out what else the port is.
+    sock.settimeout(max(0.05, (deadline - time.monotonic()) * _GREETING_SHARE))
     try:
-        sock = _open(address, deadline)
-        with wrap(sock, host, client) as secure:
-            if not isinstance(secure, ssl.SSLSocket):
-                raise Defect("a connection without TLS has no certificate")
-            certificate = secure.getpeercert(binary_form=True)
-            spoken = f"{secure.version()}, {(secure.cipher() or ('',))[0]}"
+        secure = wrap(sock, host, client)
+    except ConfigError as error:
+        return Step(TLS, "fail", error.what.rstrip("."), error.do, ConfigError), None
     except MirrorError as error:
         found = error.what.rstrip(".")
-        shown = _shown_certificate(host, address, deadline)
+        silent = isinstance(error, Unreachable)
+        shown = "" if silent else _shown_certificate(host, address, deadline)
         if shown:
-            return Step(TLS, "fail", f"{found}; {shown}", error.do)
-        spoken = recognise(address, min(_RECOGNISE_S_MAX, deadline - time.monotonic()))
+            return Step(TLS, "fail", f"{found}; {shown}", error.do, type(error)), None
+        spoken = _recognise(client, address, deadline)
         if spoken in _INSTEAD_OF_TLS:
-            return Step(TLS, "fail", f"{found}; {spoken}", _INSTEAD_OF_TLS[spoken])
-        return Step(TLS, "fail", found, error.do)
-    except OSError as error:
-        return Step(TLS, "fail", *_refusal(error))
-    said, days_left = _described(certificate or b"")
+            do = _INSTEAD_OF_TLS[spoken]
+            return Step(TLS, "fail", f"{found}; {spoken}", do, NotKafka), None
+        return Step(TLS, "fail", found, error.do, type(error)), None
+    if not isinstance(secure, ssl.SSLSocket):
+        raise Defect("a connection without TLS has no certificate")
+    agreed = f"{secure.version()}, {(secure.cipher() or ('',))[0]}"
+    said, days_left = _described(secure.getpeercert(binary_form=True) or b"")
     if days_left < _EXPIRY_WARNING_DAYS:
-        return Step(TLS, "warn", f"{spoken}; {said}", "Renew the broker's certificate in time.")
-    return Step(TLS, "ok", f"{spoken}; {said}")
+        do = "Renew the broker's certificate in time."
+        return Step(TLS, "warn", f"{agreed}; {said}", do), secure
+    return Step(TLS, "ok", f"{agreed}; {said}"), secure
 
 
 def _open(address: tuple[str, int], deadline: float) -> socket.socket:
@@ -264,38 +294,28 @@ def _described(der: bytes) -> tuple[str, float]:
 
 
 def _greeted(
-    client: ClusterClient, host: str, address: tuple[str, int], deadline: float
+    client: ClusterClient,
+    host: str,
+    sock: socket.socket,
+    address: tuple[str, int],
+    deadline: float,
 ) -> tuple[list[Step], ClusterView | None, dict[int, tuple[int, int]]]:
-    # The rest of the time is for `recognise`, if Kafka's handshake fails.
-    left_ms = max(50, int((deadline - time.monotonic()) * 1000 * _GREETING_SHARE))
-    bounded = replace(
-        client,
-        connect_timeout_ms=min(left_ms, client.connect_timeout_ms),
-        request_timeout_ms=min(left_ms, client.request_timeout_ms),
-    )
-    sasl = uses_sasl(client.security_protocol)
+    bounded = _bounded(client, (deadline - time.monotonic()) * _GREETING_SHARE)
     try:
-        connection = Connection(host, address[1], bounded)
+        connection = Connection(host, address[1], bounded, connected=sock)
     except MirrorError as error:
-        if isinstance(error, NotKafka) and not uses_tls(client.security_protocol):
-            spoken = recognise(address, min(_RECOGNISE_S_MAX, deadline - time.monotonic()))
-            if spoken in _INSTEAD_OF_KAFKA:
-                return [Step(KAFKA, "fail", spoken, _INSTEAD_OF_KAFKA[spoken])], None, {}
-        name = KAFKA
-        if "client certificate" in error.what:
-            name = TLS
-        elif sasl and not isinstance(error, NotKafka):
-            name = LOGIN
-        elif isinstance(error, Unreachable):
-            name = TCP
-        return [Step(name, "fail", error.what.rstrip("."), error.do)], None, {}
+        return [_no_greeting(client, error, address, deadline)], None, {}
+    sasl = uses_sasl(client.security_protocol)
     try:
         versions = connection.api_versions
         for key, (api, oldest) in _OLDEST.items():
             highest = versions.get(key, (0, -1))[1]
             if highest < oldest:
-                found = f"{api} up to version {highest}, {oldest} is needed"
-                return [Step(KAFKA, "fail", found, "Brokers from 0.11 on are supported.")], None, {}
+                old = (
+                    f"the broker is too old ({api} API up to version {highest}, {oldest} is needed)"
+                )
+                do = "Brokers from 0.11 on are supported."
+                return [Step(KAFKA, "fail", old, do, Unsupported)], None, {}
         steps = [Step(KAFKA, "ok", f"{len(versions)} APIs, all new enough")]
         try:
             response = connection.request(MetadataRequest(topics=[]), lowest=1, highest=8)
@@ -314,8 +334,60 @@ def _greeted(
         connection.close()
 
 
+def _bounded(client: ClusterClient, limit_s: float) -> ClusterClient:
+    limit_ms = max(50, int(limit_s * 1000))
+    return replace(
+        client,
+        connect_timeout_ms=min(limit_ms, client.connect_timeout_ms),
+        request_timeout_ms=min(limit_ms, client.request_timeout_ms),
+    )
+
+
+def _no_greeting(
+    client: ClusterClient, error: MirrorError, address: tuple[str, int], deadline: float
+) -> Step:
+    """The failed step of a broker that accepted a connection, by the error of the connection."""
+    if isinstance(error, NotKafka) and not uses_tls(client.security_protocol):
+        return _not_kafka(client, error.__cause__, address, deadline)
+    name = KAFKA
+    if "client certificate" in error.what:
+        name = TLS
+    elif uses_sasl(client.security_protocol) and not isinstance(error, NotKafka):
+        name = LOGIN
+    elif isinstance(error, Unreachable):
+        name = TCP
+    # A setting that cannot work is no fault of the broker.
+    kind = ConfigError if isinstance(error.__cause__, ConfigError) else type(error)
+    return Step(name, "fail", error.what.rstrip("."), error.do, kind)
+
+
+def _not_kafka(
+    client: ClusterClient, cause: BaseException | None, address: tuple[str, int], deadline: float
+) -> Step:
+    protocol = client.security_protocol
+    do = (
+        f"Check the port and security.protocol: it must be a {protocol} listener of a Kafka broker."
+    )
+    if isinstance(cause, ForeignResponse):
+        if cause.protocol is PortProtocol.TLS:
+            do = (
+                "Set security.protocol=SSL (SASL_SSL with a login), or name the port of the "
+                f"broker's {protocol} listener."
+            )
+        return Step(KAFKA, "fail", str(cause), do, NotKafka)
+    if isinstance(cause, ConnectionLost) and isinstance(cause.__cause__, TimeoutError):
+        if _answers_http(address, deadline):
+            return Step(KAFKA, "fail", str(PortProtocol.HTTP), do, NotKafka)
+        do = "Check that the port is a Kafka listener and that the broker is not stuck."
+        return Step(KAFKA, "fail", _SILENT, do)
+    found = "it closed the connection without an answer"
+    reason = getattr(getattr(cause, "__cause__", None), "strerror", None)
+    return Step(KAFKA, "fail", f"{found} ({reason})" if reason else found, do, NotKafka)
+
+
 def _no_metadata(error: Exception, *, sasl: bool) -> Step:
-    if sasl or "timed out" in str(error):
+    timed_out = isinstance(error.__cause__, TimeoutError)
+    if sasl or timed_out:
         do = "Check the broker's log: it may be starting or overloaded."
         return Step(KAFKA, "fail", f"the broker returns no metadata ({error})", do)
     return Step(
@@ -324,4 +396,38 @@ def _no_metadata(error: Exception, *, sasl: bool) -> Step:
         f"the broker speaks Kafka, but closes connections without a login ({error})",
         "It looks like a SASL listener: set security.protocol, sasl.mechanism and "
         "sasl.jaas.config.",
+        Unsupported,
     )
+
+
+# -- what else a port is ---------------------------------------------------------------------------
+
+
+def _recognise(client: ClusterClient, address: tuple[str, int], deadline: float) -> PortProtocol:
+    """The protocol at ``address``, to which a TLS handshake failed; never raises."""
+    limit_s = min(_RECOGNISE_S_MAX, deadline - time.monotonic())
+    deadline = time.monotonic() + limit_s
+    plain = replace(client, security_protocol="PLAINTEXT", properties={})
+    try:
+        Connection(*address, _bounded(plain, limit_s / 2)).close()
+    except NotKafka as error:
+        cause = error.__cause__
+        if isinstance(cause, ForeignResponse) and cause.protocol is not PortProtocol.UNKNOWN:
+            return cause.protocol
+        return PortProtocol.HTTP if _answers_http(address, deadline) else PortProtocol.UNKNOWN
+    except MirrorError:
+        return PortProtocol.UNKNOWN
+    return PortProtocol.KAFKA
+
+
+def _answers_http(address: tuple[str, int], deadline: float) -> bool:
+    """Whether a server that does not respond to Kafka responds to HTTP, on a new connection.
+
+    Some web servers wait for the end of a line, which Kafka's protocol never sends.
+    """
+    head = b""
+    with contextlib.suppress(OSError), _open(address, deadline) as sock:
+        sock.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        while len(head) < 5 and (part := sock.recv(5 - len(head))):
+            head += part
+    return head == b"HTTP/"

@@ -1,4 +1,4 @@
-"""Kerberos logins: credentials from a keytab or a ticket cache, for kafka-python's GSSAPI.
+"""Kerberos logins: credentials from a keytab or a ticket cache, and the exchange (RFC 4752).
 
 With a keytab, libkrb5 itself gets the first ticket, keeps it in memory and gets a new one when half
 of its lifetime is over. Each login requests credentials from libkrb5. kinit is not needed.
@@ -12,12 +12,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-from kafka.net.sasl.gssapi import SaslMechanismGSSAPI
-
 from sparkmirror.config.clients.sasl import KerberosLogin
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MachineError, Unreachable
+from sparkmirror.wire.security.mechanisms import ChallengeRefused, Mechanism
 
 __all__ = ["gssapi_mechanism", "kerberos_error", "use_kerberos_configuration"]
+
+_NO_SECURITY_LAYER = 1  # quality of protection "auth" (RFC 4752, section 3.3)
+# The most that this side receives in one message of a security layer. There is none, but Java's
+# client sends its default.
+_MESSAGE_BYTES_MAX = 65_536
 
 
 def use_kerberos_configuration(path: str) -> None:
@@ -37,29 +41,74 @@ def _gssapi() -> Any:
     return gssapi
 
 
-class _Mechanism(SaslMechanismGSSAPI):  # type: ignore[misc]
-    """kafka-python's exchange, with credentials that we choose."""
+class GssapiExchange:
+    """The mechanism GSSAPI over ``context``, a security context of libgssapi that has not begun.
 
-    def __init__(self, service: str, host: str, credentials: Any, library: Any) -> None:
-        self._is_done = False
-        self._is_authenticated = False
-        self.auth_id = f"{service}@{host}"
-        self.gssapi_name = library.Name(
-            self.auth_id, name_type=library.NameType.hostbased_service
-        ).canonicalize(library.MechType.kerberos)
-        self._client_ctx = library.SecurityContext(
-            name=self.gssapi_name, creds=credentials, usage="initiate"
-        )
-        self._next_token = self._client_ctx.step(None)
+    First both sides prove who they are, in as many messages as libgssapi needs. Then the broker
+    offers its security layers. The reply selects "none", because Kafka has no other one, and names
+    the client's principal, both as Java's client does. Raises what ``context`` raises.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._next: bytes = context.step(None) or b""
+        self._chosen = False  # the next message is the last one
+        self._done = False
+
+    def auth_bytes(self) -> bytes:
+        """The next message."""
+        # The last message needs no response: brokers before 1.0 send none.
+        self._done = self._chosen
+        return self._next
+
+    def receive(self, data: bytes) -> None:
+        """Take a token, or the security layers. Raises ValueError for anything else."""
+        if self._done:
+            if data:
+                raise ValueError("data after the last message")
+        elif not self._context.complete:
+            self._next = self._context.step(data) or b""
+        else:
+            self._next = self._reply(self._context.unwrap(data).message)
+            self._chosen = True
+
+    def _reply(self, offered: bytes) -> bytes:
+        if len(offered) != 4:
+            raise ValueError("the security layers are not four bytes")
+        if not offered[0] & _NO_SECURITY_LAYER:
+            raise ChallengeRefused(
+                "it requires integrity or confidentiality (qop), and Kafka's clients support "
+                "authentication only",
+                "Allow sasl.qop=auth in the broker's JAAS or SASL configuration.",
+            )
+        principal = str(self._context.initiator_name).encode()
+        reply = bytes([_NO_SECURITY_LAYER]) + _MESSAGE_BYTES_MAX.to_bytes(3, "big") + principal
+        message: bytes = self._context.wrap(reply, False).message
+        return message
+
+    def is_done(self) -> bool:
+        """Whether the last message was taken."""
+        return self._done
+
+    def is_authenticated(self) -> bool:
+        """Whether the broker has proved who it is; it refuses the login with an error."""
+        return self._chosen
 
 
-def gssapi_mechanism(login: KerberosLogin, host: str, where: str) -> Any:
+def gssapi_mechanism(login: KerberosLogin, host: str, where: str) -> Mechanism:
     """A GSSAPI exchange with the broker at ``host``. Raises `MirrorError`."""
     library = _gssapi()
     if login.keytab:
         _check_keytab(login, where)
     try:
-        return _Mechanism(login.service, host, _credentials(login, library), library)
+        broker = library.Name(f"{login.service}@{host}", library.NameType.hostbased_service)
+        return GssapiExchange(
+            library.SecurityContext(
+                name=broker.canonicalize(library.MechType.kerberos),
+                creds=_credentials(login, library),
+                usage="initiate",
+            )
+        )
     except library.exceptions.GSSError as error:
         raise kerberos_error(error, login, host, where) from error
 

@@ -12,6 +12,7 @@ import http.client
 import json
 import math
 import random
+import re
 import ssl
 import threading
 import time
@@ -123,6 +124,14 @@ class TokenSource:
 
     def _checked(self, text: str, life_s: float | None) -> Token:
         """The token with the times in its claims, else those of the endpoint. Raises `Denied`."""
+        if not re.fullmatch(r"[\x21-\x7e]+", text):
+            # Control characters separate the parts of the message that carries the token.
+            raise Denied(
+                "the OAUTHBEARER token is empty, or contains a character that no token may contain "
+                "(RFC 6750).",
+                where=self._where,
+                do="Check the token endpoint, or the token file: it must hold the token alone.",
+            )
         now = self._clock()
         claims = _claims(text)
         expires, began = _seconds(claims.get("exp")), _seconds(claims.get("iat"))

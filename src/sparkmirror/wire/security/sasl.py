@@ -12,12 +12,8 @@ import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import kafka.errors as kafka_errors
 from kafka.net.sasl.msk import AwsMskIamClient
-from kafka.net.sasl.oauth import AbstractTokenProvider, SaslMechanismOAuth
-from kafka.net.sasl.plain import SaslMechanismPlain
 from kafka.net.sasl.scram import SaslMechanismScram, ScramClient
 
 from sparkmirror.config.clients.sasl import OAuthLogin, SaslSettings, sasl_settings
@@ -25,17 +21,24 @@ from sparkmirror.config.clients.security import KRB5_CONF, uses_sasl
 from sparkmirror.config.clients.tls import tls_settings
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MirrorError
 from sparkmirror.model import ClusterClient
+from sparkmirror.wire.protocol_errors import code_of, error_name
 from sparkmirror.wire.security.kerberos import (
     gssapi_mechanism,
     kerberos_error,
     use_kerberos_configuration,
+)
+from sparkmirror.wire.security.mechanisms import (
+    ChallengeRefused,
+    Mechanism,
+    OAuthBearer,
+    Plain,
 )
 from sparkmirror.wire.security.oauth import TokenSource
 from sparkmirror.wire.security.tls import make_context
 
 __all__ = ["Exchange", "Login", "authenticate", "login_for"]
 
-_UNSUPPORTED_MECHANISM, _AUTHENTICATION_FAILED = 33, 58
+_UNSUPPORTED_MECHANISM = code_of("UNSUPPORTED_SASL_MECHANISM")
 _ROUNDS_MAX = 20
 # Java and RFC 7677 require the minimum; a million take about a second of CPU time.
 _ITERATIONS_MIN, _ITERATIONS_MAX = 4_096, 1_000_000
@@ -75,17 +78,6 @@ class _Scram(SaslMechanismScram):  # type: ignore[misc]
         self._state = 0
 
 
-class _ScramRefused(ValueError):
-    """The broker's challenge would expose the password, or cost too much CPU time.
-
-    ``do``: what to change.
-    """
-
-    def __init__(self, what: str, do: str) -> None:
-        super().__init__(what)
-        self.do = do
-
-
 class _StrictScramClient(ScramClient):  # type: ignore[misc]
     """Refuses challenges that are weaker than Java and RFC 7677 require.
 
@@ -99,20 +91,20 @@ class _StrictScramClient(ScramClient):  # type: ignore[misc]
             raise ValueError("an unknown extension")
         nonce, ours = said["r"], self.nonce.decode()
         if not nonce.startswith(ours) or nonce == ours:
-            raise _ScramRefused(
+            raise ChallengeRefused(
                 "its nonce does not extend ours: it may be a replay",
                 "Check that the address is that of your broker.",
             )
         salt = base64.b64decode(said["s"], validate=True)
         if not _SALT_BYTES_MIN <= len(salt) <= _SALT_BYTES_MAX:
-            raise _ScramRefused(
+            raise ChallengeRefused(
                 f"a salt of {len(salt)} bytes; {_SALT_BYTES_MIN} to {_SALT_BYTES_MAX} are accepted",
                 _NEW_CREDENTIALS,
             )
         digits = said["i"]
         number = int(digits) if re.fullmatch(r"[0-9]{1,9}", digits) else -1
         if not _ITERATIONS_MIN <= number <= _ITERATIONS_MAX:
-            raise _ScramRefused(
+            raise ChallengeRefused(
                 f"{number if number >= 0 else 'no number of'} iterations; "
                 f"{_ITERATIONS_MIN:,} to {_ITERATIONS_MAX:,} are accepted",
                 _NEW_CREDENTIALS,
@@ -125,17 +117,6 @@ class _TokenScramClient(_StrictScramClient):
         first: bytes = super().first_message()
         self.auth_message += b",tokenauth=true"
         return first + b",tokenauth=true"
-
-
-class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
-    def __init__(self, source: TokenSource) -> None:
-        self._source = source
-
-    def token(self) -> str:
-        return self._source.token()
-
-    def extensions(self) -> dict[str, str]:
-        return dict(self._source.login.extensions)
 
 
 class _MskIam:
@@ -159,9 +140,6 @@ class _MskIam:
 
     def is_authenticated(self) -> bool:
         return self._accepted
-
-    def auth_details(self) -> str:
-        return "Authenticated via SASL / AWS_MSK_IAM"
 
 
 def _aws_credentials(settings: SaslSettings, host: str, where: str) -> dict[str, str | None]:
@@ -210,7 +188,6 @@ class Login:
         properties = {**client.properties, "security.protocol": client.security_protocol}
         self.settings = sasl_settings(properties, where=where)
         self._krb5_conf = client.properties.get(KRB5_CONF, "")
-        self._protocol = client.security_protocol
         self._tokens: TokenSource | None = None
         if self.settings.oauth is not None:
             self._tokens = _token_source(self.settings.oauth, client, where)
@@ -220,27 +197,26 @@ class Login:
         """The mechanism's name."""
         return self.settings.mechanism
 
-    def mechanism(self, host: str) -> Any:
-        """A new exchange with the broker at ``host``, as a ``SaslMechanism`` of kafka-python.
-
-        Raises `MirrorError`.
-        """
+    def mechanism(self, host: str) -> Mechanism:
+        """A new exchange with the broker at ``host``. Raises `MirrorError`."""
         settings = self.settings
         where = f"cluster {self.alias}, {host}"
         if settings.kerberos is not None:
             use_kerberos_configuration(self._krb5_conf)
             return gssapi_mechanism(settings.kerberos, host, where)
         if self._tokens is not None:
-            return SaslMechanismOAuth(sasl_oauth_token_provider=_Tokens(self._tokens))
+            return OAuthBearer(self._tokens.token, self._tokens.login.extensions)
         if settings.mechanism == "AWS_MSK_IAM":
             return _MskIam(settings, host, where)
         if settings.mechanism == "PLAIN":
-            return SaslMechanismPlain(
-                sasl_plain_username=settings.username,
-                sasl_plain_password=settings.password,
-                security_protocol=self._protocol,
-            )
-        return _Scram(settings)
+            try:
+                return Plain(settings.username, settings.password)
+            except ValueError as error:
+                raise ConfigError(
+                    f"{error}.", where=where, do="Check username and password in sasl.jaas.config."
+                ) from error
+        scram: Mechanism = _Scram(settings)
+        return scram
 
 
 def _token_source(oauth: OAuthLogin, client: ClusterClient, where: str) -> TokenSource:
@@ -288,7 +264,7 @@ def authenticate(login: Login, exchange: Exchange, host: str, where: str) -> int
             do="Set sasl.mechanism to one that it offers.",
         )
     if code:
-        raise _refused(login, f"{_name(code)} at the handshake", where)
+        raise _refused(login, f"{error_name(code)} at the handshake", where)
     mechanism = login.mechanism(host)
     lifetime_ms = 0
     try:
@@ -305,11 +281,11 @@ def authenticate(login: Login, exchange: Exchange, host: str, where: str) -> int
                 continue
             code, message, data, lifetime_ms = exchange.authenticate(sent)
             if code:
-                raise _refused(login, message or _name(code), where)
+                raise _refused(login, message or error_name(code), where)
             mechanism.receive(data)
     except (MirrorError, OSError):
         raise
-    except _ScramRefused as error:
+    except ChallengeRefused as error:
         raise ClusterError(_not_answered(login, error), where=where, do=error.do) from error
     except Exception as error:
         if login.settings.kerberos is not None and hasattr(error, "maj_code"):
@@ -320,10 +296,6 @@ def authenticate(login: Login, exchange: Exchange, host: str, where: str) -> int
     if not mechanism.is_done() or not mechanism.is_authenticated():
         raise _refused(login, "the exchange did not finish", where)
     return max(0, lifetime_ms)
-
-
-def _name(code: int) -> str:
-    return str(kafka_errors.for_code(code).__name__)
 
 
 def _refused(login: Login, said: str, where: str) -> ClusterError:
@@ -337,5 +309,5 @@ def _refused(login: Login, said: str, where: str) -> ClusterError:
     )
 
 
-def _not_answered(login: Login, error: _ScramRefused) -> str:
+def _not_answered(login: Login, error: ChallengeRefused) -> str:
     return f"the broker's {login.name} challenge is refused: {error}."

@@ -180,7 +180,7 @@ def test_a_link_that_is_closed_meanwhile_ends_the_tries() -> None:
         return answer(*arguments, **named)
 
     target.request = closing  # type: ignore[method-assign]
-    with pytest.raises(MirrorError, match="NOT_LEADER_FOR_PARTITION"):
+    with pytest.raises(MirrorError, match="NOT_LEADER_OR_FOLLOWER"):
         target.writer().write(TOPIC, [(0, b"a", None)])
     assert len(target.outcomes) == 997
 

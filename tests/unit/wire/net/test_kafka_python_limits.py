@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 import tracemalloc
+from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
-import kafka.errors as kafka_errors
 import pytest
 from kafka.protocol.admin import ListGroupsResponse
 from kafka.protocol.metadata import ApiVersionsResponse
@@ -16,6 +20,7 @@ from sparkmirror.errors import MachineError
 from sparkmirror.wire.net import kafka_python_limits
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.net.kafka_python_limits import FRAME_BYTES_MAX
+from sparkmirror.wire.protocol_errors import UnreadableResponse
 from tests.fuzz.driver import received, response_frame, responses
 
 HEAD = struct.pack(">ih", 0, 0)
@@ -95,7 +100,7 @@ def test_what_cannot_be_read_ends_the_connection(
     answer: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     framed = len(answer).to_bytes(4, "big") + answer
-    with pytest.raises(kafka_errors.KafkaProtocolError):
+    with pytest.raises(UnreadableResponse):
         received(ListGroupsResponse, 4, framed)
     assert "buffer" not in caplog.text, "the bytes of a hostile answer are not logged"
 
@@ -104,6 +109,45 @@ def test_what_cannot_be_read_ends_the_connection(
 def test_a_size_that_no_answer_has_ends_it_too(size: int) -> None:
     with pytest.raises(ConnectionLost, match="invalid frame size"):
         received(ListGroupsResponse, 4, struct.pack(">i", size))
+
+
+@pytest.mark.parametrize("error", [None, ValueError("odd"), AttributeError("no emit")])
+def test_decoders_without_the_limits_are_noticed(error: Exception | None) -> None:
+    """Those that take everything, those that take nothing, and those that do not compile."""
+
+    def compiled(*_: int, **__: Any) -> Any:
+        def decode(_data: memoryview, _pos: int) -> Any:
+            if isinstance(error, ValueError):
+                raise error
+            return SimpleNamespace(error_code=0, error_message=None, session_lifetime_ms=0), 0
+
+        if isinstance(error, AttributeError):
+            raise error
+        return decode
+
+    with pytest.raises(MachineError, match="in another way") as caught:
+        kafka_python_limits._check(compiled)
+    assert "kafka-python==3.0.12" in caught.value.do
+
+
+@pytest.mark.parametrize("part", ["UnsignedVarInt32.emit_decode_from = staticmethod", "StructF"])
+def test_each_part_that_is_not_replaced_is_noticed(part: str) -> None:
+    """In a process of its own, since decoders are compiled once."""
+    source = Path(kafka_python_limits.__file__).read_text(encoding="utf-8")
+    line = next(one for one in source.splitlines() if one.strip().startswith(part) and "=" in one)
+    code = source.replace(line, "    pass") + "\n\nguard_decoding()\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "MachineError: kafka-python 3" in done.stderr
+
+
+def test_decoders_that_others_have_compiled_are_left_alone() -> None:
+    code = (
+        "from kafka.protocol.sasl import SaslAuthenticateResponse as R\n"
+        "R.decode(bytes(3) + b'\\1' + bytes(9), version=2)\n"
+        "import sparkmirror.wire.net.connection\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_kafka_python_with_other_decoders_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kafka.protocol.admin import ListGroupsRequest, ListGroupsResponse
+from kafka.protocol.broker_version_data import BrokerVersionData
 
 from sparkmirror.model import ClusterClient
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 from sparkmirror.wire.net.shared_connection import NoResponse, SharedConnection
+from sparkmirror.wire.protocol_errors import ApiUnsupported
 from tests.unit.wire.fake_broker import FakeBroker
 
 
@@ -175,3 +178,31 @@ def test_a_new_login_that_fails_ends_the_connection(
     with pytest.raises(ConnectionLost, match="logging in again"):
         world.ask()
     assert not world.shared.usable()
+
+
+@pytest.mark.parametrize(
+    ("offered", "bounds", "chosen"),
+    [
+        ((0, 5), {}, 5),  # both sides know it
+        ((0, 99), {}, ListGroupsRequest.max_version),
+        ((0, 5), {"max_version": 3}, 3),
+        ((2, 5), {"min_version": 4}, 5),
+        ((0, 3), {"min_version": 4}, None),
+        ((4, 5), {"max_version": 3}, None),
+        ((99, 99), {}, None),
+        (None, {}, None),
+    ],
+)
+def test_the_version_is_the_highest_that_broker_and_request_allow(
+    offered: tuple[int, int] | None, bounds: dict[str, int], chosen: int | None
+) -> None:
+    api_versions = {} if offered is None else {ListGroupsRequest.API_KEY: offered}
+    connection: Any = SimpleNamespace(host="e", port=9092, api_versions=api_versions)
+    shared = SharedConnection(connection)
+    message = ListGroupsRequest(**bounds)
+    if chosen is None:
+        with pytest.raises(ApiUnsupported, match="ListGroupsRequest"):
+            shared._version(message)
+    else:
+        assert shared._version(message) == chosen
+        assert BrokerVersionData(api_versions=api_versions).api_version(message) == chosen

@@ -439,4 +439,4 @@ def test_brokers_before_kafka_1_0_take_bare_tokens():
     exchange = Exchange(lambda _: (0, ["PLAIN"]), lambda _: (1, "", b"", 0), bare)
     login = _login("PLAIN", "username=a password=b")
     assert authenticate(login, exchange, "h", "cluster east") == 0
-    assert sent == [(b"a\0a\0b", True)]
+    assert sent == [(b"\0a\0b", True)]
