@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from sparkmirror.data.transform.plan import TransformPlan
+    from sparkmirror.data.transform.reasons import ReasonServer
 
 __all__ = ["FlowRunner"]
 
@@ -77,6 +78,7 @@ class FlowRunner:
         )
         self._session: SparkSession | None = None
         self._plans: dict[str, TransformPlan] = {}
+        self._reasons: ReasonServer | None = None
         self._queries: dict[str, StreamingQuery] = {}
         self._wanted: frozenset[str] = frozenset()
         self._starting = threading.Lock()
@@ -147,6 +149,10 @@ class FlowRunner:
                 from sparkmirror.data.transform.plan import TransformPlan  # noqa: PLC0415
 
                 self._plans[flow.name] = TransformPlan(self._session, flow)
+        if self._plans and self._spark.sockets is not None:
+            from sparkmirror.data.transform.reasons import ReasonServer  # noqa: PLC0415
+
+            self._reasons = ReasonServer(self._spark.sockets, self._plans)
         return self._session
 
     @property
@@ -172,6 +178,7 @@ class FlowRunner:
         }
         if plan is not None:
             options["columns"] = plan.columns
+            options["reasons"] = "" if self._reasons is None else self._reasons.path
         rows = spark.readStream.format(FORMAT).options(**options).load()
         if flow.records.used:
             from sparkmirror.data.transform.record_path import record_path  # noqa: PLC0415
@@ -288,6 +295,9 @@ class FlowRunner:
         for query in self._queries.values():
             with contextlib.suppress(Exception):  # a query that is gone is stopped
                 query.stop()
+        if self._reasons is not None:
+            self._reasons.close()
+            self._reasons = None
         self._spark.close()
         self._session = None
 

@@ -240,7 +240,8 @@ def test_records_on_which_the_sql_fails(
     if choice == "pause":
         even = even[:15]
         assert "the SQL of the transform clean failed on these records" in said
-        assert "first at source offset 20" in said
+        assert "first at source offset 20: [CAST_INVALID_INPUT] The value … of the type" in said
+        assert "x40" not in said
     assert [one.value for one in got if one.partition == 0] == even
     assert [one.value for one in got if one.partition == 1] == odd
     if choice == "pause":
@@ -248,10 +249,15 @@ def test_records_on_which_the_sql_fails(
     found = [one for one in _asked(capsys, "gaps", str(path))["gaps"] if one["topic"] == orders]
     spans = [(one["first_offset"], one["last_offset"]) for one in found]
     assert spans == [(20, 21)]
+    assert "[CAST_INVALID_INPUT]" in found[0]["reason"]
+    assert "x40" not in str(found)
     if choice == "dead-letter":
         letters = consume_all(cluster_b, f"{remote}.dead-letter")
         assert [one.value for one in letters] == [b"x40", b"x42"]
-        assert dict(letters[0].headers)["sparkmirror.error.code"] == b"TRANSFORM_FAILED"
+        for letter in letters:
+            headers = dict(letter.headers)
+            assert headers["sparkmirror.error.code"] == b"TRANSFORM_FAILED"
+            assert b"[CAST_INVALID_INPUT]" in (headers["sparkmirror.error.reason"] or b"")
 
 
 @pytest.mark.parametrize(

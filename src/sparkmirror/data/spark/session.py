@@ -152,6 +152,11 @@ class Spark:
         """The file with Spark's own log."""
         return self._work_dir / SPARK_LOG_FILE_NAME
 
+    @property
+    def sockets(self) -> Path | None:
+        """The directory for sockets that Spark's workers reach; None if they are elsewhere."""
+        return self._scratch.path if self._scratch and is_local(self._master) else None
+
     def open(self) -> SparkSession:
         """Start the application. Raises `MirrorError`."""
         self._session = session = self._start()

@@ -19,6 +19,7 @@ import pyarrow as pa
 from sparkmirror.data.rows.rows import RUNS_MAX, Chunk
 from sparkmirror.data.transform.failed_records import TRANSFORM_FAILED, FailedRecords
 from sparkmirror.data.transform.portions import portions
+from sparkmirror.data.transform.reasons import Reasons
 from sparkmirror.errors import BatchError, Defect
 from sparkmirror.model import FlowSettings, Halt, TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
@@ -65,9 +66,10 @@ class _Waiting:
 
 
 class Packer:
-    """Packs the rows of one task."""
+    """Packs the rows of one task. ``reasons``: who knows why the SQL failed on a record."""
 
-    def __init__(self, flow: FlowSettings) -> None:
+    def __init__(self, flow: FlowSettings, reasons: Reasons | None = None) -> None:
+        self._reasons = reasons or Reasons("", flow.name)
         self._transformed = Transformed(flow)
         self._policy = FaultPolicy(flow.faults)
         self._names = [one.name for one in flow.transforms]
@@ -195,13 +197,18 @@ class Packer:
         bad[rows] = True
         name = self._names[waiting.transform]
         reason = f"the SQL of the transform {name} failed on these records"
-        return FailedRecords(_records(chosen(found, bad)), TRANSFORM_FAILED, reason)
+        records = _records(chosen(found, bad))
+        chunk = waiting.chunk
+        details = self._reasons.of(waiting.transform, chunk.topic, chunk.partition, records)
+        return FailedRecords(records, TRANSFORM_FAILED, reason, details)
 
 
 def _halt(chunk: Chunk, failed: FailedRecords) -> Halt:
     place, offset = TopicPartition(chunk.topic, chunk.partition), failed.records[0].offset
-    reason = f"{place}: {failed.reason}, first at source offset {offset}. Correct it, or set "
-    reason += "sparkmirror.on.bad.record to skip or dead-letter."
+    detail = failed.details.get(offset)
+    reason = f"{place}: {failed.reason}, first at source offset {offset}"
+    reason += "" if detail is None else f": {detail}"
+    reason += ". Correct it, or set sparkmirror.on.bad.record to skip or dead-letter."
     return Halt(failed.code, reason, retriable=True)
 
 

@@ -46,14 +46,17 @@ class SlotSummary:
 
 
 class SlotSink:
-    """Consumes the rows of one task, of which ``failed`` attempts have failed before."""
+    """Consumes the rows of one task, of which ``failed`` attempts have failed before.
 
-    def __init__(self, flow: FlowSettings, failed: int = 0) -> None:
+    ``reasons``: where the driver says why a transform failed (`data.transform.reasons`).
+    """
+
+    def __init__(self, flow: FlowSettings, failed: int = 0, reasons: str = "") -> None:
         self.flow = flow
         self._task = SinkTask(flow, failed)
         self._delivery = _delivery(self._task)
         self._ending = False
-        self._packer = _packer(flow)
+        self._packer = _packer(flow, reasons)
 
     # -- the task --------------------------------------------------------------------------
 
@@ -222,12 +225,13 @@ class SlotSink:
         self._delivery.drain()
 
 
-def _packer(flow: FlowSettings) -> Packer | None:
+def _packer(flow: FlowSettings, reasons: str) -> Packer | None:
     if not flow.transforms:
         return None
     from sparkmirror.data.transform.pack import Packer  # noqa: PLC0415
+    from sparkmirror.data.transform.reasons import Reasons  # noqa: PLC0415
 
-    return Packer(flow)
+    return Packer(flow, Reasons(reasons, flow.name))
 
 
 def _delivery(task: SinkTask) -> Delivery:
