@@ -276,6 +276,7 @@ _VERBS = {
     "config": _Verb(CHECK, "sparkmirror config mm2.properties --given"),
     "doctor": _Verb(CHECK, "sparkmirror doctor mm2.properties --problems"),
     "plan": _Verb(CHECK, "sparkmirror plan mm2.properties"),
+    "transform": _Verb(CHECK, "sparkmirror transform try mm2.properties", "transforms.transform"),
     "acls": _Verb(CHECK, "sparkmirror acls needed mm2.properties"),
     "status": _Verb(LOOK, "sparkmirror status mm2.properties"),
     "lag": _Verb(LOOK, "sparkmirror lag mm2.properties --watch"),

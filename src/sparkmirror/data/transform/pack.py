@@ -36,7 +36,7 @@ from sparkmirror.records.record_fields import (
 )
 from sparkmirror.records.records import Record, encode_headers
 
-__all__ = ["Packed", "Packer"]
+__all__ = ["Packed", "Packer", "records_of"]
 
 # Without joining, batches are as large as a Java producer makes them.
 _BATCH_BYTES_MIN = 16 * 1024
@@ -197,7 +197,7 @@ class Packer:
         bad[rows] = True
         name = self._names[waiting.transform]
         reason = f"the SQL of the transform {name} failed on these records"
-        records = _records(chosen(found, bad))
+        records = records_of(chosen(found, bad))
         chunk = waiting.chunk
         details = self._reasons.of(waiting.transform, chunk.topic, chunk.partition, records)
         return FailedRecords(records, TRANSFORM_FAILED, reason, details)
@@ -263,7 +263,7 @@ def _varbin(column: pa.Array) -> Varbin:
     return Varbin(np.where(valid, sizes, -1), data[int(offsets[0]) : int(offsets[-1])])
 
 
-def _records(found: Scan) -> tuple[Record, ...]:
+def records_of(found: Scan) -> tuple[Record, ...]:
     """The records as they are at the source."""
     columns, fields = found.columns, record_fields(found)
     headers = read_headers(found, fields, 0, len(columns.offset))
