@@ -66,9 +66,15 @@ class _Waiting:
 
 
 class Packer:
-    """Packs the rows of one task. ``reasons``: who knows why the SQL failed on a record."""
+    """Packs the rows of one task. ``reasons``: who knows why the SQL failed on a record.
 
-    def __init__(self, flow: FlowSettings, reasons: Reasons | None = None) -> None:
+    ``runs_max``: of a new chunk's runs of source offsets, how many of the last ones are kept.
+    """
+
+    def __init__(
+        self, flow: FlowSettings, reasons: Reasons | None = None, runs_max: int = RUNS_MAX
+    ) -> None:
+        self._runs_max = runs_max
         self._reasons = reasons or Reasons("", flow.name)
         self._transformed = Transformed(flow)
         self._policy = FaultPolicy(flow.faults)
@@ -185,7 +191,7 @@ class Packer:
             timestamp_ms=int(new.columns.timestamp.max()) if count else -1,
             start=0,
             size=len(data),
-            runs=merge_runs(offsets, np.ones(count, np.int64))[-RUNS_MAX:],
+            runs=merge_runs(offsets, np.ones(count, np.int64))[-self._runs_max :],
         )
         return Packed(part, memoryview(data), failed, halt)
 

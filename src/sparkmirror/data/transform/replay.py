@@ -6,6 +6,7 @@ batches (`wire.fetch.record_stream`) → `Unpacker` → `TransformPlan` in a Spa
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -40,12 +41,14 @@ _ONE_TASK = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 30),
 }
 
+_RUNS_MAX = 1 << 62
+
 Part = tuple[Chunk, bytes]
 """A chunk, and its batches."""
 
 
 class Replay:
-    """The transforms of ``flow``, for one thread at a time.
+    """The transforms of ``flow``.
 
     A record on which the SQL fails does not stop anything, whatever the flow's settings say.
     """
@@ -54,17 +57,24 @@ class Replay:
         self.plan = plan
         self._flow = replace(flow, faults=FaultSettings(bad_record="skip"))
         self._columns = decode_columns(plan.columns)
+        self._lock = threading.Lock()
 
-    def packed(self, parts: Sequence[Part], *, reasons: bool = False) -> Iterator[Packed]:
-        """New chunks for ``parts``, in their order, in one job of Spark.
+    def packed(self, parts: Sequence[Part], *, reasons: int = 0) -> list[Packed]:
+        """New chunks for ``parts``, in their order, in one job of Spark. Any thread may call it.
 
-        ``reasons``: also find out why the SQL failed, which takes a job for each such record.
+        ``reasons``: on how many records of a portion to find out why the SQL failed, which takes a
+        job each. The chunks have the source offsets of all their records.
         """
+        with self._lock:
+            return list(self._packed(parts, reasons))
+
+    def _packed(self, parts: Sequence[Part], reasons: int) -> Iterator[Packed]:
         rows = [build_row([chunk], memoryview(b""), [[data]]) for chunk, data in parts]
         messages = Unpacker(self._flow, self._columns, None).rows(iter(rows))
         table = pa.Table.from_batches(messages, arrow_schema(self._columns))
         frame: Any = self.plan.transformed(self._frame(table))
-        packer = Packer(self._flow, _Found(self.plan, self._flow.name) if reasons else None)
+        found = _Found(self.plan, self._flow.name, reasons)
+        packer = Packer(self._flow, found, runs_max=_RUNS_MAX)
         # `toArrow` would cast the results, and refuses nulls in structs with a field that has none.
         for batch in frame._collect_as_arrow():
             for part in packer.parts(batch):
@@ -102,19 +112,21 @@ class Replay:
 
 
 class _Found(Reasons):
-    """Runs the SQL here, for every record."""
+    """Runs the SQL here, for the first ``most`` records of a question."""
 
-    def __init__(self, plan: TransformPlan, flow: str) -> None:
+    def __init__(self, plan: TransformPlan, flow: str, most: int) -> None:
         super().__init__("", flow)
         self._plan = plan
+        self._most = most
 
     def of(
         self, number: int, topic: str, partition: int, records: Sequence[Record]
     ) -> dict[int, str]:
-        table = table_of(topic, partition, records)
+        some = records[: self._most]
+        table = table_of(topic, partition, some)
         return {
             one.offset: reason_of(self._plan, number, table.slice(row, 1))
-            for row, one in enumerate(records)
+            for row, one in enumerate(some)
         }
 
 
@@ -165,8 +177,9 @@ def read_parts(
     try:
         for chosen in stream.selections():
             if chosen.record_count:
+                chunk = replace(chunk_of(source, at, chosen), runs=chosen.runs)
                 # The buffer is used again for the next response.
-                yield chunk_of(source, at, chosen), b"".join(chosen.pieces)
+                yield chunk, b"".join(chosen.pieces)
             at = chosen.next_offset
     finally:
         stream.close()

@@ -16,6 +16,7 @@ from sparkmirror.records.selection import SelectRules, select
 
 __all__ = ["Cost", "Tried", "measure", "tried"]
 
+_REASONS_MAX = 1_000
 _COST_RECORDS = 20_000
 _COST_BYTES_MAX = 32 << 20
 
@@ -61,7 +62,7 @@ def tried(replay: Replay, parts: Sequence[Part]) -> list[Tried]:
     """What becomes of each record of ``parts``, in their order. Raises `MirrorError`."""
     made: dict[tuple[str, int, int], Record] = {}
     failed: dict[tuple[str, int, int], str] = {}
-    for packed in replay.packed(parts, reasons=True):
+    for packed in replay.packed(parts, reasons=_REASONS_MAX):
         at = packed.chunk.topic, packed.chunk.partition
         made |= {(*at, offset): one for offset, one in new_records(packed)}
         if packed.failed is not None:
@@ -95,11 +96,9 @@ def measure(replay: Replay, parts: Sequence[Part]) -> Cost:
     size = sum(len(data) for _, data in parts)
     repeats = max(1, min(-(-_COST_RECORDS // records), _COST_BYTES_MAX // size))
     many = [*parts] * repeats
-    for _ in replay.packed(many):  # compiles the SQL
-        pass
+    replay.packed(many)  # compiles the SQL
     began = time.perf_counter()
-    for _ in replay.packed(many):
-        pass
+    replay.packed(many)
     transformed_s = time.perf_counter() - began
     began = time.perf_counter()
     for part in many:

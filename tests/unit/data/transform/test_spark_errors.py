@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.data.transform.spark_errors import reason_of, table_of
-from sparkmirror.java import find_java, java_environment
 from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
 from sparkmirror.records.records import Record
 
@@ -21,22 +17,6 @@ if TYPE_CHECKING:
 _CLIENT = ClusterClient("A", ("localhost:1",), "test")
 _TEXT = "CAST(value AS STRING)"
 _SECRET = "4929-1111-card"
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    os.environ.update(java_environment(find_java()))
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.pyspark.python", sys.executable)
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 def _reason(spark: SparkSession, where: str, value: str = _SECRET) -> str:

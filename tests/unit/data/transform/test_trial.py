@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +13,6 @@ from sparkmirror.data.transform import trial
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.data.transform.replay import Part, Replay, groups, read_parts
 from sparkmirror.internal_topics.assignments import SourcePartition
-from sparkmirror.java import find_java, java_environment
 from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
 from sparkmirror.records.records import Record, encode_batch
 
@@ -24,22 +21,6 @@ if TYPE_CHECKING:
 
 _CLIENT = ClusterClient("A", ("localhost:1",), "test")
 _NUMBER = "CAST(CAST(value AS STRING) AS INT)"
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    os.environ.update(java_environment(find_java()))
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.pyspark.python", sys.executable)
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")
