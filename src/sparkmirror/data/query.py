@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sparkmirror.data.transform.plan import TransformPlan
     from sparkmirror.data.transform.reasons import ReasonServer
 
-__all__ = ["FlowRunner"]
+__all__ = ["FlowRunner", "query_name"]
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ class FlowRunner:
             shutil.rmtree(checkpoint, ignore_errors=True)
         writer = (
             rows.writeStream.format(FORMAT)
-            .queryName(flow.name)
+            .queryName(query_name(flow))
             .options(**options)
             # With a scheme, because Hadoop's settings may name another file system. Not encoded
             # like a URI, because Spark would keep the percent signs.
@@ -300,6 +300,13 @@ class FlowRunner:
             self._reasons = None
         self._spark.close()
         self._session = None
+
+
+def query_name(flow: FlowSettings) -> str:
+    """The query's name in Spark, which also begins the descriptions of its jobs and stages."""
+    if not flow.transforms:
+        return flow.name
+    return f"{flow.name}, transform {', '.join(one.name for one in flow.transforms)}"
 
 
 def _directory_name(flow: str) -> str:

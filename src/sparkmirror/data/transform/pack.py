@@ -21,7 +21,7 @@ from sparkmirror.data.transform.failed_records import TRANSFORM_FAILED, FailedRe
 from sparkmirror.data.transform.portions import portions
 from sparkmirror.data.transform.reasons import Reasons
 from sparkmirror.errors import BatchError, Defect
-from sparkmirror.model import FlowSettings, Halt, TopicPartition
+from sparkmirror.model import FlowSettings, Halt, TopicPartition, TransformCounts
 from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.records.header_columns import Int64s, merge_runs
@@ -46,13 +46,15 @@ _BATCH_BYTES_MIN = 16 * 1024
 class Packed:
     """A chunk of new batches, and the records that are missing because the SQL failed on them.
 
-    ``halt``: why the partition stops after the chunk.
+    ``halt``: why the partition stops after the chunk. ``counts``: what the transform did to its
+    records; None if it could not read them.
     """
 
     chunk: Chunk
     records: memoryview
     failed: FailedRecords | None = None
     halt: Halt | None = None
+    counts: TransformCounts | None = None
 
 
 @dataclass(slots=True)
@@ -169,11 +171,13 @@ class Packer:
         kept = _valid(record)
         failed: FailedRecords | None = None
         halt: Halt | None = None
+        done = len(results)
         if len(bad):
             failed = self._failed(waiting, found, bad)
             if self._policy.bad_record(chunk.topic) == "pause":
                 end, halt = failed.records[0].offset, _halt(chunk, failed)
-                kept[bad[0] :], failed = False, None
+                done = int(bad[0]) + 1
+                kept[bad[0] :], failed, bad = False, None, bad[:1]
         new = _written(found, kept, record)
         offsets, count = new.columns.offset, len(new.columns.offset)
         batches: list[bytes] = []
@@ -193,7 +197,9 @@ class Packer:
             size=len(data),
             runs=merge_runs(offsets, np.ones(count, np.int64))[-self._runs_max :],
         )
-        return Packed(part, memoryview(data), failed, halt)
+        filtered = done - count - len(bad)
+        counts = TransformCounts(self._names[waiting.transform], done, count, filtered, len(bad))
+        return Packed(part, memoryview(data), failed, halt, counts)
 
     def _failed(self, waiting: _Waiting, found: Scan, rows: Int64s) -> FailedRecords:
         """The records ``rows``, as they are at the source; for a pause the first one will do."""

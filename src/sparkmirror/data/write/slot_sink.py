@@ -24,7 +24,7 @@ from sparkmirror.data.write.partition_state import Lane, Pending
 from sparkmirror.data.write.producers import drop_producer
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.errors import MirrorError, TargetLost
-from sparkmirror.model import FlowSettings
+from sparkmirror.model import FlowSettings, TransformCounts
 
 if TYPE_CHECKING:
     from sparkmirror.data.transform.pack import Packed, Packer
@@ -57,6 +57,7 @@ class SlotSink:
         self._delivery = _delivery(self._task)
         self._ending = False
         self._packer = _packer(flow, reasons)
+        self._counts: dict[str, TransformCounts] = {}
 
     # -- the task --------------------------------------------------------------------------
 
@@ -158,11 +159,19 @@ class SlotSink:
         lane = self._task.lane_of(packed.chunk)
         if lane.halt is not None:
             return
+        self._count(packed.counts)
         if packed.chunk.next_offset > packed.chunk.base_offset:
             self._write([packed.chunk], packed.records, packed.failed)
         if packed.halt is not None and lane.halt is None:
             lane.halt = packed.halt
             log.error("%s", lane.halt.reason)
+
+    def _count(self, counts: TransformCounts | None) -> None:
+        """Report what a transform has done; counts of chunks that are dropped do not count."""
+        if counts is not None:
+            known = self._counts.get(counts.transform, TransformCounts(counts.transform))
+            self._counts[counts.transform] = known.plus(counts)
+            self._task.reports.transforms = tuple(self._counts.values())
 
     # -- notes of the source ---------------------------------------------------------------
 

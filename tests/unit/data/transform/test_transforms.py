@@ -18,7 +18,13 @@ from sparkmirror.data.transform.pack import Packed, Packer
 from sparkmirror.data.transform.reasons import Reasons
 from sparkmirror.data.transform.unpack import Unpacker
 from sparkmirror.errors import Defect
-from sparkmirror.model import ClusterClient, FaultSettings, FlowSettings, TransformSettings
+from sparkmirror.model import (
+    ClusterClient,
+    FaultSettings,
+    FlowSettings,
+    TransformCounts,
+    TransformSettings,
+)
 from sparkmirror.records.header import split
 from sparkmirror.records.records import Record, decode_records, encode_batch
 
@@ -221,6 +227,24 @@ def test_a_partition_stops_before_the_first_record_on_which_the_sql_fails(bad: i
     assert f"first at source offset {bad}." in packed.halt.reason
     assert [one.value for one in _decoded(packed)] == [b"v%d" % one for one in range(bad)]
     assert (packed.chunk.next_offset, packed.failed) == (bad, None)
+
+
+@pytest.mark.parametrize(
+    ("choice", "counts"),
+    [
+        ("skip", TransformCounts("clean", 10, 4, 4, 2)),
+        # The records behind the first failed one come again.
+        ("pause", TransformCounts("clean", 6, 3, 2, 1)),
+    ],
+)
+def test_what_became_of_the_records_is_counted(choice: str, counts: TransformCounts) -> None:
+    flow = replace(FLOW, faults=FaultSettings(bad_record=choice))
+    results: dict[int, Any] = {1: None, 3: None, 5: FAILED, 6: None, 7: FAILED, 9: None}
+    rows = [_row(("orders", _records(0, 10), 0)), FLUSH]
+    (packed,) = _through(rows, lambda row: results.get(row["offset"], {}), flow=flow)
+    assert isinstance(packed, Packed)
+    assert packed.counts == counts
+    assert packed.chunk.record_count == counts.records_out
 
 
 class _Known(Reasons):
