@@ -96,6 +96,15 @@ WorkDir = Annotated[
         rich_help_panel="Spark",
     ),
 ]
+Ui = Annotated[
+    bool,
+    typer.Option(
+        "--ui",
+        help="Show Spark's page on 127.0.0.1, for requests with a token from a file in the work"
+        " directory. Needs a local master.",
+        rich_help_panel="Spark",
+    ),
+]
 LogFormatOption = Annotated[
     LogFormat,
     typer.Option(
@@ -166,6 +175,7 @@ def run(
     master: Master = "local[*]",
     conf: Conf = None,
     work_dir: WorkDir = None,
+    ui: Ui = False,
     log_format: LogFormatOption = LogFormat.TEXT,
     log_file: LogFile = None,
     interval: Interval = 5.0,
@@ -203,6 +213,7 @@ def run(
             work_dir=work_dir,
             metrics=metrics,
             take_over=take_over,
+            ui=ui,
         )
         settings = load_settings(
             files,

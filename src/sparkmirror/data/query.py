@@ -55,7 +55,8 @@ class FlowRunner:
     """Spark and one streaming query per flow.
 
     ``run_id`` names this run in the control topic. ``work_dir`` holds logs and the disposable
-    checkpoints. `start` raises `MirrorError`.
+    checkpoints. ``ui``: whether to show Spark's page. The constructor and `start` raise
+    `MirrorError`.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class FlowRunner:
         spark_conf: Mapping[str, str],
         work_dir: Path,
         run_id: str,
+        ui: bool = False,
     ) -> None:
         self._settings = settings
         self._once = once
@@ -74,7 +76,7 @@ class FlowRunner:
         self._run_id = run_id
         self._key = new_key()
         self._spark = Spark(
-            settings, master=master, spark_conf=spark_conf, work_dir=work_dir, key=self._key
+            settings, master=master, spark_conf=spark_conf, work_dir=work_dir, key=self._key, ui=ui
         )
         self._session: SparkSession | None = None
         self._plans: dict[str, TransformPlan] = {}
@@ -154,6 +156,11 @@ class FlowRunner:
 
             self._reasons = ReasonServer(self._spark.sockets, self._plans)
         return self._session
+
+    @property
+    def page(self) -> str:
+        """How to reach Spark's page; empty without one, and before `open`."""
+        return self._spark.page
 
     @property
     def key(self) -> str:

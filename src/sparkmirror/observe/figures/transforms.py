@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from sparkmirror.model import TransformCounts
 
-__all__ = ["TransformTotals"]
-
 
 class TransformTotals:
     """The records of each transform of one flow, in this run."""
