@@ -302,11 +302,11 @@ class FlowRunner:
         for query in self._queries.values():
             with contextlib.suppress(Exception):  # a query that is gone is stopped
                 query.stop()
+        self._spark.close()
+        self._session = None
         if self._reasons is not None:
             self._reasons.close()
             self._reasons = None
-        self._spark.close()
-        self._session = None
 
 
 def query_name(flow: FlowSettings) -> str:

@@ -88,7 +88,8 @@ class Reasons:
 class ReasonServer:
     """Answers the tasks of this run, in a thread of its own. ``plans``: by flow.
 
-    ``directory``: where the socket is created. Close it before Spark.
+    ``directory``: where the socket is created. Close it after Spark, which ends a job that it waits
+    for.
     """
 
     def __init__(self, directory: Path, plans: Mapping[str, TransformPlan]) -> None:

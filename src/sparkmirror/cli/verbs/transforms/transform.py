@@ -10,9 +10,10 @@ import typer
 
 from sparkmirror.cli.shared.cluster_session import finish
 from sparkmirror.cli.shared.connections import Connections
+from sparkmirror.cli.shared.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.shared.settings_options import Files, Mm2File, load_settings, since_ms
 from sparkmirror.cli.shared.tables import Format, Output
-from sparkmirror.errors import ConfigError, MirrorError
+from sparkmirror.errors import ClusterError, ConfigError, MirrorError
 
 if TYPE_CHECKING:
     from sparkmirror.data.transform.replay import Part
@@ -82,9 +83,13 @@ def try_(
 
     settings = load_settings(Files(file), flows=[flow] if flow else [])
     chosen = _flow_of(settings)
-    with Connections() as connections:
-        connections.expect((chosen.source,))
-        parts = _sample(connections.cluster(chosen.source), chosen, topic, start, limit)
+    try:
+        with Connections() as connections:
+            connections.expect((chosen.source,))
+            parts = _sample(connections.cluster(chosen.source), chosen, topic, start, limit)
+    except ClusterError as error:
+        show_error(error, json_lines=output is Format.JSON)
+        raise typer.Exit(EXIT_START_FAILED) from error
     with open_replay(settings, chosen) as replay:
         records = tried(replay, parts)
         names = {one: _transform_of(chosen, one) for one in sorted({one.topic for one in records})}

@@ -57,6 +57,14 @@ def test_wrong_usage(
     assert said in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_source_that_is_unavailable_has_an_exit_code_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = BASE.replace("a:9092", "127.0.0.1:1") + _CLEAN
+    assert main(["transform", "try", str(write(tmp_path, text))]) == 3
+    assert "cluster A: the bootstrap server cannot be used" in capsys.readouterr().err
+
+
 class _Source:
     """A cluster with one partition of each topic: offsets from 10 to 100."""
 
