@@ -654,6 +654,43 @@ class ThrottleUse:
 
 
 @dataclass(frozen=True, slots=True)
+class TransformCounts:
+    """Records that one transform has processed. Records that come again count again.
+
+    ``records_in``: those that its SQL has run for. They are ``records_out``, which go to the
+    target, ``filtered`` (left out by the SQL) or ``failed`` (the SQL failed on them).
+    """
+
+    transform: str
+    records_in: int = 0
+    records_out: int = 0
+    filtered: int = 0
+    failed: int = 0
+
+    def plus(self, more: TransformCounts) -> TransformCounts:
+        """The sum of both."""
+        return TransformCounts(
+            self.transform,
+            self.records_in + more.records_in,
+            self.records_out + more.records_out,
+            self.filtered + more.filtered,
+            self.failed + more.failed,
+        )
+
+    def since(self, before: TransformCounts | None) -> TransformCounts:
+        """The difference to ``before``; all of ``self`` if the counters restarted since."""
+        if before is None or self.records_in < before.records_in:
+            return self
+        return TransformCounts(
+            self.transform,
+            self.records_in - before.records_in,
+            self.records_out - before.records_out,
+            self.filtered - before.filtered,
+            self.failed - before.failed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class SlotProgress:
     """What one slot (Spark task) has done; it reports this about once a second.
 
@@ -664,7 +701,8 @@ class SlotProgress:
     quota made us wait. ``paused``: the slot fetches nothing because an operator paused it.
     ``run_id``, ``attempt``: the run, and Spark's number of the task's attempt that reports, which
     grows within a run; empty and -1 in reports of older releases. ``joined``: what joining batches
-    for a slow link has done. ``throttles``: what the limits have done.
+    for a slow link has done. ``throttles``: what the limits have done. ``transforms``: what each
+    transform has done, since the task began.
     """
 
     flow: str
@@ -684,6 +722,7 @@ class SlotProgress:
     attempt: int = -1
     joined: JoinCounts = JoinCounts()
     throttles: tuple[ThrottleUse, ...] = ()
+    transforms: tuple[TransformCounts, ...] = ()
 
     def replaces(self, known: SlotProgress | None) -> bool:
         """Whether this report replaces ``known``, the newest report of the slot so far.

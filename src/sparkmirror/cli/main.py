@@ -96,6 +96,15 @@ WorkDir = Annotated[
         rich_help_panel="Spark",
     ),
 ]
+Ui = Annotated[
+    bool,
+    typer.Option(
+        "--ui",
+        help="Show Spark's page on 127.0.0.1, for requests with a token from a file in the work"
+        " directory. Needs a local master.",
+        rich_help_panel="Spark",
+    ),
+]
 LogFormatOption = Annotated[
     LogFormat,
     typer.Option(
@@ -166,6 +175,7 @@ def run(
     master: Master = "local[*]",
     conf: Conf = None,
     work_dir: WorkDir = None,
+    ui: Ui = False,
     log_format: LogFormatOption = LogFormat.TEXT,
     log_file: LogFile = None,
     interval: Interval = 5.0,
@@ -203,6 +213,7 @@ def run(
             work_dir=work_dir,
             metrics=metrics,
             take_over=take_over,
+            ui=ui,
         )
         settings = load_settings(
             files,
@@ -276,6 +287,7 @@ _VERBS = {
     "config": _Verb(CHECK, "sparkmirror config mm2.properties --given"),
     "doctor": _Verb(CHECK, "sparkmirror doctor mm2.properties --problems"),
     "plan": _Verb(CHECK, "sparkmirror plan mm2.properties"),
+    "transform": _Verb(CHECK, "sparkmirror transform try mm2.properties", "transforms.transform"),
     "acls": _Verb(CHECK, "sparkmirror acls needed mm2.properties"),
     "status": _Verb(LOOK, "sparkmirror status mm2.properties"),
     "lag": _Verb(LOOK, "sparkmirror lag mm2.properties --watch"),

@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from sparkmirror.data.transform.plan import TransformPlan
+    from sparkmirror.data.transform.reasons import ReasonServer
 
-__all__ = ["FlowRunner"]
+__all__ = ["FlowRunner", "query_name"]
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,8 @@ class FlowRunner:
     """Spark and one streaming query per flow.
 
     ``run_id`` names this run in the control topic. ``work_dir`` holds logs and the disposable
-    checkpoints. `start` raises `MirrorError`.
+    checkpoints. ``ui``: whether to show Spark's page. The constructor and `start` raise
+    `MirrorError`.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class FlowRunner:
         spark_conf: Mapping[str, str],
         work_dir: Path,
         run_id: str,
+        ui: bool = False,
     ) -> None:
         self._settings = settings
         self._once = once
@@ -73,10 +76,11 @@ class FlowRunner:
         self._run_id = run_id
         self._key = new_key()
         self._spark = Spark(
-            settings, master=master, spark_conf=spark_conf, work_dir=work_dir, key=self._key
+            settings, master=master, spark_conf=spark_conf, work_dir=work_dir, key=self._key, ui=ui
         )
         self._session: SparkSession | None = None
         self._plans: dict[str, TransformPlan] = {}
+        self._reasons: ReasonServer | None = None
         self._queries: dict[str, StreamingQuery] = {}
         self._wanted: frozenset[str] = frozenset()
         self._starting = threading.Lock()
@@ -147,7 +151,16 @@ class FlowRunner:
                 from sparkmirror.data.transform.plan import TransformPlan  # noqa: PLC0415
 
                 self._plans[flow.name] = TransformPlan(self._session, flow)
+        if self._plans and self._spark.sockets is not None:
+            from sparkmirror.data.transform.reasons import ReasonServer  # noqa: PLC0415
+
+            self._reasons = ReasonServer(self._spark.sockets, self._plans)
         return self._session
+
+    @property
+    def page(self) -> str:
+        """How to reach Spark's page; empty without one, and before `open`."""
+        return self._spark.page
 
     @property
     def key(self) -> str:
@@ -172,6 +185,7 @@ class FlowRunner:
         }
         if plan is not None:
             options["columns"] = plan.columns
+            options["reasons"] = "" if self._reasons is None else self._reasons.path
         rows = spark.readStream.format(FORMAT).options(**options).load()
         if flow.records.used:
             from sparkmirror.data.transform.record_path import record_path  # noqa: PLC0415
@@ -185,7 +199,7 @@ class FlowRunner:
             shutil.rmtree(checkpoint, ignore_errors=True)
         writer = (
             rows.writeStream.format(FORMAT)
-            .queryName(flow.name)
+            .queryName(query_name(flow))
             .options(**options)
             # With a scheme, because Hadoop's settings may name another file system. Not encoded
             # like a URI, because Spark would keep the percent signs.
@@ -290,6 +304,16 @@ class FlowRunner:
                 query.stop()
         self._spark.close()
         self._session = None
+        if self._reasons is not None:
+            self._reasons.close()
+            self._reasons = None
+
+
+def query_name(flow: FlowSettings) -> str:
+    """The query's name in Spark, which also begins the descriptions of its jobs and stages."""
+    if not flow.transforms:
+        return flow.name
+    return f"{flow.name}, transform {', '.join(one.name for one in flow.transforms)}"
 
 
 def _directory_name(flow: str) -> str:

@@ -49,7 +49,8 @@ class MirrorDataSource(DataSource):
     """Both ends of one flow.
 
     Options: ``flow`` (see `data.coordination.slot_plan.encode_flow`), ``run_id``, ``once``
-    (true/false), and with transforms ``columns`` (see `data.transform.columns`).
+    (true/false), and with transforms ``columns`` (see `data.transform.columns`) and ``reasons``,
+    the path of a socket (see `data.transform.reasons`).
     """
 
     @classmethod
@@ -71,7 +72,7 @@ class MirrorDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> _Writer:  # noqa: N802
         """The slots' writer."""
-        return _Writer(self.options["flow"])
+        return _Writer(self.options["flow"], self.options.get("reasons", ""))
 
 
 class _Slot(InputPartition):
@@ -313,8 +314,9 @@ class _Committed(WriterCommitMessage):
 class _Writer(DataSourceStreamArrowWriter):
     """Executor side of the sink. The slots commit positions, so `commit` has nothing to do."""
 
-    def __init__(self, flow_text: str) -> None:
+    def __init__(self, flow_text: str, reasons: str) -> None:
         self._flow_text = flow_text
+        self._reasons = reasons
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         from sparkmirror.data.coordination.slot_plan import decode_flow  # noqa: PLC0415
@@ -329,7 +331,8 @@ class _Writer(DataSourceStreamArrowWriter):
         iterator = chain(() if first is None else (first,), iterator)
         task = TaskContext.get()
         failed = 0 if task is None else task.attemptNumber()
-        return _Committed(SlotSink(decode_flow(self._flow_text), failed).run(iterator))
+        sink = SlotSink(decode_flow(self._flow_text), failed, self._reasons)
+        return _Committed(sink.run(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing to do: every slot has committed what it wrote."""

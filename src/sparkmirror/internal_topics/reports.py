@@ -16,6 +16,7 @@ from sparkmirror.model import (
     SlotProgress,
     Spread,
     ThrottleUse,
+    TransformCounts,
 )
 
 __all__ = [
@@ -78,6 +79,8 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
     if progress.throttles:
         # No list that begins with text: only a halt has one (`decode_halted`).
         document["throttles"] = {one.topics: astuple(one)[1:] for one in progress.throttles}
+    if progress.transforms:
+        document["transforms"] = {one.transform: astuple(one)[1:] for one in progress.transforms}
     return _progress_key(progress.flow, progress.slot), pack(document)
 
 
@@ -116,6 +119,10 @@ def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | No
             throttles=tuple(
                 ThrottleUse(str(topics), *(int(count) for count in counts[:4]))
                 for topics, counts in document.get("throttles", {}).items()
+            ),
+            transforms=tuple(
+                TransformCounts(str(name), *(int(count) for count in counts[:4]))
+                for name, counts in document.get("transforms", {}).items()
             ),
             errors={str(code): int(n) for code, n in document.get("errors", {}).items()},
             partitions=tuple(

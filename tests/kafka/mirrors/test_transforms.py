@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+import urllib.request
 import uuid
 from pathlib import Path
 from typing import Any
@@ -240,7 +242,8 @@ def test_records_on_which_the_sql_fails(
     if choice == "pause":
         even = even[:15]
         assert "the SQL of the transform clean failed on these records" in said
-        assert "first at source offset 20" in said
+        assert "first at source offset 20: [CAST_INVALID_INPUT] The value … of the type" in said
+        assert "x40" not in said
     assert [one.value for one in got if one.partition == 0] == even
     assert [one.value for one in got if one.partition == 1] == odd
     if choice == "pause":
@@ -248,10 +251,50 @@ def test_records_on_which_the_sql_fails(
     found = [one for one in _asked(capsys, "gaps", str(path))["gaps"] if one["topic"] == orders]
     spans = [(one["first_offset"], one["last_offset"]) for one in found]
     assert spans == [(20, 21)]
+    assert "[CAST_INVALID_INPUT]" in found[0]["reason"]
+    assert "x40" not in str(found)
     if choice == "dead-letter":
         letters = consume_all(cluster_b, f"{remote}.dead-letter")
         assert [one.value for one in letters] == [b"x40", b"x42"]
-        assert dict(letters[0].headers)["sparkmirror.error.code"] == b"TRANSFORM_FAILED"
+        for letter in letters:
+            headers = dict(letter.headers)
+            assert headers["sparkmirror.error.code"] == b"TRANSFORM_FAILED"
+            assert b"[CAST_INVALID_INPUT]" in (headers["sparkmirror.error.reason"] or b"")
+
+
+def test_what_a_transform_does_is_in_the_metrics(
+    name: str, cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+) -> None:
+    """Records in, out, filtered and failed; those that are only filtered count, too."""
+    orders = f"{name}.orders"
+    create_topic(cluster_a, orders, 2)
+    where = "CAST(CAST(value AS STRING) AS INT) >= 10"
+    path = _file(tmp_path, cluster_a, cluster_b, name, where=where)
+    with path.open("a") as file:
+        file.write("A->B.sparkmirror.on.bad.record = skip\n")
+        file.write("sparkmirror.metrics.listen = 127.0.0.1:0\n")
+    values = [b"%d" % n if n not in (40, 42) else b"x%d" % n for n in range(100)]
+    produce(cluster_a, orders, [Sent(one, partition=n % 2) for n, one in enumerate(values)])
+    mirror = _run(tmp_path, str(path))
+
+    def shown() -> dict[str, float]:
+        found = re.search(r"metrics on (http://127[.]0[.]0[.]1:[0-9]+/metrics)", mirror.text())
+        if found is None:
+            return {}
+        with urllib.request.urlopen(found[1], timeout=10) as answer:
+            text = answer.read().decode()
+        pattern = r'sparkmirror_transform_([a-z]+)_records_total[{].*transform="clean".*[}] (.*)'
+        return {one[1]: float(one[2]) for one in re.finditer(pattern, text)}
+
+    try:
+        counts = {"in": 100, "out": 88, "filtered": 10, "failed": 2}
+        wait_until(lambda: shown() == counts, "the counts")
+        produce(cluster_a, orders, [Sent(b"1", partition=0) for _ in range(5)])
+        counts |= {"in": 105, "filtered": 15}
+        wait_until(lambda: shown() == counts, "the counts of records that are all filtered")
+        assert mirror.drain()[0] == 0, mirror.text()
+    finally:
+        mirror.kill()
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.data.query import FlowRunner
+from sparkmirror.data.query import FlowRunner, query_name
 from sparkmirror.data.spark.restarts import RESTARTS_MAX
-from tests.unit.config_files import BASE, load
+from tests.unit.config_files import BASE, load, load_flow
 
 FLOW = "A->B"
 LOST = "TargetLost: cluster B: the target's log of A.t-0 was truncated to offset 5"
@@ -61,3 +61,15 @@ def test_a_claim_ends_a_query_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
     (told,) = queries.errors()
     assert "has taken this flow over" in told
     assert queries.begun == [False]
+
+
+def test_a_query_is_named_after_its_flow_and_transforms(tmp_path: Path) -> None:
+    """Spark shows the name with each job and stage."""
+    flow = load_flow(tmp_path, "topics = t\n")
+    assert query_name(flow) == "A->B"
+    both = "".join(
+        f"sparkmirror.transform.{one}.topics = {one}\nsparkmirror.transform.{one}.where = true\n"
+        for one in ("clean", "mask")
+    )
+    flow = load_flow(tmp_path, f"sparkmirror.transforms = clean, mask\n{both}")
+    assert query_name(flow) == "A->B, transform clean, mask"

@@ -41,6 +41,7 @@ from sparkmirror.model import (
     Spread,
     TopicPartition,
     TopicSettings,
+    TransformCounts,
 )
 
 FLOW = "A->B"
@@ -202,6 +203,7 @@ PROGRESS = SlotProgress(
     run_id='r "1"',
     attempt=12,
     joined=JoinCounts(40, 655_360, 600_000, 0.25),
+    transforms=(TransformCounts("clean", 9, 4, 3, 2), TransformCounts("mask", 5, 5)),
     partitions=(
         PartitionProgress("t", 0, 7, 1_700_000_000_001, 7, 70),
         PartitionProgress("t", 1, 0, halt=Halt("CORRUPT_BATCH", "checksum ✗", retriable=True)),

@@ -146,6 +146,9 @@ class RunLoop:
         if self._mirrors:
             self._display.phase("starting Spark")
         self._await(self._opening)
+        if self._flow.page:
+            _log.info("Spark's page is on %s", self._flow.page)
+            self._display.notice(f"Spark's page is on {self._flow.page}")
         self._begun = self._control.owned
         self._await(Background(partial(self._flow.start, self._begun), "sparkmirror-spark"))
         waiting = frozenset(view.flow for view in self.views()) - self._begun

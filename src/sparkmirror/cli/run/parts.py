@@ -38,7 +38,8 @@ class RunOptions:
     ``start_failure_exit_code``: the exit code of a failed start.
     ``drain_s``: seconds that the queries may take to write what they have read.
     ``metrics``: ``HOST:PORT`` of the metrics server; overrides the file.
-    ``take_over``: take over the flows from the processes that mirror them.
+    ``take_over``: take over the flows from the processes that mirror them. ``ui``: show Spark's
+    page on this machine.
     """
 
     master: str = "local[*]"
@@ -55,6 +56,7 @@ class RunOptions:
     drain_s: float = DRAIN_S
     metrics: str = ""
     take_over: bool = False
+    ui: bool = False
 
     @property
     def json_lines(self) -> bool:
@@ -109,6 +111,10 @@ class FlowPart(Protocol):
         """After a drain: wait up to ``grace_s`` for the queries, then stop Spark."""
 
     @property
+    def page(self) -> str:
+        """How to reach Spark's page, once it is open; empty without one."""
+
+    @property
     def key(self) -> str:
         """The secret that only the run and its Spark processes share."""
 
@@ -121,6 +127,7 @@ class NoFlows:
     """The pipeline of a run that only emits heartbeats: no queries, and no Spark."""
 
     key = ""
+    page = ""
     at_rest = False
 
     def open(self) -> None:

@@ -140,6 +140,7 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
                 spark_conf=options.spark_conf,
                 work_dir=work_dir,
                 run_id=run_id,
+                ui=options.ui,
             )
         control = chosen.control(
             settings,

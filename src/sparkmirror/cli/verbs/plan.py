@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from sparkmirror.cli.shared.cluster_session import finish, open_flows, query_each
@@ -24,6 +25,12 @@ _COLUMNS: Columns = {
     "SUBJECT": "subject",
     "DETAILS": lambda change: _details_text(change.details),
 }
+_TOPICS: Columns = {
+    "TOPIC": itemgetter(0),
+    "RAW-BATCHES": itemgetter(1),
+    "TRANSFORM": itemgetter(2),
+    "REASON": itemgetter(3),
+}
 
 
 @with_files
@@ -37,8 +44,9 @@ def plan(
     """Show what a run of FILE, or of MirrorMaker 1's files, would change on which cluster.
 
     Shows topics that would be created or get partitions, configs and ACLs that would be synced,
-    checkpoints and group offsets that would be written, and what would fail ("refuse"). The code of
-    a run determines this from the clusters' present state. Nothing is changed.
+    checkpoints and group offsets that would be written, and what would fail ("refuse"). With
+    transforms it also shows which topics keep raw batches, and which do not. The code of a run
+    determines this from the clusters' present state. Nothing is changed.
 
     Exit codes: 0 shown, with or without changes; 2 wrong usage or file; 3 a cluster is unavailable.
     """
@@ -69,9 +77,37 @@ def report(plans: Sequence[FlowPlan]) -> Report:
 
 
 def _body(one: FlowPlan) -> list[str | Table]:
+    changes: list[str | Table]
     if one.changes:
-        return [f"{one.flow}: {len(one.changes)} change(s)", Table(_COLUMNS, one.changes)]
-    return [one.flow if one.failures else f"{one.flow}: nothing would be changed"]
+        changes = [f"{one.flow}: {len(one.changes)} change(s)", Table(_COLUMNS, one.changes)]
+    else:
+        changes = [one.flow if one.failures else f"{one.flow}: nothing would be changed"]
+    return [*changes, *_passing(one)]
+
+
+def _passing(one: FlowPlan) -> list[str | Table]:
+    """Which topics keep raw batches; nothing for a flow without transforms."""
+    passing = one.pass_through
+    if passing is None:
+        return []
+    rows: list[tuple[str, bool, str, str]] = [
+        (topic, False, each.transform, each.reason)
+        for each in passing.transforms
+        for topic in each.topics
+    ]
+    rows += [(topic, True, "", "") for topic in passing.raw]
+    lost = len(rows) - len(passing.raw)
+    found: list[str | Table] = [
+        f"{one.flow}: {lost} of {len(rows)} topic(s) lose pass-through of raw batches"
+    ]
+    if rows:
+        found.append(Table(_TOPICS, sorted(rows)))
+    found += [
+        f"{one.flow}: the transform {each.transform} matches no topic of the flow"
+        for each in passing.transforms
+        if not each.topics
+    ]
+    return found
 
 
 def _document(one: FlowPlan) -> dict[str, object]:
@@ -85,7 +121,20 @@ def _document(one: FlowPlan) -> dict[str, object]:
         }
         for change in one.changes
     ]
-    return {"flow": one.flow, "changes": changes, "complete": not one.failures}
+    found: dict[str, object] = {
+        "flow": one.flow,
+        "changes": changes,
+        "complete": not one.failures,
+    }
+    if one.pass_through is not None:
+        found["pass_through"] = {
+            "transformed": [
+                {"transform": each.transform, "topics": list(each.topics), "reason": each.reason}
+                for each in one.pass_through.transforms
+            ],
+            "raw": list(one.pass_through.raw),
+        }
+    return found
 
 
 def _details_text(details: Mapping[str, object]) -> str:

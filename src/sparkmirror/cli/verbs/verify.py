@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +27,8 @@ from sparkmirror.text import printable
 
 if TYPE_CHECKING:
     from sparkmirror.control.verify.scope import Bound, Progress, Scope
-    from sparkmirror.model import MirrorSettings
+    from sparkmirror.data.transform.compared import ReplayedTopics
+    from sparkmirror.model import FlowSettings, MirrorSettings
     from sparkmirror.observe.figures.comparison_result import PartitionResult, Reading
 
 _DIGEST_SHOWN = 12
@@ -92,8 +93,9 @@ def verify(
     Keys, values, headers, timestamps and order must be equal.
 
     It works while the mirror runs: it reads the source's end offsets at the start, and all records
-    before them must be equal. For compacted topics it compares the last value of each key. Nothing
-    is changed.
+    before them must be equal. For compacted topics it compares the last value of each key. Topics
+    with a transform are compared with what the SQL makes of the source's records. Nothing is
+    changed.
 
     Exit codes: 0 everything is equal, 1 a difference (the first differing offset is shown) or
     records not mirrored yet, 2 wrong usage or file, 3 a cluster could not be read.
@@ -151,13 +153,26 @@ def _compare(
             try:
                 source = connections.cluster(flow.source)
                 target = connections.cluster(flow.target_admin)
-                with _shown(progress):
-                    results[flow.name] = verify_flow(source, target, flow, scope, progress)
+                with _transformed(settings, flow) as made, _shown(progress):
+                    results[flow.name] = verify_flow(source, target, flow, scope, progress, made)
             except ConfigError:
                 raise
             except MirrorError as error:
                 failures.append(error)
     return results, failures
+
+
+@contextmanager
+def _transformed(settings: MirrorSettings, flow: FlowSettings) -> Iterator[ReplayedTopics | None]:
+    """The flow's transforms; Spark starts when the first of them is needed."""
+    if not flow.transforms:
+        yield None
+        return
+    from sparkmirror.data.transform.compared import ReplayedTopics  # noqa: PLC0415
+    from sparkmirror.data.transform.replay import open_replay  # noqa: PLC0415
+
+    with ExitStack() as opened:
+        yield ReplayedTopics(flow, lambda: opened.enter_context(open_replay(settings, flow)))
 
 
 @contextmanager

@@ -13,10 +13,18 @@ from sparkmirror.control.topics.acl_sync import observe_acls, plan_acls
 from sparkmirror.control.topics.config_sync import observe_configs, plan_configs
 from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
 from sparkmirror.control.topics.internal_topics import internal_names, plan_internal_topics
-from sparkmirror.control.topics.observation import Change, FlowPlan, Observation, creation
+from sparkmirror.control.topics.observation import (
+    Change,
+    FlowPlan,
+    Observation,
+    PassThrough,
+    TransformTopics,
+    creation,
+)
 from sparkmirror.control.topics.sync import CreateTopic, GrowTopic, plan_topics
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import MirrorMode
+from sparkmirror.model import MirrorMode, TransformSettings
+from sparkmirror.names.transforms import Transformed
 
 __all__ = ["PLANNERS", "Planner", "plan_flow"]
 
@@ -27,13 +35,51 @@ def plan_flow(observed: Observation) -> FlowPlan:
     """All changes of one flow. The errors of planners that fail are in ``failures``."""
     changes: list[Change] = []
     failures: list[MirrorError] = []
+    passing: PassThrough | None = None
     for planner in PLANNERS:
         try:
             changes += planner(observed)
         except MirrorError as error:
-            if str(error) not in map(str, failures):
-                failures.append(error)
-    return FlowPlan(observed.flow.name, tuple(changes), tuple(failures))
+            _add(failures, error)
+    try:
+        passing = pass_through(observed)
+    except MirrorError as error:
+        _add(failures, error)
+    return FlowPlan(observed.flow.name, tuple(changes), tuple(failures), passing)
+
+
+def _add(failures: list[MirrorError], error: MirrorError) -> None:
+    if str(error) not in map(str, failures):
+        failures.append(error)
+
+
+def pass_through(observed: Observation) -> PassThrough | None:
+    """Which of the flow's topics keep raw batches; None without transforms.
+
+    Raises `MirrorError`.
+    """
+    transforms = observed.flow.transforms
+    if not transforms:
+        return None
+    transformed = Transformed(observed.flow)
+    numbers = {topic: transformed.number(topic) for topic in observed.mirrored}
+    return PassThrough(
+        tuple(
+            TransformTopics(
+                one.name,
+                tuple(topic for topic, found in numbers.items() if found == number),
+                _effect(one),
+            )
+            for number, one in enumerate(transforms)
+        ),
+        tuple(topic for topic, found in numbers.items() if found < 0),
+    )
+
+
+def _effect(one: TransformSettings) -> str:
+    """What a transform does that raw batches do not allow, with the option that says so."""
+    effects = {"where": "leaves out records", "select": "changes records"}
+    return ", ".join(f"{text} ({name})" for name, text in effects.items() if getattr(one, name))
 
 
 def internal_topics(observed: Observation) -> Iterator[Change]:

@@ -16,7 +16,7 @@ from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import NewTopic
 
-__all__ = ["Change", "FlowPlan", "Observation", "creation"]
+__all__ = ["Change", "FlowPlan", "Observation", "PassThrough", "TransformTopics", "creation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,36 @@ def creation(
 
 
 @dataclass(frozen=True, slots=True)
+class TransformTopics:
+    """The source ``topics`` that one transform processes. ``reason``: what it does to records."""
+
+    transform: str
+    topics: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PassThrough:
+    """Which topics keep their raw batches: ``raw``; and which lose them to which transform.
+
+    ``transforms`` has every transform of the flow, also one that matches no topic.
+    """
+
+    transforms: tuple[TransformTopics, ...]
+    raw: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FlowPlan:
-    """The changes of one flow, and the errors of planners that failed."""
+    """The changes of one flow, and the errors of planners that failed.
+
+    ``pass_through``: None for a flow without transforms, and if its topics are unknown.
+    """
 
     flow: str
     changes: tuple[Change, ...]
     failures: tuple[MirrorError, ...] = ()
+    pass_through: PassThrough | None = None
 
 
 class Observation:

@@ -7,12 +7,19 @@ compares one partition: it decides where to begin and end, and names the differe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 
 from sparkmirror.control.verify.lockstep import Side, align, last_values, lockstep, value_digests
-from sparkmirror.control.verify.scope import STRETCH, Progress, Scope, ScopeOffsets
+from sparkmirror.control.verify.scope import (
+    STRETCH,
+    Progress,
+    Scope,
+    ScopeOffsets,
+    TransformedTopics,
+)
+from sparkmirror.errors import Defect
 from sparkmirror.model import FetchSettings, FlowSettings, TopicPartition
 from sparkmirror.observe.figures.comparison_result import (
     EMPTY,
@@ -20,6 +27,7 @@ from sparkmirror.observe.figures.comparison_result import (
     PartitionResult,
     Reading,
 )
+from sparkmirror.records.records import Carried
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.fetch.record_stream import RecordStream
 
@@ -42,7 +50,9 @@ class PartitionComparison:
         self.remote_start = chosen.remote_starts.get(self.remote, 0)
         self.remote_end = chosen.remote_ends.get(self.remote, 0)
         self.remarks = [] if self.times else ["the target sets its own timestamps: not compared"]
-        self._streams: list[RecordStream] = []
+        known = chosen.transformed
+        self.transformed = known if known is not None and known.has(tp.topic) else None
+        self._streams: list[RecordStream | Generator[Carried, None, None]] = []
 
     def compared(self) -> PartitionResult:
         """Compare the partition, by its scope. Raises `MirrorError`."""
@@ -69,7 +79,8 @@ class PartitionComparison:
         *,
         by_key: bool = False,
     ) -> PartitionResult:
-        remark = "; ".join(self.remarks)
+        changed = [] if self.transformed is None else [self.transformed.remark(self.tp)]
+        remark = "; ".join([*changed, *self.remarks])
         return PartitionResult(
             self.tp.topic, self.tp.partition, source, target, difference, by_key, remark
         )
@@ -77,10 +88,14 @@ class PartitionComparison:
     # -- reading ---------------------------------------------------------------------------
 
     def _source(self, start: int, end: int, *, counted: bool = True) -> Side:
+        on_take: Callable[[int], None] = self.progress.take if counted else lambda _: None
+        if self.transformed is not None:
+            made = self.transformed.read(self.tp, start, end)
+            self._streams.append(made)
+            return Side(made, times=self.times, on_take=on_take)
         client = self.c.flow.source
         stream = RecordStream(client, self.c.flow.fetch, self.tp, start, end)
         self._streams.append(stream)
-        on_take: Callable[[int], None] = self.progress.take if counted else lambda _: None
         return Side(stream, times=self.times, on_take=on_take)
 
     def _target(self, start: int) -> Side:
@@ -146,7 +161,8 @@ class PartitionComparison:
             return source, found[0]
         window = target.window()
         at_source = self.start
-        if self.times and window.times[0] >= 0:
+        # A transform may have set other times than those that the source knows.
+        if self.times and window.times[0] >= 0 and self.transformed is None:
             known = self.c.source.offsets_at([self.tp], window.times[0])
             at_source = max(at_source, known.get(self.tp, self.later_end))
         later = self._source(at_source, self.later_end)
@@ -173,6 +189,10 @@ class PartitionComparison:
         """The difference if one log has records left when the other has ended."""
         if source.fill() and source.offsets[0] < self.end:
             return self._absent(source)
+        stopped = None if self.transformed is None else self.transformed.stopped(self.tp)
+        if stopped is not None and stopped[0] < self.end:
+            at, why = stopped
+            return Difference("failed", at, None, f"the mirror stops at source offset {at}: {why}")
         if self.c.scope.end is None and target.fill():
             at = target.offsets[0]
             return Difference("extra", None, at, f"the target has more, from its offset {at} on")
@@ -296,9 +316,15 @@ def verify_flow(
     flow: FlowSettings,
     scope: Scope,
     progress: Progress | None = None,
+    transformed: TransformedTopics | None = None,
 ) -> list[PartitionResult]:
-    """Compare all partitions of ``scope``; results in partition order. Raises `MirrorError`."""
-    chosen = ScopeOffsets(source, target, flow, scope)
+    """Compare all partitions of ``scope``; results in partition order. Raises `MirrorError`.
+
+    ``transformed``: runs the transforms of a flow that has some.
+    """
+    if flow.transforms and transformed is None:
+        raise Defect("a flow with transforms is compared without them")
+    chosen = ScopeOffsets(source, target, flow, scope, transformed)
     progress = progress or Progress()
     progress.partitions += len(chosen.pairs)
     progress.total += chosen.expected()

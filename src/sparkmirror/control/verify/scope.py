@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from sparkmirror.control.topics.remote_names import refused_names
 from sparkmirror.errors import ConfigError, MirrorError, TopicError
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.names.transforms import Transformed
+from sparkmirror.records.records import Carried
 from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = ["STRETCH", "Bound", "Progress", "Scope", "ScopeOffsets"]
+__all__ = ["STRETCH", "Bound", "Progress", "Scope", "ScopeOffsets", "TransformedTopics"]
 
 _POLL_S = 0.5
 STRETCH = 1_000
@@ -77,16 +78,43 @@ class Progress:
             self.done += 1
 
 
+class TransformedTopics(Protocol):
+    """Topics that a transform changes on the way; `data.transform.compared` implements it."""
+
+    def has(self, topic: str) -> bool:
+        """Whether a transform processes source topic ``topic``."""
+
+    def unrepeatable(self, topic: str) -> str:
+        """Why the same records may become others when the SQL runs again; empty if they cannot."""
+
+    def read(self, tp: TopicPartition, start: int, end: int) -> Generator[Carried, None, None]:
+        """The records that a mirror makes of a source range, with their source offsets."""
+
+    def stopped(self, tp: TopicPartition) -> tuple[int, str] | None:
+        """Source offset of a record on which the SQL fails, which pauses the partition; and why."""
+
+    def remark(self, tp: TopicPartition) -> str:
+        """What was compared, in words."""
+
+
 class ScopeOffsets:
     """Both clusters' offsets for the partitions of a scope. The constructor reads them.
 
     ``ends``: frozen end offsets of the source. ``later_ends``: end offsets of the source after
     those of the target were frozen. ``left_out``: partitions of topics that cannot have their
-    remote names, or that a transform changes, and why. The constructor raises `ConfigError` if no
-    topic is selected, and other `MirrorError`.
+    remote names, or that a transform changes in a way that cannot be repeated, and why. The
+    constructor raises `ConfigError` if no topic is selected, and other `MirrorError`.
     """
 
-    def __init__(self, source: Cluster, target: Cluster, flow: FlowSettings, scope: Scope) -> None:
+    def __init__(
+        self,
+        source: Cluster,
+        target: Cluster,
+        flow: FlowSettings,
+        scope: Scope,
+        transformed: TransformedTopics | None = None,
+    ) -> None:
+        self.transformed = transformed
         self.source, self.target, self.flow, self.scope = source, target, flow, scope
         wanted = FlowTopics(flow)
         listed = compile_list(scope.topics)
@@ -116,7 +144,10 @@ class ScopeOffsets:
             for number in range(view.partitions)
             if not scope.partitions or number in scope.partitions
         }
-        refused = {**refused_names(target, flow, wanted, accepted), **_changed(flow, topics)}
+        refused = {
+            **refused_names(target, flow, wanted, accepted),
+            **_unrepeatable(flow, topics, transformed),
+        }
         self.left_out = {tp: refused[tp.topic] for tp in every if tp.topic in refused}
         self.pairs = {tp: remote for tp, remote in every.items() if tp not in self.left_out}
         partitions = list(self.pairs)
@@ -197,15 +228,16 @@ class ScopeOffsets:
         return compacted, stamped
 
 
-def _changed(flow: FlowSettings, topics: Iterable[str]) -> dict[str, TopicError]:
-    """The topics whose records a transform changes: they cannot be equal on both sides."""
-    transformed = Transformed(flow)
-    return {
-        name: TopicError(
-            f"topic {name} is not compared: the transform {flow.transforms[number].name} "
-            "filters or changes its records.",
-            where=f"flow {flow.name}",
-        )
-        for name in topics
-        if (number := transformed.number(name)) >= 0
-    }
+def _unrepeatable(
+    flow: FlowSettings, topics: Iterable[str], transformed: TransformedTopics | None
+) -> dict[str, TopicError]:
+    """The topics that a transform may change otherwise when it runs again: nothing is known."""
+    found = {}
+    for name in topics:
+        if transformed is not None and transformed.has(name):
+            why = transformed.unrepeatable(name)
+            if why:
+                found[name] = TopicError(
+                    f"topic {name} is not compared: {why}.", where=f"flow {flow.name}"
+                )
+    return found

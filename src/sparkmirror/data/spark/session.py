@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE
 from sparkmirror.data.spark.class_archive import ClassArchive, Recorder, class_path
 from sparkmirror.data.spark.dependencies import python_archive
+from sparkmirror.data.spark.page import SparkPage, check_page
 from sparkmirror.data.spark.ports import (
     check_local,
     cluster_settings,
@@ -123,7 +124,8 @@ class Spark:
     """One Spark application and what it needs. `open` starts it, `close` ends all of it.
 
     ``key``: the key that seals client properties. ``work_dir`` holds logs and the disposable
-    checkpoints.
+    checkpoints. ``ui``: whether Spark's page is on the loopback address; `open` sets ``page``, how
+    to reach it. The constructor raises ConfigError if there can be none.
     """
 
     def __init__(
@@ -134,6 +136,7 @@ class Spark:
         spark_conf: Mapping[str, str],
         work_dir: Path,
         key: str,
+        ui: bool = False,
     ) -> None:
         self._settings = settings
         self._user_conf = dict(spark_conf)
@@ -141,6 +144,10 @@ class Spark:
         self._master = self._user_conf.pop("spark.master", master)
         self._work_dir = work_dir
         self._key = key
+        if ui:
+            check_page(self._master, self._user_conf)
+        self._page = SparkPage() if ui else None
+        self.page = ""
         self._session: SparkSession | None = None
         self._scratch: TempDirectory | None = None
         self._classes: ClassArchive | None = None
@@ -152,11 +159,19 @@ class Spark:
         """The file with Spark's own log."""
         return self._work_dir / SPARK_LOG_FILE_NAME
 
+    @property
+    def sockets(self) -> Path | None:
+        """The directory for sockets that Spark's workers reach; None if they are elsewhere."""
+        return self._scratch.path if self._scratch and is_local(self._master) else None
+
     def open(self) -> SparkSession:
         """Start the application. Raises `MirrorError`."""
         self._session = session = self._start()
         if self._classes is not None and self._class_list.exists():
             self._recorder = Recorder(self._classes, self._class_list, partial(class_path, session))
+        if self._page is not None:
+            header = self._page.write_header(self._work_dir)
+            self.page = f"{session.sparkContext.uiWebUrl} (curl -LH @{header} …)"
         return session
 
     def settle(self) -> None:
@@ -231,6 +246,9 @@ class Spark:
             with self.log_path.open("ab") as output:
                 self._prefork_server = start_prefork_server(self._scratch.path, output)
         conf |= self._user_conf
+        if self._page is not None:
+            conf |= self._page.settings()
+            os.environ |= self._page.environment()
         os.environ[KEY_VARIABLE] = self._key  # Spark's processes on this machine inherit it
         return self._launch(conf)
 

@@ -29,6 +29,7 @@ __all__ = [
     "RECORDS",
     "TRANSFORM",
     "arrow_schema",
+    "arrow_type",
     "decode_columns",
     "encode_columns",
     "spark_schema",
@@ -82,6 +83,11 @@ def spark_schema(columns: Sequence[Iterable[str]]) -> str:
 def arrow_schema(columns: Sequence[Iterable[str]]) -> pa.Schema:
     """The same for Arrow."""
     return pa.schema([*_HIDDEN_ARROW, *((name, _ARROW[name]) for name in used(columns))])
+
+
+def arrow_type(name: str) -> pa.DataType:
+    """Arrow's type of a record's column ``name``."""
+    return _ARROW[name]
 
 
 def encode_columns(columns: Sequence[Iterable[str]]) -> str:

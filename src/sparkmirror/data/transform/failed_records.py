@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from sparkmirror.records.records import Record
 
@@ -14,8 +15,17 @@ TRANSFORM_FAILED = "TRANSFORM_FAILED"
 
 @dataclass(frozen=True, slots=True)
 class FailedRecords:
-    """Records of a chunk on which a transform failed. ``reason``: in words."""
+    """Records of a chunk on which a transform failed. ``reason``: in words.
+
+    ``details``: Spark's message by source offset, for the records that it is known of.
+    """
 
     records: tuple[Record, ...]
     code: str
     reason: str
+    details: Mapping[int, str] = field(default_factory=dict)
+
+    def said(self, offset: int) -> str:
+        """The reason, with Spark's message on the record at source offset ``offset``."""
+        detail = self.details.get(offset)
+        return self.reason if detail is None else f"{self.reason}: {detail}"

@@ -19,8 +19,9 @@ import pyarrow as pa
 from sparkmirror.data.rows.rows import RUNS_MAX, Chunk
 from sparkmirror.data.transform.failed_records import TRANSFORM_FAILED, FailedRecords
 from sparkmirror.data.transform.portions import portions
+from sparkmirror.data.transform.reasons import Reasons
 from sparkmirror.errors import BatchError, Defect
-from sparkmirror.model import FlowSettings, Halt, TopicPartition
+from sparkmirror.model import FlowSettings, Halt, TopicPartition, TransformCounts
 from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.records.header_columns import Int64s, merge_runs
@@ -35,7 +36,7 @@ from sparkmirror.records.record_fields import (
 )
 from sparkmirror.records.records import Record, encode_headers
 
-__all__ = ["Packed", "Packer"]
+__all__ = ["Packed", "Packer", "records_of"]
 
 # Without joining, batches are as large as a Java producer makes them.
 _BATCH_BYTES_MIN = 16 * 1024
@@ -45,13 +46,15 @@ _BATCH_BYTES_MIN = 16 * 1024
 class Packed:
     """A chunk of new batches, and the records that are missing because the SQL failed on them.
 
-    ``halt``: why the partition stops after the chunk.
+    ``halt``: why the partition stops after the chunk. ``counts``: what the transform did to its
+    records; None if it could not read them.
     """
 
     chunk: Chunk
     records: memoryview
     failed: FailedRecords | None = None
     halt: Halt | None = None
+    counts: TransformCounts | None = None
 
 
 @dataclass(slots=True)
@@ -65,9 +68,16 @@ class _Waiting:
 
 
 class Packer:
-    """Packs the rows of one task."""
+    """Packs the rows of one task. ``reasons``: who knows why the SQL failed on a record.
 
-    def __init__(self, flow: FlowSettings) -> None:
+    ``runs_max``: of a new chunk's runs of source offsets, how many of the last ones are kept.
+    """
+
+    def __init__(
+        self, flow: FlowSettings, reasons: Reasons | None = None, runs_max: int = RUNS_MAX
+    ) -> None:
+        self._runs_max = runs_max
+        self._reasons = reasons or Reasons("", flow.name)
         self._transformed = Transformed(flow)
         self._policy = FaultPolicy(flow.faults)
         self._names = [one.name for one in flow.transforms]
@@ -161,11 +171,13 @@ class Packer:
         kept = _valid(record)
         failed: FailedRecords | None = None
         halt: Halt | None = None
+        done = len(results)
         if len(bad):
             failed = self._failed(waiting, found, bad)
             if self._policy.bad_record(chunk.topic) == "pause":
                 end, halt = failed.records[0].offset, _halt(chunk, failed)
-                kept[bad[0] :], failed = False, None
+                done = int(bad[0]) + 1
+                kept[bad[0] :], failed, bad = False, None, bad[:1]
         new = _written(found, kept, record)
         offsets, count = new.columns.offset, len(new.columns.offset)
         batches: list[bytes] = []
@@ -183,9 +195,11 @@ class Packer:
             timestamp_ms=int(new.columns.timestamp.max()) if count else -1,
             start=0,
             size=len(data),
-            runs=merge_runs(offsets, np.ones(count, np.int64))[-RUNS_MAX:],
+            runs=merge_runs(offsets, np.ones(count, np.int64))[-self._runs_max :],
         )
-        return Packed(part, memoryview(data), failed, halt)
+        filtered = done - count - len(bad)
+        counts = TransformCounts(self._names[waiting.transform], done, count, filtered, len(bad))
+        return Packed(part, memoryview(data), failed, halt, counts)
 
     def _failed(self, waiting: _Waiting, found: Scan, rows: Int64s) -> FailedRecords:
         """The records ``rows``, as they are at the source; for a pause the first one will do."""
@@ -195,13 +209,18 @@ class Packer:
         bad[rows] = True
         name = self._names[waiting.transform]
         reason = f"the SQL of the transform {name} failed on these records"
-        return FailedRecords(_records(chosen(found, bad)), TRANSFORM_FAILED, reason)
+        records = records_of(chosen(found, bad))
+        chunk = waiting.chunk
+        details = self._reasons.of(waiting.transform, chunk.topic, chunk.partition, records)
+        return FailedRecords(records, TRANSFORM_FAILED, reason, details)
 
 
 def _halt(chunk: Chunk, failed: FailedRecords) -> Halt:
     place, offset = TopicPartition(chunk.topic, chunk.partition), failed.records[0].offset
-    reason = f"{place}: {failed.reason}, first at source offset {offset}. Correct it, or set "
-    reason += "sparkmirror.on.bad.record to skip or dead-letter."
+    detail = failed.details.get(offset)
+    reason = f"{place}: {failed.reason}, first at source offset {offset}"
+    reason += "" if detail is None else f": {detail}"
+    reason += ". Correct it, or set sparkmirror.on.bad.record to skip or dead-letter."
     return Halt(failed.code, reason, retriable=True)
 
 
@@ -256,7 +275,7 @@ def _varbin(column: pa.Array) -> Varbin:
     return Varbin(np.where(valid, sizes, -1), data[int(offsets[0]) : int(offsets[-1])])
 
 
-def _records(found: Scan) -> tuple[Record, ...]:
+def records_of(found: Scan) -> tuple[Record, ...]:
     """The records as they are at the source."""
     columns, fields = found.columns, record_fields(found)
     headers = read_headers(found, fields, 0, len(columns.offset))

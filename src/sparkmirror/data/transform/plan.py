@@ -92,6 +92,13 @@ class TransformPlan:
         ]
         return rows.select("*", *unused).select(HEAD, RECORDS, AT, *results)
 
+    def untried(self, records: DataFrame, number: int) -> DataFrame:
+        """The results of transform ``number`` for ``records``, which have all columns.
+
+        It raises the errors for which `transformed` gives null.
+        """
+        return records.select(_result(self.planned[number]))
+
 
 def _result(one: Planned) -> Column:
     """A struct with the ``record``: null if it is filtered, else a struct of what is replaced."""

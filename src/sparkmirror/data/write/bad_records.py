@@ -103,16 +103,30 @@ class RefusedRecords:
             raise Defect("a batch that no lane carries was refused")
         reason = _said(code, reason)
         why = f"the target refuses these records ({code}): {reason}"
-        self._leave_out(carrier, records, code, reason, why)
+        self._leave_out(carrier, records, code, lambda _: reason, lambda _: why)
 
     def take_failed(self, carrier: Carrier, failed: FailedRecords) -> None:
         """The same for records on which a transform failed."""
-        why = f"{failed.reason} ({failed.code})"
-        self._leave_out(carrier, failed.records, failed.code, failed.reason, why)
+
+        def why(offset: int) -> str:
+            detail = failed.details.get(offset)
+            first = "" if detail is None else f", the first one: {detail}"
+            return f"{failed.reason} ({failed.code}){first}"
+
+        self._leave_out(carrier, failed.records, failed.code, failed.said, why)
 
     def _leave_out(
-        self, carrier: Carrier, records: Sequence[Record], code: str, reason: str, why: str
+        self,
+        carrier: Carrier,
+        records: Sequence[Record],
+        code: str,
+        reason: Callable[[int], str],
+        why: Callable[[int], str],
     ) -> None:
+        """Write gap records, and dead letters.
+
+        ``reason``: of the record at an offset. ``why``: of the gap that begins there.
+        """
         source, target = carrier.source, carrier.target
         dead = self._policy.bad_record(source.topic) == "dead-letter"
         now_ms = int(time.time() * 1000)
@@ -121,12 +135,14 @@ class RefusedRecords:
         if dead:
             letters = TopicPartition(dead_letter_topic(target.topic), 0)
             for record in records:
-                letter = dead_letter(record, self._flow.source.alias, source, code, reason)
+                told = reason(record.offset)
+                letter = dead_letter(record, self._flow.source.alias, source, code, told)
                 self._write(carrier, letters, letter)
         action = GapAction.DEAD_LETTER if dead else GapAction.SKIPPED
         for first, last in _runs(records):
             count = last - first + 1
-            gap = self._write_gap(carrier, action, (first, last, count), code, why, now_ms)
+            span = first, last, count
+            gap = self._write_gap(carrier, action, span, code, why(first), now_ms)
             log.error(
                 "flow %s: source offsets %d to %d of %s: %s (%s)",
                 *(gap.flow, first, last, source, gap.reason, gap.action.value),

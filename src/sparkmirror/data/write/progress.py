@@ -9,7 +9,14 @@ from collections.abc import Iterable, Mapping
 from sparkmirror.data.rows.notes import SlotHello
 from sparkmirror.data.write.partition_state import Lane
 from sparkmirror.internal_topics.commands import encode_progress
-from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, ThrottleUse
+from sparkmirror.model import (
+    Halt,
+    JoinCounts,
+    PartitionProgress,
+    SlotProgress,
+    ThrottleUse,
+    TransformCounts,
+)
 from sparkmirror.observe.figures.latency import Histogram
 from sparkmirror.observe.figures.samples import steady_ms
 
@@ -30,6 +37,7 @@ class SinkReports:
         self.attempt = -1
         self.paused = False
         self.throttles: tuple[ThrottleUse, ...] = ()
+        self.transforms: tuple[TransformCounts, ...] = ()
         self.batches = 0
         self.source_errors: Mapping[str, int] = {}
         self.errors_before: Mapping[str, int] = {}
@@ -77,7 +85,8 @@ class SinkReports:
         halted = sum(1 for halt in halts.values() if halt)
         used = sum(one.current_bytes + one.backfill_bytes for one in self.throttles)
         waited = sum(one.current_wait_ms + one.backfill_wait_ms for one in self.throttles)
-        told = (records, sum(errors.values()), halted, self.paused, used, waited)
+        transformed = sum(one.records_in for one in self.transforms)
+        told = (records, sum(errors.values()), halted, self.paused, used, waited, transformed)
         if told == self._reported and now - self._reported_at < _IDLE_INTERVAL_S:
             return None
         self._reported_at, self._reported = now, told
@@ -99,6 +108,7 @@ class SinkReports:
             partitions=tuple(_partitions(halts.items(), steady_ms())),
             joined=joined.since(self.joined_before),
             throttles=self.throttles,
+            transforms=self.transforms,
         )
         return encode_progress(progress)
 

@@ -24,7 +24,7 @@ from sparkmirror.data.write.partition_state import Lane, Pending
 from sparkmirror.data.write.producers import drop_producer
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.errors import MirrorError, TargetLost
-from sparkmirror.model import FlowSettings
+from sparkmirror.model import FlowSettings, TransformCounts
 
 if TYPE_CHECKING:
     from sparkmirror.data.transform.pack import Packed, Packer
@@ -46,14 +46,18 @@ class SlotSummary:
 
 
 class SlotSink:
-    """Consumes the rows of one task, of which ``failed`` attempts have failed before."""
+    """Consumes the rows of one task, of which ``failed`` attempts have failed before.
 
-    def __init__(self, flow: FlowSettings, failed: int = 0) -> None:
+    ``reasons``: where the driver says why a transform failed (`data.transform.reasons`).
+    """
+
+    def __init__(self, flow: FlowSettings, failed: int = 0, reasons: str = "") -> None:
         self.flow = flow
         self._task = SinkTask(flow, failed)
         self._delivery = _delivery(self._task)
         self._ending = False
-        self._packer = _packer(flow)
+        self._packer = _packer(flow, reasons)
+        self._counts: dict[str, TransformCounts] = {}
 
     # -- the task --------------------------------------------------------------------------
 
@@ -155,11 +159,19 @@ class SlotSink:
         lane = self._task.lane_of(packed.chunk)
         if lane.halt is not None:
             return
+        self._count(packed.counts)
         if packed.chunk.next_offset > packed.chunk.base_offset:
             self._write([packed.chunk], packed.records, packed.failed)
         if packed.halt is not None and lane.halt is None:
             lane.halt = packed.halt
             log.error("%s", lane.halt.reason)
+
+    def _count(self, counts: TransformCounts | None) -> None:
+        """Report what a transform has done; counts of chunks that are dropped do not count."""
+        if counts is not None:
+            known = self._counts.get(counts.transform, TransformCounts(counts.transform))
+            self._counts[counts.transform] = known.plus(counts)
+            self._task.reports.transforms = tuple(self._counts.values())
 
     # -- notes of the source ---------------------------------------------------------------
 
@@ -222,12 +234,13 @@ class SlotSink:
         self._delivery.drain()
 
 
-def _packer(flow: FlowSettings) -> Packer | None:
+def _packer(flow: FlowSettings, reasons: str) -> Packer | None:
     if not flow.transforms:
         return None
     from sparkmirror.data.transform.pack import Packer  # noqa: PLC0415
+    from sparkmirror.data.transform.reasons import Reasons  # noqa: PLC0415
 
-    return Packer(flow)
+    return Packer(flow, Reasons(reasons, flow.name))
 
 
 def _delivery(task: SinkTask) -> Delivery:

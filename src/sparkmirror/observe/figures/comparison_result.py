@@ -31,8 +31,10 @@ class Difference:
     """The first difference between a partition and its copy.
 
     ``kind``: ``differs``, ``missing`` (the copy lacks the record), ``behind`` (not mirrored yet),
-    ``extra`` (the copy has an additional record), ``no partition`` or ``left out`` (the topic is
-    not mirrored: it cannot have the name that a map of topic names gives it). The offsets are those
+    ``extra`` (the copy has an additional record), ``failed`` (a transform fails on the record, and
+    the mirror stops there), ``no partition`` or ``left out`` (the topic is not mirrored because it
+    cannot have the name that a map of topic names gives it, or its transform makes other records
+    each time). The offsets are those
     of the first record concerned; None if that side has none. ``what``: the difference in words.
     """
 

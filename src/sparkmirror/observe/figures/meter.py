@@ -11,20 +11,27 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from sparkmirror.model import (
     Halt,
     JoinCounts,
     PartitionProgress,
     SlotProgress,
-    Spread,
     TopicPartition,
+    TransformCounts,
 )
 from sparkmirror.observe.figures.catch_up import CATCHING_UP_S, CatchUp
 from sparkmirror.observe.figures.latency import BOUNDS_MS, Histogram
-from sparkmirror.observe.figures.partitions import PartitionRow, PartitionTotal, lag_of, worst_s
+from sparkmirror.observe.figures.partitions import (
+    PartitionRow,
+    PartitionTotal,
+    continued,
+    lag_of,
+    worst_s,
+)
 from sparkmirror.observe.figures.samples import steady_ms
+from sparkmirror.observe.figures.transforms import TransformTotals
 
 __all__ = ["FlowMeter", "FlowTotals", "FlowView", "TopicRow", "steady_ms", "wall_ms"]
 
@@ -104,7 +111,7 @@ class FlowTotals:
     """Figures that only a scrape needs: each partition, and all latencies of this run.
 
     ``reported_ms``: when the newest report was written, by the worker's wall clock; 0: never.
-    ``joined``: batches that were joined for the link.
+    ``joined``: batches that were joined for the link. ``transforms``: records by transform.
     """
 
     partitions: tuple[PartitionRow, ...] = ()
@@ -112,6 +119,7 @@ class FlowTotals:
     latency_ms_sum: int = 0
     reported_ms: int = 0
     joined: JoinCounts = JoinCounts()  # noqa: RUF009  (frozen)
+    transforms: tuple[TransformCounts, ...] = ()
 
 
 class _Curve:
@@ -181,6 +189,7 @@ class _CounterSet:
     errors: Mapping[str, int] = field(default_factory=dict)
     partitions: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     joined: JoinCounts = JoinCounts()  # noqa: RUF009  (frozen)
+    transforms: tuple[TransformCounts, ...] = ()
 
 
 @dataclass(slots=True)
@@ -195,24 +204,6 @@ class _TopicTotal:
 def _grown(now: int, before: int) -> int:
     """The growth of a counter; a counter that decreased was restarted at zero."""
     return now - before if now >= before else now
-
-
-def _continued(now: PartitionProgress, former: PartitionProgress | None) -> PartitionProgress:
-    """``now``, with values of ``former`` where a task that has just started has none yet."""
-    if former is None or (now.position >= 0 and now.timestamp_ms >= 0):
-        return now
-    return replace(
-        now,
-        position=now.position if now.position >= 0 else former.position,
-        timestamp_ms=now.timestamp_ms if now.timestamp_ms >= 0 else former.timestamp_ms,
-        age_ms=now.age_ms or _faded(former.age_ms),
-        latency_ms=now.latency_ms or _faded(former.latency_ms),
-    )
-
-
-def _faded(spread: Spread | None) -> Spread | None:
-    """Only the last value: the samples of a former task are not from the last minute."""
-    return None if spread is None else Spread(spread.last)
 
 
 class FlowMeter:
@@ -238,6 +229,7 @@ class FlowMeter:
         self._curve = _Curve(window_ms)
         self._records = self._bytes = self._batches = 0
         self._joined = JoinCounts()
+        self._transforms = TransformTotals()
         self._latencies: deque[tuple[int, Histogram]] = deque()
         self._latency = Histogram()
         self._latency_ms_sum = 0
@@ -278,6 +270,8 @@ class FlowMeter:
         self._add_partitions(ticks_ms, progress, counters)
         self._joined = self._joined.plus(progress.joined.since(counters.joined))
         counters.joined = progress.joined
+        self._transforms.add(progress.transforms, counters.transforms)
+        counters.transforms = progress.transforms
         counters.time_ms = progress.time_ms
         counters.records = progress.records
         counters.bytes = progress.bytes
@@ -378,7 +372,8 @@ class FlowMeter:
             for key, (_, progress) in sorted(self._partitions.items())
         )
         latency = Histogram(self._latency.counts)
-        return FlowTotals(rows, latency, self._latency_ms_sum, self._reported_ms, self._joined)
+        figures = self._latency_ms_sum, self._reported_ms, self._joined, self._transforms.rows()
+        return FlowTotals(rows, latency, *figures)
 
     @property
     def _mean_bytes(self) -> float | None:
@@ -446,7 +441,7 @@ class FlowMeter:
             # An older report may still contain a partition that was assigned to another slot.
             if known is None or progress.time_ms >= known[0]:
                 former = None if known is None else known[1]
-                self._partitions[key] = (progress.time_ms, _continued(partition, former))
+                self._partitions[key] = (progress.time_ms, continued(partition, former))
             before = counters.partitions.get(key, (0, 0))
             counters.partitions[key] = (partition.records, partition.bytes)
             total = self._topics.get(partition.topic)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sparkmirror.model import Halt, PartitionProgress, Spread
 from sparkmirror.observe.figures.samples import Rate
 
-__all__ = ["PartitionRow", "PartitionTotal", "lag_of", "worst_s"]
+__all__ = ["PartitionRow", "PartitionTotal", "continued", "lag_of", "worst_s"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +124,21 @@ def _age_s(progress: PartitionProgress, now_ms: int) -> float | None:
     if progress.timestamp_ms < 0:
         return None
     return max(0.0, (now_ms - progress.timestamp_ms) / 1_000)
+
+
+def continued(now: PartitionProgress, former: PartitionProgress | None) -> PartitionProgress:
+    """``now``, with values of ``former`` where a task that has just started has none yet."""
+    if former is None or (now.position >= 0 and now.timestamp_ms >= 0):
+        return now
+    return replace(
+        now,
+        position=now.position if now.position >= 0 else former.position,
+        timestamp_ms=now.timestamp_ms if now.timestamp_ms >= 0 else former.timestamp_ms,
+        age_ms=now.age_ms or _faded(former.age_ms),
+        latency_ms=now.latency_ms or _faded(former.latency_ms),
+    )
+
+
+def _faded(spread: Spread | None) -> Spread | None:
+    """Only the last value: the samples of a former task are not from the last minute."""
+    return None if spread is None else Spread(spread.last)

@@ -165,6 +165,22 @@ _OWN = (
         (*FLOW, "code"),
         "Failures that were retried, losses at the source, records that were left out.",
     ),
+    Metric(
+        "sparkmirror_transform_in_records", "counter", (*FLOW, "transform"),
+        "Records for which the SQL of a transform has run; records that come again count again.",
+    ),
+    Metric(
+        "sparkmirror_transform_out_records", "counter", (*FLOW, "transform"),
+        "Those of them that go to the target.",
+    ),
+    Metric(
+        "sparkmirror_transform_filtered_records", "counter", (*FLOW, "transform"),
+        "Those that the SQL leaves out.",
+    ),
+    Metric(
+        "sparkmirror_transform_failed_records", "counter", (*FLOW, "transform"),
+        "Those on which the SQL fails; a partition that pauses counts its record with each try.",
+    ),
     Metric("sparkmirror_throttled", "counter", FLOW, "Responses that were throttled by a quota."),
     Metric(
         "sparkmirror_throttle_bytes_per_second", "gauge", (*FLOW, "topics"),

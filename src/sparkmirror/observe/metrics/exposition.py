@@ -151,6 +151,13 @@ def _add_counters(counters: dict[str, CounterMetricFamily], one: FlowFacts) -> N
     waited = counters["sparkmirror_throttle_wait_seconds"]
     waited.add_metric([*flow, "current"], one.throttle.current_wait_s)
     waited.add_metric([*flow, "backfill"], one.throttle.backfill_wait_s)
+    for each in one.totals.transforms:
+        labels = [*flow, each.transform]
+        for name, value in (
+            ("in", each.records_in), ("out", each.records_out),
+            ("filtered", each.filtered), ("failed", each.failed),
+        ):  # fmt: skip
+            counters[f"sparkmirror_transform_{name}_records"].add_metric(labels, value)
     for code, count in sorted(view.errors.items()):
         if code != THROTTLED:
             counters["sparkmirror_errors"].add_metric([*flow, code], count)

@@ -243,6 +243,7 @@ class FakeLook:
 
 class FakeFlow:
     key = "key of a run"
+    page = ""
 
     def __init__(self, world: World, settings: MirrorSettings) -> None:
         self._world = world

@@ -13,7 +13,7 @@ from sparkmirror.client import Checkpoint
 from sparkmirror.control.coordination.status import FlowState, FlowStatus
 from sparkmirror.control.report.compare import TopicPair
 from sparkmirror.control.topics.config_sync import ConfigChange
-from sparkmirror.control.topics.observation import Change, FlowPlan
+from sparkmirror.control.topics.observation import Change, FlowPlan, PassThrough, TransformTopics
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.cluster.views import BrokerView, ClusterView
@@ -86,6 +86,38 @@ def test_a_plan_in_words() -> None:
     assert plan.report([broken]).lines() == ["A->B"]
     (flow,) = plan.report([broken]).document["flows"]  # type: ignore[index]
     assert flow == {"flow": "A->B", "changes": [], "complete": False}
+
+
+def test_a_plan_names_the_topics_that_lose_raw_batches() -> None:
+    passing = PassThrough(
+        (
+            TransformTopics("mask", ("pay", "cards"), "changes records (select)"),
+            TransformTopics("clean", (), "leaves out records (where)"),
+        ),
+        ("plain",),
+    )
+    report = plan.report([FlowPlan("A->B", (), (), passing)])
+    assert [" ".join(line.split()) for line in report.lines()] == [
+        "A->B: nothing would be changed",
+        "A->B: 2 of 3 topic(s) lose pass-through of raw batches",
+        "TOPIC RAW-BATCHES TRANSFORM REASON",
+        "cards no mask changes records (select)",
+        "pay no mask changes records (select)",
+        "plain yes - -",
+        "A->B: the transform clean matches no topic of the flow",
+    ]
+    (flow,) = report.document["flows"]  # type: ignore[index]
+    assert flow["pass_through"] == {
+        "transformed": [
+            {
+                "transform": "mask",
+                "topics": ["pay", "cards"],
+                "reason": "changes records (select)",
+            },
+            {"transform": "clean", "topics": [], "reason": "leaves out records (where)"},
+        ],
+        "raw": ["plain"],
+    }
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,15 @@ import pytest
 
 from sparkmirror.control.verify import comparison
 from sparkmirror.control.verify.comparison import PartitionComparison
-from sparkmirror.control.verify.scope import STRETCH, Bound, Progress, Scope
-from sparkmirror.model import ClusterClient, FetchSettings, TopicPartition
+from sparkmirror.control.verify.scope import STRETCH, Bound, Progress, Scope, _unrepeatable
+from sparkmirror.errors import Defect
+from sparkmirror.model import (
+    ClusterClient,
+    FetchSettings,
+    FlowSettings,
+    TopicPartition,
+    TransformSettings,
+)
 from sparkmirror.observe.figures.comparison_result import EMPTY, PartitionResult
 from sparkmirror.records.records import Carried, encode_rest
 
@@ -101,6 +108,7 @@ def compared(
         remote_starts={COPY: remote_first},
         remote_ends={COPY: target[-1][0] + 1 if target else remote_first},
         positions=more.get("positions", {}),
+        transformed=more.get("transformed"),
         source=SimpleNamespace(offsets_at=offsets_at(source)),
         target=SimpleNamespace(offsets_at=offsets_at(target)),
     )
@@ -332,3 +340,96 @@ def test_a_newer_value_on_the_target_is_one_that_came_after_the_freeze() -> None
     target = keyed((b"a", b"3"))
     result = compared(source, target, compacted=True, end=2, later=4)
     assert told(result)[:3] == ("differs", 0, 0)
+
+
+# -- transforms ------------------------------------------------------------------------------------
+
+
+class Made:
+    """A transform that keeps even numbers, and stops before the record at offset ``stops``."""
+
+    def __init__(self, source: list[Row], stops: int | None = None) -> None:
+        self._rows, self._stops = source, stops
+        self.open = 0
+
+    def has(self, topic: str) -> bool:
+        return topic == "t"
+
+    def read(self, tp: TopicPartition, start: int, end: int) -> Any:
+        assert tp == TP
+        self.open += 1
+        try:
+            for offset, time, text in self._rows:
+                if start <= offset < end and time % 2 == 0:
+                    if self._stops is not None and offset >= self._stops:
+                        return
+                    yield Carried([offset], [time], [0], [text])
+        finally:
+            self.open -= 1
+
+    def stopped(self, _: TopicPartition) -> tuple[int, str] | None:
+        return None if self._stops is None else (self._stops, "[WHY]")
+
+    def remark(self, _: TopicPartition) -> str:
+        return "after the transform even"
+
+
+@pytest.mark.parametrize("first", [0, 20])
+def test_a_transformed_topic_is_compared_with_what_its_transform_makes(first: int) -> None:
+    """Also where both logs begin with other records, since older ones were deleted."""
+    rows = log(range(first, 40), first)
+    made = Made(rows)
+    copy = log(range(10 if first else 0, 40, 2), 500)
+    result = compared(rows, copy, remote_start=500 if first else 0, transformed=made)
+    assert result.difference is None
+    assert (result.source.records, made.open) == ((40 - first) // 2, 0)
+    assert result.source == result.target
+    assert result.remark.startswith("after the transform even")
+    assert ("A", first, 40) not in Stream.read
+
+
+def test_the_first_record_that_differs_is_named_by_its_source_offset() -> None:
+    rows = log(range(40))
+    copy = [
+        (at, time, rest(99) if time == 1_020 else text) for at, time, text in log(range(0, 40, 2))
+    ]
+    made = Made(rows)
+    result = compared(rows, copy, transformed=made)
+    assert told(result) == (
+        "differs",
+        20,
+        10,
+        "source offset 20 and target offset 10 differ in value",
+    )
+    assert made.open == 0
+    result = compared(rows, log([*range(0, 20, 2), *range(22, 40, 2)]), transformed=Made(rows))
+    assert told(result)[:2] == ("missing", 20)
+
+
+def test_a_record_on_which_the_transform_fails_is_where_the_mirror_stops() -> None:
+    rows = log(range(40))
+    result = compared(rows, log(range(0, 20, 2)), transformed=Made(rows, stops=20))
+    assert told(result) == ("failed", 20, None, "the mirror stops at source offset 20: [WHY]")
+    ended = compared(rows, log(range(0, 20, 2)), end=20, transformed=Made(rows, stops=20))
+    assert ended.difference is None
+
+
+def test_a_transform_that_makes_other_records_each_time_is_named() -> None:
+    class Random(Made):
+        def unrepeatable(self, topic: str) -> str:
+            return "the SQL of the transform r is not deterministic" if topic == "t" else ""
+
+    flow = FlowSettings(A, B, A, B)
+    known: Any = Random([])
+    found = _unrepeatable(flow, ["t", "u"], known)
+    assert [str(one) for one in found.values()] == [
+        "flow A->B: topic t is not compared: the SQL of the transform r is not deterministic."
+    ]
+    assert _unrepeatable(flow, ["t"], None) == {}
+
+
+def test_a_flow_with_transforms_is_not_compared_without_them() -> None:
+    flow = FlowSettings(A, B, A, B, transforms=(TransformSettings("clean", ("t",), "true"),))
+    nobody: Any = None
+    with pytest.raises(Defect):
+        comparison.verify_flow(nobody, nobody, flow, Scope())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -15,9 +15,16 @@ from sparkmirror.data.rows.notes import SlotNotes
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, read_row
 from sparkmirror.data.transform.columns import COLUMNS, FLUSH_ROWS, arrow_schema
 from sparkmirror.data.transform.pack import Packed, Packer
+from sparkmirror.data.transform.reasons import Reasons
 from sparkmirror.data.transform.unpack import Unpacker
 from sparkmirror.errors import Defect
-from sparkmirror.model import ClusterClient, FaultSettings, FlowSettings, TransformSettings
+from sparkmirror.model import (
+    ClusterClient,
+    FaultSettings,
+    FlowSettings,
+    TransformCounts,
+    TransformSettings,
+)
 from sparkmirror.records.header import split
 from sparkmirror.records.records import Record, decode_records, encode_batch
 
@@ -90,11 +97,12 @@ def _through(
     *replaced: tuple[str, pa.DataType],
     size: int = 256,
     flow: FlowSettings = FLOW,
+    reasons: Reasons | None = None,
 ) -> list[tuple[list[Chunk], memoryview] | Packed]:
     """What the sink gets, in order: rows' other chunks, and packed ones."""
     fields = pa.struct([("kept", pa.bool_()), *replaced])
     table = _planned(Unpacker(FLOW, USES, None).rows(iter(rows)), plan, fields)
-    packer = Packer(flow)
+    packer = Packer(flow, reasons)
     found: list[tuple[list[Chunk], memoryview] | Packed] = []
     for batch in table.combine_chunks().to_batches(size):
         for part in packer.parts(batch):
@@ -219,6 +227,61 @@ def test_a_partition_stops_before_the_first_record_on_which_the_sql_fails(bad: i
     assert f"first at source offset {bad}." in packed.halt.reason
     assert [one.value for one in _decoded(packed)] == [b"v%d" % one for one in range(bad)]
     assert (packed.chunk.next_offset, packed.failed) == (bad, None)
+
+
+@pytest.mark.parametrize(
+    ("choice", "counts"),
+    [
+        ("skip", TransformCounts("clean", 10, 4, 4, 2)),
+        # The records behind the first failed one come again.
+        ("pause", TransformCounts("clean", 6, 3, 2, 1)),
+    ],
+)
+def test_what_became_of_the_records_is_counted(choice: str, counts: TransformCounts) -> None:
+    flow = replace(FLOW, faults=FaultSettings(bad_record=choice))
+    results: dict[int, Any] = {1: None, 3: None, 5: FAILED, 6: None, 7: FAILED, 9: None}
+    rows = [_row(("orders", _records(0, 10), 0)), FLUSH]
+    (packed,) = _through(rows, lambda row: results.get(row["offset"], {}), flow=flow)
+    assert isinstance(packed, Packed)
+    assert packed.counts == counts
+    assert packed.chunk.record_count == counts.records_out
+
+
+class _Known(Reasons):
+    """Knows why the SQL failed on records with an even offset."""
+
+    def __init__(self) -> None:
+        super().__init__("", "A->B")
+        self.asked: list[tuple[int, str, int, list[int]]] = []
+
+    def of(
+        self, number: int, topic: str, partition: int, records: Sequence[Record]
+    ) -> dict[int, str]:
+        offsets = [one.offset for one in records]
+        self.asked.append((number, topic, partition, offsets))
+        return {one: f"[WHY] {one}" for one in offsets if one % 2 == 0}
+
+
+def test_a_halt_says_why_the_sql_failed_on_its_record() -> None:
+    known, rows = _Known(), [_row(("orders", _records(0, 10), 0)), FLUSH]
+    plan: Plan = lambda row: FAILED if row["offset"] >= 4 else {}  # noqa: E731
+    (packed,) = _through(rows, plan, reasons=known)
+    assert isinstance(packed, Packed)
+    assert packed.halt is not None
+    assert "first at source offset 4: [WHY] 4. Correct it" in packed.halt.reason
+    assert known.asked == [(0, "orders", 0, [4])]
+
+
+def test_failed_records_say_why_one_by_one() -> None:
+    known, rows = _Known(), [_row(("orders", _records(0, 10), 0)), FLUSH]
+    flow = replace(FLOW, faults=FaultSettings(bad_record="skip"))
+    plan: Plan = lambda row: FAILED if row["offset"] >= 7 else {}  # noqa: E731
+    (packed,) = _through(rows, plan, flow=flow, reasons=known)
+    assert isinstance(packed, Packed)
+    assert packed.failed is not None
+    assert known.asked == [(0, "orders", 0, [7, 8, 9])]
+    assert packed.failed.said(8).endswith("failed on these records: [WHY] 8")
+    assert packed.failed.said(9).endswith("failed on these records")
 
 
 def test_other_topics_pass_untouched_and_before_the_records() -> None:

@@ -117,6 +117,29 @@ def test_records_on_which_a_transform_failed_say_so() -> None:
     ]
 
 
+def test_letters_and_gaps_have_the_message_of_their_record() -> None:
+    queued: list[tuple[str, Record]] = []
+
+    def append(tp: TopicPartition, batch: memoryview, _token: object) -> None:
+        queued.extend((tp.topic, record) for record in decode_records(batch))
+
+    flow = FlowSettings(A, B, A, B, faults=FaultSettings(bad_record="dead-letter"))
+    details = {11: "[ONE]", 12: "[TWO]"}
+    failed = FailedRecords(
+        (RECORDS[1], RECORDS[2], RECORDS[4]), TRANSFORM_FAILED, "it failed", details
+    )
+    RefusedRecords(flow, append, {}).take_failed(Chunk(), failed)
+    letters = [record for topic, record in queued if topic == "A.t.dead-letter"]
+    assert [dict(one.headers)[b"sparkmirror.error.reason"] for one in letters] == [
+        b"it failed: [ONE]", b"it failed: [TWO]", b"it failed",
+    ]  # fmt: skip
+    gaps = [decode_gap(record.value) for topic, record in queued if "gaps" in topic]
+    assert [(gap.first, gap.last, gap.reason) for gap in gaps if gap] == [
+        (11, 12, "it failed (TRANSFORM_FAILED), the first one: [ONE]"),
+        (14, 14, "it failed (TRANSFORM_FAILED)"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("choice", "written", "counted"),
     [

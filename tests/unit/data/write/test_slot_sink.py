@@ -14,24 +14,30 @@ from typing import Any
 import pytest
 
 from sparkmirror.data.rows.notes import GapNote, Owner, RetryNote, SlotHello, SlotNotes
-from sparkmirror.data.rows.rows import read_row
+from sparkmirror.data.rows.rows import Chunk, read_row
+from sparkmirror.data.transform.pack import Packed
 from sparkmirror.data.write import at_least_once
 from sparkmirror.data.write.at_least_once import AtLeastOnce
 from sparkmirror.data.write.offset_sync_writer import SyncSender
 from sparkmirror.data.write.partition_state import Lane, LaneIndex
+from sparkmirror.data.write.progress import SinkReports
 from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.errors import Fenced, Unreachable
 from sparkmirror.internal_topics.flow_claims import Claim
 from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, gaps_topic
 from sparkmirror.internal_topics.mm2_records import decode_offset_sync
 from sparkmirror.internal_topics.position_metadata import Mark
+from sparkmirror.internal_topics.reports import decode_progress
 from sparkmirror.model import (
     FlowSettings,
+    Halt,
+    JoinCounts,
     Member,
     OffsetSyncSettings,
     Partitioner,
     RecordSettings,
     TopicPartition,
+    TransformCounts,
 )
 from sparkmirror.wire.cluster.error_codes import INVALID_RECORD
 from tests.unit.data.write.test_exactly_once import (
@@ -438,3 +444,38 @@ def test_a_gap_that_cannot_be_written_down_stops_its_partition(brokers: Brokers)
         assert mirrored.lanes[one].halt is not None
         assert mirrored.lanes[one].position == 1
     assert (len(brokers.values("A.orders")), len(brokers.values("A.bills"))) == (1, 1)
+
+
+# -- transforms ------------------------------------------------------------------------------------
+
+
+def _packed(offset: int, counts: TransformCounts | None, halt: Halt | None = None) -> Packed:
+    chunk = Chunk(*ORDERS, "A.orders", offset, offset, 0, -1, 0, 0)
+    return Packed(chunk, memoryview(b""), None, halt, counts)
+
+
+def test_what_transforms_did_is_reported_by_name(brokers: Brokers) -> None:
+    """Records of a partition that has stopped are dropped, and come again."""
+    mirrored = Mirrored(_flow())
+    clean, mask = TransformCounts("clean", 10, 4, 5, 1), TransformCounts("mask", 3, 3)
+    stops = Halt("TRANSFORM_FAILED", "it failed", retriable=True)
+    for counts, halt in ((clean, None), (mask, None), (clean, stops), (clean, None), (None, None)):
+        mirrored._take_packed(_packed(0, counts, halt))
+    assert mirrored._task.reports.transforms == (clean.plus(clean), mask)
+
+
+def test_a_report_is_due_when_all_records_were_filtered() -> None:
+    """They move no counter of records."""
+    reports = SinkReports("A->B")
+    reports.slot = 0
+
+    def told(now: float) -> tuple[TransformCounts, ...] | None:
+        record = reports.record(now, {}, {}, JoinCounts())
+        found = None if record is None else decode_progress(*record)
+        return None if found is None else found.transforms
+
+    assert told(1.0) == ()
+    assert told(2.0) is None
+    reports.transforms = (TransformCounts("clean", 5, 0, 5),)
+    assert told(3.0) == reports.transforms
+    assert told(4.0) is None

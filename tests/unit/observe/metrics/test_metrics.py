@@ -18,7 +18,14 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from sparkmirror.model import Halt, PartitionProgress, SlotProgress, Spread, TopicPartition
+from sparkmirror.model import (
+    Halt,
+    PartitionProgress,
+    SlotProgress,
+    Spread,
+    TopicPartition,
+    TransformCounts,
+)
 from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTimes, GroupRow
 from sparkmirror.observe.figures.latency import BOUNDS_MS, Histogram
 from sparkmirror.observe.figures.meter import FlowMeter
@@ -273,7 +280,7 @@ def test_the_page_is_current() -> None:
 
 def test_every_metric_of_the_table_is_told() -> None:
     errors = {"CONNECTION_LOST": 1}
-    made = meter(report(*TWO, errors=errors))
+    made = meter(report(*TWO, errors=errors, transforms=(TransformCounts("clean", 1, 1),)))
     names = {key[0] for key in scrape(made)}
     catching_up = FlowMeter(
         "A->B", now_ms=lambda: WALL_MS, ticks_ms=iter(range(0, 10**6, 5_000)).__next__
@@ -285,6 +292,25 @@ def test_every_metric_of_the_table_is_told() -> None:
     for metric in CATALOG.values():
         shown = f"{metric.shown}_bucket" if metric.kind == "histogram" else metric.shown
         assert shown in names, metric.name
+
+
+def test_records_of_transforms_are_added_up_by_name() -> None:
+    """Over slots, and over tasks that begin again at zero."""
+    clean, mask = TransformCounts("clean", 100, 60, 30, 10), TransformCounts("mask", 5, 5)
+    made = meter(
+        report(*TWO, transforms=(clean, mask)),
+        report(*TWO, time_ms=WALL_MS + 1, transforms=(clean.plus(clean), mask)),
+        report(*TWO, time_ms=WALL_MS + 2, transforms=(TransformCounts("clean", 7, 0, 7),)),
+        report(*TWO, slot=1, transforms=(TransformCounts("clean", 1_000, 1_000),)),
+    )
+    told = scrape(made)
+    flow = ("source=A", "target=B")
+    for name, values in (
+        ("in", (1_207, 5)), ("out", (1_120, 5)), ("filtered", (67, 0)), ("failed", (20, 0)),
+    ):  # fmt: skip
+        metric = f"sparkmirror_transform_{name}_records_total"
+        found = [told[metric, *flow, f"transform={one}"] for one in ("clean", "mask")]
+        assert found == list(values), name
 
 
 def test_limits_are_told_by_topics_and_waits_by_kind() -> None:

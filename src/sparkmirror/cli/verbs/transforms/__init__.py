@@ -1,0 +1,1 @@
+"""``sparkmirror transform``: transforms without a mirror."""

@@ -1,0 +1,216 @@
+"""Runs transforms over batches that are read again, outside of a mirror's query.
+
+It has the parts of a slot in one process, so records become what a mirror makes of them: raw
+batches (`wire.fetch.record_stream`) → `Unpacker` → `TransformPlan` in a Spark job → `Packer`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from sparkmirror.data.coordination.sealed_options import new_key
+from sparkmirror.data.rows.rows import Chunk, build_row, chunk_of, read_row
+from sparkmirror.data.spark.session import Spark
+from sparkmirror.data.spark.temp_dir import TempDirectory
+from sparkmirror.data.transform.columns import arrow_schema, decode_columns
+from sparkmirror.data.transform.pack import Packed, Packer
+from sparkmirror.data.transform.plan import TransformPlan
+from sparkmirror.data.transform.reasons import Reasons
+from sparkmirror.data.transform.spark_errors import reason_of, table_of
+from sparkmirror.data.transform.unpack import Unpacker
+from sparkmirror.errors import MirrorError
+from sparkmirror.internal_topics.assignments import SourcePartition
+from sparkmirror.model import FaultSettings, FlowSettings, MirrorSettings, TopicPartition
+from sparkmirror.records.records import Record
+from sparkmirror.wire.fetch.record_stream import RecordStream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Part", "Replay", "groups", "open_replay", "read_parts"]
+
+_ONE_TASK = {
+    "spark.sql.execution.arrow.localRelationThreshold": "0",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 30),
+}
+
+_RUNS_MAX = 1 << 62
+
+Part = tuple[Chunk, bytes]
+"""A chunk, and its batches."""
+
+
+class Replay:
+    """The transforms of ``flow``.
+
+    A record on which the SQL fails does not stop anything, whatever the flow's settings say.
+    """
+
+    def __init__(self, plan: TransformPlan, flow: FlowSettings) -> None:
+        self.plan = plan
+        self._flow = replace(flow, faults=FaultSettings(bad_record="skip"))
+        self._columns = decode_columns(plan.columns)
+        self._lock = threading.Lock()
+
+    def packed(self, parts: Sequence[Part], *, reasons: int = 0) -> list[Packed]:
+        """New chunks for ``parts``, in their order, in one job of Spark. Any thread may call it.
+
+        ``reasons``: on how many records of a portion to find out why the SQL failed, which takes a
+        job each. The chunks have the source offsets of all their records.
+        """
+        with self._lock:
+            return list(self._packed(parts, reasons))
+
+    def _packed(self, parts: Sequence[Part], reasons: int) -> Iterator[Packed]:
+        rows = [build_row([chunk], memoryview(b""), [[data]]) for chunk, data in parts]
+        messages = Unpacker(self._flow, self._columns, None).rows(iter(rows))
+        table = pa.Table.from_batches(messages, arrow_schema(self._columns))
+        frame: Any = self.plan.transformed(self._frame(table))
+        found = _Found(self.plan, self._flow.name, reasons)
+        packer = Packer(self._flow, found, runs_max=_RUNS_MAX)
+        # `toArrow` would cast the results, and refuses nulls in structs with a field that has none.
+        for batch in frame._collect_as_arrow():
+            for part in packer.parts(batch):
+                if isinstance(part, Packed):
+                    yield part
+                else:
+                    chunks, records, _, _ = read_row(batch, part)
+                    packer.hold(chunks, records)
+        packer.finish()
+
+    def _frame(self, table: pa.Table) -> DataFrame:
+        """``table`` in Spark, for one task.
+
+        On a few rows Spark would interpret the SQL; a mirror's query compiles it.
+        """
+        conf: Any = self.plan.session.conf
+        before = {name: conf.get(name) for name in _ONE_TASK}
+        try:
+            for name, value in _ONE_TASK.items():
+                conf.set(name, value)
+            return self.plan.session.createDataFrame(table.combine_chunks())
+        finally:
+            for name, value in before.items():
+                conf.set(name, value)
+
+    def spark_plan(self) -> str:
+        """Spark's plan of the transforms, as ``explain`` prints it."""
+        from pyspark import SparkContext  # noqa: PLC0415
+
+        columns = arrow_schema(self._columns)
+        table = pa.table([pa.nulls(1, one.type) for one in columns], schema=columns)
+        frame = self.plan.transformed(self._frame(table))
+        utils = SparkContext._jvm.PythonSQLUtils  # type: ignore[union-attr]
+        return str(utils.explainString(frame._jdf.queryExecution(), "simple")).strip()
+
+
+class _Found(Reasons):
+    """Runs the SQL here, for the first ``most`` records of a question."""
+
+    def __init__(self, plan: TransformPlan, flow: str, most: int) -> None:
+        super().__init__("", flow)
+        self._plan = plan
+        self._most = most
+
+    def of(
+        self, number: int, topic: str, partition: int, records: Sequence[Record]
+    ) -> dict[int, str]:
+        some = records[: self._most]
+        table = table_of(topic, partition, some)
+        return {
+            one.offset: reason_of(self._plan, number, table.slice(row, 1))
+            for row, one in enumerate(some)
+        }
+
+
+@contextmanager
+def open_replay(settings: MirrorSettings, flow: FlowSettings) -> Iterator[Replay]:
+    """Spark with one thread on this machine, and ``flow``'s transforms in it.
+
+    Raises `MirrorError`: ConfigError for SQL that is refused. If Spark does not start, its log
+    stays until the next run.
+    """
+    flow = replace(flow, tasks_max=1)
+    directory = TempDirectory.make()
+    spark = Spark(
+        replace(settings, flows=(flow,)),
+        master="local[1]",
+        spark_conf={},
+        work_dir=Path(directory.path) / "work",
+        key=new_key(),
+    )
+    try:
+        session = spark.open()
+    except MirrorError:
+        spark.close()
+        raise
+    try:
+        yield Replay(TransformPlan(session, flow), flow)
+    finally:
+        spark.close()
+        directory.close()
+
+
+def read_parts(
+    flow: FlowSettings,
+    source: SourcePartition,
+    start: int,
+    end: int,
+    records_max: int | None = None,
+) -> Iterator[Part]:
+    """What the mirror reads of one source partition from ``start`` to before ``end``.
+
+    ``records_max``: the number of records to end after. Raises `MirrorError`.
+    """
+    tp = TopicPartition(source.topic, source.partition)
+    if records_max is not None:
+        end = _end_of(flow, tp, start, end, records_max)
+    stream = RecordStream(flow.source, flow.fetch, tp, start, end)
+    at = start
+    try:
+        for chosen in stream.selections():
+            if chosen.record_count:
+                chunk = replace(chunk_of(source, at, chosen), runs=chosen.runs)
+                # The buffer is used again for the next response.
+                yield chunk, b"".join(chosen.pieces)
+            at = chosen.next_offset
+    finally:
+        stream.close()
+
+
+def _end_of(flow: FlowSettings, tp: TopicPartition, start: int, end: int, count: int) -> int:
+    """The offset after the first ``count`` records from ``start`` on; ``end`` if there are fewer.
+
+    A mirror copies whole batches, which may have any number of records.
+    """
+    stream = RecordStream(flow.source, flow.fetch, tp, start, end)
+    offsets: list[int] = []
+    try:
+        for run in stream:
+            offsets += run.offsets
+            if len(offsets) >= count:
+                return offsets[count - 1] + 1 if count else start
+    finally:
+        stream.close()
+    return end
+
+
+def groups(parts: Iterable[Part], bytes_max: int) -> Iterator[list[Part]]:
+    """``parts`` in groups of about ``bytes_max`` bytes, for one job each."""
+    group: list[Part] = []
+    size = 0
+    for part in parts:
+        group.append(part)
+        size += len(part[1])
+        if size >= bytes_max:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

@@ -1,0 +1,119 @@
+"""Tries transforms on a sample of records: what becomes of each, and what it costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparkmirror.data.rows.rows import build_row, read_row
+from sparkmirror.data.transform.pack import Packed, records_of
+from sparkmirror.data.transform.portions import portions
+from sparkmirror.data.transform.replay import Part, Replay
+from sparkmirror.records.header import base_offset, batches, split
+from sparkmirror.records.records import Record, decode_records
+from sparkmirror.records.selection import SelectRules, select
+
+__all__ = ["Cost", "Tried", "measure", "tried"]
+
+_REASONS_MAX = 1_000
+_COST_RECORDS = 20_000
+_COST_BYTES_MAX = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One record of the sample. ``after``: None if it is left out, or if the SQL ``failed``.
+
+    ``reason``: why the SQL failed.
+    """
+
+    topic: str
+    partition: int
+    before: Record
+    after: Record | None = None
+    failed: bool = False
+    reason: str = ""
+
+    @property
+    def outcome(self) -> str:
+        """``kept``, ``filtered`` or ``failed``."""
+        if self.failed:
+            return "failed"
+        return "filtered" if self.after is None else "kept"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Records per second on one core, without any network.
+
+    ``records``: how many were measured: the sample, ``repeats`` times. ``raw_records_s``: their
+    batches checked, put into a row, taken from it and cut. ``transform_records_s``: the same work
+    with the transform, Spark included.
+    """
+
+    records: int
+    repeats: int
+    raw_records_s: float
+    transform_records_s: float
+
+
+def tried(replay: Replay, parts: Sequence[Part]) -> list[Tried]:
+    """What becomes of each record of ``parts``, in their order. Raises `MirrorError`."""
+    made: dict[tuple[str, int, int], Record] = {}
+    failed: dict[tuple[str, int, int], str] = {}
+    for packed in replay.packed(parts, reasons=_REASONS_MAX):
+        at = packed.chunk.topic, packed.chunk.partition
+        made |= {(*at, offset): one for offset, one in new_records(packed)}
+        if packed.failed is not None:
+            failed |= {
+                (*at, one.offset): packed.failed.said(one.offset) for one in packed.failed.records
+            }
+    found = []
+    for chunk, data in parts:
+        for portion in portions(chunk, memoryview(data)):
+            for record in records_of(portion):
+                key = chunk.topic, chunk.partition, record.offset
+                found.append(
+                    Tried(*key[:2], record, made.get(key), key in failed, failed.get(key, ""))
+                )
+    return found
+
+
+def new_records(packed: Packed) -> list[tuple[int, Record]]:
+    """The records that a transform has made, each with its source offset."""
+    offsets = [
+        first + number for first, count in packed.chunk.source_runs for number in range(count)
+    ]
+    data = packed.records
+    records = [one for start, end in split(data) for one in decode_records(data[start:end])]
+    return list(zip(offsets, records, strict=True))
+
+
+def measure(replay: Replay, parts: Sequence[Part]) -> Cost:
+    """Measure the costs of ``parts``, which have records. Raises `MirrorError`."""
+    records = sum(chunk.record_count for chunk, _ in parts)
+    size = sum(len(data) for _, data in parts)
+    repeats = max(1, min(-(-_COST_RECORDS // records), _COST_BYTES_MAX // size))
+    many = [*parts] * repeats
+    replay.packed(many)  # compiles the SQL
+    began = time.perf_counter()
+    replay.packed(many)
+    transformed_s = time.perf_counter() - began
+    began = time.perf_counter()
+    for part in many:
+        _pass(part)
+    raw_s = time.perf_counter() - began
+    count = records * repeats
+    return Cost(count, repeats, count / raw_s, count / transformed_s)
+
+
+def _pass(part: Part) -> None:
+    """What both ends of a slot do with batches that pass as they are."""
+    chunk, data = part
+    view = memoryview(data)
+    rules = SelectRules(check_crcs=True, read_committed=False, join_bytes=0, join_below_bytes=0)
+    chosen = select(view, base_offset(view), (), rules)
+    row = build_row([chunk], view, [chosen.pieces])
+    (found,), records, _, _ = read_row(row, 0)
+    batches(records[found.start : found.start + found.size])

@@ -1,0 +1,59 @@
+"""The plan of a flow: which topics keep raw batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sparkmirror.control.report.plan import pass_through
+from sparkmirror.control.topics.observation import Observation, PassThrough, TransformTopics
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import FlowSettings
+from tests.unit.config_files import load_flow
+
+_TWO = """\
+A->B.sparkmirror.transforms = clean, mask
+A->B.sparkmirror.transform.clean.topics = eu[.].*
+A->B.sparkmirror.transform.clean.where = value IS NOT NULL
+A->B.sparkmirror.transform.clean.select = key
+A->B.sparkmirror.transform.mask.topics = cards
+A->B.sparkmirror.transform.mask.select = NULL AS value
+"""
+
+
+class _Look(Observation):
+    def __init__(self, flow: FlowSettings, *names: str) -> None:
+        cluster: Any = SimpleNamespace()
+        super().__init__(flow, cluster, cluster)
+        self._names = names
+
+    @property
+    def mirrored(self) -> list[str]:
+        return list(self._names)
+
+
+def test_topics_with_a_transform_lose_their_raw_batches(tmp_path: Path) -> None:
+    flow = load_flow(tmp_path, _TWO)
+    assert pass_through(_Look(flow, "eu.a", "eu.b", "plain")) == PassThrough(
+        (
+            TransformTopics(
+                "clean", ("eu.a", "eu.b"), "leaves out records (where), changes records (select)"
+            ),
+            TransformTopics("mask", (), "changes records (select)"),
+        ),
+        ("plain",),
+    )
+
+
+def test_a_flow_without_transforms_has_nothing_to_say(tmp_path: Path) -> None:
+    assert pass_through(_Look(load_flow(tmp_path, "topics=t\n"), "t")) is None
+
+
+def test_a_topic_of_two_transforms_is_an_error_of_the_plan(tmp_path: Path) -> None:
+    """Lists that are too complex to compare when the file is read meet at a topic."""
+    flow = load_flow(tmp_path, _TWO.replace("cards", "(?!x)eu[.]a"))
+    with pytest.raises(ConfigError, match="matches the transforms clean and mask"):
+        pass_through(_Look(flow, "eu.a"))

@@ -1,0 +1,149 @@
+"""A sample of records in a real Spark: what becomes of each, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sparkmirror.data.rows.rows import Chunk
+from sparkmirror.data.transform import replay as replays
+from sparkmirror.data.transform import trial
+from sparkmirror.data.transform.plan import TransformPlan
+from sparkmirror.data.transform.replay import Part, Replay, groups, read_parts
+from sparkmirror.internal_topics.assignments import SourcePartition
+from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
+from sparkmirror.records.records import Record, encode_batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CLIENT = ClusterClient("A", ("localhost:1",), "test")
+_NUMBER = "CAST(CAST(value AS STRING) AS INT)"
+
+
+@pytest.fixture(scope="module")
+def replay(spark: SparkSession) -> Replay:
+    transforms = (
+        TransformSettings("big", ("numbers",), f"{_NUMBER} > 5", "upper(hex(value)) AS value"),
+        TransformSettings("keys", ("keys",), "", "NULL AS key"),
+    )
+    flow = FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT, transforms=transforms)
+    return Replay(TransformPlan(spark, flow), flow)
+
+
+def _part(topic: str, first: int, *values: bytes | None) -> Part:
+    records = [
+        Record(first + number, 1_000 + number, b"k", value, ((b"h", None),))
+        for number, value in enumerate(values)
+    ]
+    data = encode_batch(records, codec=3)
+    end = first + len(records)
+    return Chunk(topic, 2, f"A.{topic}", first, end, len(records), 1_000, 0, len(data)), data
+
+
+def test_each_record_is_kept_filtered_or_failed(replay: Replay) -> None:
+    parts = [
+        _part("numbers", 10, b"7", b"1", b"x1"),
+        _part("keys", 0, b"a"),
+        _part("numbers", 20, None, b"9"),
+    ]
+    found = trial.tried(replay, parts)
+    assert [(one.topic, one.before.offset, one.outcome) for one in found] == [
+        ("numbers", 10, "kept"),
+        ("numbers", 11, "filtered"),
+        ("numbers", 12, "failed"),
+        ("keys", 0, "kept"),
+        ("numbers", 20, "filtered"),
+        ("numbers", 21, "kept"),
+    ]
+    assert [one.after.value for one in found if one.after] == [b"37", b"a", b"39"]
+    assert [one.after.key for one in found if one.after] == [b"k", None, b"k"]
+    assert [one.before.value for one in found] == [b"7", b"1", b"x1", b"a", None, b"9"]
+    assert found[0].after is not None
+    assert (found[0].after.timestamp, found[0].after.headers) == (1_000, ((b"h", None),))
+    assert "[CAST_INVALID_INPUT]" in found[2].reason
+    assert {one.reason for one in found if not one.failed} == {""}
+
+
+def test_no_record_stops_the_others(replay: Replay) -> None:
+    """Although the flow pauses for records on which the SQL fails."""
+    found = trial.tried(replay, [_part("numbers", 0, b"x", b"7", b"y", b"8")])
+    assert [one.outcome for one in found] == ["failed", "kept", "failed", "kept"]
+
+
+def test_costs_are_measured_on_the_sample_repeated(
+    replay: Replay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "_COST_RECORDS", 7)
+    jobs: list[int] = []
+    packed = replay.packed
+
+    def counted(parts: Any, **options: Any) -> Any:
+        jobs.append(sum(chunk.record_count for chunk, _ in parts))
+        return packed(parts, **options)
+
+    monkeypatch.setattr(replay, "packed", counted)
+    cost = trial.measure(replay, [_part("numbers", 0, b"1", b"7", b"x")])
+    assert (cost.records, cost.repeats, jobs) == (9, 3, [9, 9])
+    assert cost.raw_records_s > cost.transform_records_s > 0
+
+
+def test_the_plan_is_that_of_the_query(replay: Replay) -> None:
+    plan = replay.spark_plan()
+    assert plan.startswith("== Physical Plan ==")
+    assert "Project [" in plan
+    assert "tryeval" in plan.lower()
+
+
+def test_a_group_ends_when_it_is_large_enough() -> None:
+    parts = [_part("numbers", 0, b"7") for _ in range(5)]
+    size = len(parts[0][1])
+    assert [len(one) for one in groups(iter(parts), 2 * size)] == [2, 2, 1]
+    assert list(groups(iter([]), 1)) == []
+
+
+class _Selected:
+    """Two responses with four records each at offsets 0, 2, 4 …; the second pass ends early."""
+
+    opened: list[tuple[int, int]] = []  # noqa: RUF012
+
+    def __init__(self, _client: Any, _fetch: Any, _tp: Any, start: int, end: int) -> None:
+        self.opened.append((start, end))
+        self._offsets = [one for one in range(0, 16, 2) if start <= one < end]
+
+    def __iter__(self) -> Iterator[Any]:
+        from sparkmirror.records.records import Carried
+
+        for first in range(0, len(self._offsets), 4):
+            carried = Carried()
+            carried.offsets = self._offsets[first : first + 4]
+            yield carried
+
+    def selections(self) -> Iterator[Any]:
+        from sparkmirror.records.selection import Selection
+
+        for offset in self._offsets:
+            data = memoryview(encode_batch([Record(offset, 0, None, b"v", ())], codec=0))
+            yield Selection([data], [(offset, 1)], offset + 2, 1, 1, len(data))
+        yield Selection(next_offset=99)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("most", "end", "offsets"),
+    [(3, 5, [0, 2, 4]), (5, 9, [0, 2, 4, 6, 8]), (100, 16, list(range(0, 16, 2)))],
+)
+def test_a_sample_ends_after_a_number_of_records(
+    most: int, end: int, offsets: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replays, "RecordStream", _Selected)
+    _Selected.opened.clear()
+    flow = FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT)
+    parts = list(read_parts(flow, SourcePartition("t", 0, "A.t"), 0, 16, most))
+    assert _Selected.opened == [(0, 16), (0, end)]
+    assert [chunk.base_offset for chunk, _ in parts] == offsets
+    assert [chunk.remote_topic for chunk, _ in parts] == ["A.t"] * len(offsets)
