@@ -6,7 +6,8 @@ MirrorSourceConfig 4.3.0 with generated files, ``java_regex`` and ``java_propert
 ``java.util`` (JDK 17), ``jaas`` from Kafka's JaasConfig 4.3.0 and the JDK's own, the
 ``.tsv`` files from the configuration definitions of 4.3.0 (``client_keys_new_in_4.4.0``: what those
 of 4.4.0's clients add to it), ``old_client_keys`` from those of 0.7.2
-to 0.11.0.3 (what they were read from stands in it).
+to 0.11.0.3 (what they were read from stands in it). ``smts`` comes from the source task of
+MirrorMaker 2, from Connect and its single message transforms 4.3.0 (`tests.vectors.java.smts`).
 """
 
 import json

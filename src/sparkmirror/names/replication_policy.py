@@ -17,6 +17,7 @@ from functools import lru_cache
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import FaultSettings, FlowSettings, Lane, MirrorMode, PolicySettings
 from sparkmirror.names.java_regex import compile_list
+from sparkmirror.names.smts import SmtChain
 from sparkmirror.names.topics_map import TopicsMap, name_fault
 
 __all__ = [
@@ -339,6 +340,7 @@ class FlowTopics:
     """The topics that one flow mirrors, and their remote names. Created once per flow.
 
     A map of topic names (``sparkmirror.topics.map``) comes before the policy and gives whole names.
+    The single message transforms of a MirrorMaker 2 file see that name, and RegexRouter changes it.
     MirrorMaker 1 has no policies: the lists alone decide which topics are mirrored, and topics keep
     their names unless the map names them.
     """
@@ -350,8 +352,12 @@ class FlowTopics:
         self._lane = lane
         self._map = TopicsMap(lane.topics.map)
         self.mapped: Callable[[str], str | None] = _no_name
-        """Returns the name that the map gives a source topic; None if the policy names it."""
-        if lane.topics.map:  # each discovery asks for thousands of topics
+        """Returns the name that the map or RegexRouter gives a source topic.
+
+        None if the policy names it.
+        """
+        self._smts = SmtChain(lane.topics.smts)
+        if lane.topics.renamed:  # each discovery asks for thousands of topics
             self.mapped = lru_cache(_NAMES_REMEMBERED)(self._mapped)
 
     def accepts(self, topic: str) -> bool:
@@ -380,10 +386,28 @@ class FlowTopics:
         # Heartbeats keep the policy's names: their names show which cluster they come from.
         if self._lane.mode is MirrorMode.MM2 and self.policy.is_heartbeats_topic(topic):
             return None
-        return self._map.name(topic)
+        by_map = self._map.name(topic)
+        if not self._lane.topics.smts:
+            return by_map
+        before = self._before_smts(topic)
+        name = self._smts.passage(before).name
+        return by_map if name == before else name
+
+    def _before_smts(self, topic: str) -> str:
+        by_map = self._map.name(topic)
+        if by_map is not None:
+            return by_map
+        return self.policy.format_remote_topic(self._lane.source, topic)
+
+    def smts(self, topic: str) -> tuple[int, ...]:
+        """The numbers of the single message transforms that apply to records of ``topic``.
+
+        Those that only change the topic's name do not count.
+        """
+        return self._smts.passage(self._before_smts(topic)).steps
 
     def rule(self, topic: str) -> int | None:
-        """The index of the map's rule that names ``topic``; None if no rule does."""
+        """The index of the map's rule that matches ``topic``; None if the policy names it."""
         found = None if self.mapped(topic) is None else self._map.find(topic)
         return None if found is None else found[0]
 
