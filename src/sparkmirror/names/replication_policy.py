@@ -380,7 +380,7 @@ class FlowTopics:
             return mapped
         if self._lane.mode is MirrorMode.MM1:
             return topic
-        return self.policy.format_remote_topic(self._lane.source, topic)
+        return self._by_policy(topic)
 
     def _mapped(self, topic: str) -> str | None:
         # Heartbeats keep the policy's names: their names show which cluster they come from.
@@ -389,14 +389,11 @@ class FlowTopics:
         by_map = self._map.name(topic)
         if not self._lane.topics.smts:
             return by_map
-        before = self._before_smts(topic)
+        before = self._by_policy(topic) if by_map is None else by_map
         name = self._smts.passage(before).name
         return by_map if name == before else name
 
-    def _before_smts(self, topic: str) -> str:
-        by_map = self._map.name(topic)
-        if by_map is not None:
-            return by_map
+    def _by_policy(self, topic: str) -> str:
         return self.policy.format_remote_topic(self._lane.source, topic)
 
     def smts(self, topic: str) -> tuple[int, ...]:
@@ -404,7 +401,9 @@ class FlowTopics:
 
         Those that only change the topic's name do not count.
         """
-        return self._smts.passage(self._before_smts(topic)).steps
+        by_map = None if self.policy.is_heartbeats_topic(topic) else self._map.name(topic)
+        before = self._by_policy(topic) if by_map is None else by_map
+        return self._smts.passage(before).steps
 
     def rule(self, topic: str) -> int | None:
         """The index of the map's rule that matches ``topic``; None if the policy names it."""

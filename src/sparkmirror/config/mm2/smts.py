@@ -240,7 +240,8 @@ def _smt(part: _Part, predicates: Mapping[str, tuple[str, str]], *, known: bool)
             predicate, argument = predicates[alias]
         elif known:
             do = f"Add {alias} to {part.key.partition('.transforms.')[0]}.{PREDICATES}."
-            raise part.wrong("predicate", f"names {alias}, which is no predicate of the flow", do)
+            told = shown(part.entry("predicate"), alias)
+            raise part.wrong("predicate", f"={told} is no predicate of the flow", do)
     if "negate" in part.options:
         negate = parse_boolean(part.options["negate"])
         if "predicate" not in part.options:

@@ -226,8 +226,8 @@ _CONNECT_ROWS = (
         "transforms", Type.LIST, "",
         "Aliases of the flow's single message transforms, in order: `Filter`, `DropHeaders`, "
         "`InsertHeader` (null), `RegexRouter`. Their settings are `A->B.transforms.ALIAS.type` and "
-        "so on ([single message transforms](single-message-transforms.md)). Java's MirrorMaker also "
-        "applies them to its checkpoints and heartbeats.", _C,
+        "so on ([single message transforms](single-message-transforms.md)). In Java they also "
+        "apply to checkpoints and heartbeats.", _C,
     ),
     Setting(
         "predicates", Type.LIST, "",
