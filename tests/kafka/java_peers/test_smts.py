@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkmirror.internal_topics.mm2_records import decode_offset_sync
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.kafka.harness.java_peer import java_mirror_maker
 from tests.kafka.harness.mirror_process import MirrorProcess, wait_until
@@ -125,6 +126,13 @@ def _arrived(target: KafkaCluster, count: int) -> bool:
     )
 
 
+def _synced(source: KafkaCluster) -> set[str]:
+    """The topics of which there are offset syncs."""
+    records = consume_all(source, "mm2-offset-syncs.B.internal")
+    syncs = (decode_offset_sync(one.key, one.value) for one in records)
+    return {one[0].topic for one in syncs if one is not None}
+
+
 def _once(directory: Path, file: Path) -> None:
     mirror = MirrorProcess(directory, ["run", str(file), "--once"])
     assert mirror.wait() == 0, mirror.text()
@@ -149,6 +157,8 @@ def test_both_write_the_same_records_and_take_over_from_each_other(
     with java_mirror_maker(files["B"], tmp_path / "java-1.log"):
         wait_until(lambda: _arrived(theirs, count), "what Java mirrors")
         time.sleep(3 * FLUSH_MS / 1000)
+    # Java writes offset syncs of renamed topics, which say nothing of the new name.
+    assert _synced(source) == {"orders", "audit", "plain"}
     (tmp_path / "ours").mkdir()
     _once(tmp_path / "ours", files["C"])
 
