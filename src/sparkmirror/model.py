@@ -36,6 +36,7 @@ __all__ = [
     "ProduceSettings",
     "RecordSettings",
     "SlotProgress",
+    "SmtSettings",
     "SourceRecord",
     "Spread",
     "TargetRecord",
@@ -291,12 +292,33 @@ class TopicRule(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class SmtSettings:
+    """A single message transform (SMT) of a MirrorMaker 2 file: one of ``transforms``.
+
+    ``kind``: its class, without the package. ``regex``, ``replacement``: of RegexRouter.
+    ``headers``: the names that DropHeaders or InsertHeader is about. ``predicate``: the class of
+    its predicate, without the package; empty for none. ``argument``: the predicate's pattern or
+    header. ``negate``: it applies where the predicate is false.
+    """
+
+    name: str
+    kind: str
+    regex: str = ""
+    replacement: str = ""
+    headers: tuple[str, ...] = ()
+    predicate: str = ""
+    argument: str = ""
+    negate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TopicSettings:
     """Which topics a flow mirrors, and how it creates remote topics.
 
     ``include``, ``exclude``: Java regexes, joined by ``|``, that match the whole name; an empty
     tuple matches nothing. ``map``: rules that give whole names on the target instead of the
-    policy's; the first rule that matches counts. ``sync_configs_keep``: configs (also regexes)
+    policy's; the first rule that matches counts. ``smts``: the flow's single message transforms, in
+    order (`names.smts`). ``sync_configs_keep``: configs (also regexes)
     whose overrides on the target stay if the source has none. What is synchronised after creation
     is MirrorMaker 2's: other modes never do it, whatever the switches say.
     """
@@ -314,6 +336,7 @@ class TopicSettings:
         "min.insync.replicas",
     )
     map: tuple[TopicRule, ...] = ()
+    smts: tuple[SmtSettings, ...] = ()
     use_defaults_from: str = "target"
     replication_factor: int = 2
     refresh_enabled: bool = True
@@ -325,6 +348,11 @@ class TopicSettings:
     sync_acls_enabled: bool = True
     sync_acls_interval_s: int = 600
 
+    @property
+    def renamed(self) -> bool:
+        """Whether a map or a RegexRouter may give names that are not the policy's."""
+        return bool(self.map) or any(one.kind == "RegexRouter" for one in self.smts)
+
 
 @dataclass(frozen=True, slots=True)
 class TransformSettings:
@@ -332,6 +360,8 @@ class TransformSettings:
 
     ``topics``: Java regexes that match whole names of source topics. ``where``, ``select``: Spark
     SQL, empty for "all records" and "all columns". ``places``: where the file sets them, by option.
+    ``steps``: instead of ``topics``, for the SQL of single message transforms: the numbers of those
+    that apply. It processes the topics to which just these apply (`names.smts`).
     """
 
     name: str
@@ -339,6 +369,7 @@ class TransformSettings:
     where: str = ""
     select: str = ""
     places: tuple[tuple[str, ...], ...] = ()
+    steps: tuple[int, ...] = ()
 
     def place(self, option: str) -> str:
         """Where the file sets ``option``, with the key: for errors."""
@@ -542,7 +573,7 @@ class FlowSettings:
 
         If there is a map, the names of remote topics do not show it.
         """
-        return bool(self.topics.map or self.beside)
+        return bool(self.topics.renamed or self.beside)
 
     @property
     def position_group(self) -> str:

@@ -9,7 +9,8 @@ those of 4.4.0's clients add to it), ``error_codes`` from 4.4.0's ``Errors`` (co
 whether its exception is a RetriableException, an AuthorizationException, an
 AuthenticationException), ``sticky`` from 4.4.0's StickyAssignor with generated groups,
 ``old_client_keys`` from the definitions of 0.7.2 to 0.11.0.3 (what they were read from stands in
-it).
+it). ``smts`` comes from the source task of
+MirrorMaker 2, from Connect and its single message transforms 4.3.0 (`tests.vectors.java.smts`).
 """
 
 import json

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from sparkmirror.config.files.page import Migrated, Page
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.values import check
-from sparkmirror.config.mm2.keys import KeyUse, Lost, classify, nearest
+from sparkmirror.config.mm2.keys import OF_CONNECTOR, KeyUse, Lost, classify, nearest
+from sparkmirror.config.mm2.smts import smt_settings
 from sparkmirror.config.table.settings import (
     CLIENT_SET,
     DROPPED_KEYS,
@@ -249,7 +250,8 @@ def _check(entry: Entry, key: str, clusters: Sequence[str]) -> KeyUse | Lost | N
             where=entry.where,
             do="Remove it from the file if the mirror does not need it.",
         )
-    if outcome.setting.status is Status.SUPPORTED and not _REFERENCE.search(entry.value):
+    supported = outcome.setting.status is Status.SUPPORTED and not outcome.family
+    if supported and not _REFERENCE.search(entry.value):
         check(entry, outcome.setting)
     return outcome
 
@@ -278,16 +280,41 @@ def _flow_lines(
             reason = _no_counterpart(outcome, name, key, clusters)
             if not reason and connector.kind != _owner(key, connector.kind):
                 reason = f"a {connector.kind}Connector does not read it"
+            if not reason and connector.kind != SOURCE and _of_smts(key):
+                reason = "checkpoints and heartbeats do not pass single message transforms here"
             if reason:
                 setup.leave_out(entry, reason)
             else:
                 _merge(setup, lines, key, entry, connector)
+    _check_smts(name, [one for one in connectors if one.kind == SOURCE])
     # Connect runs only features with a connector; here a flow runs all that are not disabled.
     if CHECKPOINT not in kinds and SOURCE in kinds:
         lines["emit.checkpoints.enabled"] = _own("emit.checkpoints.enabled", "false")
     if HEARTBEAT in kinds:
         lines.setdefault("emit.heartbeats.enabled", _own("emit.heartbeats.enabled", "true"))
     return lines
+
+
+def _of_smts(key: str) -> bool:
+    return key.partition(".")[0] in OF_CONNECTOR
+
+
+def _check_smts(flow: str, connectors: Sequence[Connector]) -> None:
+    """Raise ConfigError for single message transforms that the flow cannot have."""
+    for connector in connectors:
+        smts = {key: one for key, one in connector.config.items() if _of_smts(key)}
+        if not any(_REFERENCE.search(one.value) for one in smts.values()):
+            smt_settings(smts, flow)
+        for other in connectors:
+            theirs = {key: one.value for key, one in other.config.items() if _of_smts(key)}
+            if theirs != {key: one.value for key, one in smts.items()}:
+                entry = next(iter(smts.values()), None)
+                raise ConfigError(
+                    f"the connectors {connector.name} and {other.name} have different single "
+                    f"message transforms; both belong to flow {flow}.",
+                    where=entry.where if entry else connector.where,
+                    do="Give both the same transforms, or take over only one of them.",
+                )
 
 
 def _own(key: str, value: str) -> Taken:

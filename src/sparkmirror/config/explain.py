@@ -12,12 +12,20 @@ from pathlib import Path
 from sparkmirror.config.clients.security import idle_reason
 from sparkmirror.config.files.origin import Kind
 from sparkmirror.config.files.properties import Entry, load_properties
-from sparkmirror.config.mm2.keys import mm1_only
+from sparkmirror.config.mm2.keys import OF_CONNECTOR, mm1_only
 from sparkmirror.config.mm2.load import Mm2File, client_configs, own_settings, read_mm2
 from sparkmirror.config.mm2.precedence import Part, given, scope_of
 from sparkmirror.config.mm2.scoping import connector_config, worker_config
 from sparkmirror.config.table.own import TRANSFORM, transform_option
-from sparkmirror.config.table.settings import CLIENT_SET, HIDDEN, SETTINGS, Setting, Status, redact
+from sparkmirror.config.table.settings import (
+    CLIENT_SET,
+    HIDDEN,
+    SETTINGS,
+    Setting,
+    Status,
+    Type,
+    redact,
+)
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
 
@@ -115,7 +123,7 @@ def _flow(file: Mm2File, flow: FlowSettings, literal: Mapping[str, str]) -> Iter
         parts.insert(5, (Part.SYNCS, clients["offset syncs"], syncs.client))
     ignored = {use.entry.key: _ignored(use.setting, use.ignored) for use in file.uses}
     for part, conf, client in parts:
-        for row in _rows(part, flow):
+        for row in (*_rows(part, flow), *_of_connector(part, conf)):
             places = given(file.raw, part, row.name, source, target, syncs.location)
             entry = conf.get(row.name)
             if places:
@@ -136,12 +144,22 @@ def _rows(part: Part, flow: FlowSettings) -> list[Setting]:
     named = [row for row in rows if transform_option(row.name)[0]]
     rows = [row for row in rows if row not in named]
     for one in flow.transforms:
-        for row in named:
+        for row in named if one.topics else ():
             name = f"{TRANSFORM}{one.name}.{transform_option(row.name)[1]}"
             rows.append(replace(row, name=name))
     if part in (Part.FLOW, Part.WORKER):  # their clients show these rows
         rows = [row for row in rows if row.name not in CLIENT_SET]
     return sorted(rows, key=lambda row: row.name)
+
+
+def _of_connector(part: Part, conf: Mapping[str, Entry]) -> list[Setting]:
+    """Rows for the settings of SMTs and predicates, whose keys contain names of the user's."""
+    found = []
+    for row in SETTINGS if part is Part.FLOW else ():
+        if row.name in OF_CONNECTOR:
+            keys = sorted(key for key in conf if key.startswith(f"{row.name}."))
+            found += [replace(row, name=key, type=Type.STRING) for key in keys]
+    return found
 
 
 def _ignored(setting: Setting, reason: str) -> str:

@@ -163,12 +163,12 @@ class _FlowExamination:
         what = f"both sides are one cluster ({ids[0]})"
         do = "Check both bootstrap.servers."
         level = Level.WARN
-        again = copied_again(self.flow.naming) if self.flow.topics.map else None
+        again = copied_again(self.flow.naming) if self.flow.topics.renamed else None
         if again is not None:
             level = Level.FAIL
             what += f", and remote topics would be mirrored again: {' becomes '.join(again)}"
-            do = "Exclude the names that sparkmirror.topics.map gives."
-        elif not self.flow.topics.map and FlowTopics(self.flow).remote("topic") == "topic":
+            do = "Exclude the names that sparkmirror.topics.map or RegexRouter gives."
+        elif not self.flow.topics.renamed and FlowTopics(self.flow).remote("topic") == "topic":
             level = Level.FAIL
             what += ", and topics keep their names: they would be mirrored into themselves"
         self.findings.append(Finding("clusters", level, subject, tried, what, do))

@@ -13,7 +13,7 @@ from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.wire.admin.cluster import Cluster
 
 _CHECK = "topics-map"
-_TRIED = "name the topics by sparkmirror.topics.map, and compare with the names on the target"
+_TRIED = "name the topics by the map or RegexRouter, and compare with the names on the target"
 
 
 def look_at_names(
@@ -46,5 +46,5 @@ def judge_names(
         if index not in used
     ]
     mapped = sum(names.mapped(topic) is not None for topic in source.topics)
-    fine = f"{mapped} of {len(source.topics)} topics get their names from the map"
+    fine = f"{mapped} of {len(source.topics)} topics get their names from the map or RegexRouter"
     return gathered(found) or [ok(_CHECK, f"flow {flow.name}", _TRIED, fine)]

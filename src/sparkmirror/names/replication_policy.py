@@ -17,6 +17,7 @@ from functools import lru_cache
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import FaultSettings, FlowNaming, FlowSettings, MirrorMode, PolicySettings
 from sparkmirror.names.java_regex import compile_list
+from sparkmirror.names.smts import SmtChain
 from sparkmirror.names.topics_map import TopicsMap, name_fault
 
 __all__ = [
@@ -339,6 +340,7 @@ class FlowTopics:
     """The topics that one flow mirrors, and their remote names. Created once per flow.
 
     A map of topic names (``sparkmirror.topics.map``) comes before the policy and gives whole names.
+    The single message transforms of a MirrorMaker 2 file see that name, and RegexRouter changes it.
     MirrorMaker 1 has no policies: the lists alone decide which topics are mirrored, and topics keep
     their names unless the map names them.
     """
@@ -350,8 +352,12 @@ class FlowTopics:
         self._naming = naming
         self._map = TopicsMap(naming.topics.map)
         self.mapped: Callable[[str], str | None] = _no_name
-        """Returns the name that the map gives a source topic; None if the policy names it."""
-        if naming.topics.map:  # each discovery asks for thousands of topics
+        """Returns the name that the map or RegexRouter gives a source topic.
+
+        None if the policy names it.
+        """
+        self._smts = SmtChain(naming.topics.smts)
+        if naming.topics.renamed:  # each discovery asks for thousands of topics
             self.mapped = lru_cache(_NAMES_REMEMBERED)(self._mapped)
 
     def accepts(self, topic: str) -> bool:
@@ -374,16 +380,33 @@ class FlowTopics:
             return mapped
         if self._naming.mode is MirrorMode.MM1:
             return topic
-        return self.policy.format_remote_topic(self._naming.source, topic)
+        return self._by_policy(topic)
 
     def _mapped(self, topic: str) -> str | None:
         # Heartbeats keep the policy's names: their names show which cluster they come from.
         if self._naming.mode is MirrorMode.MM2 and self.policy.is_heartbeats_topic(topic):
             return None
-        return self._map.name(topic)
+        by_map = self._map.name(topic)
+        if not self._naming.topics.smts:
+            return by_map
+        before = self._by_policy(topic) if by_map is None else by_map
+        name = self._smts.passage(before).name
+        return by_map if name == before else name
+
+    def _by_policy(self, topic: str) -> str:
+        return self.policy.format_remote_topic(self._naming.source, topic)
+
+    def smts(self, topic: str) -> tuple[int, ...]:
+        """The numbers of the single message transforms that apply to records of ``topic``.
+
+        Those that only change the topic's name do not count.
+        """
+        by_map = None if self.policy.is_heartbeats_topic(topic) else self._map.name(topic)
+        before = self._by_policy(topic) if by_map is None else by_map
+        return self._smts.passage(before).steps
 
     def rule(self, topic: str) -> int | None:
-        """The index of the map's rule that names ``topic``; None if no rule does."""
+        """The index of the map's rule that matches ``topic``; None if the policy names it."""
         found = None if self.mapped(topic) is None else self._map.find(topic)
         return None if found is None else found[0]
 

@@ -21,6 +21,7 @@ from sparkmirror.model import FlowNaming, MirrorMode, TopicRule
 from sparkmirror.names.java_regex import compile_regex
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.names.smts import ROUTER
 from sparkmirror.names.topics_map import Part, parse_name
 
 __all__ = [
@@ -64,7 +65,7 @@ class Way:
 
 
 def ways_of(naming: FlowNaming) -> list[Way]:
-    """All ways of one flow: its rules in order, then its policy."""
+    """All ways of one flow: its rules in order, then its policy, then RegexRouter."""
     policy = policy_way(naming)
     (names,) = policy.domain
     # The policy names heartbeats.
@@ -83,7 +84,12 @@ def ways_of(naming: FlowNaming) -> list[Way]:
         taken = (*taken, rule.regex)
     left = Names(names.include, (*names.exclude, *taken))
     image = Names(left.include, left.exclude, policy.image.prefix)
-    return [*ways, Way((left,), image, policy.origin, prefixes=True, one_to_one=True)]
+    ways.append(Way((left,), image, policy.origin, prefixes=True, one_to_one=True))
+    if any(one.kind == ROUTER for one in naming.topics.smts):
+        # What RegexRouter gives is not computed, so an example must show it.
+        renamed = Names(names.include, (*names.exclude, *heartbeats))
+        ways.append(Way((renamed,), Names((_ANY,)), lambda _: None))
+    return ways
 
 
 def policy_way(naming: FlowNaming) -> Way:
@@ -361,9 +367,24 @@ def one_target_twice(naming: FlowNaming) -> tuple[str, str, str] | None:
 
     None if none are found. Raises `Undecided`.
     """
+    if any(one.kind == ROUTER for one in naming.topics.smts):
+        return _routed_twice(naming)
     ways = _used(naming)
     own = [(way, way) for way in ways if not way.one_to_one]
     return _met(naming, naming, [*itertools.combinations(ways, 2), *own])
+
+
+def _routed_twice(naming: FlowNaming) -> tuple[str, str, str] | None:
+    """The same with RegexRouter, among a few topics that the flow may mirror."""
+    topics, seen = FlowTopics(naming), dict[str, str]()
+    for topic in _some(policy_way(naming).domain):
+        if not topics.accepts(topic) or topics.fault(topic):
+            continue
+        name = topics.remote(topic)
+        if name in seen:
+            return seen[name], topic, name
+        seen[name] = topic
+    return None
 
 
 def _used(naming: FlowNaming) -> list[Way]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import FlowSettings
 from sparkmirror.names.java_regex import compile_list
+from sparkmirror.names.replication_policy import FlowTopics
 
 __all__ = ["Transformed"]
 
@@ -16,6 +17,8 @@ class Transformed:
         self._lists = [compile_list(one.topics) for one in flow.transforms]
         self._names = [one.name for one in flow.transforms]
         self._flow = flow.name
+        self._smts = FlowTopics(flow) if flow.topics.smts else None
+        self._steps = [one.steps for one in flow.transforms]
         self._known: dict[str, int] = {}
 
     def number(self, topic: str) -> int:
@@ -29,6 +32,9 @@ class Transformed:
         return found
 
     def _search(self, topic: str) -> int:
+        steps = () if self._smts is None else self._smts.smts(topic)
+        if steps:
+            return self._steps.index(steps)
         matching = [
             number
             for number, regex in enumerate(self._lists)

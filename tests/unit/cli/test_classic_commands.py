@@ -221,7 +221,7 @@ def test_a_legacy_start_without_a_list(
     [
         ("replication.policy.class=DefaultReplicationPolicy", "renames topics, which"),
         ("replication.factor=two", "is not a whole number"),
-        ("transforms=x", "transforms cannot be used"),
+        ("transforms=x", "transforms cannot be used with MirrorMaker 1's files"),
         ("emit.heartbeat.enabled=true", "emit.heartbeat.enabled is unknown"),
     ],
 )

@@ -192,7 +192,9 @@ BROKEN = [
     ([changed(SOURCE, tasks__max="four")], "tasks.max", "is not a whole number"),
     ([changed(SOURCE, topics="orders[")], "topics", "regex"),
     ([changed(SOURCE, topics=["a", "b"])], "topics", "is not a text"),
-    ([changed(SOURCE, transforms="mask")], "transforms", "cannot be taken over"),
+    ([changed(SOURCE, transforms="mask")], "transforms", "mask.type is missing"),
+    ([changed(SOURCE, transforms="m", transforms__m__type="MaskField$Value")],
+     "transforms.m.type", "MaskField$Value cannot be used"),
     ([changed(SOURCE, key__converter="org.example.Avro")], "key.converter", "cannot be used"),
     ([changed(SOURCE, tasks__max="0")], "tasks.max", "out of range"),
     ([changed(SOURCE, source__cluster__security__protocol="SSH")],
@@ -647,3 +649,22 @@ def test_secrets_that_stand_in_the_resource_are_not_shown(
     told = capsys.readouterr()
     assert "west.ssl.keystore.password" in told.err
     assert "planted" not in told.out + told.err
+
+
+def test_single_message_transforms_are_taken_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = {"transforms": "drop", "transforms__drop__type": f"{PACKAGE[:-7]}transforms.DropHeaders"}
+    keys["transforms__drop__headers"] = "a, b"
+    checkpoint = changed(CHECKPOINT, transforms="all", transforms__all__type="Filter")
+    arguments = options(tmp_path, changed(SOURCE, **keys), checkpoint)
+    assert main(arguments) == 0
+    told = capsys.readouterr()
+    assert ".transforms.drop.headers = a, b" in told.out
+    assert "Filter" not in told.out
+    both = told.out + told.err
+    assert "checkpoints and heartbeats do not pass single message transforms here" in both
+    other = changed(SOURCE)
+    other["name"] = "other"
+    assert main(options(tmp_path, changed(SOURCE, **keys), other)) == 2
+    assert "have different single message transforms" in " ".join(capsys.readouterr().err.split())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from sparkmirror.config.files.origin import Kind, Origin
 from sparkmirror.config.files.properties import Entry, Properties
 from sparkmirror.config.files.values import ValueReader, check
-from sparkmirror.config.mm2.keys import KeyUse
+from sparkmirror.config.mm2.keys import OF_CONNECTOR, KeyUse
 from sparkmirror.config.table.settings import RENAMED_KEYS, Scope, Status, find
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import TopicSettings
@@ -110,6 +110,13 @@ def legacy_mode(file: Properties) -> tuple[Properties, LegacyMode, list[ConfigEr
             if row.status is Status.REFUSED and entry.value.strip():
                 raise ConfigError(
                     f"{key} cannot be used: {row.reason}.", where=entry.where, do="Remove it."
+                )
+            if name in OF_CONNECTOR and entry.value.strip():
+                # Without them, other records would be mirrored.
+                raise ConfigError(
+                    f"{key} cannot be used with MirrorMaker 1's files.",
+                    where=entry.where,
+                    do=f"Remove the key, or run a MirrorMaker 2 file: {_MIGRATE}.",
                 )
             if name == "replication.policy.class" and policy_kind(entry.value) != "identity":
                 raise ConfigError(

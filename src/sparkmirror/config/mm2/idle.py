@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sparkmirror.config.mm2.keys import KeyUse
+from sparkmirror.config.mm2.scoping import Conf
+from sparkmirror.config.mm2.smts import unlisted
 from sparkmirror.config.table.own import TRANSFORMS, transform_option
 from sparkmirror.config.table.settings import Scope, Status
 from sparkmirror.config.table.settings_clients import FETCH_ROWS
@@ -31,11 +33,12 @@ def idle(
     enabled: Sequence[tuple[str, str]],
     flows: Sequence[FlowSettings],
     heartbeats: Iterable[HeartbeatSettings],
+    confs: Mapping[str, Conf],
 ) -> list[KeyUse]:
     """``uses``, with keys that no flow uses marked as ignored.
 
     ``enabled``: all pairs (source, target) that the file enables; ``flows``, ``heartbeats``: those
-    of this run. Pure.
+    of this run. ``confs``: the configuration of each flow's source connector. Pure.
     """
     reasons = (
         _syncs(flows),
@@ -43,6 +46,7 @@ def idle(
         _transactions(flows),
         _windows(flows),
         _transforms(flows),
+        _smts(confs),
     )
     return [_marked(use, reasons) for use in uses]
 
@@ -62,6 +66,12 @@ def _transforms(flows: Iterable[FlowSettings]) -> Reason:
         return f"no flow has a transform {name} ({TRANSFORMS})" if name not in {"", *used} else ""
 
     return reason
+
+
+def _smts(confs: Mapping[str, Conf]) -> Reason:
+    """Reason for keys of SMTs and predicates that a flow's lists do not name."""
+    why = {entry.key: reason for conf in confs.values() for entry, reason in unlisted(conf)}
+    return lambda use: why.get(use.entry.key, "") if use.family else ""
 
 
 def _syncs(flows: Iterable[FlowSettings]) -> Reason:

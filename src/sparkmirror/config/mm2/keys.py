@@ -43,6 +43,9 @@ _FAMILIES = {
 }
 
 
+# Families whose keys a connector reads; Java drops them at the top level.
+OF_CONNECTOR = frozenset({"transforms", "predicates"})
+
 _SYNCS_AS_THEY_ARE = (
     "offset syncs are written one by one, as they are, to the one partition of their topic"
 )
@@ -74,6 +77,7 @@ class KeyUse:
     """A key that has a meaning at its place.
 
     ``alias``: the cluster that it is for; ``flow``: the flow; both are empty at the top level.
+    ``family``: the key contains a name of the user's, and ``setting`` is the list of such names.
     ``ignored``: why it is ignored at this place although its row is supported.
     """
 
@@ -82,6 +86,7 @@ class KeyUse:
     alias: str = ""
     flow: str = ""
     ignored: str = ""
+    family: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +167,8 @@ def _top_key(entry: Entry) -> Outcome:
         return KeyUse(entry, row)
     family = _family(entry, name)
     if family is not None:
-        return Lost(entry, f"A->B.{name}") if name.startswith("topic.creation.") else family
+        lost = family.family or name.startswith("topic.creation.")
+        return Lost(entry, f"A->B.{name}") if lost else family
     worker = find(name, Scope.WORKER)
     if worker is not None:
         if name.startswith(_WORKER_TOP_PREFIXES):
@@ -199,6 +205,8 @@ def _family(entry: Entry, name: str, flow: str = "") -> KeyUse | None:
     for prefix, row_name in _FAMILIES.items():
         if name.startswith(prefix):
             row = find(row_name, Scope.CONNECTOR)
+            if row is not None and row_name in OF_CONNECTOR:
+                return KeyUse(entry, row, flow=flow, family=True)
             reason = "records are copied as raw batches and never decoded"
             ignored = (row.reason or reason) if row else reason
             return KeyUse(entry, row, flow=flow, ignored=ignored) if row else None

@@ -60,6 +60,7 @@ from sparkmirror.config.mm2.scoping import (
     worker_config,
 )
 from sparkmirror.config.mm2.slips import flow_slips, one_address, repeated_keys
+from sparkmirror.config.mm2.smts import SMTS, smt_settings, smt_transforms
 from sparkmirror.config.mm2.transforms import transform_settings
 from sparkmirror.config.table.own import TOPICS_MAP
 from sparkmirror.config.table.settings import Scope, Status, Type, names
@@ -149,19 +150,18 @@ def read_mm2(
     lists = [(use.entry, split_list(use.entry.value)) for use in uses if _is_list(use)]
     by_line = told + remarks.lost_keys(lost) + remarks.repeated_elements(lists)
     by_line += group_remarks(confs.values()) + without
-    uses = remarks.mark_idle(idle(uses, enabled, flows, heartbeats), clients)
+    uses = remarks.mark_idle(idle(uses, enabled, flows, heartbeats, confs), clients)
     by_line += remarks.capped(uses)
     by_line += repeated_keys(file) + flow_slips(confs.values()) + one_address(raw, aliases)
+    namings = [_naming(raw, *pair, aliases) for pair in enabled]
     maps = {
-        f"{source}->{target}": entry
-        for source, target in enabled
-        if (entry := own_settings(raw, f"{source}->{target}").get(TOPICS_MAP)) is not None
+        naming.name: entry for naming in namings if (entry := _names_from(raw, naming)) is not None
     }
     warnings = [
         *sorted(by_line, key=_line),
         *remarks.ignored_keys(uses, str(path)),
         *unsafe(flows, str(path)),
-        *check_names([_naming(raw, *pair, aliases) for pair in enabled], str(path), maps),
+        *check_names(namings, str(path), maps),
     ]
     settings = MirrorSettings(
         flows=flows,
@@ -182,7 +182,7 @@ def _line(remark: str) -> float:
 
 
 def _is_list(use: KeyUse) -> bool:
-    return use.setting.type is Type.LIST
+    return use.setting.type is Type.LIST and not use.family
 
 
 def _aliases(raw: Mapping[str, Entry], path: Path) -> tuple[str, ...]:
@@ -237,7 +237,7 @@ def _classify_all(
 def _check_values(uses: Sequence[KeyUse], path: Path) -> None:
     errors: list[ConfigError] = []
     for use in uses:
-        if use.ignored or use.entry.key.startswith("config.providers."):
+        if use.ignored or use.family or use.entry.key.startswith("config.providers."):
             continue
         try:
             _check_value(use)
@@ -321,6 +321,7 @@ def _flow(
     flow = ValueReader(conf, Scope.CONNECTOR)
     storage = ValueReader(worker, Scope.WORKER)
     own = ValueReader(own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
+    topics = _topics(flow, own, f"{source}->{target}")
     clients = client_configs(raw, source, target)
     consumer, producer = clients["consumer"], clients["producer"]
     source_admin, target_admin = clients["source admin"], clients["target admin"]
@@ -361,7 +362,7 @@ def _flow(
         ),
         tasks_max=exact_slots(flow, exact=exact),
         policy=_policy(flow, aliases),
-        topics=_topics(flow, own),
+        topics=topics,
         fetch=fetch_settings(consumer),
         produce=produce,
         faults=fault_settings(own),
@@ -382,7 +383,10 @@ def _flow(
         offset_storage_topic=storage.text("offset.storage.topic"),
         offset_storage_partitions=storage.integer("offset.storage.partitions"),
         offset_storage_replication_factor=storage.integer("offset.storage.replication.factor"),
-        transforms=transform_settings(raw, f"{source}->{target}", own),
+        transforms=(
+            *smt_transforms(topics.smts, conf, own.conf),
+            *transform_settings(raw, f"{source}->{target}", own),
+        ),
     )  # fmt: skip
 
 
@@ -391,7 +395,21 @@ def _naming(
 ) -> FlowNaming:
     flow = ValueReader(connector_config(raw, source, target), Scope.CONNECTOR)
     own = ValueReader(own_settings(raw, f"{source}->{target}"), Scope.SPARKMIRROR)
-    return FlowNaming(source, target, _policy(flow, aliases), _topics(flow, own), mirror=source)
+    return FlowNaming(
+        source,
+        target,
+        _policy(flow, aliases),
+        _topics(flow, own, f"{source}->{target}"),
+        mirror=source,
+    )
+
+
+def _names_from(raw: Mapping[str, Entry], naming: FlowNaming) -> Entry | None:
+    """What gives the flow's topics other names than the policy does; None if nothing does."""
+    by_map = own_settings(raw, naming.name).get(TOPICS_MAP)
+    if by_map is not None or not naming.topics.renamed:
+        return by_map
+    return connector_config(raw, naming.source, naming.target)[SMTS]
 
 
 def client_configs(
@@ -431,7 +449,7 @@ def _policy(flow: ValueReader, aliases: tuple[str, ...]) -> PolicySettings:
     )
 
 
-def _topics(flow: ValueReader, own: ValueReader) -> TopicSettings:
+def _topics(flow: ValueReader, own: ValueReader, name: str) -> TopicSettings:
     # A negative interval means never, as in MirrorMaker.
     refresh_s, configs_s, acls_s = (
         flow.integer(f"{job}.interval.seconds")
@@ -442,6 +460,7 @@ def _topics(flow: ValueReader, own: ValueReader) -> TopicSettings:
         exclude=flow.elements("topics.exclude"),
         config_properties_exclude=flow.elements("config.properties.exclude"),
         map=own.rules(TOPICS_MAP),
+        smts=smt_settings(flow.conf, name),
         # Java compares with "source" exactly; anything else means the target's defaults.
         use_defaults_from="source" if flow.text("use.defaults.from") == "source" else "target",
         replication_factor=flow.integer("replication.factor"),

@@ -38,7 +38,7 @@ def beside(flows: Sequence[FlowSettings]) -> tuple[FlowSettings, ...]:
     for flow in flows:
         into = [one for one in flows if one.target.alias == flow.target.alias]
         others = tuple(one.naming for one in into if one is not flow)
-        mapped = any(one.topics.map for one in into)
+        mapped = any(one.topics.renamed for one in into)
         found.append(replace(flow, beside=others) if mapped and others else flow)
     return tuple(found)
 
@@ -94,7 +94,7 @@ def _rules(flows: Sequence[FlowNaming], maps: Maps) -> Iterator[str]:
 def _own_collisions(flows: Sequence[FlowNaming], maps: Maps) -> Iterator[str]:
     for flow in flows:
         entry = maps.get(flow.name)
-        if entry is None or not flow.topics.map:
+        if entry is None or not flow.topics.renamed:
             continue
         try:
             met = one_target_twice(flow)
@@ -113,7 +113,7 @@ def _own_collisions(flows: Sequence[FlowNaming], maps: Maps) -> Iterator[str]:
 
 
 def _loops(flows: Sequence[FlowNaming], path: str) -> Iterator[str]:
-    kept = [flow for flow in flows if flow.policy.kind == "identity" and not flow.topics.map]
+    kept = [flow for flow in flows if flow.policy.kind == "identity" and not flow.topics.renamed]
     for ring in _rings(kept):
         way = _way(ring)
         what = f"IdentityReplicationPolicy keeps topic names, and the flows {way} form a loop"
@@ -138,7 +138,7 @@ def _loops(flows: Sequence[FlowNaming], path: str) -> Iterator[str]:
 def _mapped_loops(flows: Sequence[FlowNaming], path: str, maps: Maps) -> Iterator[str]:
     """Loops with a map: names of remote topics do not show where they come from."""
     for ring in _rings(flows):
-        mapped = [flow.name for flow in ring if flow.topics.map]
+        mapped = [flow.name for flow in ring if flow.topics.renamed]
         if not mapped:
             continue
         entry = next((maps[name] for name in mapped if name in maps), None)
@@ -216,7 +216,7 @@ def _collisions(flows: Sequence[FlowNaming], path: str) -> Iterator[str]:
             more = (
                 f" (and {len(met) - _PAIRS_SHOWN_MAX} more)" if len(met) > _PAIRS_SHOWN_MAX else ""
             )
-            mapped = any(flow.topics.map for flow in into)
+            mapped = any(flow.topics.renamed for flow in into)
             instead = (
                 "or map them to different names: a run does not start if two such topics exist"
                 if mapped
@@ -232,7 +232,7 @@ def _collisions(flows: Sequence[FlowNaming], path: str) -> Iterator[str]:
 
 def _meeting(one: FlowNaming, other: FlowNaming) -> tuple[str, str, str] | None:
     """A topic of each of two flows that get the same name, and that name. Raises `Undecided`."""
-    if one.topics.map or other.topics.map:
+    if one.topics.renamed or other.topics.renamed:
         return common_target(one, other)
     ways: list[Names] = [policy_way(flow).image for flow in (one, other)]
     name = common_name(ways)

@@ -222,13 +222,17 @@ _CONNECT_ROWS = (
                 f"Version of the {part} converter.", _CW, status=_I, reason=_NO_CONNECT)
         for part in ("key", "value", "header")
     ),
-    *(
-        Setting(name, Type.LIST, "", doc, _C, status=_R,
-                reason=f"{_RAW}, and Java classes cannot be loaded")
-        for name, doc in (
-            ("transforms", "Connect transformations of each record."),
-            ("predicates", "Conditions of Connect transformations."),
-        )
+    Setting(
+        "transforms", Type.LIST, "",
+        "Aliases of the flow's single message transforms, in order: `Filter`, `DropHeaders`, "
+        "`InsertHeader` (null), `RegexRouter`. Their settings are `A->B.transforms.ALIAS.type` and "
+        "so on ([single message transforms](single-message-transforms.md)). In Java they also "
+        "apply to checkpoints and heartbeats.", _C,
+    ),
+    Setting(
+        "predicates", Type.LIST, "",
+        "Aliases of the predicates that `transforms` refer to: `TopicNameMatches`, `HasHeaderKey`, "
+        "`RecordIsTombstone`.", _C,
     ),
     *(
         Setting(name, kind, default, doc, _C, low=low, choices=choices, status=_I, reason=reason)

@@ -8,7 +8,7 @@ DESCRIBE; ALTER_CONFIGS implies DESCRIBE_CONFIGS), only the stronger one is list
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from sparkmirror.control.coordination.orders_topic import orders_topic
@@ -26,10 +26,12 @@ from sparkmirror.model import (
     HeartbeatSettings,
     MirrorMode,
     MirrorSettings,
+    SmtSettings,
     TopicRule,
 )
 from sparkmirror.names.java_regex import compile_regex
 from sparkmirror.names.replication_policy import FlowTopics, dead_letter_topic
+from sparkmirror.names.smts import ROUTER
 from sparkmirror.names.topics_map import parse_name
 from sparkmirror.wire.cluster.views import AclBinding
 
@@ -132,7 +134,7 @@ def _pattern(regex: str) -> Pattern:
 def remote_patterns(flow: FlowSettings) -> tuple[Pattern, ...]:
     """The remote topics of `source_patterns`, as patterns."""
     topics = FlowTopics(flow)
-    by_policy = FlowTopics(replace(flow, topics=replace(flow.topics, map=())))
+    by_policy = FlowTopics(replace(flow, topics=replace(flow.topics, map=(), smts=())))
     renamed = by_policy.remote("") != ""
     found: list[Pattern] = []
     for pattern in source_patterns(flow):
@@ -144,11 +146,21 @@ def remote_patterns(flow: FlowSettings) -> tuple[Pattern, ...]:
         else:
             found.append(Pattern(by_policy.remote(pattern.name), "PREFIXED"))
         found += map(_mapped_pattern, flow.topics.map)
+        found += _routed_patterns(flow.topics.smts)
     return tuple(
         each
         for each in dict.fromkeys(found)
         if not any(one != each and one.covers(each) for one in found)
     )
+
+
+def _routed_patterns(smts: Sequence[SmtSettings]) -> list[Pattern]:
+    routers = [one for one in smts if one.kind == ROUTER]
+    if len(routers) > 1:
+        return [EVERY]  # the second one may change what the first one gave
+    found = [_mapped_pattern(TopicRule(one.regex, one.replacement)) for one in routers]
+    # A part of the old name may follow (`names.smts`).
+    return [each if each == EVERY else Pattern(each.name, "PREFIXED") for each in found]
 
 
 def _mapped_pattern(rule: TopicRule) -> Pattern:
@@ -275,7 +287,7 @@ def _target_needs(flow: FlowSettings) -> Iterator[_Need]:
     yield _topic(target, gaps_topic(flow), "READ", "report gaps")
     yield _topic(target, gaps_topic(flow), "WRITE", "record what is lost")
     if flow.keeps_names:
-        why = "sparkmirror.topics.map: record which source topic each remote topic comes from"
+        why = "names by a map or RegexRouter: record the source topic of each remote topic"
         yield _topic(admin, REMOTE_NAMES_TOPIC, "CREATE", why)
         yield _topic(target, REMOTE_NAMES_TOPIC, "READ", why)
         yield _topic(target, REMOTE_NAMES_TOPIC, "WRITE", why)

@@ -38,7 +38,7 @@ def refuse_mirroring_onto_itself(
         source, target = source_admin.describe(), asked.result()
     if not source.cluster_id or source.cluster_id != target.cluster_id:
         return
-    if settings.topics.map:
+    if settings.topics.renamed:
         again = copied_again(settings.naming) or _copied_again(wanted, source_admin)
         if again is not None:
             raise ConfigError(
@@ -46,8 +46,8 @@ def refuse_mirroring_onto_itself(
                 f"topics would be mirrored again: for example, '{again[0]}' becomes '{again[1]}', "
                 f"and that becomes '{again[2]}'.",
                 where=f"flow {settings.name}",
-                do="Exclude the names that sparkmirror.topics.map gives, or check the "
-                "bootstrap.servers of both clusters.",
+                do="Exclude the names that sparkmirror.topics.map or RegexRouter gives, or check "
+                "the bootstrap.servers of both clusters.",
             )
     elif settings.mode is MirrorMode.MM1 or wanted.remote("topic") == "topic":
         raise ConfigError(

@@ -125,7 +125,8 @@ def _unusable(flow: FlowSettings, topic: str, remote: str, fault: str) -> TopicE
     return TopicError(
         f"its name on the target would be '{remote}', which is not allowed: {fault}.",
         where=f"cluster {flow.source.alias}, topic {topic}",
-        do="Change the rule of sparkmirror.topics.map that matches it, or leave the topic out.",
+        do="Change the rule of sparkmirror.topics.map or the RegexRouter that matches it, or leave "
+        "the topic out.",
     )
 
 
@@ -134,7 +135,8 @@ def _taken(flow: FlowSettings, topic: str, remote: str, other: str, cluster: str
         f"its name on the target would be '{remote}', which is the copy of topic {other} of "
         f"{cluster}: their records would mix.",
         where=f"cluster {flow.source.alias}, topic {topic}",
-        do="Give one of them another name with sparkmirror.topics.map, or leave it out.",
+        do="Give one of them another name with sparkmirror.topics.map or RegexRouter, or leave it "
+        "out.",
     )
 
 

@@ -174,7 +174,8 @@ class SinkTask:
         for lane in self.lanes.values():
             if lane.position == lane.saved or max(lane.position, lane.saved) <= 0:
                 continue
-            remote = self.mapped(lane)
+            # Java's MirrorMaker 2 with the same RegexRouter keeps positions by source partition.
+            remote = self.mapped(lane) if self.flow.topics.map else ""
             self._append_record(*connect_record(self.flow, lane.source, lane.position, remote))
             lane.saved = lane.position
             count += 1

@@ -87,7 +87,7 @@ from tests.unit.config_files import BASE, LINE, load, refused
             "IdentityReplicationPolicy",
         ),
         ("key.converter=org.apache.kafka.connect.json.JsonConverter", "raw batches", "ByteArray"),
-        ("transforms=route", "transforms cannot be used: records are copied as raw", "Remove"),
+        ("transforms=route", "A->B.transforms.route.type is missing: transforms", "Set A->B.tra"),
         ("A.consumer.interceptor.classes=x", "interceptor.classes cannot be used", "Remove"),
         ("A->B.source.cluster.alias=Z", "it is set by the mirror itself", "Remove"),
         # keys of older releases

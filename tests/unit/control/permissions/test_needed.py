@@ -28,6 +28,7 @@ from sparkmirror.model import (
     MirrorSettings,
     OffsetSyncSettings,
     PolicySettings,
+    SmtSettings,
     TopicRule,
     TopicSettings,
 )
@@ -437,6 +438,18 @@ def test_remote_topics_of_a_map_are_as_narrow_as_acls_can_say_it() -> None:
     )
     anything = (TopicRule("eu[.](.*)", "$1"),)
     assert remote_patterns(flow((".*",), map=anything)) == (EVERY,)
+
+
+def test_remote_topics_of_regex_router() -> None:
+    router = SmtSettings("r", "RegexRouter", "A[.](.*)", "moved.$1")
+    assert set(remote_patterns(flow(("a", "b.*"), smts=(router,)))) == {
+        Pattern("A.b", "PREFIXED"),
+        Pattern("moved.", "PREFIXED"),
+    }
+    topic = "mm2-sparkmirror-topics.internal"
+    assert any(one[2] == topic for one in lines(flow(smts=(router,))))
+    second = replace(router, regex="moved.*", replacement="x")
+    assert remote_patterns(flow((".*",), smts=(router, second))) == (EVERY,)
 
 
 def test_the_topic_of_names_is_written_and_read_where_there_is_a_map() -> None:

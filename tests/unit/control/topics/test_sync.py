@@ -43,6 +43,7 @@ from sparkmirror.model import (
     FlowSettings,
     MirrorMode,
     PolicySettings,
+    SmtSettings,
     TopicPartition,
     TopicRule,
     TopicSettings,
@@ -342,6 +343,17 @@ def test_a_topic_under_another_name_begins_like_a_new_one():
     # Without the map the copy under the policy's name goes on where it was.
     plain = Assignment("A->B", (SourcePartition("t", 0, "A.t", ID),))
     assert of_present_names(FLOW, plain, ConnectOffsets({t: 9}, mapped={(t, "x"): 5})) == {t: 9}
+
+
+def test_with_regex_router_positions_are_those_of_the_source() -> None:
+    """As in Java, so that each takes over from the other."""
+    router = SmtSettings("r", "RegexRouter", "A[.](.*)", "$1")
+    routed = replace(FLOW, topics=TopicSettings(smts=(router,)))
+    t = TopicPartition("t", 0)
+    assignment = Assignment("A->B", (SourcePartition("t", 0, "t", ID),))
+    assert of_present_names(routed, assignment, ConnectOffsets({t: 9}, mapped={(t, "t"): 5})) == {
+        t: 9
+    }
 
 
 def test_positions_of_mirrormaker_1_are_those_of_the_source_topic():

@@ -1,0 +1,152 @@
+"""Single message transforms beside Java's: names, and the SQL in a real Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.mm2.smts import OTHERS, smt_settings, smt_transforms
+from sparkmirror.data.transform.columns import COLUMNS, decode_columns, spark_schema
+from sparkmirror.data.transform.plan import TransformPlan
+from sparkmirror.java import find_java, java_environment
+from sparkmirror.model import (
+    ClusterClient,
+    FlowSettings,
+    PolicySettings,
+    TopicSettings,
+    TransformSettings,
+)
+from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.names.transforms import Transformed
+from tests.vectors import load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CHAINS = load("smts")["chains"]
+_A, _B = (ClusterClient(alias, ("localhost:1",), "test") for alias in "AB")
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    os.environ.update(java_environment(find_java()))
+    session = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.pyspark.python", sys.executable)
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+def _flow(config: dict[str, str]) -> FlowSettings:
+    conf = {key: Entry(key, value) for key, value in config.items()}
+    smts = smt_settings(conf, "A->B")
+    topics = TopicSettings(smts=smts)
+    transforms = smt_transforms(smts, conf, {})
+    return FlowSettings(_A, _B, _A, _B, topics=topics, transforms=transforms)
+
+
+def test_names_are_those_that_java_gives() -> None:
+    """Also of topics that stay raw batches: then Java changes nothing else of the record."""
+    raw = renamed = 0
+    for case in CHAINS:
+        flow = _flow(case["config"])
+        names, transformed = FlowTopics(flow), Transformed(flow)
+        for record, result in zip(case["records"], case["results"], strict=True):
+            if result is not None:
+                assert names.remote(record[0]) == result[0], case["config"]
+                renamed += result[0] != f"A.{record[0]}"
+            if transformed.number(record[0]) < 0:
+                raw += 1
+                assert result is not None
+                assert result[1:] == record[1:]
+    assert raw > 100
+    assert renamed > 100
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode("latin-1")
+
+
+def test_the_sql_does_to_records_what_java_does(spark: SparkSession) -> None:
+    """All chains in one plan: the transforms of one after those of another."""
+    transforms: list[TransformSettings] = []
+    rows, wanted, told = [], [], []
+    for case in CHAINS:
+        flow = _flow(case["config"])
+        transformed, used = Transformed(flow), dict[int, int]()
+        for record, result in zip(case["records"], case["results"], strict=True):
+            number = transformed.number(record[0])
+            if number < 0:
+                continue
+            if number not in used:  # each costs Spark an analysis
+                used[number] = len(transforms)
+                transforms.append(flow.transforms[number])
+            headers = [{"key": key, "value": _bytes(value)} for key, value in record[5]]
+            found = {"value": _bytes(record[4]), "headers": headers or None}
+            rows.append((used[number], found))
+            told.append((case["config"], record))
+            after = None if result is None else [(key, _bytes(value)) for key, value in result[5]]
+            wanted.append(after)
+    flow = FlowSettings(_A, _B, _A, _B, transforms=tuple(transforms))
+    plan = TransformPlan(spark, flow)
+    columns = decode_columns(plan.columns)
+    names = [name for name in COLUMNS if any(name in one for one in columns)]
+    assert set(names) <= {"value", "headers"}
+    frame = plan.session.createDataFrame(
+        [
+            (None, None, number, at, *(found[name] for name in names))
+            for at, (number, found) in enumerate(rows)
+        ],
+        spark_schema(columns),
+    )
+    got = plan.transformed(frame).collect()
+    assert len(got) == len(wanted) > 500
+    for row, (number, found), after, about in zip(got, rows, wanted, told, strict=True):
+        result: Any = row[f"t{number}"]
+        assert result is not None, about
+        assert (result["record"] is None) == (after is None), about
+        if after is None:
+            continue
+        record = result["record"].asDict(recursive=True)
+        headers = record.get("headers", found["headers"]) or []
+        assert [(one["key"], _same(one["value"])) for one in headers] == after, about
+
+
+def _same(value: Any) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+@pytest.mark.parametrize("kind", sorted(kind for kind, (_, sql) in OTHERS.items() if sql))
+def test_the_sql_that_errors_suggest_is_valid(kind: str, spark: SparkSession) -> None:
+    one = TransformSettings("hint", ("t",), "", OTHERS[kind][1])
+    plan = TransformPlan(spark, FlowSettings(_A, _B, _A, _B, transforms=(one,)))
+    assert plan.planned[0].changes
+
+
+def test_a_policy_that_keeps_names(spark: SparkSession) -> None:
+    """The SMTs see the name that the policy gives; heartbeats keep it."""
+    config = {
+        "transforms": "a",
+        "transforms.a.type": "RegexRouter",
+        "transforms.a.regex": "(.*)",
+        "transforms.a.replacement": "x-$1",
+    }
+    flow = _flow(config)
+    identity = FlowSettings(
+        _A, _B, _A, _B, policy=PolicySettings(kind="identity"), topics=flow.topics
+    )
+    for one, name in ((flow, "x-A.t"), (identity, "x-t")):
+        assert FlowTopics(one).remote("t") == name
+        assert FlowTopics(one).remote("heartbeats") == "A.heartbeats"
+        assert one.transforms == ()

@@ -1,0 +1,1 @@
+"""Programs that wrote vectors, with the Java classes that they ask."""
