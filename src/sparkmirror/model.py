@@ -332,6 +332,7 @@ class TransformSettings:
 
     ``topics``: Java regexes that match whole names of source topics. ``where``, ``select``: Spark
     SQL, empty for "all records" and "all columns". ``places``: where the file sets them, by option.
+    ``routes``: ``select`` chooses the records' topic or partition on the target.
     """
 
     name: str
@@ -339,6 +340,7 @@ class TransformSettings:
     where: str = ""
     select: str = ""
     places: tuple[tuple[str, ...], ...] = ()
+    routes: bool = False
 
     def place(self, option: str) -> str:
         """Where the file sets ``option``, with the key: for errors."""
@@ -472,7 +474,9 @@ class FlowSettings:
     """Everything the pipeline needs to run one flow ``source->target``.
 
     ``beside``: the other enabled flows of the file with the same target. Empty unless one of all
-    these flows has a map of topic names: only then may two flows give the same name.
+    these flows has a map of topic names: only then may two flows give the same name. ``returns``:
+    every way from the target back to the source over the other enabled flows of the file. Empty
+    unless a transform routes records: only then may a name lead back.
     """
 
     source: ClusterClient
@@ -512,6 +516,7 @@ class FlowSettings:
     throttles: tuple[ThrottleRule, ...] = ()
     beside: tuple[Lane, ...] = ()
     transforms: tuple[TransformSettings, ...] = ()
+    returns: tuple[tuple[Lane, ...], ...] = ()
 
     @property
     def name(self) -> str:

@@ -49,7 +49,7 @@ from sparkmirror.config.mm2.groups import (
 from sparkmirror.config.mm2.idle import idle
 from sparkmirror.config.mm2.keys import KeyUse, Lost, classify, modern, unknown_keys_error
 from sparkmirror.config.mm2.metrics import metrics_settings
-from sparkmirror.config.mm2.overlaps import beside, check_names
+from sparkmirror.config.mm2.overlaps import beside, check_names, returns
 from sparkmirror.config.mm2.scoping import (
     admin_config,
     cluster_pairs,
@@ -60,7 +60,7 @@ from sparkmirror.config.mm2.scoping import (
     worker_config,
 )
 from sparkmirror.config.mm2.slips import flow_slips, one_address, repeated_keys
-from sparkmirror.config.mm2.transforms import transform_settings
+from sparkmirror.config.mm2.transforms import routed, transform_settings
 from sparkmirror.config.table.own import TOPICS_MAP
 from sparkmirror.config.table.settings import Scope, Status, Type, names
 from sparkmirror.errors import ConfigError
@@ -137,7 +137,9 @@ def read_mm2(
     selected = [pair for pair in enabled if not clusters or pair[1] in clusters]
     if not (selected or heartbeats_will_do):
         raise _no_flows(enabled, aliases, clusters, path)
+    lanes = [_lane(raw, *pair, aliases) for pair in enabled]
     flows = beside(_flows(raw, selected, aliases, path, forced=exactly_once))
+    flows = returns(flows, lanes)
     alive = [pair for pair in pairs if not clusters or pair[1] in clusters]
     heartbeats, without = heartbeat_settings(raw, alive, selected, str(path))
     if not (selected or heartbeats):
@@ -161,7 +163,8 @@ def read_mm2(
         *sorted(by_line, key=_line),
         *remarks.ignored_keys(uses, str(path)),
         *unsafe(flows, str(path)),
-        *check_names([_lane(raw, *pair, aliases) for pair in enabled], str(path), maps),
+        *check_names(lanes, str(path), maps),
+        *routed(flows),
     ]
     settings = MirrorSettings(
         flows=flows,

@@ -14,6 +14,7 @@ from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.errors import ConfigError
 from sparkmirror.java import find_java, java_environment
 from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
+from sparkmirror.names.transforms import routes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +40,7 @@ def spark() -> Iterator[SparkSession]:
 
 def _plan(spark: SparkSession, where: str = "", select: str = "") -> TransformPlan:
     places = (("where", "file:7: key.where"), ("select", "file:8: key.select"))
-    one = TransformSettings("clean", ("orders",), where, select, places)
+    one = TransformSettings("clean", ("orders",), where, select, places, routes(select))
     return TransformPlan(spark, FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT, transforms=(one,)))
 
 
@@ -98,6 +99,27 @@ def test_a_value_can_become_a_tombstone(spark: SparkSession) -> None:
     assert found == {"record": {"kept": True, "value": None, "headers": []}}
 
 
+def test_a_record_gets_a_topic_and_a_partition(spark: SparkSession) -> None:
+    plan = _plan(
+        spark,
+        select="concat('t.', CAST(value AS STRING)) AS topic, "
+        "IF(length(value) > 1, NULL, length(value)) AS partition, key, value",
+    )
+    assert plan.planned[0].changes == ("topic", "partition")
+    assert _results(plan, "a", "bc") == [
+        {"record": {"kept": True, "topic": "t.a", "partition": 1}},
+        {"record": {"kept": True, "topic": "t.bc", "partition": None}},
+    ]
+
+
+@pytest.mark.parametrize(
+    "select", ["'clean.orders' AS topic", "NULL AS partition", "2S AS partition"]
+)
+def test_constants_may_route(select: str, spark: SparkSession) -> None:
+    (planned,) = _plan(spark, select=select).planned
+    assert planned.changes == (select.rsplit(maxsplit=1)[-1],)
+
+
 @pytest.mark.parametrize(
     ("option", "sql", "said"),
     [
@@ -116,7 +138,15 @@ def test_a_value_can_become_a_tombstone(spark: SparkSession) -> None:
         ("select", "'1' AS timestamp", "timestamp is of type string, not timestamp"),
         ("select", "upper(CAST(value AS STRING))", "no column col1"),
         ("select", "key, key", "key is there twice"),
-        ("select", "concat('x', topic) AS topic", "Name topics with sparkmirror.topics.map"),
+        ("select", "concat('x', topic) topic", "Write … AS topic"),
+        ("select", "topic AS topic", "names topic or partition, but changes neither"),
+        ("select", "1 AS topic", "topic is of type int, not string"),
+        ("select", "'1' AS partition", "partition is of type string, not int"),
+        ("select", "offset AS partition", "partition is of type bigint, not int"),
+        ("select", "-1 AS partition", "a partition has a number from 0 on"),
+        ("select", "concat('a', ' b') AS topic", "topic names have only letters"),
+        ("select", "'__consumer_offsets' AS topic", "an internal topic"),
+        ("select", "'heartbeats' AS topic", "a heartbeats topic"),
         ("select", "1L AS offset", "it changes offset"),
     ],
 )
