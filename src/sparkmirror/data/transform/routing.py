@@ -37,6 +37,7 @@ _PATIENCE_S = 5.0
 # A topic that the target did not have is asked for again after this time.
 _ASK_AGAIN_S = 1.0
 _SHOWN_CHARS_MAX = 80
+_TOPICS_REMEMBERED = 65_536
 
 
 class TargetTopics:
@@ -63,6 +64,8 @@ class TargetTopics:
             age_s = self._routes.client.metadata_age_ms_max / 1000
         if now - asked_at >= age_s:
             count = self._ask(topic, now + _PATIENCE_S)
+            if len(self._counts) >= _TOPICS_REMEMBERED:
+                self._counts.clear()
             self._counts[topic] = count, time.monotonic()
         return count
 
@@ -139,7 +142,11 @@ class Router:
         names, codes = [chunk.remote_topic], np.zeros(count, np.int64)
         if topics is not None:
             encoded = topics.fill_null(chunk.remote_topic).dictionary_encode()
-            names = encoded.dictionary.to_pylist()
+            # SQL can make strings of any bytes.
+            names = [
+                one.decode("utf-8", "replace")
+                for one in encoded.dictionary.cast(pa.binary()).to_pylist()
+            ]
             codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         by_key = np.zeros(count, np.bool_)
         wanted = np.full(count, chunk.partition, np.int64)

@@ -7,16 +7,30 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row
+from sparkmirror.data.transform import routing
 from sparkmirror.data.transform.pack import Packed
 from sparkmirror.data.transform.routing import Router, TargetTopics
-from sparkmirror.errors import Unreachable
-from sparkmirror.model import FaultSettings, FlowSettings, TopicSettings, TransformSettings
+from sparkmirror.errors import Denied, Unreachable
+from sparkmirror.model import (
+    FaultSettings,
+    FlowSettings,
+    TopicPartition,
+    TopicSettings,
+    TransformSettings,
+)
 from sparkmirror.records.header import split
+from sparkmirror.records.key_columns import scan
 from sparkmirror.records.records import Record, decode_records, encode_batch
+from sparkmirror.wire.cluster.error_codes import (
+    LEADER_NOT_AVAILABLE,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from tests.unit.data.transform.test_transforms import FAILED, FLOW, Plan, Row, _through
 
 ROUTED = replace(
@@ -200,6 +214,81 @@ def test_a_partition_stops_before_the_first_wrong_place(result: Row, said: str) 
     assert "the transform clean routes these records wrongly" in packed.halt.reason
     assert "first at source offset 3." in packed.halt.reason
     assert (packed.chunk.next_offset, packed.chunk.record_count, packed.failed) == (3, 3, ())
+
+
+def test_bytes_that_are_no_text_are_no_topic() -> None:
+    """Spark casts any bytes to a string."""
+    count = 3
+    offsets = pa.py_buffer(np.array([0, 2, 4, 6], np.int32))
+    names = pa.Array.from_buffers(
+        pa.string(), count, [None, offsets, pa.py_buffer(b"eu\xff\xfeus")]
+    )
+    records = scan(memoryview(encode_batch(_records(count), codec=0)))
+    chunk = Chunk("orders", 1, "A.orders", 0, count, count, 1, 0, 1)
+    routed = _router(ROUTED, Topics(dict(COUNTS))).route(chunk, records, names, None)
+    (fault,) = routed.faults
+    assert "topic names have only letters" in fault.reason
+    assert fault.rows.tolist() == [1]
+    places = [None if one < 0 else routed.targets[one] for one in routed.destination.tolist()]
+    assert places == [TopicPartition("eu", 1), None, TopicPartition("us", 1)]
+
+
+class Target:
+    """Metadata as `Routes` has it; ``codes``: what a topic's request answers before it is known."""
+
+    def __init__(self, *codes: int) -> None:
+        self.client = replace(FLOW.target, retry_backoff_ms=1)
+        self.leaders: dict[TopicPartition, object] = {}
+        self.leaderless: dict[TopicPartition, int] = {}
+        self.topic_errors: dict[str, int] = {}
+        self.asked = 0
+        self._codes = list(codes)
+
+    def refresh(self, wanted: set[str]) -> None:
+        self.asked += 1
+        (topic,) = wanted
+        code = self._codes.pop(0) if self._codes else 0
+        if code == -1:
+            raise Unreachable("nobody answers.", where="cluster B")
+        self.topic_errors = {topic: code} if code else {}
+        if not code:
+            self.leaders = {TopicPartition(topic, 0): None, TopicPartition("other", 9): None}
+            self.leaderless = {TopicPartition(topic, 2): 5}
+
+
+def _topics(monkeypatch: pytest.MonkeyPatch, *codes: int) -> tuple[TargetTopics, Target]:
+    target = Target(*codes)
+    monkeypatch.setattr(routing, "Routes", lambda _: target)
+    return TargetTopics(ROUTED), target
+
+
+def test_a_count_comes_from_metadata_and_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics, target = _topics(monkeypatch, -1, LEADER_NOT_AVAILABLE)
+    assert [topics.partitions("eu") for _ in range(5)] == [3] * 5
+    assert target.asked == 3
+
+
+def test_a_missing_topic_is_asked_for_again_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics, target = _topics(monkeypatch, UNKNOWN_TOPIC_OR_PARTITION)
+    assert [topics.partitions("eu") for _ in range(5)] == [0] * 5
+    assert target.asked == 1
+    monkeypatch.setattr(routing, "_ASK_AGAIN_S", 0.0)
+    assert topics.partitions("eu") == 3
+
+
+def test_a_target_that_hangs_is_waited_for_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "_PATIENCE_S", 0.01)
+    topics, _ = _topics(monkeypatch, *[-1] * 1_000)
+    with pytest.raises(Unreachable, match="the number of partitions of eu is unknown"):
+        topics.partitions("eu")
+
+
+def test_a_topic_without_permission_says_what_to_grant(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics, _ = _topics(monkeypatch, TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(Denied) as caught:
+        topics.partitions("eu")
+    assert "Write" in caught.value.do
+    assert "eu" in caught.value.do
 
 
 def test_a_topic_that_has_grown() -> None:
