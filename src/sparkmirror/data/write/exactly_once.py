@@ -37,7 +37,7 @@ from sparkmirror.data.write.partition_state import (
     before_refusal,
     targets,
 )
-from sparkmirror.data.write.routed_partitions import RoutedPartitions
+from sparkmirror.data.write.routed_partitions import RoutedPartitions, own_places
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.data.write.transaction_size import TransactionSize
 from sparkmirror.errors import Defect, Fenced, TransactionError
@@ -97,13 +97,7 @@ class ExactlyOnce:
     def begun(self) -> None:
         """Close what earlier writers left open in the partitions."""
         if self._open_ends is not None:
-            self._close_hanging_transactions(self._own_places())
-
-    def _own_places(self) -> list[Lane]:
-        """The lanes whose own remote partitions this sink writes, or has written before."""
-        lanes = self._task.lanes.values()
-        # Where routed records go is only known with each chunk.
-        return [lane for lane in lanes if not lane.routed or lane.written is not None]
+            self._close_hanging_transactions(own_places(self._task.lanes.values()))
 
     def join(self, member: Member) -> None:
         """Does nothing: a flow with a consumer group has no transactions."""
@@ -157,12 +151,8 @@ class ExactlyOnce:
             wanted.setdefault(lane.target, []).append(lane)
         for tp, others in (routed or {}).items():
             wanted.setdefault(tp, []).extend(others)
-        written = {lane.target: lane.written for lane in self._task.lanes.values()}
-        before = {tp: self._routed.written.get(tp, written.get(tp)) for tp in wanted}
-        undecided = {
-            tp for tp in routed or () if before[tp] is None and tp not in self._routed.checked
-        }
-        left = self._open_ends.close(before, undecided)
+        before = self._routed.written_before(wanted, self._task.lanes.values())
+        left = self._open_ends.close(before, self._routed.undecided(before, routed or {}))
         self._routed.checked |= (routed or {}).keys() - left
         for tp in left:
             for lane in wanted[tp]:
@@ -179,13 +169,9 @@ class ExactlyOnce:
         while self._open_ends is not None:
             open_ends = self._open_ends
             lanes = {self._task.lane_of(chunk) for chunk in chunks}
-            routed: dict[TopicPartition, set[Lane]] = {}
-            for chunk in chunks:
-                lane = self._task.lane_of(chunk)
-                if lane.routed and lane.halt is None:
-                    for tp in {TopicPartition(*one) for one in chunk.targets or ()}:
-                        if tp not in self._routed.open and open_ends.unsure(tp):
-                            routed.setdefault(tp, set()).add(lane)
+            routed = self._routed.unsure(
+                ((self._task.lane_of(chunk), chunk) for chunk in chunks), open_ends
+            )
             # A partition with records in the open transaction was checked before the first one.
             unsure = [
                 one
@@ -488,13 +474,8 @@ class ExactlyOnce:
         self._producer.routes.add_topics({lane.target.topic for lane in self._task.lanes.values()})
         self._kept_bytes = 0
         self._refusals.undone()
-        self._routed.open.clear()
-        routed: dict[TopicPartition, set[Lane]] = {}
-        for lane in self._task.lanes.values():
-            for pending in lane.queue if lane.routed else ():
-                for tp in targets(pending, pending.targets or ()):
-                    routed.setdefault(tp, set()).add(lane)
-        self._close_hanging_transactions(self._own_places(), routed)
+        routed = self._routed.again(self._task.lanes.values())
+        self._close_hanging_transactions(own_places(self._task.lanes.values()), routed)
         for lane in self._task.lanes.values():
             for pending in lane.queue:
                 pending.beside = None
