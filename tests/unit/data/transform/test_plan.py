@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +21,7 @@ from sparkmirror.names.transforms import routes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_PAGE = Path(__file__).parents[4] / "docs/transforms.md"
 _CLIENT = ClusterClient("A", ("localhost:1",), "test")
 
 
@@ -110,6 +113,24 @@ def test_a_record_gets_a_topic_and_a_partition(spark: SparkSession) -> None:
         {"record": {"kept": True, "topic": "t.a", "partition": 1}},
         {"record": {"kept": True, "topic": "t.bc", "partition": None}},
     ]
+
+
+def test_a_record_without_the_header_keeps_its_topic(spark: SparkSession) -> None:
+    """The page's example: SQL that reads the first header would fail on such records."""
+    (line,) = [one for one in _PAGE.read_text().splitlines() if "'tenant.', CAST" in one]
+    plan = _plan(spark, select=line.partition(" = ")[2])
+    schema = spark_schema(decode_columns(plan.columns))
+    headers = [[("tenant", bytearray(b"x"))], [("other", bytearray(b"x"))], []]
+    rows = [(None, None, 0, number, one) for number, one in enumerate(headers)]
+    found = plan.transformed(plan.session.createDataFrame(rows, schema)).collect()
+    assert [one["t0"]["record"]["topic"] for one in found] == ["tenant.x", None, None]
+
+
+def test_the_pages_examples_are_accepted(spark: SparkSession) -> None:
+    lines = re.findall(r"^….(where|select) += (.*)$", _PAGE.read_text(), re.M)
+    assert len(lines) >= 10
+    for option, sql in lines:
+        _plan(spark, **{option: sql})
 
 
 @pytest.mark.parametrize(
