@@ -186,6 +186,7 @@ def test_a_refusal_stops_the_partitions_that_go_there(brokers: Brokers) -> None:
     )
     assert brokers.aborts == 1
     assert (_at(brokers, EU), _at(brokers, US)) == ([b"1"], [b"2", b"a", b"b"])
+    assert _at(brokers, REMOTE[ORDERS]) == []
     assert (brokers.positions[REMOTE[ORDERS]], brokers.positions[REMOTE[BILLS]]) == (2, 2)
     assert mirrored._task.lanes[ORDERS].halt is not None
     assert mirrored._task.lanes[BILLS].halt is None
