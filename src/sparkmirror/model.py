@@ -362,6 +362,7 @@ class TransformSettings:
     SQL, empty for "all records" and "all columns". ``places``: where the file sets them, by option.
     ``steps``: instead of ``topics``, for the SQL of single message transforms: the numbers of those
     that apply. It processes the topics to which just these apply (`names.smts`).
+    ``routes``: ``select`` chooses the records' topic or partition on the target.
     """
 
     name: str
@@ -370,6 +371,7 @@ class TransformSettings:
     select: str = ""
     places: tuple[tuple[str, ...], ...] = ()
     steps: tuple[int, ...] = ()
+    routes: bool = False
 
     def place(self, option: str) -> str:
         """Where the file sets ``option``, with the key: for errors."""
@@ -503,7 +505,9 @@ class FlowSettings:
     """Everything the pipeline needs to run one flow ``source->target``.
 
     ``beside``: the other enabled flows of the file with the same target. Empty unless one of all
-    these flows has a map of topic names: only then may two flows give the same name.
+    these flows has a map of topic names: only then may two flows give the same name. ``returns``:
+    every way from the target back to the source over the other enabled flows of the file. Empty
+    unless a transform routes records: only then may a name lead back.
     """
 
     source: ClusterClient
@@ -543,6 +547,7 @@ class FlowSettings:
     throttles: tuple[ThrottleRule, ...] = ()
     beside: tuple[FlowNaming, ...] = ()
     transforms: tuple[TransformSettings, ...] = ()
+    returns: tuple[tuple[FlowNaming, ...], ...] = ()
 
     @property
     def name(self) -> str:

@@ -21,6 +21,8 @@ _JOINING = "tests/unit/wire/produce/test_joining.py"
 _HELD_BACK = "tests/unit/data/write/test_held_back.py"
 _JUDGEMENT = "tests/unit/data/coordination/test_target_judgement.py"
 _LEADERLESS = "tests/unit/wire/cluster/test_leaderless.py"
+_ROUTED = "tests/unit/data/write/test_routed_records.py"
+_ROUTING = "tests/unit/data/transform/test_routing.py"
 _LOSSES = "tests/unit/data/read/test_loss_detection.py"
 _MEMBER = "tests/unit/control/mm1/test_membership.py"
 _MEMBERS = "tests/unit/wire/admin/test_members.py"
@@ -54,6 +56,33 @@ MUTANTS: tuple[Mutant, ...] = (
         "while self.queue and not self.queue[0].batches_left:",
         "while self.queue:",
         (f"{_PLAIN}::test_a_position_waits_for_the_acknowledgement_of_all_before_it",),
+    ),
+    Mutant(
+        "routed records committed when the first partition has them",
+        "No acknowledged record is lost",
+        "data/write/sink_task.py",
+        "        pending.batches_left = len(cuts)\n",
+        "        pending.batches_left = 1 if pending.lane.routed and cuts else len(cuts)\n",
+        (f"{_ROUTED}::test_a_position_waits_for_every_target_partition",),
+    ),
+    Mutant(
+        "a refusal stops no lane that routes there",
+        "No acknowledged record is lost",
+        "data/write/sink_task.py",
+        "        pending.beside = {*(pending.beside or ()), *places}\n",
+        "        pending.beside = None\n",
+        (
+            f"{_ROUTED}::test_a_topic_that_refuses_stops_only_those_that_go_there",
+            f"{_ROUTED}::test_a_refusal_stops_the_partitions_that_go_there",
+        ),
+    ),
+    Mutant(
+        "a chunk of routed records ends one record late",
+        "No acknowledged record is lost",
+        "data/transform/pack.py",
+        "after = end if last == len(sizes) else int(new.columns.offset[last])",
+        "after = end if last == len(sizes) else int(new.columns.offset[last]) + 1",
+        (f"{_ROUTING}::test_records_go_where_a_model_says",),
     ),
     Mutant(
         "last batch of a chunk dropped",

@@ -10,7 +10,7 @@ from sparkmirror.demo.scenario import Payment
 from sparkmirror.errors import ClusterError, MirrorError
 from sparkmirror.model import ClusterClient, ProduceSettings, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
-from sparkmirror.wire.cluster.coordinator import Routes
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.net.framing import ConnectionLost
 from sparkmirror.wire.produce.producer import Producer
 from sparkmirror.wire.produce.transactions import Transactions
@@ -40,13 +40,13 @@ def send_payments(
     """
     counts = {True: 0, False: 0}
     client = ClusterClient("demo", tuple(bootstrap_servers.split(",")), transactional_id)
-    routes = Routes(client)
+    connections = ClusterConnections(client)
     transactions = Transactions(
-        routes, transactional_id, timeout_ms=_TRANSACTION_TIMEOUT_MS, patience_s=timeout_s
+        connections, transactional_id, timeout_ms=_TRANSACTION_TIMEOUT_MS, patience_s=timeout_s
     )
     try:
         transactions.fence()
-        producer = Producer(routes, ProduceSettings(), transactions=transactions)
+        producer = Producer(connections, ProduceSettings(), transactions=transactions)
         for payment in payments:
             if stop is not None and stop.is_set():
                 break
@@ -66,7 +66,7 @@ def send_payments(
         ) from error
     finally:
         transactions.close()
-        routes.close()
+        connections.close()
     return counts[True], counts[False]
 
 
@@ -79,11 +79,11 @@ def _send(producer: Producer, topic: str, payment: Payment, timeout_s: float) ->
         rows = batches.setdefault(TopicPartition(topic, partition), [])
         rows.append(Record(len(rows), now_ms, key, value, fate))
     for tp, rows in batches.items():
-        producer.append(tp, memoryview(encode_batch(rows)))
+        producer.backlog.append(tp, memoryview(encode_batch(rows)))
     deadline = time.monotonic() + timeout_s
-    while not producer.idle:
+    while not producer.backlog.idle:
         producer.pump(0.1)
-        for tp, halt in producer.halts.items():
+        for tp, halt in producer.backlog.halts.items():
             raise ClusterError(f"{tp} accepts no batch: {halt.reason}.")
         if time.monotonic() > deadline:
             raise ClusterError(f"the batches are not acknowledged within {timeout_s:.0f} s.")

@@ -413,9 +413,13 @@ class FlowTopics:
     def fault(self, topic: str) -> str:
         """Why ``topic`` cannot have the name that the map gives it; empty if it can."""
         name = self.mapped(topic)
-        return "" if name is None else name_fault(name) or self._own_fault(name)
+        return "" if name is None else name_fault(name) or self.reserved(name)
 
-    def _own_fault(self, name: str) -> str:
+    def reserved(self, name: str) -> str:
+        """Why no records may be mirrored to topic ``name``: it is a mirror's or Kafka's own.
+
+        Empty if it is not.
+        """
         if self.policy.is_heartbeats_topic(name):
             return "it is the name of a heartbeats topic"
         if self.policy.is_internal_topic(name) or _MIRRORS_OWN.fullmatch(name):

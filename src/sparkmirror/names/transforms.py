@@ -1,13 +1,40 @@
-"""Which transform of a flow processes a topic."""
+"""Which transform of a flow processes a topic, and whether it routes the records."""
 
 from __future__ import annotations
+
+import re
 
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import FlowSettings
 from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.replication_policy import FlowTopics
 
-__all__ = ["Transformed"]
+__all__ = ["Transformed", "routes"]
+
+_ALIAS = re.compile(r"(?is)\S.*(?<![\w.`])as\s+`?(topic|partition)`?\s*$")
+_QUOTED = re.compile(r"""(?s)('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|--[^\n]*|/\*.*?\*/""")
+
+
+def routes(select: str) -> bool:
+    """Whether ``select`` names a column ``topic`` or ``partition``: ``… AS topic``.
+
+    The control plane must know it, and has no Spark. Spark checks it when it starts
+    (`data.transform.plan`).
+    """
+    plain = _QUOTED.sub(lambda match: "''" if match[1] else " ", select)
+    return any(_ALIAS.search(one) for one in _columns(plain))
+
+
+def _columns(select: str) -> list[str]:
+    """The columns of a list in SQL without text and comments."""
+    found, depth = [""], 0
+    for char in select:
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += char
+    return found
 
 
 class Transformed:
@@ -16,6 +43,7 @@ class Transformed:
     def __init__(self, flow: FlowSettings) -> None:
         self._lists = [compile_list(one.topics) for one in flow.transforms]
         self._names = [one.name for one in flow.transforms]
+        self._routes = [one.routes for one in flow.transforms]
         self._flow = flow.name
         self._smts = FlowTopics(flow) if flow.topics.smts else None
         self._steps = [one.steps for one in flow.transforms]
@@ -30,6 +58,14 @@ class Transformed:
         if found is None:
             found = self._known[topic] = self._search(topic)
         return found
+
+    def routes(self, topic: str) -> bool:
+        """Whether records of source topic ``topic`` may go to any topic and partition.
+
+        Raises as `number`.
+        """
+        number = self.number(topic)
+        return number >= 0 and self._routes[number]
 
     def _search(self, topic: str) -> int:
         steps = () if self._smts is None else self._smts.smts(topic)

@@ -49,7 +49,7 @@ from sparkmirror.config.mm2.groups import (
 from sparkmirror.config.mm2.idle import idle
 from sparkmirror.config.mm2.keys import KeyUse, Lost, classify, modern, unknown_keys_error
 from sparkmirror.config.mm2.metrics import metrics_settings
-from sparkmirror.config.mm2.overlaps import beside, check_names
+from sparkmirror.config.mm2.overlaps import beside, check_names, returns
 from sparkmirror.config.mm2.scoping import (
     admin_config,
     cluster_pairs,
@@ -61,7 +61,7 @@ from sparkmirror.config.mm2.scoping import (
 )
 from sparkmirror.config.mm2.slips import flow_slips, one_address, repeated_keys
 from sparkmirror.config.mm2.smts import SMTS, smt_settings, smt_transforms
-from sparkmirror.config.mm2.transforms import transform_settings
+from sparkmirror.config.mm2.transforms import routed, transform_settings
 from sparkmirror.config.table.own import TOPICS_MAP
 from sparkmirror.config.table.settings import Scope, Status, Type, names
 from sparkmirror.errors import ConfigError
@@ -138,7 +138,9 @@ def read_mm2(
     selected = [pair for pair in enabled if not clusters or pair[1] in clusters]
     if not (selected or heartbeats_will_do):
         raise _no_flows(enabled, aliases, clusters, path)
+    namings = [_naming(raw, *pair, aliases) for pair in enabled]
     flows = beside(_flows(raw, selected, aliases, path, forced=exactly_once))
+    flows = returns(flows, namings)
     alive = [pair for pair in pairs if not clusters or pair[1] in clusters]
     heartbeats, without = heartbeat_settings(raw, alive, selected, str(path))
     if not (selected or heartbeats):
@@ -153,7 +155,6 @@ def read_mm2(
     uses = remarks.mark_idle(idle(uses, enabled, flows, heartbeats, confs), clients)
     by_line += remarks.capped(uses)
     by_line += repeated_keys(file) + flow_slips(confs.values()) + one_address(raw, aliases)
-    namings = [_naming(raw, *pair, aliases) for pair in enabled]
     maps = {
         naming.name: entry for naming in namings if (entry := _names_from(raw, naming)) is not None
     }
@@ -162,6 +163,7 @@ def read_mm2(
         *remarks.ignored_keys(uses, str(path)),
         *unsafe(flows, str(path)),
         *check_names(namings, str(path), maps),
+        *routed(flows),
     ]
     settings = MirrorSettings(
         flows=flows,

@@ -43,6 +43,34 @@ def beside(flows: Sequence[FlowSettings]) -> tuple[FlowSettings, ...]:
     return tuple(found)
 
 
+def returns(
+    flows: Sequence[FlowSettings], namings: Sequence[FlowNaming]
+) -> tuple[FlowSettings, ...]:
+    """``flows``, with `FlowSettings.returns` set where a transform routes records. Pure.
+
+    ``namings``: all enabled flows of the file.
+    """
+    if not any(one.routes for flow in flows for one in flow.transforms):
+        return tuple(flows)
+    rings = list(_rings(namings))
+    return tuple(
+        replace(flow, returns=tuple(_after(ring, flow.name) for ring in rings if _has(ring, flow)))
+        if any(one.routes for one in flow.transforms)
+        else flow
+        for flow in flows
+    )
+
+
+def _has(ring: Sequence[FlowNaming], flow: FlowSettings) -> bool:
+    return any(one.name == flow.name for one in ring)
+
+
+def _after(ring: Sequence[FlowNaming], name: str) -> tuple[FlowNaming, ...]:
+    """The other flows of ``ring``, in order from the target of the flow ``name`` on."""
+    at = next(number for number, one in enumerate(ring) if one.name == name)
+    return (*ring[at + 1 :], *ring[:at])
+
+
 def check_names(flows: Sequence[FlowNaming], path: str, maps: Maps | None = None) -> list[str]:
     """Remarks on conflicting names. Pure.
 

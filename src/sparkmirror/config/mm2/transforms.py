@@ -6,15 +6,16 @@ Spark checks their SQL when it starts (`data.transform.plan`); here is what the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.values import ValueReader, merge_errors, parse_list
 from sparkmirror.config.table.own import TRANSFORM, TRANSFORMS, transform_option
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import TransformSettings
+from sparkmirror.model import FlowSettings, TransformSettings
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
+from sparkmirror.names.transforms import routes
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -99,6 +100,7 @@ def _transform(
         sql.get("where", ""),
         sql.get("select", ""),
         tuple((option, f"{one.where}: {one.key}") for option, one in sorted(options.items())),
+        routes=routes(sql.get("select", "")),
     )
 
 
@@ -116,3 +118,15 @@ def _met(made: Sequence[TransformSettings]) -> Iterator[ConfigError]:
                 where=other.place("topics"),
                 do="Write lists that have no topic in common, or make one transform of both.",
             )
+
+
+def routed(flows: Iterable[FlowSettings]) -> list[str]:
+    """A remark on each transform that routes records: what does not hold for its topics. Pure."""
+    return [
+        f"{one.place('select')}: the transform {one.name} routes records of {', '.join(one.topics)}"
+        " by their content: for these topics, offsets of consumer groups are not translated, and "
+        "records that the target loses are not noticed."
+        for flow in flows
+        for one in flow.transforms
+        if one.routes
+    ]

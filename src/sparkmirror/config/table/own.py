@@ -126,7 +126,8 @@ TRANSFORM_ROWS = (
     Setting(
         f"{_OPTION}select", Type.STRING, "",
         "Spark SQL: new values of `key`, `value`, `headers` or `timestamp`, as in "
-        "`upper(CAST(value AS STRING)) AS value`. What it does not name is kept.", _S,
+        "`upper(CAST(value AS STRING)) AS value`, and where the record goes on the target: "
+        "`… AS topic`, `… AS partition`. What it does not name is kept.", _S,
     ),
     *(
         Setting(

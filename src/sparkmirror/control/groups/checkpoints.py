@@ -18,6 +18,7 @@ from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.mm2_records import Checkpoint, checkpoints_topic, decode_checkpoint
 from sparkmirror.model import FlowSettings, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics, TopicFilter
+from sparkmirror.names.transforms import Transformed
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import Committed, GroupView
 
@@ -49,6 +50,7 @@ class CheckpointRules:
         self._source, self._target = flow.source.alias, flow.target.alias
         # Only the lists, as in MirrorMaker 2: internal topics have no translation anyway.
         self._topics = TopicFilter(flow.topics.include, flow.topics.exclude)
+        self._transformed = Transformed(flow)
         self.topic = checkpoints_topic(flow)
         # Cached: many groups read the same topics, and each round goes through all groups.
         self.accepts = lru_cache(_TOPICS_REMEMBERED)(self._accepts)
@@ -56,7 +58,8 @@ class CheckpointRules:
 
     def _accepts(self, topic: str) -> bool:
         """Whether offsets of source topic ``topic`` become checkpoints."""
-        return self._topics.accepts(topic)
+        # Of routed records it is not known where they are.
+        return self._topics.accepts(topic) and not self._transformed.routes(topic)
 
     def remote(self, source: TopicPartition) -> TopicPartition:
         """The partition on the target. A topic mirrored from the target has its original name."""

@@ -27,6 +27,7 @@ from sparkmirror.data.coordination.hanging_transactions import close_all
 from sparkmirror.internal_topics.commands import AssignmentDocument, CommandKind
 from sparkmirror.internal_topics.flow_claims import Claim, taken_over, transactional_id
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.names.transforms import Transformed
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.produce.partition_queue import Identity
@@ -129,4 +130,10 @@ def fence_plan(
     slots = max(flow.tasks_max, claim.slots if claim is not None else 0)
     log.info("flow %s: assignment %d: fencing %d writers", flow.name, assignment.version, slots)
     identities = fence_slots(flow, slots)
-    return close_all(flow, identities, [one.target for one in assignment.partitions])
+    transformed = Transformed(flow)
+    return close_all(
+        flow,
+        identities,
+        [one.target for one in assignment.partitions],
+        {one.target for one in assignment.partitions if transformed.routes(one.topic)},
+    )

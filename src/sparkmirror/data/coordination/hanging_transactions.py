@@ -67,6 +67,8 @@ class HangingTransactions:
         """Leader epoch at which nothing was open. In a later one, a marker may be missing."""
         self.foreign: dict[TopicPartition, OpenTransaction] = {}
         """Open records of the slot that had the partition before, as of the last check."""
+        self._undecided: dict[TopicPartition, OpenTransaction] = {}
+        """Open records of which nobody knows whether they were committed."""
 
     def unsure(self, tp: TopicPartition) -> bool:
         """Whether `close` must run before ``tp`` is written."""
@@ -76,8 +78,18 @@ class HangingTransactions:
 
     def unknown(self, tp: TopicPartition) -> Halt:
         """Why a partition that `close` has returned cannot be written yet."""
-        foreign = self.foreign.get(tp)
-        if foreign is not None:
+        foreign, undecided = self.foreign.get(tp), self._undecided.get(tp)
+        if undecided is not None:
+            code = CONCURRENT_TRANSACTIONS
+            reason = (
+                f"a hanging transaction of an earlier run (producer id {undecided.producer_id}) "
+                f"has records in {tp} from target offset {undecided.offset} on, and no position "
+                "says whether it was committed, because its records were routed by their content: "
+                "read them as read_uncommitted, produce again what must not be missing, and end it "
+                f"with kafka-transactions.sh abort --topic {tp.topic} --partition {tp.partition} "
+                f"--start-offset {undecided.offset}"
+            )
+        elif foreign is not None:
             code = CONCURRENT_TRANSACTIONS
             reason = (
                 f"a hanging transaction of another slot (producer id {foreign.producer_id}) has "
@@ -92,12 +104,15 @@ class HangingTransactions:
         return Halt(error_name(code), f"{reason} ({error_name(code)})", retriable=True)
 
     def close(
-        self, written: Mapping[TopicPartition, CommittedRecords | None]
+        self,
+        written: Mapping[TopicPartition, CommittedRecords | None],
+        undecided: Collection[TopicPartition] = (),
     ) -> set[TopicPartition]:
         """Close what is open in the partitions ``written``.
 
         Returns those where something may still be open. ``written``: the newest committed records
-        of each partition. The identity may have no open transaction.
+        of each partition, None if there are none, or if the partition is ``undecided``: then it is
+        not known. The identity may have no open transaction.
         """
         if self._transactions.began:
             raise Defect("the transaction before has not ended")
@@ -106,7 +121,7 @@ class HangingTransactions:
         _find_leaders(self._connections, left)
         deadline = time.monotonic() + _LEADERS_S
         while any(self._connections.leaders.get(tp) is not None for tp in left):
-            left -= self._find_open(left, written)
+            left -= self._find_open(left, written, undecided)
             if time.monotonic() > deadline:
                 break
             if left:
@@ -118,6 +133,7 @@ class HangingTransactions:
         self,
         partitions: Collection[TopicPartition],
         written: Mapping[TopicPartition, CommittedRecords | None],
+        undecided: Collection[TopicPartition],
     ) -> set[TopicPartition]:
         """The partitions in which nothing is open; what is open elsewhere is being closed."""
         leaders = {tp: self._connections.leaders.get(tp) for tp in partitions}
@@ -125,17 +141,18 @@ class HangingTransactions:
         own: dict[TopicPartition, OpenTransaction] = {}
         for tp, ends in found.items():
             self.foreign.pop(tp, None)
+            self._undecided.pop(tp, None)
             before = written[tp]
             for end in ends:
                 if end.producer_id == self._transactions.identity[0]:
-                    own[tp] = end
+                    (self._undecided if tp in undecided else own)[tp] = end
                 elif before is not None and end.producer_id == before.producer_id:
                     self.foreign[tp] = end
         for counts in (True, False):
             mine = {tp: end for tp, end in own.items() if end.counts(written[tp]) == counts}
             if mine:
                 self._end(mine, committed=counts)
-        closed = set(found) - set(own) - set(self.foreign)
+        closed = set(found) - set(own) - set(self.foreign) - set(self._undecided)
         for tp in closed:
             leader = leaders[tp]
             if leader is None:
@@ -169,12 +186,17 @@ class HangingTransactions:
 
 
 def close_all(
-    flow: FlowSettings, identities: Sequence[Identity], partitions: Collection[TopicPartition]
+    flow: FlowSettings,
+    identities: Sequence[Identity],
+    partitions: Collection[TopicPartition],
+    routed: Collection[TopicPartition] = (),
 ) -> bool:
     """Planner: close what any slot of the flow has open in the remote ``partitions``.
 
-    ``identities``: those of all slots, in slot order; nobody else writes under them. Returns
-    whether nothing is open in any partition; False also if a leader did not respond.
+    ``identities``: those of all slots, in slot order; nobody else writes under them. ``routed``:
+    those of the partitions whose positions may not know what is committed there; it is left to the
+    slot that writes there again. Returns whether nothing else is open in any partition; False also
+    if a leader did not respond.
     """
     connections = ClusterConnections(flow.target, {tp.topic for tp in partitions})
     coordinators = Coordinators(connections)
@@ -191,6 +213,13 @@ def close_all(
         if not found:
             return complete
         positions = coordinators.positions(flow.position_group, found, stable=True)
+        unknown = {
+            tp
+            for tp in found
+            if tp in routed
+            and (tp not in positions or written_before(positions[tp].metadata) is None)
+        }
+        found = {tp: mine for tp, mine in found.items() if tp not in unknown}
         for slot, identity in enumerate(identities):
             written = {
                 tp: written_before(positions[tp].metadata) if tp in positions else None

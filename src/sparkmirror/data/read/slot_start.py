@@ -12,8 +12,14 @@ from sparkmirror.data.read.beginnings import first_positions
 from sparkmirror.data.read.loss_detection import LossWatch
 from sparkmirror.data.read.resume import resume
 from sparkmirror.data.read.target_loss import TargetWatch, Verdict
-from sparkmirror.internal_topics.position_metadata import Mark, PositionMetadata, decode_metadata
+from sparkmirror.internal_topics.position_metadata import (
+    Mark,
+    PositionMetadata,
+    TargetMark,
+    decode_metadata,
+)
 from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.names.transforms import Transformed
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.fetch.fetcher import Fetcher
@@ -46,6 +52,9 @@ class SlotStart:
         self._flow = flow
         self._plan = plan
         self._by_source = {p.source: p for p in plan.partitions}
+        transformed = Transformed(flow)
+        # Where their records are on the target is not known.
+        self._routed = {tp for tp in self._by_source if transformed.routes(tp.topic)}
         self._source = source
         self._fetcher = fetcher
         self._losses = losses
@@ -75,9 +84,13 @@ class SlotStart:
             check_owner(flow, plan.run_id, self._watch)
         positions = self._positions(connections)
         if flow.mode is not MirrorMode.MM1:  # MirrorMaker 1's say nothing about the target
+            counted = {tp: at for tp, at in positions.items() if tp not in self._routed}
             self.verdicts = self._targets.examine(
-                self._source, connections, positions, self.metadata, self._fetcher.errors
+                self._source, connections, counted, self.metadata, self._fetcher.errors
             )
+            self.verdicts |= {
+                tp: Verdict(at, TargetMark()) for tp, at in positions.items() if tp in self._routed
+            }
         return positions
 
     def _positions(self, connections: ClusterConnections) -> dict[TopicPartition, int]:
@@ -102,8 +115,9 @@ class SlotStart:
         missing = [tp for tp in self._by_source if tp not in found]
         if missing and not mm1:
             ids = self._source.topic_ids
+            counted = [tp for tp in missing if tp not in self._routed]
             for tp, (offset, metadata) in self._targets.remembered(
-                missing, ids, connections
+                counted, ids, connections
             ).items():
                 found[tp], self.metadata[tp] = offset, metadata
                 self._losses.marks[tp] = metadata.source
@@ -133,6 +147,7 @@ class SlotStart:
             and not self.verdicts[tp].lost
             and self._fetcher.position(tp) == offset
             and tp not in apart
+            and tp not in self._routed
         }
         resumed = resume(
             self._flow,

@@ -80,16 +80,17 @@ class ReplayedTopics:
         for group in groups(read_parts(self._flow, source, start, end), _JOB_BYTES):
             for packed in replay.packed(group, reasons=1 if pauses else 0):
                 carried = _carried(packed)
-                if packed.failed is not None:
+                if packed.failed:
                     self._failed.add(tp)
-                if packed.failed is not None and pauses:
-                    first = packed.failed.records[0].offset
-                    self._stopped[tp] = first, packed.failed.said(first)
+                if packed.failed and pauses:
+                    each = packed.failed[0]
+                    first = each.records[0].offset
+                    self._stopped[tp] = first, each.said(first)
                     kept = sum(offset < first for offset in carried.offsets)
                     carried = _first(carried, kept)
                 if carried.offsets:
                     yield carried
-                if packed.failed is not None and pauses:
+                if packed.failed and pauses:
                     return
 
     def stopped(self, tp: TopicPartition) -> tuple[int, str] | None:

@@ -3,12 +3,13 @@
 A row's chunks of transformed topics wait here until the results of their records have arrived. They
 come in order, and a portion's number of records says when it is complete: so it also is if every
 record was filtered. Then its position moves without records. Records that the SQL leaves as they
-are get copied as bytes; only replaced fields come from Spark.
+are get copied as bytes; only replaced fields come from Spark. If the SQL routes records
+(`data.transform.routing`), a chunk has batches for several target partitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from sparkmirror.data.rows.rows import RUNS_MAX, Chunk
 from sparkmirror.data.transform.failed_records import TRANSFORM_FAILED, FailedRecords
 from sparkmirror.data.transform.portions import portions
 from sparkmirror.data.transform.reasons import Reasons
+from sparkmirror.data.transform.routing import Routed, Router, with_keys
 from sparkmirror.errors import BatchError, Defect
 from sparkmirror.model import FlowSettings, Halt, TopicPartition, TransformCounts
 from sparkmirror.names.replication_policy import FaultPolicy
@@ -40,20 +42,26 @@ __all__ = ["Packed", "Packer", "records_of"]
 
 # Without joining, batches are as large as a Java producer makes them.
 _BATCH_BYTES_MIN = 16 * 1024
+# A chunk of routed records cannot be divided later: its batches are not in the source's order.
+_ROUTED_BYTES_MAX = 1 << 20
+_ROUTING = ("topic", "partition")
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
     """A chunk of new batches, and the records that are missing because the SQL failed on them.
 
-    ``halt``: why the partition stops after the chunk. ``counts``: what the transform did to its
-    records; None if it could not read them.
+    ``halt``: why the partition stops after the chunk. ``sources``: with routed records, the source
+    offset of each record in the order of the batches, whose own offsets count from 0. ``counts``:
+    what the transform did to its records; None if it could not read them, and but for the last of
+    the chunks of a portion.
     """
 
     chunk: Chunk
     records: memoryview
-    failed: FailedRecords | None = None
+    failed: tuple[FailedRecords, ...] = ()
     halt: Halt | None = None
+    sources: Int64s | None = None
     counts: TransformCounts | None = None
 
 
@@ -71,14 +79,22 @@ class Packer:
     """Packs the rows of one task. ``reasons``: who knows why the SQL failed on a record.
 
     ``runs_max``: of a new chunk's runs of source offsets, how many of the last ones are kept.
+    ``router``: where routed records go; made here if it is not given.
     """
 
     def __init__(
-        self, flow: FlowSettings, reasons: Reasons | None = None, runs_max: int = RUNS_MAX
+        self,
+        flow: FlowSettings,
+        reasons: Reasons | None = None,
+        runs_max: int = RUNS_MAX,
+        router: Router | None = None,
     ) -> None:
         self._runs_max = runs_max
         self._reasons = reasons or Reasons("", flow.name)
         self._transformed = Transformed(flow)
+        self._router = router
+        if router is None and any(one.routes for one in flow.transforms):
+            self._router = Router(flow)
         self._policy = FaultPolicy(flow.faults)
         self._names = [one.name for one in flow.transforms]
         self._batch_bytes = max(flow.produce.join_bytes, _BATCH_BYTES_MIN)
@@ -122,6 +138,11 @@ class Packer:
         if self._waiting:
             raise Defect(f"{len(self._waiting)} chunks wait for their records")
 
+    def close(self) -> None:
+        """Close the connections."""
+        if self._router is not None:
+            self._router.close()
+
     def _unreadable(self) -> Iterator[Packed]:
         """Give up chunks that cannot be read: the source sends no records of these either."""
         while self._waiting and self._portion is None:
@@ -152,34 +173,66 @@ class Packer:
             self._count += more
             taken += more
             if more == missing:
-                yield self._packed()
+                yield from self._packed()
                 yield from self._unreadable()
 
-    def _packed(self) -> Packed:
-        """The complete portion as a chunk."""
+    def _packed(self) -> Iterator[Packed]:
+        """The complete portion as a chunk; if its records are routed, as one or more."""
         waiting, found = self._waiting[0], self._portion
         if found is None:
             raise Defect("a portion is packed that is not there")
         results = pa.concat_arrays(self._results)
         self._portion, self._results, self._count = None, [], 0
-        chunk = waiting.chunk
-        end = chunk.next_offset if found.last else int(found.columns.offset[-1]) + 1
+        chunk, offsets = waiting.chunk, found.columns.offset
+        end = chunk.next_offset if found.last else int(offsets[-1]) + 1
         before, waiting.before = waiting.before, end
         if found.last:
             del self._waiting[0]
         bad, record = np.flatnonzero(~_valid(results)), results.flatten()[0]
         kept = _valid(record)
-        failed: FailedRecords | None = None
-        halt: Halt | None = None
-        done = len(results)
+        name = self._names[waiting.transform]
+        faults: list[tuple[str, Int64s]] = []
+        done, failures = len(results), 0
         if len(bad):
-            failed = self._failed(waiting, found, bad)
+            faults.append((f"the SQL of the transform {name} failed on these records", bad))
+        halt: Halt | None = None
+        routed: Routed | None = None
+        if self._router is not None and self._transformed.routes(chunk.topic):
+            routed = _route(self._router, chunk, found, kept, record)
+            told = f"the transform {name} routes these records wrongly: "
+            faults += [(told + one.reason, one.rows) for one in routed.faults]
+            if routed.error is not None:
+                text = f"{TopicPartition(chunk.topic, chunk.partition)}: {routed.error}"
+                halt = Halt(routed.error.code, text, retriable=True)
+                end, kept, done = before, np.zeros_like(kept), 0
+        failed: list[FailedRecords] = []
+        if faults and halt is None:
             if self._policy.bad_record(chunk.topic) == "pause":
-                end, halt = failed.records[0].offset, _halt(chunk, failed)
-                done = int(bad[0]) + 1
-                kept[bad[0] :], failed, bad = False, None, bad[:1]
+                reason, rows = min(faults, key=lambda one: int(one[1][0]))
+                failed = [self._failed(waiting, found, reason, rows[:1], sql=rows is bad)]
+                end, halt = failed[0].records[0].offset, _halt(chunk, failed[0])
+                done, failures = int(rows[0]) + 1, 1
+                kept[rows[0] :], failed = False, []
+            else:
+                failed = [
+                    self._failed(waiting, found, reason, rows, sql=rows is bad)
+                    for reason, rows in faults
+                ]
+                failures = sum(len(rows) for _, rows in faults)
+            for _, rows in faults:
+                kept[rows] = False
         new = _written(found, kept, record)
-        offsets, count = new.columns.offset, len(new.columns.offset)
+        kept_offsets, count = new.columns.offset, len(new.columns.offset)
+        counts = TransformCounts(name, done, count, done - count - failures, failures)
+        if routed is not None:
+            span = chunk, before, end
+            destination = routed.destination[kept]
+            *others, last = _routed(
+                span, new, destination, routed.targets, self._batch_bytes, failed, halt
+            )
+            yield from others
+            yield replace(last, counts=counts)
+            return
         batches: list[bytes] = []
         if count:
             nowhere = np.zeros(count, np.int64)
@@ -189,30 +242,119 @@ class Packer:
         data = b"".join(batches)
         part = replace(
             chunk,
-            base_offset=int(offsets[0]) if count else before,
+            base_offset=int(kept_offsets[0]) if count else before,
             next_offset=end,
             record_count=count,
             timestamp_ms=int(new.columns.timestamp.max()) if count else -1,
             start=0,
             size=len(data),
-            runs=merge_runs(offsets, np.ones(count, np.int64))[-self._runs_max :],
+            runs=merge_runs(kept_offsets, np.ones(count, np.int64))[-self._runs_max :],
         )
-        filtered = done - count - len(bad)
-        counts = TransformCounts(self._names[waiting.transform], done, count, filtered, len(bad))
-        return Packed(part, memoryview(data), failed, halt, counts)
+        yield Packed(part, memoryview(data), tuple(failed), halt, counts=counts)
 
-    def _failed(self, waiting: _Waiting, found: Scan, rows: Int64s) -> FailedRecords:
-        """The records ``rows``, as they are at the source; for a pause the first one will do."""
-        if self._policy.bad_record(waiting.chunk.topic) == "pause":
-            rows = rows[:1]
+    def _failed(
+        self, waiting: _Waiting, found: Scan, reason: str, rows: Int64s, *, sql: bool
+    ) -> FailedRecords:
+        """The records ``rows``, as they are at the source. ``sql``: the SQL failed on them."""
         bad = np.zeros(len(found.columns.offset), np.bool_)
         bad[rows] = True
-        name = self._names[waiting.transform]
-        reason = f"the SQL of the transform {name} failed on these records"
         records = records_of(chosen(found, bad))
         chunk = waiting.chunk
-        details = self._reasons.of(waiting.transform, chunk.topic, chunk.partition, records)
+        details = (
+            self._reasons.of(waiting.transform, chunk.topic, chunk.partition, records)
+            if sql
+            else {}
+        )
         return FailedRecords(records, TRANSFORM_FAILED, reason, details)
+
+
+def _route(
+    router: Router, chunk: Chunk, found: Scan, kept: npt.NDArray[np.bool_], record: pa.Array
+) -> Routed:
+    """Where the kept records go, by their number in ``found``."""
+    wanted = record.filter(pa.array(kept))
+    fields = dict(zip([one.name for one in record.type], wanted.flatten(), strict=True))
+    key = _varbin(fields["key"]) if "key" in fields else None
+    keys = with_keys(chosen(found, kept), key)
+    routed = router.route(chunk, keys, fields.get("topic"), fields.get("partition"))
+    rows = np.flatnonzero(kept)
+    destination = np.full(len(kept), -1, np.int64)
+    destination[rows] = routed.destination
+    routed.destination = destination
+    routed.faults = [replace(one, rows=rows[one.rows]) for one in routed.faults]
+    return routed
+
+
+def _routed(
+    span: tuple[Chunk, int, int],
+    new: Scan,
+    destination: Int64s,
+    targets: Sequence[TopicPartition],
+    batch_bytes: int,
+    failed: Sequence[FailedRecords],
+    halt: Halt | None,
+) -> Iterator[Packed]:
+    """The source offsets of ``span`` in chunks of about `_ROUTED_BYTES_MAX`.
+
+    ``destination``: the number of each record's place in ``targets``.
+    """
+    chunk, before, end = span
+    sizes = np.cumsum(new.columns.rest_bytes)
+    cuts = np.flatnonzero(np.diff(sizes // _ROUTED_BYTES_MAX)) + 1
+    first = 0
+    for last in (*cuts.tolist(), len(sizes)):
+        rows = np.zeros(len(sizes), np.bool_)
+        rows[first:last] = True
+        after = end if last == len(sizes) else int(new.columns.offset[last])
+        inside = (_between(one, before, after) for one in failed)
+        yield _sent_apart(
+            replace(chunk, base_offset=before, next_offset=after),
+            *(chosen(new, rows), destination[rows], targets, batch_bytes),
+            tuple(one for one in inside if one.records),
+            halt if after == end else None,
+        )
+        first, before = last, after
+
+
+def _sent_apart(
+    chunk: Chunk,
+    new: Scan,
+    destination: Int64s,
+    targets: Sequence[TopicPartition],
+    batch_bytes: int,
+    failed: tuple[FailedRecords, ...],
+    halt: Halt | None,
+) -> Packed:
+    """One chunk of routed records, with the batches of one target partition after another."""
+    count = len(destination)
+    batches: list[bytes] = []
+    places: list[list[Any]] = []
+    order = np.argsort(destination, kind="stable")
+    if count:
+        numbers = np.empty(count, np.int64)
+        numbers[order] = np.arange(count)
+        numbered = replace(new, columns=replace(new.columns, offset=numbers))
+        written = write_partitioned(numbered, destination, codec=new.codec, batch_bytes=batch_bytes)
+        batches = written.batches
+        places = [[*targets[one]] for one in written.partitions]
+    data = b"".join(batches)
+    part = replace(
+        chunk,
+        record_count=count,
+        timestamp_ms=int(new.columns.timestamp.max()) if count else -1,
+        start=0,
+        size=len(data),
+        runs=(),
+        targets=places,
+    )
+    return Packed(part, memoryview(data), failed, halt, new.columns.offset[order])
+
+
+def _between(failed: FailedRecords, first: int, end: int) -> FailedRecords:
+    """Those of ``failed`` at source offsets from ``first`` up to ``end`` (exclusive)."""
+    return replace(
+        failed, records=tuple(one for one in failed.records if first <= one.offset < end)
+    )
 
 
 def _halt(chunk: Chunk, failed: FailedRecords) -> Halt:
@@ -237,10 +379,10 @@ def _damaged(waiting: _Waiting, error: BatchError) -> Packed:
 def _written(found: Scan, kept: npt.NDArray[np.bool_], record: pa.Array) -> Scan:
     """The kept records, with the fields that the results replace."""
     old = chosen(found, kept)
-    names = [field.name for field in record.type][1:]
-    if not names or not len(old.columns.offset):
+    names = [field.name for field in record.type]
+    if not {*names[1:]} - {*_ROUTING} or not len(old.columns.offset):
         return old
-    fields = dict(zip(names, record.filter(pa.array(kept)).flatten()[1:], strict=True))
+    fields = dict(zip(names, record.filter(pa.array(kept)).flatten(), strict=True))
     timestamp: Int64s | None = None
     if "timestamp" in fields:
         micros = fields["timestamp"].view(pa.int64()).fill_null(-1)

@@ -12,7 +12,7 @@ fails on a record.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from sparkmirror.data.transform.columns import (
 )
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import FlowSettings, TransformSettings
+from sparkmirror.names.routed_names import RoutedNames
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -35,7 +36,8 @@ __all__ = ["Planned", "TransformPlan"]
 
 # Large records leave the JVM sooner than `FLUSH_ROWS` of them.
 _MESSAGE_BYTES_MAX = 4 << 20
-_KEPT = ("topic", "partition", "offset")
+_ROUTING = ("topic", "partition")
+_NUMBERS = ("int", "smallint", "tinyint", "void")
 _BINARY = ("binary", "string", "void")
 _ROWS = {"Project", "SubqueryAlias", "LocalRelation", "LogicalRDD", "OneRowRelation"}
 _HINTS = {
@@ -73,7 +75,8 @@ class TransformPlan:
         self.session.conf.set("spark.sql.session.timeZone", "UTC")
         schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
         records = self.session.createDataFrame([], schema)
-        self.planned = [_planned(records, one) for one in flow.transforms]
+        names = RoutedNames(flow)
+        self.planned = [_planned(records, one, names) for one in flow.transforms]
         self.columns = encode_columns([one.uses for one in self.planned])
 
     def transformed(self, rows: DataFrame) -> DataFrame:
@@ -140,7 +143,7 @@ def _tried(column: Column) -> Column:
 # -- checks ----------------------------------------------------------------------------------------
 
 
-def _planned(records: DataFrame, one: TransformSettings) -> Planned:
+def _planned(records: DataFrame, one: TransformSettings, names: RoutedNames) -> Planned:
     changes: tuple[str, ...] = ()
     if one.where:
         frame = _analyzed(records, one.where, one, "where")
@@ -150,6 +153,7 @@ def _planned(records: DataFrame, one: TransformSettings) -> Planned:
     if one.select:
         frame = _analyzed(records, f"struct({one.select})", one, "select")
         changes = _changes(frame, one)
+        _check_routing(frame, one, changes, names)
     planned = Planned(one, frozenset(), changes)
     # Together, as in the query: the record's columns that Spark needs.
     whole = records.select(_tried(_result(planned)).alias("result"))
@@ -216,15 +220,16 @@ def _changes(frame: DataFrame, one: TransformSettings) -> tuple[str, ...]:
             raise _refused(one, "select", f"{name} is there twice", "Write each column once.")
         if name in kept:
             continue
-        if name in _KEPT:
-            do = "Leave it out."
-            if name == "topic":
-                do = "Name topics with sparkmirror.topics.map."
-            raise _refused(one, "select", f"it changes {name}, which cannot be changed", do)
+        if name == "offset":
+            raise _refused(
+                one, "select", "it changes offset, which cannot be changed", "Leave it out."
+            )
         if name not in COLUMNS:
             do = f"Name it: … AS value. A record has {', '.join(COLUMNS)}."
             raise _refused(one, "select", f"a record has no column {name}", do)
         fits = {
+            "topic": kind == "string",
+            "partition": kind in _NUMBERS,
             "key": kind in _BINARY,
             "value": kind in _BINARY,
             "timestamp": kind == "timestamp",
@@ -240,15 +245,47 @@ def _changes(frame: DataFrame, one: TransformSettings) -> tuple[str, ...]:
 _HEADERS = re.compile(r"array<struct<key:string,value:(binary|string)>>|array<void>")
 
 
-def _columns_as_they_are(frame: DataFrame) -> set[str]:
+def _check_routing(
+    frame: DataFrame, one: TransformSettings, changes: Sequence[str], names: RoutedNames
+) -> None:
+    """Raise ConfigError for columns that the control plane does not see, and for wrong constants.
+
+    A constant would be wrong for each record.
+    """
+    routing = [name for name in _ROUTING if name in changes]
+    if one.routes and not routing:
+        do = "Write topic and partition without AS, or leave them out."
+        raise _refused(one, "select", "it names topic or partition, but changes neither", do)
+    if routing and not one.routes:
+        do = f"Write … AS {routing[0]}."
+        raise _refused(one, "select", f"it changes {routing[0]} without saying so", do)
+    for name, value in _values(frame):
+        if name not in routing or not value.foldable():
+            continue
+        constant = value.eval(None)
+        if constant is None:
+            continue
+        fault = names.fault(str(constant)) if name == "topic" else ""
+        if name == "partition" and int(constant) < 0:
+            fault = "a partition has a number from 0 on"
+        if fault:
+            what = f"no record can have {name} {str(constant)!r}: {fault}"
+            raise _refused(one, "select", what, f"Give another {name}.")
+
+
+def _values(frame: DataFrame) -> list[tuple[str, Any]]:
+    """The names of the columns of ``select``, and Spark's expressions."""
     plan: Any = frame._jdf.queryExecution().analyzed()
     struct = plan.expressions().apply(0).child()
     if struct.nodeName() == "Alias":
         struct = struct.child()
     names, values = struct.names(), struct.valExprs()
+    return [(str(names.apply(index)), values.apply(index)) for index in range(values.size())]
+
+
+def _columns_as_they_are(frame: DataFrame) -> set[str]:
     kept = set()
-    for index in range(values.size()):
-        value, name = values.apply(index), str(names.apply(index))
+    for name, value in _values(frame):
         if value.getClass().getSimpleName() == "AttributeReference" and value.name() == name:
             kept.add(name)
     return kept

@@ -65,10 +65,8 @@ def tried(replay: Replay, parts: Sequence[Part]) -> list[Tried]:
     for packed in replay.packed(parts, reasons=_REASONS_MAX):
         at = packed.chunk.topic, packed.chunk.partition
         made |= {(*at, offset): one for offset, one in new_records(packed)}
-        if packed.failed is not None:
-            failed |= {
-                (*at, one.offset): packed.failed.said(one.offset) for one in packed.failed.records
-            }
+        for each in packed.failed:
+            failed |= {(*at, one.offset): each.said(one.offset) for one in each.records}
     found = []
     for chunk, data in parts:
         for portion in portions(chunk, memoryview(data)):
@@ -82,9 +80,11 @@ def tried(replay: Replay, parts: Sequence[Part]) -> list[Tried]:
 
 def new_records(packed: Packed) -> list[tuple[int, Record]]:
     """The records that a transform has made, each with its source offset."""
-    offsets = [
-        first + number for first, count in packed.chunk.source_runs for number in range(count)
-    ]
+    if packed.sources is not None:
+        offsets = packed.sources.tolist()
+    else:
+        runs = packed.chunk.source_runs
+        offsets = [first + number for first, count in runs for number in range(count)]
     data = packed.records
     records = [one for start, end in split(data) for one in decode_records(data[start:end])]
     return list(zip(offsets, records, strict=True))

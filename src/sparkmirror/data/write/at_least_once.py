@@ -72,7 +72,9 @@ class AtLeastOnce:
         self._watch_pauses(hello.owner)
         lanes, frames = self._task.lanes.values(), self._task.frames
         self._producer.connections.add_topics(self._task.index.topics)
-        if frames is not None and not self._flow.records.used:
+        # Partitions that share target partitions depend on one another.
+        apart = not self._flow.records.used and not any(lane.routed for lane in lanes)
+        if frames is not None and apart:
             self._held_back.begin([lane.target for lane in lanes], frames)
         self._record_beginning()
 
@@ -92,8 +94,8 @@ class AtLeastOnce:
 
     def leave_out(self, pending: Pending) -> None:
         """Write gap records for ``pending.failed``."""
-        if pending.failed is not None:
-            self._refusals.take_failed(pending, pending.failed)
+        for failed in pending.failed:
+            self._refusals.take_failed(pending, failed)
 
     def close(self) -> None:
         """Leave the producer: what it still sends belongs to no task."""

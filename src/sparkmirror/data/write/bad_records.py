@@ -58,6 +58,9 @@ class Carrier(Protocol):
     def wait_for(self, tp: TopicPartition) -> None:
         """Wait for one more batch, which goes to ``tp``."""
 
+    def at_source(self, records: Sequence[Record]) -> Sequence[Record]:
+        """``records`` of one of its batches, with their source offsets."""
+
 
 Append = Callable[[TopicPartition, memoryview, object], None]
 
@@ -103,7 +106,7 @@ class RefusedRecords:
             raise Defect("a batch that no lane carries was refused")
         reason = _said(code, reason)
         why = f"the target refuses these records ({code}): {reason}"
-        self._leave_out(carrier, records, code, lambda _: reason, lambda _: why)
+        self._leave_out(carrier, carrier.at_source(records), code, lambda _: reason, lambda _: why)
 
     def take_failed(self, carrier: Carrier, failed: FailedRecords) -> None:
         """The same for records on which a transform failed."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.coordination.fencing import committed_positions, take_over
@@ -30,7 +30,14 @@ from sparkmirror.data.rows.rows import Chunk, divided
 from sparkmirror.data.rows.shared_frames import FRAMES
 from sparkmirror.data.write.delivery import ComeRound
 from sparkmirror.data.write.offset_sync_writer import batches_of
-from sparkmirror.data.write.partition_state import Lane, Pending, acknowledge, before_refusal
+from sparkmirror.data.write.partition_state import (
+    Lane,
+    Pending,
+    acknowledge,
+    before_refusal,
+    targets,
+)
+from sparkmirror.data.write.routed_partitions import RoutedPartitions, own_places
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.data.write.transaction_positions import TransactionPositions
 from sparkmirror.data.write.transaction_size import TransactionSize
@@ -64,6 +71,7 @@ class ExactlyOnce:
         self._transactions: Transactions | None = None
         self._open_ends: HangingTransactions | None = None
         self._positions = TransactionPositions(task)
+        self._routed = RoutedPartitions()
         self._writer: Writer | None = None
         self._errors: dict[str, int] = {}
         self._refusals = task.refusals(self._errors)
@@ -89,7 +97,7 @@ class ExactlyOnce:
     def begun(self) -> None:
         """Close what earlier writers left open in the partitions."""
         if self._open_ends is not None:
-            self._close_hanging_transactions(self._task.lanes.values())
+            self._close_hanging_transactions(own_places(self._task.lanes.values()))
 
     def join(self, member: Member) -> None:
         """Does nothing: a flow with a consumer group has no transactions."""
@@ -131,17 +139,30 @@ class ExactlyOnce:
         producer.backlog.gate = task.ends
         self._open_ends = HangingTransactions(connections, self._transactions)
 
-    def _close_hanging_transactions(self, lanes: Iterable[Lane]) -> None:
-        """Close what earlier writers left open; halt the lanes where that is not possible now."""
+    def _close_hanging_transactions(
+        self, lanes: Iterable[Lane], routed: Mapping[TopicPartition, Iterable[Lane]] | None = None
+    ) -> None:
+        """Close what earlier writers left open; halt the lanes where that is not possible now.
+
+        ``routed``: further partitions, and the lanes that send records there.
+        """
         if self._open_ends is None:
             raise Defect("open transactions are checked before any was begun")
-        left = self._open_ends.close({lane.target: lane.written for lane in lanes})
-        for lane in [one for one in lanes if one.target in left]:
-            lane.queue.clear()  # for a refused lane, also what the target took before
-            if lane.halt is None:
-                lane.halt = self._open_ends.unknown(lane.target)
-                lane.blocked = (lane.target,)
-                log.error("%s", lane.halt.reason)
+        wanted: dict[TopicPartition, list[Lane]] = {}
+        for lane in lanes:
+            wanted.setdefault(lane.target, []).append(lane)
+        for tp, others in (routed or {}).items():
+            wanted.setdefault(tp, []).extend(others)
+        before = self._routed.written_before(wanted, self._task.lanes.values())
+        left = self._open_ends.close(before, self._routed.undecided(before, routed or {}))
+        self._routed.checked |= (routed or {}).keys() - left
+        for tp in left:
+            for lane in wanted[tp]:
+                lane.queue.clear()  # for a refused lane, also what the target took before
+                if lane.halt is None:
+                    lane.halt = self._open_ends.unknown(tp)
+                    lane.blocked = (tp,)
+                    log.error("%s", lane.halt.reason)
 
     # -- rows ------------------------------------------------------------------------------
 
@@ -150,25 +171,30 @@ class ExactlyOnce:
         while self._open_ends is not None:
             open_ends = self._open_ends
             lanes = {self._task.lane_of(chunk) for chunk in chunks}
+            routed = self._routed.unsure(
+                ((self._task.lane_of(chunk), chunk) for chunk in chunks), open_ends
+            )
             # A partition with records in the open transaction was checked before the first one.
             unsure = [
                 one
                 for one in lanes
                 if one.halt is None
+                and not one.routed
                 and open_ends.unsure(one.target)
                 and all(pending.kept is None for pending in one.queue)
             ]
-            if not unsure:
+            if not unsure and not routed:
                 return
             self._commit()
             if self._open_ends is open_ends:  # a refusal replaces it
-                self._close_hanging_transactions(unsure)
+                self._close_hanging_transactions(unsure, routed)
 
     def portions(self, chunks: list[Chunk], records: memoryview) -> Iterable[Chunk]:
         """Divide chunks that exceed the limit; commit before a chunk that does not fit."""
         for chunk in chunks:
             parts = [chunk]
-            if chunk.size > self._size.bytes:
+            # A position within a chunk of routed records would pass some that are not written.
+            if chunk.size > self._size.bytes and not self._task.lane_of(chunk).routed:
                 cuts = batches(records[chunk.start : chunk.start + chunk.size])
                 parts = divided(chunk, cuts, self._size.bytes)
             for part in parts:
@@ -187,15 +213,19 @@ class ExactlyOnce:
             self._began = time.monotonic()
         self._kept_bytes += len(part)
         pending.kept = part
-        return self._task.write(pending, part)
+        cuts = self._task.write(pending, part)
+        if pending.lane.routed:
+            self._routed.open.update(targets(pending, cuts))
+        return cuts
 
     def leave_out(self, pending: Pending) -> None:
         """Write gap records for ``pending.failed`` in the open transaction."""
-        if pending.failed is not None:
+        if pending.failed:
             if not self._kept_bytes:
                 self._began = time.monotonic()
             self._kept_bytes += 1  # a transaction is open, even if no record was kept
-            self._refusals.take_failed(pending, pending.failed)
+        for failed in pending.failed:
+            self._refusals.take_failed(pending, failed)
 
     def advance(self, lane: Lane) -> None:
         """Positions move with the commit."""
@@ -355,6 +385,7 @@ class ExactlyOnce:
             lane.marker = 1 if written else lane.marker
             lane.committed, lane.marked, lane.logged = lane.position, lane.mark, lane.log
         self._positions.note_committed()
+        self._routed.committed(self._producer)
         self._size.committed(self._kept_bytes, time.monotonic() - self._began)
         self._kept_bytes = 0
         self._refusals.settled()
@@ -384,7 +415,8 @@ class ExactlyOnce:
         """Abort, and write everything again except the refused batches."""
         for lane in refused:
             halt = lane.halt
-            if halt is not None and (halt.retriable or lane.target not in lane.blocked):
+            own = lane.routed or lane.target in lane.blocked
+            if halt is not None and (halt.retriable or not own):
                 lane.queue.clear()  # how many of its batches were appended is not known
             else:
                 lane.queue = before_refusal(lane.queue)
@@ -399,7 +431,8 @@ class ExactlyOnce:
         )
         self._kept_bytes = 0
         self._refusals.undone()
-        self._close_hanging_transactions(self._task.lanes.values())
+        routed = self._routed.again(self._task.lanes.values())
+        self._close_hanging_transactions(own_places(self._task.lanes.values()), routed)
         for lane in self._task.lanes.values():
             for pending in lane.queue:
                 pending.beside = None
@@ -409,7 +442,7 @@ class ExactlyOnce:
                 elif pending.gap is not None:
                     pending.batches_left = 0
                     self._task.write_gap(pending.gap, pending)
-                elif pending.failed is not None:
+                elif pending.failed:
                     pending.batches_left = 0
                 self.leave_out(pending)
 

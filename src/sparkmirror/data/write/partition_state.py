@@ -17,6 +17,8 @@ from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
 from sparkmirror.model import Halt, TopicPartition
 from sparkmirror.observe.figures.samples import Samples
 from sparkmirror.records.header import base_offset, record_count, split
+from sparkmirror.records.header_columns import Int64s
+from sparkmirror.records.records import Record
 from sparkmirror.wire.produce.backlog import Acknowledged
 from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
 
@@ -40,7 +42,8 @@ class Pending:
     settled chunk has one. ``log``, ``log_end``: the target's log and its end after the gap, if the
     gap changes them. ``beside``: other partitions that got batches for which the position waits.
     ``first_offset``: of its records at the source. ``dropped``: how many of them were given up.
-    ``failed``: those that a transform left out because it failed on them.
+    ``failed``: those that a transform left out because it failed on them. ``sources``: as in
+    `data.transform.pack.Packed`.
     """
 
     lane: Lane
@@ -61,7 +64,14 @@ class Pending:
     beside: set[TopicPartition] | None = None
     first_offset: int = -1
     dropped: int = 0
-    failed: FailedRecords | None = None
+    failed: tuple[FailedRecords, ...] = ()
+    sources: Int64s | None = None
+
+    def at_source(self, records: Sequence[Record]) -> Sequence[Record]:
+        """``records`` of one of its batches, with their source offsets."""
+        if self.sources is None:
+            return records
+        return [replace(one, offset=int(self.sources[one.offset])) for one in records]
 
     @property
     def source(self) -> TopicPartition:
@@ -113,7 +123,8 @@ class Lane:
     it is in; ``logged``: the one that was committed last. ``reached``: the highest acknowledged
     end; with ``watched``, nothing below it settles. ``marker``: number of offsets that a
     transaction's marker takes after ``target_end``. ``written``: the newest committed records
-    before the position (exactly-once only).
+    before the position (exactly-once only). ``routed``: its records may go to any partition, so
+    nothing is known about their places: no target log, no end, no offset syncs.
     """
 
     source: TopicPartition
@@ -138,6 +149,7 @@ class Lane:
     watched: bool = False
     marker: int = 0
     written: CommittedRecords | None = None
+    routed: bool = False
     age: Samples = field(default_factory=Samples)
     latency: Samples = field(default_factory=Samples)
     queue: deque[Pending] = field(default_factory=deque)
@@ -150,7 +162,8 @@ class Lane:
 
     def waits_for(self) -> Iterator[TopicPartition]:
         """The target partitions without which this lane cannot continue now."""
-        yield self.target
+        if not self.routed:
+            yield self.target
         for pending in self.queue:
             yield from pending.beside or ()
 
@@ -340,7 +353,8 @@ def before_refusal(queue: deque[Pending]) -> deque[Pending]:
             taken.append(pending)
             continue
         part = pending.kept
-        if part is not None:
+        # Batches of routed records are not in the source's order.
+        if part is not None and pending.sources is None:
             cuts = split(part)
             count = len(cuts) - pending.batches_left
             if count > 0:
@@ -366,9 +380,10 @@ def before_refusal(queue: deque[Pending]) -> deque[Pending]:
     return taken
 
 
-def _failed_before(failed: FailedRecords | None, offset: int) -> FailedRecords | None:
+def _failed_before(failed: Iterable[FailedRecords], offset: int) -> tuple[FailedRecords, ...]:
     """Those of ``failed`` that the position passes if it moves to ``offset``."""
-    if failed is None:
-        return None
-    before = tuple(one for one in failed.records if one.offset < offset)
-    return replace(failed, records=before) if before else None
+    before = (
+        replace(each, records=tuple(one for one in each.records if one.offset < offset))
+        for each in failed
+    )
+    return tuple(each for each in before if each.records)

@@ -22,6 +22,7 @@ from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, control_top
 from sparkmirror.internal_topics.gaps import Gap, encode_gap, gaps_topic
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.names.transforms import Transformed
 from sparkmirror.records.codecs import NONE
 from sparkmirror.records.header import Passing, batches
 from sparkmirror.records.records import Record, encode_batch
@@ -60,6 +61,7 @@ class SinkTask:
         self._gaps = TopicPartition(gaps_topic(flow), 0)
         self._control = TopicPartition(control_topic(flow), PROGRESS_PARTITION)
         self._names = FlowTopics(flow)
+        self._transformed = Transformed(flow)
 
     def begin(self, hello: SlotHello) -> None:
         """Take over from the source who the slot is, and where its partitions begin."""
@@ -71,6 +73,7 @@ class SinkTask:
             lane = Lane(
                 one.source, target, one.position, one.committed, one.committed,
                 target_end=one.target_end, mark=one.mark, log=one.log, written=one.written,
+                routed=self._transformed.routes(one.source.topic),
             )  # fmt: skip
             lane.reached = max(one.target_end, lane.log.epoch_offset)
             self.lanes[one.source] = self.index.add(lane)
@@ -98,7 +101,8 @@ class SinkTask:
         lane = self.lanes.get(source)
         if lane is None:
             target = TopicPartition(chunk.remote_topic, chunk.partition)
-            lane = self.lanes[source] = self.index.add(Lane(source, target))
+            routed = self._transformed.routes(source.topic)
+            lane = self.lanes[source] = self.index.add(Lane(source, target, routed=routed))
             self.producer.connections.add_topics([chunk.remote_topic])
         return lane
 
@@ -109,10 +113,21 @@ class SinkTask:
         self.reports.batches += len(cuts)
         append = self.producer.backlog.append
         records_end = 0
-        for (start, end, _, records), target in zip(cuts, targets(pending, cuts), strict=True):
+        places = targets(pending, cuts)
+        if pending.lane.routed:
+            self._go_apart(pending, places)
+        for (start, end, _, records), target in zip(cuts, places, strict=True):
             records_end += records
             append(target, part[start:end], (pending, records_end), records)
         return cuts
+
+    def _go_apart(self, pending: Pending, places: Iterable[TopicPartition]) -> None:
+        """The position waits for all partitions that records are routed to."""
+        pending.beside = {*(pending.beside or ()), *places}
+        self.index.waits_beside(pending.lane)
+        topics = {tp.topic for tp in places}
+        self.index.topics |= topics
+        self.producer.connections.add_topics(topics)
 
     def advance(self, lane: Lane) -> None:
         """Move the lane's position past what is acknowledged; note offset syncs for that."""

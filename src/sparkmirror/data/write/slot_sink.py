@@ -25,6 +25,7 @@ from sparkmirror.data.write.producers import drop_producer
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.errors import MirrorError, TargetLost
 from sparkmirror.model import FlowSettings, TransformCounts
+from sparkmirror.records.header_columns import Int64s
 
 if TYPE_CHECKING:
     from sparkmirror.data.transform.pack import Packed, Packer
@@ -83,6 +84,8 @@ class SlotSink:
             raise
         finally:
             delivery.close()
+            if self._packer is not None:
+                self._packer.close()
         lanes = self._task.lanes.values()
         return SlotSummary(
             self._task.slot,
@@ -125,9 +128,13 @@ class SlotSink:
         self._write(chunks, records)
 
     def _write(
-        self, chunks: list[Chunk], records: memoryview, failed: FailedRecords | None = None
+        self,
+        chunks: list[Chunk],
+        records: memoryview,
+        failed: tuple[FailedRecords, ...] = (),
+        sources: Int64s | None = None,
     ) -> None:
-        """Queue ``chunks``. ``failed``: records that are missing in the last one."""
+        """Queue ``chunks``. ``failed``, ``sources``: of the last one, as in `Packed`."""
         task, delivery = self._task, self._delivery
         delivery.prepare(chunks)
         now_ms = time.time() * 1000
@@ -137,19 +144,22 @@ class SlotSink:
             if lane.halt is not None:
                 continue
             lane.check_next(chunk.base_offset)
-            offsets = ChunkOffsets(chunk.source_runs, chunk.record_count)
+            # Of routed records it is not known where they are.
+            apart = sources is not None
+            runs, count = ((), 0) if apart else (chunk.source_runs, chunk.record_count)
+            offsets = ChunkOffsets(runs, count)
             pending = Pending(
                 lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, -1, 0,
                 offsets, leader_epoch=chunk.leader_epoch, first_offset=chunk.base_offset,
             )  # fmt: skip
-            pending.targets = chunk.targets
+            pending.targets, pending.sources = chunk.targets, sources
             lane.queue.append(pending)
             if chunk.size:
                 part = records[chunk.start : chunk.start + chunk.size]
                 pending.oldest_ms = oldest_ms(write(pending, part), chunk.timestamp_ms)
                 if chunk.timestamp_ms >= 0:
                     pending.note_ages(lane.age, now_ms)
-            if failed is not None and chunk.next_offset == chunks[-1].next_offset:
+            if failed and chunk.next_offset == chunks[-1].next_offset:
                 pending.failed = failed
                 delivery.leave_out(pending)
             advance(lane)
@@ -161,7 +171,7 @@ class SlotSink:
             return
         self._count(packed.counts)
         if packed.chunk.next_offset > packed.chunk.base_offset:
-            self._write([packed.chunk], packed.records, packed.failed)
+            self._write([packed.chunk], packed.records, packed.failed, packed.sources)
         if packed.halt is not None and lane.halt is None:
             lane.halt = packed.halt
             log.error("%s", lane.halt.reason)

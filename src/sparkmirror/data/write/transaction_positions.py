@@ -36,7 +36,13 @@ class TransactionPositions:
         return self._written(lane), lane.ahead(expected=False)[1]
 
     def _written(self, lane: Lane) -> CommittedRecords | None:
-        """The newest committed records before the lane's position after the commit."""
+        """The newest committed records before the lane's position after the commit.
+
+        Of routed records a position cannot say it: they are in any number of partitions, which
+        other lanes write, too.
+        """
+        if lane.routed:
+            return None
         records = self._task.producer.backlog.records_of(lane.target)
         identity = self._task.producer.identity_of(lane.target)
         return (
@@ -70,4 +76,5 @@ class TransactionPositions:
     def note_committed(self) -> None:
         """Note that the transaction with these positions is committed."""
         for lane, (written, _) in self._sent.items():
-            lane.written = written
+            if not lane.routed:
+                lane.written = written

@@ -81,6 +81,19 @@ def test_the_page_of_a_file_names_each_transform_and_no_placeholder(tmp_path: Pa
     assert not any("NAME" in key for key in shown)
 
 
+def test_a_transform_that_routes_says_what_does_not_hold(tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    routing = (_CLEAN[0], f"{_KEY}.clean.select = concat('clean.', topic) AS topic")
+    (flow,) = _flows(path, _LISTED, *routing, *_OTHER)
+    assert [one.routes for one in flow.transforms] == [True, False]
+    (said,) = [one for one in load_mm2(path).warnings if "routes" in one]
+    assert said.startswith(f"{path}:8: {_KEY}.clean.select: the transform clean routes records")
+    assert "orders.*" in said
+    assert "offsets of consumer groups are not translated" in said
+    _flows(path, _LISTED, *_CLEAN, *_OTHER)
+    assert not [one for one in load_mm2(path).warnings if "routes" in one]
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [

@@ -49,6 +49,7 @@ from sparkmirror.model import (
     PolicySettings,
     TopicPartition,
     TopicSettings,
+    TransformSettings,
 )
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.requester import Requester
@@ -106,6 +107,15 @@ def test_a_checkpoint_says_where_the_group_stands_on_the_target() -> None:
 
 def test_no_checkpoint_without_a_translation_or_for_other_topics() -> None:
     assert _plan({A0: 100, A1: 7, X0: 5}, {(A1, 7): -1, (X0, 5): 5}) == []
+
+
+def test_no_checkpoint_for_topics_whose_records_are_routed() -> None:
+    """Syncs from a time before the transform say nothing about where they are now."""
+    routing = TransformSettings("route", (A0.topic,), routes=True)
+    plain = TransformSettings("clean", (A0.topic,), "true")
+    for transform, emitted in ((routing, 0), (plain, 1)):
+        found = _plan({A0: 100}, {(A0, 100): 55}, flow=_flow(transforms=(transform,)))
+        assert len(found) == emitted
 
 
 def test_checkpoints_go_forward_unless_the_group_went_back() -> None:

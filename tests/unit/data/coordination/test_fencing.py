@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -19,7 +20,7 @@ from sparkmirror.internal_topics.commands import (
     SourcePartition,
 )
 from sparkmirror.internal_topics.flow_claims import Claim
-from sparkmirror.model import ClusterClient, FlowSettings
+from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
 FLOW = FlowSettings(A, B, A, B, exactly_once=True)
@@ -85,8 +86,8 @@ def test_a_new_deal_fences_every_slot_that_any_run_had(monkeypatch: pytest.Monke
         fenced.append(slots)
         return identities
 
-    def close(_flow: FlowSettings, found: object, targets: object) -> bool:
-        closed.append((found, targets))
+    def close(_flow: FlowSettings, found: object, targets: object, routed: object) -> bool:
+        closed.append((found, targets, routed))
         return True
 
     monkeypatch.setattr(fencing, "fence_slots", fence)
@@ -96,4 +97,8 @@ def test_a_new_deal_fences_every_slot_that_any_run_had(monkeypatch: pytest.Monke
     assert fence_plan(FLOW, "mine", Claim(FLOW.name, "mine", 9), assignment)
     assert fence_plan(FLOW, "mine", None, assignment)
     assert fenced == [9, FLOW.tasks_max]
-    assert closed == [(identities, [partition.target])] * 2
+    assert closed == [(identities, [partition.target], set())] * 2
+    closed.clear()
+    routing = replace(FLOW, transforms=(TransformSettings("x", ("t",), routes=True),))
+    assert fence_plan(routing, "mine", None, assignment)
+    assert closed == [(identities, [partition.target], {partition.target})]

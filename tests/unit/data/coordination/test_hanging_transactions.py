@@ -107,6 +107,21 @@ def test_each_is_closed_the_way_its_transaction_ended() -> None:
     assert target.ended == [("commit", {P0}), ("abort", {P1, P2})]
 
 
+def test_what_nobody_knows_is_left_and_says_how_to_end_it() -> None:
+    """Records that were routed: no position says whether their transaction was committed."""
+    target = Target(open={P0: COMMITTED, P1: ABORTED})
+    ends = target.ends()
+    assert ends.close({P0: None, P1: None, P2: None}, {P0, P2}) == {P0}
+    assert target.ended == [("abort", {P1})]
+    assert ends.unsure(P0)
+    assert not ends.unsure(P2)
+    halt = ends.unknown(P0)
+    assert halt.retriable
+    assert f"abort --topic {P0.topic} --partition {P0.partition}" in halt.reason
+    del target.open[P0]
+    assert ends.close({P0: None}, {P0}) == set()
+
+
 @pytest.mark.parametrize(
     "written",
     [None, CommittedRecords(8, 3, 10), CommittedRecords(7, 2, 10), CommittedRecords(7, 3, 9)],

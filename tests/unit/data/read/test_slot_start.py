@@ -28,6 +28,7 @@ from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdRespons
 
 from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.data.read.slot_reader import SlotReader
+from sparkmirror.data.read.target_loss import Verdict
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.position_metadata import (
     Mark,
@@ -35,7 +36,7 @@ from sparkmirror.internal_topics.position_metadata import (
     TargetMark,
     encode_metadata,
 )
-from sparkmirror.model import FlowSettings, ProduceSettings, TopicPartition
+from sparkmirror.model import FlowSettings, ProduceSettings, TopicPartition, TransformSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.produce.producer import Producer
 from tests.unit.config_files import BASE, load_flow
@@ -269,6 +270,24 @@ def test_a_slot_waits_for_followers_before_it_reads_where_the_target_ends(
     assert reader._start() == {TP: 40}
     assert target.lagging == 0
     assert target.names()[-4:] == ["ListOffsets"] * 4
+
+
+def test_routed_records_are_looked_for_nowhere(
+    flow: FlowSettings, clusters: tuple[Cluster, Cluster]
+) -> None:
+    """The position holds; what it says of the target is from a time before the transform."""
+    routing = replace(flow, transforms=(TransformSettings("route", ("t",), routes=True),))
+    partitions = [SourcePartition("t", 0, "A.t")]
+    (plan,) = plan_slots(partitions, slots_max=1, epoch=0, run_id="r", ends=None, control_offset=0)
+    made = SlotReader(routing, plan)
+    try:
+        assert made._start() == {TP: 40}
+        assert made._begins.verdicts == {TP: Verdict(40, TargetMark())}
+        assert "OffsetForLeaderEpoch" not in clusters[1].names()
+    finally:
+        made._routes.close()
+        made._watch.close()
+        made._frames.close()
 
 
 @pytest.mark.parametrize("name", ["FindCoordinator", "OffsetFetch", "ListOffsets", "Metadata"])

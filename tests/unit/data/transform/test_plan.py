@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,10 +16,12 @@ from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.errors import ConfigError
 from sparkmirror.java import find_java, java_environment
 from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
+from sparkmirror.names.transforms import routes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_PAGE = Path(__file__).parents[4] / "docs/transforms.md"
 _CLIENT = ClusterClient("A", ("localhost:1",), "test")
 
 
@@ -39,7 +43,7 @@ def spark() -> Iterator[SparkSession]:
 
 def _plan(spark: SparkSession, where: str = "", select: str = "") -> TransformPlan:
     places = (("where", "file:7: key.where"), ("select", "file:8: key.select"))
-    one = TransformSettings("clean", ("orders",), where, select, places)
+    one = TransformSettings("clean", ("orders",), where, select, places, routes(select))
     return TransformPlan(spark, FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT, transforms=(one,)))
 
 
@@ -98,6 +102,45 @@ def test_a_value_can_become_a_tombstone(spark: SparkSession) -> None:
     assert found == {"record": {"kept": True, "value": None, "headers": []}}
 
 
+def test_a_record_gets_a_topic_and_a_partition(spark: SparkSession) -> None:
+    plan = _plan(
+        spark,
+        select="concat('t.', CAST(value AS STRING)) AS topic, "
+        "IF(length(value) > 1, NULL, length(value)) AS partition, key, value",
+    )
+    assert plan.planned[0].changes == ("topic", "partition")
+    assert _results(plan, "a", "bc") == [
+        {"record": {"kept": True, "topic": "t.a", "partition": 1}},
+        {"record": {"kept": True, "topic": "t.bc", "partition": None}},
+    ]
+
+
+def test_a_record_without_the_header_keeps_its_topic(spark: SparkSession) -> None:
+    """The page's example: SQL that reads the first header would fail on such records."""
+    (line,) = [one for one in _PAGE.read_text().splitlines() if "'tenant.', CAST" in one]
+    plan = _plan(spark, select=line.partition(" = ")[2])
+    schema = spark_schema(decode_columns(plan.columns))
+    headers = [[("tenant", bytearray(b"x"))], [("other", bytearray(b"x"))], []]
+    rows = [(None, None, 0, number, one) for number, one in enumerate(headers)]
+    found = plan.transformed(plan.session.createDataFrame(rows, schema)).collect()
+    assert [one["t0"]["record"]["topic"] for one in found] == ["tenant.x", None, None]
+
+
+def test_the_pages_examples_are_accepted(spark: SparkSession) -> None:
+    lines = re.findall(r"^….(where|select) += (.*)$", _PAGE.read_text(), re.M)
+    assert len(lines) >= 10
+    for option, sql in lines:
+        _plan(spark, **{option: sql})
+
+
+@pytest.mark.parametrize(
+    "select", ["'clean.orders' AS topic", "NULL AS partition", "2S AS partition"]
+)
+def test_constants_may_route(select: str, spark: SparkSession) -> None:
+    (planned,) = _plan(spark, select=select).planned
+    assert planned.changes == (select.rsplit(maxsplit=1)[-1],)
+
+
 @pytest.mark.parametrize(
     ("option", "sql", "said"),
     [
@@ -116,7 +159,15 @@ def test_a_value_can_become_a_tombstone(spark: SparkSession) -> None:
         ("select", "'1' AS timestamp", "timestamp is of type string, not timestamp"),
         ("select", "upper(CAST(value AS STRING))", "no column col1"),
         ("select", "key, key", "key is there twice"),
-        ("select", "concat('x', topic) AS topic", "Name topics with sparkmirror.topics.map"),
+        ("select", "concat('x', topic) topic", "Write … AS topic"),
+        ("select", "topic AS topic", "names topic or partition, but changes neither"),
+        ("select", "1 AS topic", "topic is of type int, not string"),
+        ("select", "'1' AS partition", "partition is of type string, not int"),
+        ("select", "offset AS partition", "partition is of type bigint, not int"),
+        ("select", "-1 AS partition", "a partition has a number from 0 on"),
+        ("select", "concat('a', ' b') AS topic", "topic names have only letters"),
+        ("select", "'__consumer_offsets' AS topic", "an internal topic"),
+        ("select", "'heartbeats' AS topic", "a heartbeats topic"),
         ("select", "1L AS offset", "it changes offset"),
     ],
 )

@@ -16,6 +16,7 @@ from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, read_row
 from sparkmirror.data.transform.columns import COLUMNS, FLUSH_ROWS, arrow_schema
 from sparkmirror.data.transform.pack import Packed, Packer
 from sparkmirror.data.transform.reasons import Reasons
+from sparkmirror.data.transform.routing import Router
 from sparkmirror.data.transform.unpack import Unpacker
 from sparkmirror.errors import Defect
 from sparkmirror.model import (
@@ -98,11 +99,12 @@ def _through(
     size: int = 256,
     flow: FlowSettings = FLOW,
     reasons: Reasons | None = None,
+    router: Router | None = None,
 ) -> list[tuple[list[Chunk], memoryview] | Packed]:
     """What the sink gets, in order: rows' other chunks, and packed ones."""
     fields = pa.struct([("kept", pa.bool_()), *replaced])
     table = _planned(Unpacker(FLOW, USES, None).rows(iter(rows)), plan, fields)
-    packer = Packer(flow, reasons)
+    packer = Packer(flow, reasons, router=router)
     found: list[tuple[list[Chunk], memoryview] | Packed] = []
     for batch in table.combine_chunks().to_batches(size):
         for part in packer.parts(batch):
@@ -212,8 +214,8 @@ def test_records_on_which_the_sql_fails_are_handed_over_as_they_are() -> None:
     flow = replace(FLOW, faults=FaultSettings(bad_record="dead-letter"))
     (packed,) = _through(rows, lambda row: FAILED if row["offset"] in (4, 5) else {}, flow=flow)
     assert isinstance(packed, Packed)
-    assert packed.failed is not None
-    assert list(packed.failed.records) == _records(0, 10)[4:6]
+    (failed,) = packed.failed
+    assert list(failed.records) == _records(0, 10)[4:6]
     assert (len(_decoded(packed)), packed.chunk.next_offset, packed.halt) == (8, 10, None)
 
 
@@ -226,7 +228,7 @@ def test_a_partition_stops_before_the_first_record_on_which_the_sql_fails(bad: i
     assert packed.halt.retriable
     assert f"first at source offset {bad}." in packed.halt.reason
     assert [one.value for one in _decoded(packed)] == [b"v%d" % one for one in range(bad)]
-    assert (packed.chunk.next_offset, packed.failed) == (bad, None)
+    assert (packed.chunk.next_offset, packed.failed) == (bad, ())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
@@ -74,6 +76,9 @@ class Chunk:
     def wait_for(self, tp: TopicPartition) -> None:
         self.batches_left += 1
         self.beside.append(tp)
+
+    def at_source(self, records: Sequence[Record]) -> Sequence[Record]:
+        return records
 
 
 def test_batches_that_are_given_up_are_one_gap_of_their_chunk() -> None:

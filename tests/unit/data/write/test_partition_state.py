@@ -171,7 +171,8 @@ def test_what_stands_before_a_refusal_is_what_was_taken() -> None:
     cut.kept = memoryview(b"".join(parts))
     cut.batches_left = 1
     left_out = [Record(offset, 0, None, None) for offset in (18, 19, 20, 21)]
-    cut.failed = FailedRecords(tuple(left_out), "TRANSFORM_FAILED", "")
+    late = FailedRecords(tuple(left_out[3:]), "TRANSFORM_FAILED", "late")
+    cut.failed = (FailedRecords(tuple(left_out), "TRANSFORM_FAILED", ""), late)
     taken = before_refusal(lane.queue)
     assert len(taken) == 2
     assert taken[0] is done
@@ -180,8 +181,7 @@ def test_what_stands_before_a_refusal_is_what_was_taken() -> None:
     assert part.kept == b"".join(parts[:2])
     assert part.bytes == len(b"".join(parts[:2]))
     # Those after it come again with the refused batch.
-    assert part.failed is not None
-    assert [one.offset for one in part.failed.records] == [18, 19]
+    assert [[one.offset for one in each.records] for each in part.failed] == [[18, 19]]
     cut.batches_left = 3  # its first batch was refused
     assert list(before_refusal(lane.queue)) == [done]
     assert never.batches_left == 1

@@ -1,0 +1,318 @@
+"""Routing of records, against a model that works record by record."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row
+from sparkmirror.data.transform import routing
+from sparkmirror.data.transform.pack import Packed
+from sparkmirror.data.transform.routing import Router, TargetTopics
+from sparkmirror.errors import Denied, Unreachable
+from sparkmirror.model import (
+    FaultSettings,
+    FlowSettings,
+    TopicPartition,
+    TopicSettings,
+    TransformSettings,
+)
+from sparkmirror.records.header import split
+from sparkmirror.records.key_columns import scan
+from sparkmirror.records.records import Record, decode_records, encode_batch
+from sparkmirror.wire.cluster.error_codes import (
+    LEADER_NOT_AVAILABLE,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
+from tests.unit.data.transform.test_transforms import FAILED, FLOW, Plan, Row, _through
+
+ROUTED = replace(
+    FLOW,
+    target=replace(FLOW.target, alias="B"),
+    topics=TopicSettings(include=("orders", "carts")),
+    transforms=(TransformSettings("clean", ("orders",), "true", "x AS topic", routes=True),),
+)
+STRING, INT = ("topic", pa.string()), ("partition", pa.int32())
+COUNTS = {"A.orders": 3, "eu": 2, "us": 5}
+
+
+class Topics:
+    """The target's topics."""
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        self.counts = counts
+        self.grown: dict[str, int] = {}
+        self.fails = ""
+
+    def partitions(self, topic: str, *, again: bool = False) -> int:
+        if topic == self.fails:
+            raise Unreachable("the target hangs.", where="cluster B")
+        if again:
+            self.counts |= self.grown
+        return self.counts.get(topic, 0)
+
+    def close(self) -> None:
+        pass
+
+
+def _router(flow: FlowSettings, topics: Topics) -> Router:
+    return Router(flow, cast(TargetTopics, topics))
+
+
+def _packed(
+    records: list[Record],
+    plan: Plan,
+    *replaced: tuple[str, pa.DataType],
+    flow: FlowSettings = ROUTED,
+    topics: Topics | None = None,
+    partition: int = 0,
+    codec: int = 0,
+) -> list[Packed]:
+    data = encode_batch(records, codec=codec)
+    first, end = records[0].offset, records[-1].offset + 1
+    chunk = Chunk(
+        *("orders", partition, "A.orders", first, end, len(records)),
+        *(max(one.timestamp for one in records), 0, len(data)),
+    )
+    router = _router(flow, topics or Topics(dict(COUNTS)))
+    rows = [build_row([chunk], memoryview(b""), [[data]]), FLUSH]
+    return cast("list[Packed]", _through(rows, plan, *replaced, flow=flow, router=router))
+
+
+def _arrived(packed: list[Packed]) -> dict[tuple[str, int], list[tuple[int, Record]]]:
+    """Records by target partition, in the order in which they are produced, with source offsets."""
+    found = defaultdict(list)
+    for one in packed:
+        assert one.sources is not None
+        data, index = one.records, 0
+        cuts = split(data)
+        assert len(cuts) == len(one.chunk.targets or ())
+        for (start, end), target in zip(cuts, one.chunk.targets or (), strict=True):
+            for record in decode_records(data[start:end]):
+                assert record.offset == index
+                found[target[0], target[1]].append((int(one.sources[index]), record))
+                index += 1
+        assert index == one.chunk.record_count == len(one.sources)
+    return found
+
+
+def _murmur2(data: bytes) -> int:
+    """Kafka's hash, as ``Utils.murmur2`` writes it."""
+    m, mask = 0x5BD1E995, 0xFFFFFFFF
+    h = (0x9747B28C ^ len(data)) & mask
+    for at in range(0, len(data) // 4 * 4, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * m & mask
+        k = (k ^ (k >> 24)) * m & mask
+        h = h * m & mask ^ k
+    rest = data[len(data) // 4 * 4 :]
+    if rest:
+        h = (h ^ int.from_bytes(rest, "little")) * m & mask
+    h = (h ^ (h >> 13)) * m & mask
+    return h ^ (h >> 15)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_records_go_where_a_model_says(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    limit = rng.choice([50, 700, 1 << 20])
+    monkeypatch.setattr("sparkmirror.data.transform.pack._ROUTED_BYTES_MAX", limit)
+    records = [
+        Record(100 + n, 1_000 + n, b"key-%d" % rng.randrange(20), b"v%d" % n)
+        for n in range(rng.randrange(1, 400))
+    ]
+    results: dict[int, Any] = {}
+    wanted: dict[tuple[str, int], list[tuple[int, bytes | None]]] = defaultdict(list)
+    failed = []
+    for one in records:
+        topic = rng.choice(["eu", "us", None, "eu", "missing", "no name", "A.carts"])
+        number = rng.choice([0, 1, 2, None, 4, -1])
+        key = rng.choice([one.key, b"new", b""])
+        filtered, broken = rng.random() < 0.2, rng.random() < 0.1
+        results[one.offset] = {"topic": topic, "partition": number, "key": key}
+        if broken:
+            results[one.offset] = FAILED
+            failed.append(one.offset)
+        elif filtered:
+            results[one.offset] = None
+        else:
+            name = topic or "A.orders"
+            count = COUNTS.get(name, 0)
+            if number is None and count:
+                number = (_murmur2(key or b"") & 0x7FFFFFFF) % count
+            if count and number is not None and 0 <= number < count:
+                wanted[name, number].append((one.offset, key))
+            else:
+                failed.append(one.offset)
+    flow = replace(ROUTED, faults=FaultSettings(bad_record="skip"))
+
+    def plan(row: Row) -> Any:
+        return results[row["offset"]]
+
+    packed = _packed(records, plan, STRING, INT, ("key", pa.binary()), flow=flow)
+    arrived = _arrived(packed)
+    assert {
+        tp: [(offset, record.key) for offset, record in found] for tp, found in arrived.items()
+    } == wanted
+    # Positions follow one another, and each gap record belongs to the chunk that passes it.
+    position = records[0].offset
+    told = []
+    for part in packed:
+        assert part.chunk.base_offset == position
+        position = part.chunk.next_offset
+        inside = [one.offset for each in part.failed for one in each.records]
+        assert all(part.chunk.base_offset <= one < position for one in inside)
+        if part.sources is not None and len(part.sources):
+            assert part.chunk.base_offset <= min(part.sources) <= max(part.sources) < position
+        told += inside
+    assert position == records[-1].offset + 1
+    assert sorted(told) == failed
+
+
+def _records(count: int) -> list[Record]:
+    return [Record(n, 1_000 + n, b"k%d" % n, b"v%d" % n) for n in range(count)]
+
+
+def test_what_the_sql_does_not_name_is_kept() -> None:
+    (packed,) = _packed(_records(4), lambda _: {"topic": "us"}, STRING, partition=4, codec=3)
+    assert packed.chunk.targets == [["us", 4]]
+    assert [record for _, record in _arrived([packed])["us", 4]] == _records(4)
+    (packed,) = _packed(_records(4), lambda _: {"partition": 2}, INT)
+    assert packed.chunk.targets == [["A.orders", 2]]
+
+
+def test_records_without_a_key_stay_in_one_partition_for_a_while() -> None:
+    records = [replace(one, key=None) for one in _records(50)]
+    (packed,) = _packed(records, lambda _: {"topic": "us", "partition": None}, STRING, INT)
+    (((topic, _), found),) = _arrived([packed]).items()
+    assert (topic, len(found)) == ("us", 50)
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ({"topic": "none"}, "the target has no topic 'none': create it with at least 1 partitions"),
+        ({"topic": "eu", "partition": 2}, "topic 'eu' has 2 partitions, and no partition 2"),
+        ({"topic": "eu", "partition": -3}, "no partition -3"),
+        ({"topic": "__x"}, "they cannot go to topic '__x': it is the name of an internal topic"),
+        ({"topic": "A.carts"}, "A->B also mirrors source topic 'carts' under this name"),
+    ],
+)
+def test_a_partition_stops_before_the_first_wrong_place(result: Row, said: str) -> None:
+    def plan(row: Row) -> Any:
+        return {"topic": "us", "partition": 0} | (result if row["offset"] in (3, 5) else {})
+
+    (packed,) = _packed(_records(9), plan, STRING, INT)
+    assert packed.halt is not None
+    assert said in packed.halt.reason
+    assert "the transform clean routes these records wrongly" in packed.halt.reason
+    assert "first at source offset 3." in packed.halt.reason
+    assert (packed.chunk.next_offset, packed.chunk.record_count, packed.failed) == (3, 3, ())
+
+
+def test_bytes_that_are_no_text_are_no_topic() -> None:
+    """Spark casts any bytes to a string."""
+    count = 3
+    offsets = pa.py_buffer(np.array([0, 2, 4, 6], np.int32))
+    names = pa.Array.from_buffers(
+        pa.string(), count, [None, offsets, pa.py_buffer(b"eu\xff\xfeus")]
+    )
+    records = scan(memoryview(encode_batch(_records(count), codec=0)))
+    chunk = Chunk("orders", 1, "A.orders", 0, count, count, 1, 0, 1)
+    routed = _router(ROUTED, Topics(dict(COUNTS))).route(chunk, records, names, None)
+    (fault,) = routed.faults
+    assert "topic names have only letters" in fault.reason
+    assert fault.rows.tolist() == [1]
+    places = [None if one < 0 else routed.targets[one] for one in routed.destination.tolist()]
+    assert places == [TopicPartition("eu", 1), None, TopicPartition("us", 1)]
+
+
+class Target:
+    """Metadata as `ClusterConnections` has it; ``codes``: what a topic's request answers before it is known."""
+
+    def __init__(self, *codes: int) -> None:
+        self.client = replace(FLOW.target, retry_backoff_ms=1)
+        self.leaders: dict[TopicPartition, object] = {}
+        self.leaderless: dict[TopicPartition, int] = {}
+        self.topic_errors: dict[str, int] = {}
+        self.asked = 0
+        self._codes = list(codes)
+
+    def refresh(self, wanted: set[str]) -> None:
+        self.asked += 1
+        (topic,) = wanted
+        code = self._codes.pop(0) if self._codes else 0
+        if code == -1:
+            raise Unreachable("nobody answers.", where="cluster B")
+        self.topic_errors = {topic: code} if code else {}
+        if not code:
+            self.leaders = {TopicPartition(topic, 0): None, TopicPartition("other", 9): None}
+            self.leaderless = {TopicPartition(topic, 2): 5}
+
+
+def _topics(monkeypatch: pytest.MonkeyPatch, *codes: int) -> tuple[TargetTopics, Target]:
+    target = Target(*codes)
+    monkeypatch.setattr(routing, "ClusterConnections", lambda _: target)
+    return TargetTopics(ROUTED), target
+
+
+def test_a_count_comes_from_metadata_and_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics, target = _topics(monkeypatch, -1, LEADER_NOT_AVAILABLE)
+    assert [topics.partitions("eu") for _ in range(5)] == [3] * 5
+    assert target.asked == 3
+
+
+def test_a_missing_topic_is_asked_for_again_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics, target = _topics(monkeypatch, UNKNOWN_TOPIC_OR_PARTITION)
+    assert [topics.partitions("eu") for _ in range(5)] == [0] * 5
+    assert target.asked == 1
+    monkeypatch.setattr(routing, "_ASK_AGAIN_S", 0.0)
+    assert topics.partitions("eu") == 3
+
+
+def test_a_target_that_hangs_is_waited_for_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "_PATIENCE_S", 0.01)
+    topics, _ = _topics(monkeypatch, *[-1] * 1_000)
+    with pytest.raises(Unreachable, match="the number of partitions of eu is unknown"):
+        topics.partitions("eu")
+
+
+def test_a_topic_without_permission_says_what_to_grant(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics, _ = _topics(monkeypatch, TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(Denied) as caught:
+        topics.partitions("eu")
+    assert "Write" in caught.value.do
+    assert "eu" in caught.value.do
+
+
+def test_a_topic_that_has_grown() -> None:
+    topics = Topics({"eu": 1})
+    topics.grown = {"eu": 4}
+    (packed,) = _packed(_records(2), lambda _: {"topic": "eu"}, STRING, topics=topics, partition=3)
+    assert (packed.chunk.targets, packed.halt) == ([["eu", 3]], None)
+
+
+@pytest.mark.parametrize("policy", ["pause", "skip"])
+def test_a_target_that_does_not_answer_is_no_fault_of_a_record(policy: str) -> None:
+    topics = Topics(dict(COUNTS))
+    topics.fails = "us"
+    flow = replace(ROUTED, faults=FaultSettings(bad_record=policy))
+
+    def plan(row: Row) -> Any:
+        return {"topic": "us" if row["offset"] == 7 else "eu"}
+
+    (packed,) = _packed(_records(9), plan, STRING, topics=topics, flow=flow)
+    assert (packed.chunk.next_offset, packed.chunk.record_count, packed.failed) == (0, 0, ())
+    assert packed.halt is not None
+    assert (packed.halt.code, packed.halt.retriable) == ("UNREACHABLE", True)
+
+
+def test_everything_is_filtered() -> None:
+    (packed,) = _packed(_records(9), lambda _: None, STRING)
+    assert (packed.chunk.next_offset, packed.chunk.size, packed.halt) == (9, 0, None)

@@ -1,0 +1,99 @@
+"""Topics that records may be routed to: what is refused, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.config.mm2.load import load_mm2
+from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
+from sparkmirror.model import FlowSettings
+from sparkmirror.names.routed_names import RoutedNames
+
+IDENTITY = "replication.policy.class = IdentityReplicationPolicy"
+ROUTE = (
+    "A->B.sparkmirror.transforms = route",
+    "A->B.sparkmirror.transform.route.topics = orders",
+    "A->B.sparkmirror.transform.route.select = 'x' AS topic",
+)
+
+
+def _flow(path: Path, *lines: str) -> FlowSettings:
+    head = ["clusters = A, B, C", "A->B.enabled = true"]
+    head += [f"{alias}.bootstrap.servers = {alias.lower()}:1" for alias in "ABC"]
+    file = path / "mm2.properties"
+    file.write_text("\n".join([*head, *ROUTE, *lines]) + "\n")
+    flow = next(one for one in load_mm2(file).flows if one.name == "A->B")
+    return decode_flow(encode_flow(flow))
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("", "it is empty"),
+        ("a b", "topic names have only letters"),
+        ("x" * 250, "it has 250 characters"),
+        ("..", "Kafka does not allow"),
+        ("__consumer_offsets", "an internal topic"),
+        ("mm2-offsets.A.internal", "an internal topic"),
+        ("A.checkpoints.internal", "an internal topic"),
+        ("heartbeats", "a heartbeats topic"),
+        ("A.heartbeats", "a heartbeats topic"),
+        ("A.carts", "also mirrors source topic 'carts' under this name"),
+    ],
+)
+def test_refused_names(name: str, why: str, tmp_path: Path) -> None:
+    assert why in RoutedNames(_flow(tmp_path, "topics = .*")).fault(name)
+
+
+@pytest.mark.parametrize("name", ["clean.orders", "orders", "A.orders", "B.x", "carts"])
+def test_names_as_they_are_written(name: str, tmp_path: Path) -> None:
+    """They are whole names on the target. Topics that the same transform routes may share them."""
+    assert RoutedNames(_flow(tmp_path, "topics = .*")).fault(name) == ""
+
+
+def test_policies_that_keep_names_need_lists_that_leave_the_new_ones_out(tmp_path: Path) -> None:
+    narrow = _flow(tmp_path, IDENTITY, "topics = orders, carts")
+    assert RoutedNames(narrow).fault("clean.orders") == ""
+    wide = _flow(tmp_path, IDENTITY, "topics = .*")
+    assert "also mirrors source topic 'clean.orders'" in RoutedNames(wide).fault("clean.orders")
+    left_out = _flow(tmp_path, IDENTITY, "topics = .*", "topics.exclude = clean[.].*")
+    assert RoutedNames(left_out).fault("clean.orders") == ""
+
+
+def test_names_that_a_map_gives(tmp_path: Path) -> None:
+    flow = _flow(tmp_path, "topics = .*", "A->B.sparkmirror.topics.map = ^eu[.](.*)$ => t.$1")
+    names = RoutedNames(flow)
+    assert "'eu.carts'" in names.fault("t.carts")
+    assert names.fault("t") == ""
+
+
+def test_a_name_that_another_flow_brings_back(tmp_path: Path) -> None:
+    back = ("B->A.enabled = true", "B->A.topics = clean", "A->B.topics = orders")
+    mapped = "B->A.sparkmirror.topics.map = clean => orders"
+    flow = _flow(tmp_path, *back, mapped)
+    assert [[lane.name for lane in way] for way in flow.returns] == [["B->A"]]
+    assert "B->A would mirror it back to A as 'orders'" in RoutedNames(flow).fault("clean")
+    assert RoutedNames(flow).fault("clean2") == ""
+    # B.clean is no topic that A->B mirrors: it comes back once, and no further.
+    assert RoutedNames(_flow(tmp_path, *back)).fault("clean") == ""
+
+
+def test_a_name_that_comes_back_over_a_third_cluster(tmp_path: Path) -> None:
+    ring = ("B->C.enabled = true", "C->A.enabled = true", "topics = clean|orders", IDENTITY)
+    told = ("A->B.topics = orders", "C->A.sparkmirror.topics.map = clean => orders")
+    flow = _flow(tmp_path, *ring, "B->C.topics = clean", "C->A.topics = clean", *told)
+    assert [[lane.name for lane in way] for way in flow.returns] == [["B->C", "C->A"]]
+    assert "B->C, C->A would mirror it back to A as 'orders'" in RoutedNames(flow).fault("clean")
+
+
+def test_flows_whose_transforms_do_not_route_know_no_ways_back(tmp_path: Path) -> None:
+    flow = _flow(tmp_path, "B->A.enabled = true")
+    assert flow.returns
+    other = tmp_path / "other"
+    other.mkdir()
+    kept = _flow(other, "B->A.enabled = true", "A->B.sparkmirror.transform.route.select = topic")
+    assert not kept.returns
+    assert not replace(kept, returns=()).transforms[0].routes
