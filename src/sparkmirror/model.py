@@ -332,6 +332,7 @@ class TransformSettings:
 
     ``topics``: Java regexes that match whole names of source topics. ``where``, ``select``: Spark
     SQL, empty for "all records" and "all columns". ``places``: where the file sets them, by option.
+    ``python``: ``module:function`` from DataFrame to DataFrame, instead of SQL.
     """
 
     name: str
@@ -339,6 +340,7 @@ class TransformSettings:
     where: str = ""
     select: str = ""
     places: tuple[tuple[str, ...], ...] = ()
+    python: str = ""
 
     def place(self, option: str) -> str:
         """Where the file sets ``option``, with the key: for errors."""

@@ -70,7 +70,10 @@ class Packer:
     def __init__(self, flow: FlowSettings) -> None:
         self._transformed = Transformed(flow)
         self._policy = FaultPolicy(flow.faults)
-        self._names = [one.name for one in flow.transforms]
+        self._names = [
+            f"the {'function' if one.python else 'SQL'} of the transform {one.name}"
+            for one in flow.transforms
+        ]
         self._batch_bytes = max(flow.produce.join_bytes, _BATCH_BYTES_MIN)
         self._waiting: list[_Waiting] = []
         self._portion: Scan | None = None
@@ -193,8 +196,7 @@ class Packer:
             rows = rows[:1]
         bad = np.zeros(len(found.columns.offset), np.bool_)
         bad[rows] = True
-        name = self._names[waiting.transform]
-        reason = f"the SQL of the transform {name} failed on these records"
+        reason = f"{self._names[waiting.transform]} failed on these records"
         return FailedRecords(_records(chosen(found, bad)), TRANSFORM_FAILED, reason)
 
 
