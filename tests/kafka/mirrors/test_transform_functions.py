@@ -99,6 +99,10 @@ def test_the_function_of_the_page_and_one_that_fails_on_records(
     create_topic(cluster_a, orders, 2)
     create_topic(cluster_a, amounts, 1)
     create_topic(cluster_a, plain, 1)
+    stamped = [f"{name}.stamped.{kind}" for kind in ("CreateTime", "LogAppendTime")]
+    for topic in stamped:
+        create_topic(cluster_a, topic, 1, config={"message.timestamp.type": topic.split(".")[-1]})
+        produce(cluster_a, topic, [Sent(b"%d" % n, timestamp_ms=_FIRST_MS) for n in range(50)])
     sent, rest = _sent(0, 1_500), [Sent(b"%d" % n) for n in range(300)]
     values = [b"%d" % n if n not in (40, 42) else b"x%d" % n for n in range(100)]
     produce(cluster_a, orders, sent[:700], compression="lz4")
@@ -110,7 +114,9 @@ def test_the_function_of_the_page_and_one_that_fails_on_records(
     (tmp_path / "orders.py").write_text(blocks(DOCS / "transforms.md", "python")[0])
     (tmp_path / "amounts.py").write_text(_AMOUNTS)
     extra = {
-        "A->B.sparkmirror.transforms": "clean, doubled",
+        "A->B.sparkmirror.transforms": "clean, doubled, stamped",
+        f"{_KEY}.stamped.topics": f"{name}[.]stamped[.].*",
+        f"{_KEY}.stamped.where": "timestampType = 1",
         f"{_KEY}.clean.topics": f"{name}[.]orders",
         f"{_KEY}.clean.python": "orders:clean",
         f"{_KEY}.doubled.topics": f"{name}[.]amounts",
@@ -128,6 +134,7 @@ def test_the_function_of_the_page_and_one_that_fails_on_records(
     assert [one.value for one in letters] == [b"x40", b"x42"]
     headers = dict(letters[0].headers)
     assert headers["sparkmirror.error.code"] == b"TRANSFORM_FAILED"
+    assert [len(consume_all(cluster_b, f"A.{topic}")) for topic in stamped] == [0, 50]
 
     # The next run continues behind what was filtered.
     more = _sent(1_500, 100)

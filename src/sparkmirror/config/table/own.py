@@ -121,7 +121,8 @@ TRANSFORM_ROWS = (
     Setting(
         f"{_OPTION}where", Type.STRING, "",
         "Spark SQL: a record is mirrored if this is true. Columns as Spark's Kafka source has "
-        "them: `topic`, `partition`, `offset`, `timestamp`, `key`, `value`, `headers`.", _S,
+        "them: `topic`, `partition`, `offset`, `timestamp`, `timestampType`, `key`, `value`, "
+        "`headers`.", _S,
     ),
     Setting(
         f"{_OPTION}select", Type.STRING, "",

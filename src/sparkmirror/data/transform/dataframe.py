@@ -401,6 +401,7 @@ _TRIAL: tuple[dict[str, Any], ...] = tuple(
         "partition": at,
         "offset": at,
         "timestamp": datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+        "timestampType": at % 2,
         "key": key,
         "value": value,
         "headers": headers,

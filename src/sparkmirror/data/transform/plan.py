@@ -38,7 +38,7 @@ __all__ = ["Planned", "TransformPlan"]
 
 # Large records leave the JVM sooner than `FLUSH_ROWS` of them.
 _MESSAGE_BYTES_MAX = 4 << 20
-_KEPT = ("topic", "partition", "offset")
+_KEPT = ("topic", "partition", "offset", "timestampType")
 _BINARY = ("binary", "string", "void")
 _ROWS = {"Project", "SubqueryAlias", "LocalRelation", "LogicalRDD", "OneRowRelation"}
 

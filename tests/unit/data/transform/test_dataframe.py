@@ -84,6 +84,7 @@ def _records(count: int, seed: int = 1) -> list[Row]:
                 "partition": rng.randrange(3),
                 "offset": number,
                 "timestamp": datetime.datetime.fromtimestamp(number * 3_600, datetime.UTC),
+                "timestampType": rng.randrange(2),
                 "key": rng.choice([None, b"", b"k%d" % number]),
                 "value": value,
                 "headers": headers,
