@@ -108,21 +108,22 @@ def append_time_runs(records: memoryview) -> list[tuple[int, int]]:
     appended = ((bits & LOG_APPEND_TIME_BIT) != 0) & (magic > 0)
     runs: list[tuple[int, int]] = []
     for frame in np.flatnonzero(appended).tolist():
-        batch = records[starts[frame] : starts[frame + 1]]
-        first = end = base_offset(batch)
-        if batch[MAGIC_AT] > 1:
-            end += last_offset_delta(batch)
+        first = 0
+        if magic[frame] > 1:
+            first = base_offset(records[starts[frame] :])
         elif frame:  # the offset of a message of messages is that of the last one
-            before = records[starts[frame - 1] : starts[frame]]
-            first = base_offset(before) + 1
-            first += last_offset_delta(before) if before[MAGIC_AT] > 1 else 0
+            first = _last_offset(records[starts[frame - 1] : starts[frame]]) + 1
+        end = _last_offset(records[starts[frame] : starts[frame + 1]]) + 1
+        if frame and appended[frame - 1]:  # between two batches there are no records
+            runs[-1] = (runs[-1][0], end)
         else:
-            first = 0
-        if runs and runs[-1][1] == first:
-            runs[-1] = (runs[-1][0], end + 1)
-        else:
-            runs.append((first, end + 1))
+            runs.append((first, end))
     return runs
+
+
+def _last_offset(batch: memoryview) -> int:
+    whole = batch[MAGIC_AT] > 1 and len(batch) >= HEADER_BYTES  # damage may follow valid batches
+    return base_offset(batch) + (last_offset_delta(batch) if whole else 0)
 
 
 def behind_first(records: memoryview, fetch_offset: int, high_watermark: int) -> int:

@@ -206,3 +206,8 @@ def test_the_offsets_of_records_that_the_broker_stamped() -> None:
     assert append_time_runs(memoryview(stamped)) == [(0, 6)]
     assert append_time_runs(memoryview(mine[:40])) == []
     assert append_time_runs(memoryview(mine)) == []
+    holes = newer + bytes(batch).replace(bytes(batch[:8]), (20).to_bytes(8, "big"), 1)
+    assert append_time_runs(memoryview(holes)) == [(0, 23)]
+    short = bytearray(mine[:8] + (14).to_bytes(4, "big") + mine[12:26])
+    short[22] |= LOG_APPEND_TIME  # a batch without a header, as damage leaves it
+    assert append_time_runs(memoryview(bytes(batch + short))) == [(9, 13)]

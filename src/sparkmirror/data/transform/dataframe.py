@@ -280,7 +280,8 @@ class _Binding:
         where: Column | None = None
         for condition in self._function.conditions:
             column = self._column(self._stand_in(condition))
-            where = column if where is None else where & column
+            # Not a conjunction: that evaluates its second part also if the first one is null.
+            where = column if where is None else F.when(where, column)
         fields = [
             self._column(self._stand_in(made)).alias(name)
             for name, made in self._function.replaced.items()

@@ -262,6 +262,21 @@ def test_only_records_that_use_a_failed_column_fail(
     assert failed == [("orders", 0, 0), ("orders", 0, 1), ("orders", 1, 0)]
 
 
+def test_a_condition_is_not_evaluated_for_what_was_filtered_before(
+    planned: Callable[[Function], TransformPlan],
+) -> None:
+    """Also not if the condition before it is null."""
+
+    def function(frame: DataFrame) -> DataFrame:
+        fails = F.when(F.length("value") > 0, True).otherwise(F.raise_error(F.lit("empty")))
+        return frame.filter(F.length("value") > 1).filter(fails)
+
+    base = _records(1)[0]
+    records = [{**base, "value": value} for value in (None, b"", b"1", b"12")]
+    filtered = {"record": None}
+    assert _results(planned(function), records) == [filtered] * 3 + [{"record": {"kept": True}}]
+
+
 def test_what_is_not_deterministic_is_evaluated_once(
     planned: Callable[[Function], TransformPlan],
 ) -> None:
