@@ -363,6 +363,7 @@ class TransformSettings:
     ``steps``: instead of ``topics``, for the SQL of single message transforms: the numbers of those
     that apply. It processes the topics to which just these apply (`names.smts`).
     ``routes``: ``select`` chooses the records' topic or partition on the target.
+    ``python``: ``module:function`` from DataFrame to DataFrame, instead of SQL.
     """
 
     name: str
@@ -372,6 +373,7 @@ class TransformSettings:
     places: tuple[tuple[str, ...], ...] = ()
     steps: tuple[int, ...] = ()
     routes: bool = False
+    python: str = ""
 
     def place(self, option: str) -> str:
         """Where the file sets ``option``, with the key: for errors."""

@@ -11,19 +11,23 @@ import numpy.typing as npt
 
 from sparkmirror.errors import CorruptBatch
 from sparkmirror.records.header import (
+    ATTRIBUTES_AT,
     BATCH_BYTES_MAX,
     HEADER_BYTES,
     LENGTH_AT,
+    LOG_APPEND_TIME_BIT,
     LOG_OVERHEAD_BYTES,
+    MAGIC_AT,
     base_offset,
     last_offset_delta,
 )
 from sparkmirror.records.message_v0_v1 import LEGACY_LENGTH_MIN
 
-__all__ = ["BatchStarts", "behind_first", "fault_at", "walk_batches"]
+__all__ = ["BatchStarts", "append_time_runs", "behind_first", "fault_at", "walk_batches"]
 
 _DAMAGED = "The log or the network path is damaged; check the source broker's log and disks."
 _STRIDE_TRIES = 16
+_ATTRIBUTES_AT_V1 = 17
 _LENGTH = struct.Struct(">8xi")
 
 
@@ -86,6 +90,40 @@ def fault_at(buffer: memoryview, start: int, what: str) -> CorruptBatch:
     """The error for the frame at ``start``; ``what`` completes "The batch at offset N"."""
     offset = int.from_bytes(buffer[start : start + LENGTH_AT], "big", signed=True)
     return CorruptBatch(f"The batch at offset {offset} {what}.", do=_DAMAGED)
+
+
+def append_time_runs(records: memoryview) -> list[tuple[int, int]]:
+    """The source offsets of records whose timestamp is the broker's, as (first, end).
+
+    ``records``: those of a response, of whole batches. Mirrored batches do not show it any more:
+    brokers refuse batches of producers that have such a timestamp.
+    """
+    starts = walk_batches(records).starts
+    if len(starts) < 2:
+        return []
+    flat = np.frombuffer(records, np.uint8)
+    at = np.array(starts[:-1], np.int64)
+    magic = flat[at + MAGIC_AT]
+    bits = flat[at + np.where(magic < 2, _ATTRIBUTES_AT_V1, ATTRIBUTES_AT + 1)]
+    appended = ((bits & LOG_APPEND_TIME_BIT) != 0) & (magic > 0)
+    runs: list[tuple[int, int]] = []
+    for frame in np.flatnonzero(appended).tolist():
+        first = 0
+        if magic[frame] > 1:
+            first = base_offset(records[starts[frame] :])
+        elif frame:  # the offset of a message of messages is that of the last one
+            first = _last_offset(records[starts[frame - 1] : starts[frame]]) + 1
+        end = _last_offset(records[starts[frame] : starts[frame + 1]]) + 1
+        if frame and appended[frame - 1]:  # between two batches there are no records
+            runs[-1] = (runs[-1][0], end)
+        else:
+            runs.append((first, end))
+    return runs
+
+
+def _last_offset(batch: memoryview) -> int:
+    whole = batch[MAGIC_AT] > 1 and len(batch) >= HEADER_BYTES  # damage may follow valid batches
+    return base_offset(batch) + (last_offset_delta(batch) if whole else 0)
 
 
 def behind_first(records: memoryview, fetch_offset: int, high_watermark: int) -> int:

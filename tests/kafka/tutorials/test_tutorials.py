@@ -120,6 +120,33 @@ def test_the_quickstart(old: KafkaCluster, new: KafkaCluster, reader: Reader) ->
     assert "equal" in reader.run("sparkmirror verify mm2.properties --topic orders.eu")
 
 
+def test_rename_filter_and_mask(old: KafkaCluster, new: KafkaCluster, reader: Reader) -> None:
+    """The tutorial of transforms, and what it prints."""
+    page, directory = DOCS / "tutorial-transforms.md", reader.directory
+    fill, plan, once, orders, customers, lag, more, orders_then = blocks(page, "sh")
+    mirror, sql, python = map(reader.adapted, blocks(page, "properties"))
+    masked, plain, masked_then = (text.splitlines() for text in blocks(page, "json"))
+    reader.run(fill)
+    (directory / "mm2.properties").write_text(mirror + sql)
+    planned = reader.run(plan)
+    assert "tenant-eu.orders" in planned
+    assert "tenant-eu.customers" in planned
+    assert "tenant-eu.orders" not in topic_names(new)
+    reader.run(once)
+    assert documents(reader.run(orders)) == masked
+    assert documents(reader.run(customers)) == plain
+    rows = [line.split() for line in reader.run(lag).splitlines()]
+    assert [row[5] for row in rows if row[1:2] == ["eu.orders"]] == ["0"], rows
+    (directory / "orders.py").write_text(blocks(page, "python")[0])
+    (directory / "mm2.properties").write_text(mirror + python)
+    reader.run(more)
+    assert documents(reader.run(orders_then)) == masked_then
+
+
+def documents(printed: str) -> list[str]:
+    return [line for line in printed.splitlines() if line.startswith("{")]
+
+
 def test_mirroring_data_between_clusters(
     old: KafkaCluster, new: KafkaCluster, reader: Reader
 ) -> None:

@@ -14,6 +14,7 @@ from sparkmirror.records.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, com
 from sparkmirror.records.header import base_offset, codec, split
 from sparkmirror.records.records import Record, decode_records, encode_batch
 from sparkmirror.records.selection import Selection, SelectRules, select
+from sparkmirror.records.walk import append_time_runs
 
 RULES = SelectRules()
 LOG_APPEND_TIME = 0x08
@@ -190,3 +191,23 @@ def test_nonsense_is_refused() -> None:
     ):
         with pytest.raises(CorruptBatch):
             choose(response)
+
+
+def test_the_offsets_of_records_that_the_broker_stamped() -> None:
+    """A wrapper stands for the records between the message before it and its own offset."""
+    stamped = wrapper(some(2, 6, 1), 1, GZIP, LOG_APPEND_TIME, time=9)
+    older = message(7, b"k", b"v", time=None, bits=LOG_APPEND_TIME)  # magic 0 has no such bit
+    newer = message(8, b"k", b"v", time=5, bits=LOG_APPEND_TIME)
+    batch = bytearray(encode_batch(some(9, 12, 2)))
+    batch[22] |= LOG_APPEND_TIME
+    mine = encode_batch(some(12, 14, 2))
+    data = message(1, b"k", b"v", time=5) + stamped + older + newer + bytes(batch) + mine
+    assert append_time_runs(memoryview(data)) == [(2, 6), (8, 12)]
+    assert append_time_runs(memoryview(stamped)) == [(0, 6)]
+    assert append_time_runs(memoryview(mine[:40])) == []
+    assert append_time_runs(memoryview(mine)) == []
+    holes = newer + bytes(batch).replace(bytes(batch[:8]), (20).to_bytes(8, "big"), 1)
+    assert append_time_runs(memoryview(holes)) == [(0, 23)]
+    short = bytearray(mine[:8] + (14).to_bytes(4, "big") + mine[12:26])
+    short[22] |= LOG_APPEND_TIME  # a batch without a header, as damage leaves it
+    assert append_time_runs(memoryview(bytes(batch + short))) == [(9, 13)]

@@ -87,13 +87,16 @@ def _transform(
             where=where,
             do=f"Set {key}.topics to the source topics that it processes (Java regexes).",
         )
-    sql = {one: options[one].value.strip() for one in ("where", "select") if one in options}
+    used = ("where", "select", "python")
+    sql = {one: options[one].value.strip() for one in used if one in options}
     if not any(sql.values()):
         raise ConfigError(
             f"the transform {name} does nothing.",
             where=where,
-            do=f"Set {key}.where or {key}.select, or remove {name} from the list.",
+            do=f"Set {key}.where (or .select, or .python), or remove {name} from the list.",
         )
+    if sql.get("python"):
+        _check_python(options, sql)
     return TransformSettings(
         name,
         topics,
@@ -101,7 +104,26 @@ def _transform(
         sql.get("select", ""),
         tuple((option, f"{one.where}: {one.key}") for option, one in sorted(options.items())),
         routes=routes(sql.get("select", "")),
+        python=sql.get("python", ""),
     )
+
+
+def _check_python(options: Mapping[str, Entry], used: Mapping[str, str]) -> None:
+    entry = options["python"]
+    also = [options[one].key for one in ("where", "select") if used.get(one)]
+    if also:
+        raise ConfigError(
+            f"{entry.key} cannot be used together with {' and '.join(also)}.",
+            where=entry.where,
+            do="Write all of it in SQL, or all of it in the function (filter, selectExpr).",
+        )
+    module, _, function = used["python"].partition(":")
+    if not module or not function:
+        raise ConfigError(
+            f"{entry.key}: '{entry.value}' is not module:function.",
+            where=entry.where,
+            do="Name a Python function from DataFrame to DataFrame: mirrors.transforms:clean.",
+        )
 
 
 def _met(made: Sequence[TransformSettings]) -> Iterator[ConfigError]:

@@ -55,7 +55,7 @@ FAULT_ROWS = (
         "What to do when the target refuses a record (too large, timestamp, null key on a "
         "compacted topic): `pause` halts the partition and retries, `skip` leaves the record out, "
         "`dead-letter` writes it to `<remote topic>.dead-letter`. Records left out get a gap "
-        "record. The same for records on which the SQL of a transform fails.",
+        "record. The same for records on which a transform fails.",
         (Scope.SPARKMIRROR,), choices=REFUSAL_CHOICES,
     ),
     *(
@@ -110,8 +110,8 @@ _S = (Scope.SPARKMIRROR,)
 TRANSFORM_ROWS = (
     Setting(
         TRANSFORMS, Type.LIST, "",
-        "Names of the flow's transforms: Spark SQL that filters or changes the records of some "
-        "topics on the way (MirrorMaker 2's files).", _S,
+        "Names of the flow's transforms: Spark SQL, or Python functions, that filter or change the "
+        "records of some topics on the way (MirrorMaker 2's files).", _S,
     ),
     Setting(
         f"{_OPTION}topics", Type.LIST, "",
@@ -121,7 +121,8 @@ TRANSFORM_ROWS = (
     Setting(
         f"{_OPTION}where", Type.STRING, "",
         "Spark SQL: a record is mirrored if this is true. Columns as Spark's Kafka source has "
-        "them: `topic`, `partition`, `offset`, `timestamp`, `key`, `value`, `headers`.", _S,
+        "them: `topic`, `partition`, `offset`, `timestamp`, `timestampType`, `key`, `value`, "
+        "`headers`.", _S,
     ),
     Setting(
         f"{_OPTION}select", Type.STRING, "",
@@ -129,13 +130,17 @@ TRANSFORM_ROWS = (
         "`upper(CAST(value AS STRING)) AS value`, and where the record goes on the target: "
         "`… AS topic`, `… AS partition`. What it does not name is kept.", _S,
     ),
+    Setting(
+        f"{_OPTION}python", Type.STRING, "",
+        "Instead of `where` and `select`: a Python function `module:function`, from a Spark "
+        "DataFrame with these columns to one with the same columns "
+        "([transforms](transforms.md#python-functions)).", _S,
+    ),
     *(
         Setting(
             f"{_OPTION}{option}", Type.STRING, "", doc, _S, status=Status.REFUSED, reason=reason,
         )
         for option, doc, reason in (
-            ("python", "A Python function from DataFrame to DataFrame.",
-             "Python functions are not supported yet; write where and select"),
             ("tables", "Static tables to join with.", "joins are not supported yet"),
             ("functions", "Further SQL functions.",
              "functions of your own are not supported yet; Spark's own functions are"),

@@ -44,8 +44,10 @@ from sparkmirror.internal_topics.position_metadata import (
     TargetMark,
 )
 from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, TopicPartition
+from sparkmirror.names.transforms import Transformed
 from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
+from sparkmirror.records.walk import append_time_runs
 from sparkmirror.ticks import ticks_s
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.channels import CHANNELS_MAX
@@ -132,6 +134,7 @@ class SlotReader:
             if flow.records.used
             else min(_JOIN_BELOW_BYTES, flow.produce.join_bytes),
         )
+        self._transformed = Transformed(flow)
         self._retries = Retries()
         self._corrupt: dict[TopicPartition, int] = {}
         self._ahead: dict[TopicPartition, int] = {}
@@ -330,7 +333,10 @@ class SlotReader:
                 continue
             self._fetcher.advance(part.tp, chosen.next_offset)
             self._losses.mirrored(part.tp, chosen.leader_epoch)
-            chunks.append(chunk_of(plan, part.fetch_offset, chosen))
+            chunk = chunk_of(plan, part.fetch_offset, chosen)
+            if self._transformed.number(plan.topic) >= 0:
+                chunk = replace(chunk, appended=append_time_runs(part.records))
+            chunks.append(chunk)
             pieces.append(chosen.pieces)
             first, end = self._jumps.get(part.tp, (-1, -1))
             if 0 <= first <= chosen.next_offset:

@@ -76,7 +76,8 @@ class Chunk:
     no bytes. ``timestamp_ms``: largest record timestamp, -1 for none. ``targets``: the target
     partition of each batch (with its topic, if that is another one); None if all have the source's
     number. ``runs``: the source offsets of the last records as (first offset, records); empty if
-    all records are one run from ``base_offset`` on.
+    all records are one run from ``base_offset`` on. ``appended``: source offsets as (first, end) of
+    records whose timestamp is the broker's; only of topics that a transform processes.
     """
 
     topic: str
@@ -91,6 +92,7 @@ class Chunk:
     leader_epoch: int = -1
     runs: Sequence[Sequence[int]] = ()
     targets: Sequence[Any] | None = None
+    appended: Sequence[Sequence[int]] = ()
 
     @property
     def source_runs(self) -> Sequence[Sequence[int]]:
@@ -216,6 +218,8 @@ def _entry(chunk: Chunk, start: int) -> list[Any]:
         chunk.size,
         chunk.leader_epoch,
     ]
+    if chunk.appended:
+        return [*entry, chunk.runs, chunk.targets, chunk.appended]
     if chunk.targets is not None:
         return [*entry, chunk.runs, list(chunk.targets)]
     return [*entry, chunk.runs] if chunk.runs else entry

@@ -97,6 +97,10 @@ class Packer:
             self._router = Router(flow)
         self._policy = FaultPolicy(flow.faults)
         self._names = [one.name for one in flow.transforms]
+        self._said = [
+            f"the {'function' if one.python else 'SQL'} of the transform {one.name}"
+            for one in flow.transforms
+        ]
         self._batch_bytes = max(flow.produce.join_bytes, _BATCH_BYTES_MIN)
         self._waiting: list[_Waiting] = []
         self._portion: Scan | None = None
@@ -194,7 +198,7 @@ class Packer:
         faults: list[tuple[str, Int64s]] = []
         done, failures = len(results), 0
         if len(bad):
-            faults.append((f"the SQL of the transform {name} failed on these records", bad))
+            faults.append((f"{self._said[waiting.transform]} failed on these records", bad))
         halt: Halt | None = None
         routed: Routed | None = None
         if self._router is not None and self._transformed.routes(chunk.topic):

@@ -6,13 +6,13 @@ Each transform is one column, which Spark computes within one projection::
 
 So Spark's optimizer and code generator work on the user's SQL, and yet no plan can lose, repeat or
 reorder rows: a record that WHERE leaves out is a null in its row. ``try`` gives null if the SQL
-fails on a record.
+fails on a record. A Python function becomes the same form (`data.transform.dataframe`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,10 @@ from sparkmirror.data.transform.columns import (
     TRANSFORM,
     encode_columns,
 )
-from sparkmirror.errors import ConfigError
+from sparkmirror.data.transform.dataframe import Translated, run_trial, translate
+from sparkmirror.data.transform.refusals import HINTS as _HINTS
+from sparkmirror.data.transform.refusals import refused as _refused
+from sparkmirror.data.transform.refusals import words as _words
 from sparkmirror.model import FlowSettings, TransformSettings
 from sparkmirror.names.routed_names import RoutedNames
 
@@ -38,25 +41,22 @@ __all__ = ["Planned", "TransformPlan"]
 _MESSAGE_BYTES_MAX = 4 << 20
 _ROUTING = ("topic", "partition")
 _NUMBERS = ("int", "smallint", "tinyint", "void")
+_KEPT = ("offset", "timestampType")
 _BINARY = ("binary", "string", "void")
 _ROWS = {"Project", "SubqueryAlias", "LocalRelation", "LogicalRDD", "OneRowRelation"}
-_HINTS = {
-    "Aggregate": "A transform sees one record at a time: it cannot aggregate.",
-    "Window": "A transform sees one record at a time: it has no window over others.",
-    "Generate": "A record cannot become several ones.",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A checked transform. ``uses``: the record's columns that its SQL reads.
 
-    ``changes``: those that it replaces.
+    ``changes``: those that it replaces. ``function``: a Python function as columns.
     """
 
     settings: TransformSettings
     uses: frozenset[str]
     changes: tuple[str, ...]
+    function: Translated | None = None
 
 
 class TransformPlan:
@@ -77,50 +77,79 @@ class TransformPlan:
         records = self.session.createDataFrame([], schema)
         names = RoutedNames(flow)
         self.planned = [_planned(records, one, names) for one in flow.transforms]
-        self.columns = encode_columns([one.uses for one in self.planned])
+        uses = [one.uses for one in self.planned]
+        self.columns = encode_columns(uses)
+        for number, one in enumerate(self.planned):
+            if one.function is not None:
+                run_trial(self.session, self.transformed, uses, number, one.settings)
 
     def transformed(self, rows: DataFrame) -> DataFrame:
         """The source's ``rows``, with a column per transform instead of the record's columns."""
         from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-        results = [
-            F.when(F.col(TRANSFORM) == number, _tried(_result(one))).alias(f"t{number}")
-            for number, one in enumerate(self.planned)
-        ]
         # The SQL may also name columns that it does not need, as in a list of what is kept.
         unused = [
             F.lit(None).cast(kind).alias(name)
             for name, kind in COLUMNS.items()
             if name not in rows.columns
         ]
-        return rows.select("*", *unused).select(HEAD, RECORDS, AT, *results)
+        rows, results = rows.select("*", *unused), []
+        for number, one in enumerate(self.planned):
+            applies = F.col(TRANSFORM) == number
+            rows, result = _result(rows, one, applies)
+            results.append(F.when(applies, _tried(result)).alias(f"t{number}"))
+        return rows.select(HEAD, RECORDS, AT, *results)
 
     def untried(self, records: DataFrame, number: int) -> DataFrame:
         """The results of transform ``number`` for ``records``, which have all columns.
 
         It raises the errors for which `transformed` gives null.
         """
-        return records.select(_result(self.planned[number]))
+        from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+        rows, result = _result(records, self.planned[number], F.lit(True), guard=_as_it_is)
+        return rows.select(result)
 
 
-def _result(one: Planned) -> Column:
-    """A struct with the ``record``: null if it is filtered, else a struct of what is replaced."""
+Guard = Callable[["Column"], "Column"]
+"""Makes a null of a column that fails."""
+
+
+def _as_it_is(column: Column) -> Column:
+    return column
+
+
+def _result(
+    rows: DataFrame, one: Planned, applies: Column, guard: Guard | None = None
+) -> tuple[DataFrame, Column]:
+    """A struct with the ``record``: null if it is filtered, else a struct of what is replaced.
+
+    ``rows``: with further columns that it needs, which are null unless the transform ``applies``,
+    and if they fail. ``guard``: instead of `_tried`.
+    """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
+    rows, where, chosen = _columns(rows, one, applies, guard or _tried)
     fields = [F.lit(True).alias("kept")]
-    if one.changes:
-        chosen = _selected(one.settings)
+    if chosen is not None:
         fields += [_field(chosen, name).alias(name) for name in one.changes]
     record = F.struct(*fields)
-    if one.settings.where:
-        record = F.when(F.expr(one.settings.where), record)
-    return F.struct(record.alias("record"))
+    if where is not None:
+        record = F.when(where, record)
+    return rows, F.struct(record.alias("record"))
 
 
-def _selected(one: TransformSettings) -> Column:
+def _columns(
+    rows: DataFrame, one: Planned, applies: Column, guard: Guard
+) -> tuple[DataFrame, Column | None, Column | None]:
+    """``rows``, ``where`` and the struct of ``select``, from SQL or from a function."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    return F.expr(f"struct({one.select})")
+    if one.function is not None:
+        return one.function.bound(rows, lambda column: F.when(applies, guard(column)))
+    sql = one.settings
+    where = F.expr(sql.where) if sql.where else None
+    return rows, where, F.expr(f"struct({sql.select})") if sql.select else None
 
 
 def _field(chosen: Column, name: str) -> Column:
@@ -144,7 +173,16 @@ def _tried(column: Column) -> Column:
 
 
 def _planned(records: DataFrame, one: TransformSettings, names: RoutedNames) -> Planned:
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
     changes: tuple[str, ...] = ()
+    function = translate(records.sparkSession, one) if one.python else None
+    if function is not None:
+        rows, _, chosen = function.bound(records, _tried)
+        changes = _changes(rows.select(chosen.alias("made")), one)
+        for name in (name for name in _ROUTING if name in changes):
+            do = f"Leave it out, or route records in SQL: select = … AS {name}."
+            raise _refused(one, "python", f"it changes {name}, which a function cannot", do)
     if one.where:
         frame = _analyzed(records, one.where, one, "where")
         kind = frame.schema[0].dataType.simpleString()
@@ -154,10 +192,11 @@ def _planned(records: DataFrame, one: TransformSettings, names: RoutedNames) -> 
         frame = _analyzed(records, f"struct({one.select})", one, "select")
         changes = _changes(frame, one)
         _check_routing(frame, one, changes, names)
-    planned = Planned(one, frozenset(), changes)
+    planned = Planned(one, frozenset(), changes, function)
     # Together, as in the query: the record's columns that Spark needs.
-    whole = records.select(_tried(_result(planned)).alias("result"))
-    return Planned(one, _references(whole), changes)
+    rows, result = _result(records, planned, F.lit(True))
+    whole = rows.select(_tried(result).alias("result"))
+    return Planned(one, _references(whole), changes, function)
 
 
 def _analyzed(records: DataFrame, sql: str, one: TransformSettings, option: str) -> DataFrame:
@@ -200,7 +239,10 @@ def _operators(frame: DataFrame) -> Iterator[str]:
 
 def _references(frame: DataFrame) -> frozenset[str]:
     plan: Any = frame._jdf.queryExecution().optimizedPlan()
-    names = {each.name() for each in _sequence(plan.references().toSeq())}
+    names = set[str]()
+    while plan.children().size():
+        names |= {each.name() for each in _sequence(plan.references().toSeq())}
+        plan = plan.children().apply(0)
     return frozenset(names) & COLUMNS.keys()
 
 
@@ -220,10 +262,9 @@ def _changes(frame: DataFrame, one: TransformSettings) -> tuple[str, ...]:
             raise _refused(one, "select", f"{name} is there twice", "Write each column once.")
         if name in kept:
             continue
-        if name == "offset":
-            raise _refused(
-                one, "select", "it changes offset, which cannot be changed", "Leave it out."
-            )
+        if name in _KEPT:
+            what = f"it changes {name}, which cannot be changed"
+            raise _refused(one, "select", what, "Leave it out.")
         if name not in COLUMNS:
             do = f"Name it: … AS value. A record has {', '.join(COLUMNS)}."
             raise _refused(one, "select", f"a record has no column {name}", do)
@@ -289,17 +330,3 @@ def _columns_as_they_are(frame: DataFrame) -> set[str]:
         if value.getClass().getSimpleName() == "AttributeReference" and value.name() == name:
             kept.add(name)
     return kept
-
-
-def _words(text: str) -> str:
-    """Spark's message without the plan and the place in the SQL that we made."""
-    lines = [line.strip() for line in re.split(r"\n\n|;\s*line \d+|;?\s*\n'", text)[0].splitlines()]
-    return " ".join(line for line in lines if line).strip(" ;.")
-
-
-def _refused(one: TransformSettings, option: str, what: str, do: str) -> ConfigError:
-    return ConfigError(
-        f"the transform {one.name} cannot be used: {what}.",
-        where=one.place(option),
-        do=do,
-    )

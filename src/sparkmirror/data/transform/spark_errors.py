@@ -47,6 +47,8 @@ def table_of(topic: str, partition: int, records: Sequence[Record]) -> pa.Table:
         "partition": [partition] * len(records),
         "offset": [one.offset for one in records],
         "timestamp": [one.timestamp * 1000 for one in records],
+        # A record does not say which it has; no error depends on that.
+        "timestampType": [0] * len(records),
         "key": [one.key for one in records],
         "value": [one.value for one in records],
         "headers": [

@@ -105,6 +105,8 @@ class Unpacker:
             if "timestamp" in uses:
                 micros = columns.timestamp[first:end] * 1000
                 made["timestamp"] = pa.array(micros).view(pa.timestamp("us", tz="UTC"))
+            if "timestampType" in uses:
+                made["timestampType"] = _timestamp_types(chunk, columns.offset[first:end])
             for name, at, sizes in (
                 ("key", found.key_at, found.key_bytes),
                 ("value", fields.value_at, fields.value_bytes),
@@ -126,6 +128,14 @@ class Unpacker:
             ],
             schema=self._schema,
         )
+
+
+def _timestamp_types(chunk: Chunk, offsets: Int64s) -> pa.Array:
+    """0 for the producer's time, 1 for the broker's, as in Kafka."""
+    types = np.zeros(len(offsets), np.int32)
+    for first, end in chunk.appended:
+        types[(offsets >= first) & (offsets < end)] = 1
+    return pa.array(types)
 
 
 def _slices(sizes: Int64s) -> Iterator[tuple[int, int]]:

@@ -39,6 +39,19 @@ def test_transforms_in_order_with_sql_as_it_stands(tmp_path: Path) -> None:
     assert decode_flow(encode_flow(flow)).transforms == flow.transforms
 
 
+def test_a_python_function_in_the_place_of_sql(tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    _flows(path, _LISTED, *_CLEAN, _OTHER[0], f"{_KEY}.other.python = jobs.mirror:clean")
+    (flow,) = load_mm2(path).flows
+    clean, other = flow.transforms
+    assert (clean.python, other.python) == ("", "jobs.mirror:clean")
+    assert (other.where, other.select) == ("", "")
+    assert other.place("python") == f"{path}:10: {_KEY}.other.python"
+    assert decode_flow(encode_flow(flow)).transforms == flow.transforms
+    shown = {one.key: one.value for one in explain(path).flows[0].settings}
+    assert shown["sparkmirror.transform.other.python"] == "jobs.mirror:clean"
+
+
 def test_a_topic_belongs_to_one_transform_or_none(tmp_path: Path) -> None:
     (flow,) = _flows(tmp_path / "mm2.properties", _LISTED, *_CLEAN, *_OTHER)
     transformed = Transformed(flow)
@@ -109,7 +122,11 @@ def test_a_transform_that_routes_says_what_does_not_hold(tmp_path: Path) -> None
         ((_LISTED, *_CLEAN, *_OTHER, f"{_KEY}.clean.wher = x"), "clean.wher is unknown"),
         (
             (_LISTED, *_CLEAN, *_OTHER, f"{_KEY}.clean.python = a:b"),
-            "clean.python cannot be used: Python functions are not supported yet",
+            "clean.python cannot be used together with A->B.sparkmirror.transform.clean.where",
+        ),
+        (
+            (_LISTED, *_CLEAN, _OTHER[0], f"{_KEY}.other.python = a.b"),
+            "other.python: 'a.b' is not module:function",
         ),
         (
             (_LISTED, *_CLEAN, *_OTHER, f"{_KEY}.clean.tables = a = csv:/b"),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.data.read.slot_reader import SlotReader
@@ -36,6 +37,29 @@ def _answer(base_offset: int, high_watermark: int) -> FetchedPartition:
         [Record(base_offset, 1, None, b"v"), Record(base_offset + 1, 1, None, b"w")]
     )
     return FetchedPartition(TP, 5, high_watermark, high_watermark, 0, [], memoryview(batch))
+
+
+@pytest.mark.parametrize("transformed", [False, True])
+def test_who_stamped_records_is_kept_for_transforms_alone(
+    transformed: bool, tmp_path: Path
+) -> None:
+    """Mirrored batches do not say it: their timestamps are those of a producer."""
+    key = "A->B.sparkmirror.transform"
+    lines = f"{key}s = one\n{key}.one.topics = t\n{key}.one.where = timestampType = 1\n"
+    flow = load_flow(tmp_path, BASE + lines * transformed)
+    partitions = [SourcePartition("t", 0, "A.t")]
+    (plan,) = plan_slots(partitions, slots_max=1, epoch=0, run_id="r", ends=None, control_offset=0)
+    reader = SlotReader(flow, plan)
+    reader._fetcher.assign(TP, 5)
+    answer = _answer(5, 9)
+    stamped = bytearray(answer.records)
+    stamped[22] |= 0x08
+    stamped[17:21] = crc32c(bytes(stamped[21:])).to_bytes(4, "big")
+    mine = encode_batch([Record(7, 1, None, b"v")])
+    row = reader._row([replace(answer, records=memoryview(bytes(stamped) + mine))])
+    ((chunk,), _, _, _) = read_row(row, 0)
+    assert chunk.record_count == 3
+    assert chunk.appended == ([[5, 7]] if transformed else ())
 
 
 def test_a_watermark_that_was_read_too_early_is_no_damage(reader: SlotReader) -> None:

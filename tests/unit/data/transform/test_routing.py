@@ -234,7 +234,7 @@ def test_bytes_that_are_no_text_are_no_topic() -> None:
 
 
 class Target:
-    """Metadata as `ClusterConnections` has it; ``codes``: what a topic's request answers before it is known."""
+    """Metadata of the target; ``codes``: what a request for a topic gets before it is known."""
 
     def __init__(self, *codes: int) -> None:
         self.client = replace(FLOW.target, retry_backoff_ms=1)

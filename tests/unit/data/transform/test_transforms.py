@@ -137,6 +137,20 @@ def _offsets(packed: list[Any]) -> list[int]:
     ]
 
 
+def test_who_stamped_a_record_reaches_the_sql() -> None:
+    row = _row(("orders", _records(10, 20), 3))
+    chunks, records, _, _ = read_row(row, 0)
+    chunk = replace(chunks[0], appended=[(3, 12), (20, 22)])
+    seen: list[tuple[int, int]] = []
+
+    def plan(row: Row) -> Any:
+        seen.append((row["offset"], row["timestampType"]))
+        return {}
+
+    _through([build_row([chunk], memoryview(b""), [[bytes(records)]]), FLUSH], plan)
+    assert seen == [(offset, int(offset in (10, 11, 20, 21))) for offset in range(10, 30)]
+
+
 @pytest.mark.parametrize("size", [1, 3, 256, 10_000])
 @pytest.mark.parametrize("codec", [0, 2, 3])
 def test_a_filter_keeps_records_and_runs_of_source_offsets(size: int, codec: int) -> None:

@@ -1,0 +1,32 @@
+"""Why a transform is refused at the start: with its key, its line and a remedy."""
+
+from __future__ import annotations
+
+import re
+
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import TransformSettings
+
+__all__ = ["HINTS", "refused", "words"]
+
+HINTS = {
+    "Aggregate": "A transform sees one record at a time: it cannot aggregate.",
+    "Window": "A transform sees one record at a time: it has no window over others.",
+    "Generate": "A record cannot become several ones.",
+}
+"""What to do instead, by the name of Spark's operator."""
+
+
+def refused(one: TransformSettings, option: str, what: str, do: str) -> ConfigError:
+    """The error for ``option`` of a transform; all that a function does is in its one option."""
+    return ConfigError(
+        f"the transform {one.name} cannot be used: {what}.",
+        where=one.place("python" if one.python else option),
+        do=do,
+    )
+
+
+def words(text: str) -> str:
+    """Spark's message without the plan and the place in the SQL that we made."""
+    lines = [line.strip() for line in re.split(r"\n\n|;\s*line \d+|;?\s*\n'", text)[0].splitlines()]
+    return " ".join(line for line in lines if line).strip(" ;.")
