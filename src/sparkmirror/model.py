@@ -512,6 +512,8 @@ class FlowSettings:
     throttles: tuple[ThrottleRule, ...] = ()
     beside: tuple[Lane, ...] = ()
     transforms: tuple[TransformSettings, ...] = ()
+    # What `hash_json` puts before each value; never log it.
+    hash_salt: str = field(default="", repr=False)
 
     @property
     def name(self) -> str:

@@ -60,7 +60,7 @@ from sparkmirror.config.mm2.scoping import (
     worker_config,
 )
 from sparkmirror.config.mm2.slips import flow_slips, one_address, repeated_keys
-from sparkmirror.config.mm2.transforms import transform_settings
+from sparkmirror.config.mm2.transforms import hash_salt, transform_settings
 from sparkmirror.config.table.own import TOPICS_MAP
 from sparkmirror.config.table.settings import Scope, Status, Type, names
 from sparkmirror.errors import ConfigError
@@ -383,6 +383,7 @@ def _flow(
         offset_storage_partitions=storage.integer("offset.storage.partitions"),
         offset_storage_replication_factor=storage.integer("offset.storage.replication.factor"),
         transforms=transform_settings(raw, f"{source}->{target}", own),
+        hash_salt=hash_salt(own),
     )  # fmt: skip
 
 

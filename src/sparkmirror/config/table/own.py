@@ -105,6 +105,7 @@ THROTTLE_ROWS = (
 TRANSFORMS = "sparkmirror.transforms"
 TRANSFORM = "sparkmirror.transform."
 _OPTION = f"{TRANSFORM}NAME."
+HASH_SALT = "sparkmirror.hash.salt"
 _S = (Scope.SPARKMIRROR,)
 
 TRANSFORM_ROWS = (
@@ -127,6 +128,11 @@ TRANSFORM_ROWS = (
         f"{_OPTION}select", Type.STRING, "",
         "Spark SQL: new values of `key`, `value`, `headers` or `timestamp`, as in "
         "`upper(CAST(value AS STRING)) AS value`. What it does not name is kept.", _S,
+    ),
+    Setting(
+        HASH_SALT, Type.PASSWORD, "",
+        "What the SQL function `hash_json` puts before each value, so that hashes cannot be "
+        "looked up. At least 16 characters; the same salt gives the same hashes.", _S,
     ),
     *(
         Setting(

@@ -25,6 +25,7 @@ from sparkmirror.data.transform.columns import (
     TRANSFORM,
     encode_columns,
 )
+from sparkmirror.data.transform.functions import register_functions
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import FlowSettings, TransformSettings
 
@@ -71,6 +72,7 @@ class TransformPlan:
         self.session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(_MESSAGE_BYTES_MAX))
         # A timestamp has no time zone of its own.
         self.session.conf.set("spark.sql.session.timeZone", "UTC")
+        register_functions(self.session, flow)
         schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
         records = self.session.createDataFrame([], schema)
         self.planned = [_planned(records, one) for one in flow.transforms]

@@ -8,7 +8,9 @@ import pytest
 
 from sparkmirror.config.explain import explain
 from sparkmirror.config.mm2.load import load_mm2
+from sparkmirror.data.coordination.sealed_options import new_key
 from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
+from sparkmirror.data.spark.ports import secrets_of
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import FlowSettings
 from sparkmirror.names.transforms import Transformed
@@ -81,6 +83,26 @@ def test_the_page_of_a_file_names_each_transform_and_no_placeholder(tmp_path: Pa
     assert not any("NAME" in key for key in shown)
 
 
+_SALT = "0123456789abcdef"
+
+
+def test_the_salt_of_hashes_is_shown_nowhere(tmp_path: Path) -> None:
+    """Neither in what `explain` prints, nor in options of Spark's query; no worker gets it."""
+    path = tmp_path / "mm2.properties"
+    (flow,) = _flows(path, f"A->B.sparkmirror.hash.salt = {_SALT}")
+    assert flow.hash_salt == _SALT
+    assert _SALT not in repr(flow) + encode_flow(flow, new_key()) + str(explain(path))
+    assert decode_flow(encode_flow(flow)).hash_salt == ""
+
+
+def test_executors_get_the_salt_only_where_it_is_safe_in_transit(tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    _flows(path, f"sparkmirror.hash.salt = {_SALT}")
+    assert secrets_of(load_mm2(path)) == ["B"]
+    _flows(path)
+    assert secrets_of(load_mm2(path)) == []
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -90,6 +112,10 @@ def test_the_page_of_a_file_names_each_transform_and_no_placeholder(tmp_path: Pa
         (
             (_LISTED, *_CLEAN, f"{_KEY}.other.topics = .*s", _OTHER[1]),
             "the transforms clean and other both match topics: for example, 'orders",
+        ),
+        (
+            (f"A->B.sparkmirror.hash.salt = {_SALT[1:]}",),
+            "A->B.sparkmirror.hash.salt has 15 characters, so it could be guessed",
         ),
         (("A->B.sparkmirror.transforms = a.b",), "'a.b' is not a name for a transform"),
         ((_LISTED, *_CLEAN, *_OTHER, f"{_KEY}.clean.topics = ["), "clean.topics"),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,29 +9,12 @@ import pytest
 from sparkmirror.data.transform.columns import decode_columns, spark_schema
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.errors import ConfigError
-from sparkmirror.java import find_java, java_environment
 from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CLIENT = ClusterClient("A", ("localhost:1",), "test")
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    os.environ.update(java_environment(find_java()))
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.pyspark.python", sys.executable)
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 def _plan(spark: SparkSession, where: str = "", select: str = "") -> TransformPlan:
