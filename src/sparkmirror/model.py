@@ -331,7 +331,8 @@ class TransformSettings:
     """What happens to the records of some topics on the way (``sparkmirror.transform.NAME``).
 
     ``topics``: Java regexes that match whole names of source topics. ``where``, ``select``: Spark
-    SQL, empty for "all records" and "all columns". ``places``: where the file sets them, by option.
+    SQL, empty for "all records" and "all columns". ``functions``: ``module:function`` names of what
+    registers further SQL functions. ``places``: where the file sets them, by option.
     """
 
     name: str
@@ -339,6 +340,7 @@ class TransformSettings:
     where: str = ""
     select: str = ""
     places: tuple[tuple[str, ...], ...] = ()
+    functions: tuple[str, ...] = ()
 
     def place(self, option: str) -> str:
         """Where the file sets ``option``, with the key: for errors."""

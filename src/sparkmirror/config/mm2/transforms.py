@@ -113,6 +113,7 @@ def _transform(
         sql.get("where", ""),
         sql.get("select", ""),
         tuple((option, f"{one.where}: {one.key}") for option, one in sorted(options.items())),
+        parse_list(options["functions"]) if "functions" in options else (),
     )
 
 

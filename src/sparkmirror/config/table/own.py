@@ -130,6 +130,11 @@ TRANSFORM_ROWS = (
         "`upper(CAST(value AS STRING)) AS value`. What it does not name is kept.", _S,
     ),
     Setting(
+        f"{_OPTION}functions", Type.LIST, "",
+        "`module:function` names: each is called with the flow's Spark session before its SQL is "
+        "checked, and registers Java or SQL functions for it. Python functions are refused.", _S,
+    ),
+    Setting(
         HASH_SALT, Type.PASSWORD, "",
         "What the SQL function `hash_json` puts before each value, so that hashes cannot be "
         "looked up. At least 16 characters; the same salt gives the same hashes.", _S,
@@ -142,8 +147,6 @@ TRANSFORM_ROWS = (
             ("python", "A Python function from DataFrame to DataFrame.",
              "Python functions are not supported yet; write where and select"),
             ("tables", "Static tables to join with.", "joins are not supported yet"),
-            ("functions", "Further SQL functions.",
-             "functions of your own are not supported yet; Spark's own functions are"),
         )
     ),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from sparkmirror.errors import ConfigError
 from sparkmirror.model import FlowSettings
 from sparkmirror.names.transforms import Transformed
 
+_SALT = "0123456789abcdef"
 _KEY = "A->B.sparkmirror.transform"
 _LISTED = "A->B.sparkmirror.transforms = clean, other"
 _CLEAN = (f"{_KEY}.clean.topics = orders.*", f"{_KEY}.clean.where = a, b > 1 = x")
@@ -67,6 +68,16 @@ def test_a_transform_for_all_flows_that_none_has_is_named(tmp_path: Path) -> Non
     assert "no flow has a transform clean (sparkmirror.transforms)" in warning
 
 
+def test_a_salt_without_a_transform_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    _flows(path, f"A->B.sparkmirror.hash.salt = {_SALT}")
+    (warning,) = [one for one in load_mm2(path).warnings if "hash.salt" in one]
+    assert "no flow has a transform (sparkmirror.transforms)" in warning
+    assert _SALT not in warning
+    _flows(path, f"A->B.sparkmirror.hash.salt = {_SALT}", _LISTED, *_CLEAN, *_OTHER)
+    assert not [one for one in load_mm2(path).warnings if "hash.salt" in one]
+
+
 def test_without_the_key_nothing_is_transformed(tmp_path: Path) -> None:
     (flow,) = _flows(tmp_path / "mm2.properties")
     assert flow.transforms == ()
@@ -83,7 +94,11 @@ def test_the_page_of_a_file_names_each_transform_and_no_placeholder(tmp_path: Pa
     assert not any("NAME" in key for key in shown)
 
 
-_SALT = "0123456789abcdef"
+def test_functions_are_a_list(tmp_path: Path) -> None:
+    own = f"{_KEY}.clean.functions = mine.sql:register, mine.java:register"
+    (flow,) = _flows(tmp_path / "mm2.properties", _LISTED, *_CLEAN, *_OTHER, own)
+    clean, other = flow.transforms
+    assert (clean.functions, other.functions) == (("mine.sql:register", "mine.java:register"), ())
 
 
 def test_the_salt_of_hashes_is_shown_nowhere(tmp_path: Path) -> None:

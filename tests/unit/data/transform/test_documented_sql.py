@@ -40,10 +40,22 @@ def test_the_page_shows_where_and_select() -> None:
     assert {option for option, _ in _shown()} == {"where", "select"}
 
 
+def test_the_page_shows_functions_of_ones_own() -> None:
+    assert "functions = mirrors.sql:register\n" in _PAGE.read_text()
+
+
 @pytest.mark.parametrize(("option", "sql"), _shown())
-def test_what_the_page_shows_is_accepted(option: str, sql: str, spark: SparkSession) -> None:
+def test_what_the_page_shows_is_accepted(
+    option: str, sql: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (module,) = re.findall(r"^```python\n# (\S+), .*?\n(.*?)^```", _PAGE.read_text(), re.M | re.S)
+    file = tmp_path / module[0]
+    file.parent.mkdir()
+    file.write_text(module[1])
+    monkeypatch.syspath_prepend(str(tmp_path))
     settings = {"where": "", "select": "", option: sql}
-    one = TransformSettings("clean", ("orders",), **settings)
-    flow = FlowSettings(*[_CLIENT] * 4, transforms=(one,), hash_salt="0123456789abcdef")
+    one = TransformSettings("clean", ("orders",), functions=("mirrors.sql:register",), **settings)
+    salt = "0123456789abcdef"
+    flow = FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT, transforms=(one,), hash_salt=salt)
     (planned,) = TransformPlan(spark, flow).planned
     assert planned.uses
