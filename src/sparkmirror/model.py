@@ -359,7 +359,8 @@ class TransformSettings:
     """What happens to the records of some topics on the way (``sparkmirror.transform.NAME``).
 
     ``topics``: Java regexes that match whole names of source topics. ``where``, ``select``: Spark
-    SQL, empty for "all records" and "all columns". ``places``: where the file sets them, by option.
+    SQL, empty for "all records" and "all columns". ``functions``: ``module:function`` names of what
+    registers further SQL functions. ``places``: where the file sets them, by option.
     ``steps``: instead of ``topics``, for the SQL of single message transforms: the numbers of those
     that apply. It processes the topics to which just these apply (`names.smts`).
     ``routes``: ``select`` chooses the records' topic or partition on the target.
@@ -374,6 +375,7 @@ class TransformSettings:
     steps: tuple[int, ...] = ()
     routes: bool = False
     python: str = ""
+    functions: tuple[str, ...] = ()
 
     def place(self, option: str) -> str:
         """Where the file sets ``option``, with the key: for errors."""
@@ -550,6 +552,8 @@ class FlowSettings:
     beside: tuple[FlowNaming, ...] = ()
     transforms: tuple[TransformSettings, ...] = ()
     returns: tuple[tuple[FlowNaming, ...], ...] = ()
+    # What `hash_json` puts before each value; never log it.
+    hash_salt: str = field(default="", repr=False)
 
     @property
     def name(self) -> str:

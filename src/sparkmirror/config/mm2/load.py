@@ -61,7 +61,7 @@ from sparkmirror.config.mm2.scoping import (
 )
 from sparkmirror.config.mm2.slips import flow_slips, one_address, repeated_keys
 from sparkmirror.config.mm2.smts import SMTS, smt_settings, smt_transforms
-from sparkmirror.config.mm2.transforms import routed, transform_settings
+from sparkmirror.config.mm2.transforms import hash_salt, routed, transform_settings
 from sparkmirror.config.table.own import TOPICS_MAP
 from sparkmirror.config.table.settings import Scope, Status, Type, names
 from sparkmirror.errors import ConfigError
@@ -389,6 +389,7 @@ def _flow(
             *smt_transforms(topics.smts, conf, own.conf),
             *transform_settings(raw, f"{source}->{target}", own),
         ),
+        hash_salt=hash_salt(own),
     )  # fmt: skip
 
 

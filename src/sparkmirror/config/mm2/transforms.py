@@ -11,12 +11,13 @@ from itertools import combinations
 
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.values import ValueReader, merge_errors, parse_list
-from sparkmirror.config.table.own import TRANSFORM, TRANSFORMS, transform_option
+from sparkmirror.config.table.own import HASH_SALT, TRANSFORM, TRANSFORMS, transform_option
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import FlowSettings, TransformSettings
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 from sparkmirror.names.transforms import routes
 
+_SALT_CHARS_MIN = 16
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -41,6 +42,19 @@ def transform_settings(
     if errors:
         raise merge_errors(errors, errors[0].where.rpartition(":")[0])
     return tuple(made)
+
+
+def hash_salt(own: ValueReader) -> str:
+    """The salt of `hash_json`, empty for none. Raises ConfigError if it is too short."""
+    salt, given = own.text(HASH_SALT).strip(), own.entry(HASH_SALT)
+    if salt and given is not None and len(salt) < _SALT_CHARS_MIN:
+        raise ConfigError(
+            f"{given.key} has {len(salt)} characters, so it could be guessed, and the values with "
+            f"it; it needs at least {_SALT_CHARS_MIN}.",
+            where=given.where,
+            do="Create one with openssl rand -hex 32.",
+        )
+    return salt
 
 
 def _options(raw: Mapping[str, Entry], flow: str) -> dict[str, dict[str, Entry]]:
@@ -105,6 +119,7 @@ def _transform(
         tuple((option, f"{one.where}: {one.key}") for option, one in sorted(options.items())),
         routes=routes(sql.get("select", "")),
         python=sql.get("python", ""),
+        functions=parse_list(options["functions"]) if "functions" in options else (),
     )
 
 

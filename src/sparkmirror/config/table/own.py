@@ -105,6 +105,7 @@ THROTTLE_ROWS = (
 TRANSFORMS = "sparkmirror.transforms"
 TRANSFORM = "sparkmirror.transform."
 _OPTION = f"{TRANSFORM}NAME."
+HASH_SALT = "sparkmirror.hash.salt"
 _S = (Scope.SPARKMIRROR,)
 
 TRANSFORM_ROWS = (
@@ -136,14 +137,22 @@ TRANSFORM_ROWS = (
         "DataFrame with these columns to one with the same columns "
         "([transforms](transforms.md#python-functions)).", _S,
     ),
+    Setting(
+        f"{_OPTION}functions", Type.LIST, "",
+        "`module:function` names: each is called with the flow's Spark session before its SQL is "
+        "checked, and registers Java or SQL functions for it. Python functions are refused.", _S,
+    ),
+    Setting(
+        HASH_SALT, Type.PASSWORD, "",
+        "What the SQL function `hash_json` puts before each value, so that hashes cannot be "
+        "looked up. At least 16 characters; the same salt gives the same hashes.", _S,
+    ),
     *(
         Setting(
             f"{_OPTION}{option}", Type.STRING, "", doc, _S, status=Status.REFUSED, reason=reason,
         )
         for option, doc, reason in (
             ("tables", "Static tables to join with.", "joins are not supported yet"),
-            ("functions", "Further SQL functions.",
-             "functions of your own are not supported yet; Spark's own functions are"),
         )
     ),
 )  # fmt: skip

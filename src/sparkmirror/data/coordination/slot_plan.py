@@ -143,7 +143,8 @@ def encode_flow(flow: FlowSettings, key: str = "") -> str:
         if isinstance(value, FlowSettings):
             secret = {_SECRET: value.control_secret} if value.control_secret else {}
             sealed = seal(secret, key) if key else ""
-            rest = plain_fields(dataclasses.replace(value, control_secret=""))
+            # No worker needs the salt: Spark has it (`data.transform.functions`).
+            rest = plain_fields(dataclasses.replace(value, control_secret="", hash_salt=""))
             return {**rest, "control_secret": sealed}
         return plain_fields(value)
 

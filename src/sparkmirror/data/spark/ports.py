@@ -117,7 +117,7 @@ def check_local(given: Mapping[str, str]) -> None:
 def secrets_of(settings: MirrorSettings) -> list[str]:
     """The clusters whose client properties hold a secret that Spark's executors get, in order.
 
-    These include the targets of flows whose claims are signed.
+    These include the targets of flows whose claims are signed, or with a salt for hashes.
     """
     found = {
         client.alias: None
@@ -125,7 +125,9 @@ def secrets_of(settings: MirrorSettings) -> list[str]:
         for client in (flow.source, flow.target, flow.source_admin, flow.target_admin)
         if any(value and is_secret(key) for key, value in client.properties.items())
     }
-    found |= {flow.target.alias: None for flow in settings.flows if flow.control_secret}
+    found |= {
+        flow.target.alias: None for flow in settings.flows if flow.control_secret or flow.hash_salt
+    }
     return list(found)
 
 

@@ -26,6 +26,7 @@ from sparkmirror.data.transform.columns import (
     encode_columns,
 )
 from sparkmirror.data.transform.dataframe import Translated, run_trial, translate
+from sparkmirror.data.transform.functions import python_functions, register_functions
 from sparkmirror.data.transform.refusals import HINTS as _HINTS
 from sparkmirror.data.transform.refusals import refused as _refused
 from sparkmirror.data.transform.refusals import words as _words
@@ -69,8 +70,14 @@ class TransformPlan:
     def __init__(self, spark: SparkSession, flow: FlowSettings) -> None:
         # Only this flow's rows travel in larger messages.
         self.session = spark.newSession()
+        register_functions(self.session, flow)
         self.session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(FLUSH_ROWS))
         self.session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(_MESSAGE_BYTES_MAX))
+        # Arguments of SQL functions are projections of their own until Spark merges them with ours:
+        # only then a record on which one fails is a null, and does not end the task. Python
+        # functions have such projections on purpose.
+        if any(one.functions for one in flow.transforms):
+            self.session.conf.set("spark.sql.optimizer.collapseProjectAlwaysInline", "true")
         # A timestamp has no time zone of its own.
         self.session.conf.set("spark.sql.session.timeZone", "UTC")
         schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
@@ -196,6 +203,11 @@ def _planned(records: DataFrame, one: TransformSettings, names: RoutedNames) -> 
     # Together, as in the query: the record's columns that Spark needs.
     rows, result = _result(records, planned, F.lit(True))
     whole = rows.select(_tried(result).alias("result"))
+    operators = list(_operators(whole._jdf.queryExecution().optimizedPlan()))
+    if function is None and (operators.count("Project") > 1 or not _ROWS.issuperset(operators)):
+        what = f"it needs Spark's operators {', '.join(operators)} instead of one projection"
+        hint = "Call functions of your own without rand() and other functions of no fixed result."
+        raise _refused(one, "select" if one.select else "where", what, hint)
     return Planned(one, _references(whole), changes, function)
 
 
@@ -217,16 +229,18 @@ def _analyzed(records: DataFrame, sql: str, one: TransformSettings, option: str)
         raise _refused(one, option, _words(str(error)), "Correct the SQL.") from None
     finally:
         logger.disabled = before
-    for name in _operators(frame):
+    for name in _operators(frame._jdf.queryExecution().analyzed()):
         if name not in _ROWS:
             hint = _HINTS.get(name, "Write conditions and functions of one record.")
             raise _refused(one, option, f"it needs Spark's operator {name}", hint)
+    for name in python_functions(frame):
+        what = f"{name} is a Python function: Spark would send each record to one more process"
+        raise _refused(one, option, what, "Write it in SQL, or register a Java function.")
     return frame
 
 
-def _operators(frame: DataFrame) -> Iterator[str]:
+def _operators(plan: Any) -> Iterator[str]:
     """The names of the plan's operators, and "Subquery" for each query within an expression."""
-    plan: Any = frame._jdf.queryExecution().analyzed()
     waiting = [plan]
     while waiting:
         node = waiting.pop()

@@ -8,11 +8,14 @@ import pytest
 
 from sparkmirror.config.explain import explain
 from sparkmirror.config.mm2.load import load_mm2
+from sparkmirror.data.coordination.sealed_options import new_key
 from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
+from sparkmirror.data.spark.ports import secrets_of
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import FlowSettings
 from sparkmirror.names.transforms import Transformed
 
+_SALT = "0123456789abcdef"
 _KEY = "A->B.sparkmirror.transform"
 _LISTED = "A->B.sparkmirror.transforms = clean, other"
 _CLEAN = (f"{_KEY}.clean.topics = orders.*", f"{_KEY}.clean.where = a, b > 1 = x")
@@ -78,6 +81,16 @@ def test_a_transform_for_all_flows_that_none_has_is_named(tmp_path: Path) -> Non
     assert "no flow has a transform clean (sparkmirror.transforms)" in warning
 
 
+def test_a_salt_without_a_transform_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    _flows(path, f"A->B.sparkmirror.hash.salt = {_SALT}")
+    (warning,) = [one for one in load_mm2(path).warnings if "hash.salt" in one]
+    assert "no flow has a transform (sparkmirror.transforms)" in warning
+    assert _SALT not in warning
+    _flows(path, f"A->B.sparkmirror.hash.salt = {_SALT}", _LISTED, *_CLEAN, *_OTHER)
+    assert not [one for one in load_mm2(path).warnings if "hash.salt" in one]
+
+
 def test_without_the_key_nothing_is_transformed(tmp_path: Path) -> None:
     (flow,) = _flows(tmp_path / "mm2.properties")
     assert flow.transforms == ()
@@ -107,6 +120,30 @@ def test_a_transform_that_routes_says_what_does_not_hold(tmp_path: Path) -> None
     assert not [one for one in load_mm2(path).warnings if "routes" in one]
 
 
+def test_functions_are_a_list(tmp_path: Path) -> None:
+    own = f"{_KEY}.clean.functions = mine.sql:register, mine.java:register"
+    (flow,) = _flows(tmp_path / "mm2.properties", _LISTED, *_CLEAN, *_OTHER, own)
+    clean, other = flow.transforms
+    assert (clean.functions, other.functions) == (("mine.sql:register", "mine.java:register"), ())
+
+
+def test_the_salt_of_hashes_is_shown_nowhere(tmp_path: Path) -> None:
+    """Neither in what `explain` prints, nor in options of Spark's query; no worker gets it."""
+    path = tmp_path / "mm2.properties"
+    (flow,) = _flows(path, f"A->B.sparkmirror.hash.salt = {_SALT}")
+    assert flow.hash_salt == _SALT
+    assert _SALT not in repr(flow) + encode_flow(flow, new_key()) + str(explain(path))
+    assert decode_flow(encode_flow(flow)).hash_salt == ""
+
+
+def test_executors_get_the_salt_only_where_it_is_safe_in_transit(tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    _flows(path, f"sparkmirror.hash.salt = {_SALT}")
+    assert secrets_of(load_mm2(path)) == ["B"]
+    _flows(path)
+    assert secrets_of(load_mm2(path)) == []
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -116,6 +153,10 @@ def test_a_transform_that_routes_says_what_does_not_hold(tmp_path: Path) -> None
         (
             (_LISTED, *_CLEAN, f"{_KEY}.other.topics = .*s", _OTHER[1]),
             "the transforms clean and other both match topics: for example, 'orders",
+        ),
+        (
+            (f"A->B.sparkmirror.hash.salt = {_SALT[1:]}",),
+            "A->B.sparkmirror.hash.salt has 15 characters, so it could be guessed",
         ),
         (("A->B.sparkmirror.transforms = a.b",), "'a.b' is not a name for a transform"),
         ((_LISTED, *_CLEAN, *_OTHER, f"{_KEY}.clean.topics = ["), "clean.topics"),

@@ -1,4 +1,4 @@
-"""A Spark without a mirror."""
+"""A real Spark for the SQL of transforms."""
 
 from __future__ import annotations
 

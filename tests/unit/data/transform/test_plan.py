@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +11,6 @@ import pytest
 from sparkmirror.data.transform.columns import decode_columns, spark_schema
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.errors import ConfigError
-from sparkmirror.java import find_java, java_environment
 from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
 from sparkmirror.names.transforms import routes
 
@@ -25,25 +21,9 @@ _PAGE = Path(__file__).parents[4] / "docs/transforms.md"
 _CLIENT = ClusterClient("A", ("localhost:1",), "test")
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    os.environ.update(java_environment(find_java()))
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.pyspark.python", sys.executable)
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
-
-
 def _plan(spark: SparkSession, where: str = "", select: str = "") -> TransformPlan:
     places = (("where", "file:7: key.where"), ("select", "file:8: key.select"))
-    one = TransformSettings("clean", ("orders",), where, select, places, routes(select))
+    one = TransformSettings("clean", ("orders",), where, select, places, routes=routes(select))
     return TransformPlan(spark, FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT, transforms=(one,)))
 
 

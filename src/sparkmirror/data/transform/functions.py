@@ -1,0 +1,145 @@
+"""SQL functions for every transform: `mask_json`, `hash_json`, `drop_json` and `header`.
+
+They run within Spark's JVM, as part of the one projection: a Python function would send each record
+through one more process. The first three are a scanner of bytes in Java (``JsonFunction.java``),
+which leaves all bytes but those of the field; Spark's own functions write a document anew and
+change its numbers. ``RecordFunctions.java`` makes Spark's expressions from calls. Both files are
+compiled at the start with the compiler that Spark brings for its generated code, and travel to
+executors as a jar. Users add Java and SQL functions of their own (``functions``).
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparkmirror.config.callables import load_callable
+from sparkmirror.errors import ConfigError
+from sparkmirror.model import FlowSettings
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["python_functions", "register_functions"]
+
+_NAMES = ("mask_json", "hash_json", "drop_json", "header")
+
+# In this order: each may use those before it.
+_SOURCES = ("JsonFunction", "RecordFunctions")
+_CALL = re.compile(rf"\b({'|'.join(_NAMES)})`?\s*\(", re.IGNORECASE)
+
+
+@lru_cache(maxsize=1)
+def _class_loader(context: SparkContext) -> Any:
+    """Compile the Java files for an application; its executors get the classes as a jar.
+
+    This takes half a second. All flows of the application share the classes.
+    """
+    jvm: Any = context._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    made: dict[str, bytes] = {}
+    for name in _SOURCES:
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(loader)
+        compiler.cook(Path(__file__).with_name(f"{name}.java").read_text(encoding="utf-8"))
+        made |= {each: bytes(code) for each, code in compiler.getBytecodes().items()}
+        loader = compiler.getClassLoader()
+    # Spark removes that directory when it ends.
+    jar = Path(str(jvm.org.apache.spark.util.Utils.createTempDir())) / "sparkmirror-functions.jar"
+    with zipfile.ZipFile(jar, "w") as archive:
+        for each, code in made.items():
+            archive.writestr(f"{each.replace('.', '/')}.class", code)
+    java_context: Any = context._jsc
+    java_context.addJar(str(jar))
+    return loader
+
+
+def _builder(context: SparkContext, name: str, salt: bytes | None) -> Any:
+    """What makes an expression from a call of our function ``name``."""
+    jvm: Any = context._jvm
+    gateway: Any = context._gateway
+    arguments = gateway.new_array(jvm.java.lang.Object, 2)
+    arguments[0], arguments[1] = name, salt
+    kind = _class_loader(context).loadClass("sparkmirror.RecordFunctions")
+    return kind.getConstructors()[0].newInstance(arguments)
+
+
+def register_functions(session: SparkSession, flow: FlowSettings) -> None:
+    """Register in ``session`` what the SQL of ``flow`` may call.
+
+    Our functions, if it calls one, and those of the users' ``functions``, which may use ours.
+    Raises ConfigError if one of the users' cannot be imported or fails, or if `hash_json` has no
+    salt.
+    """
+    called = set()
+    for one in flow.transforms:
+        for option, sql in (("where", one.where), ("select", one.select)):
+            found = {name.lower() for name in _CALL.findall(sql)}
+            called |= found
+            if "hash_json" in found and not flow.hash_salt:
+                raise ConfigError(
+                    f"the transform {one.name} cannot be used: hash_json needs a salt. Without "
+                    "one, whoever has the hashes can try all card numbers.",
+                    where=one.place(option),
+                    do=f"Set {flow.name}.sparkmirror.hash.salt to the output of openssl rand "
+                    "-hex 32, best through a config provider.",
+                )
+    if called or any(one.functions for one in flow.transforms):
+        state: Any = session._jsparkSession.sessionState()
+        salt = flow.hash_salt.encode() if flow.hash_salt else None
+        for name in _NAMES:
+            state.functionRegistry().createOrReplaceTempFunction(
+                name, _builder(session.sparkContext, name, salt), "scala_udf"
+            )
+    _register_own(session, flow)
+
+
+# -- the user's own --------------------------------------------------------------------------------
+
+
+def _register_own(session: SparkSession, flow: FlowSettings) -> None:
+    done: set[str] = set()
+    for one in flow.transforms:
+        place = one.place("functions")
+        for name in one.functions:
+            if name in done:
+                continue  # transforms of one flow share its session
+            done.add(name)
+            register = load_callable(name, None, where=place)
+            try:
+                register(session)
+            except Exception as error:  # whatever the user's code raises
+                raise ConfigError(
+                    f"the transform {one.name} cannot be used: {name} failed "
+                    f"({type(error).__name__}: {_first_line(error)}).",
+                    where=place,
+                    do="It is called with the flow's Spark session, and registers functions there.",
+                ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")
+
+
+def python_functions(frame: DataFrame) -> Iterator[str]:
+    """The names of the Python functions that ``frame``'s projections call."""
+    plan: Any = frame._jdf.queryExecution().analyzed()
+    waiting, plans = [], [plan]
+    while plans:
+        node = plans.pop()
+        waiting += _listed(node.expressions())
+        plans += _listed(node.children())
+    while waiting:
+        node = waiting.pop()
+        if node.getClass().getSimpleName().startswith("Python"):
+            yield str(node.name())
+        waiting += _listed(node.children())
+
+
+def _listed(values: Any) -> list[Any]:
+    return [values.apply(index) for index in range(values.size())]

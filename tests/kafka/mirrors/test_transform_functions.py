@@ -1,0 +1,97 @@
+"""The functions of `data.transform.functions` in whole mirrors, on one machine and on a cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+
+import sparkmirror
+from sparkmirror.testing.clusters import KafkaCluster
+from tests.kafka.clusters.spark_cluster import SparkCluster, closed_network, plain_python
+from tests.kafka.harness.mirror_process import MirrorProcess, write_mm2
+from tests.kafka.harness.support import Sent, consume_all, create_topic, produce
+
+_SALT = "a salt that no log shows"
+_KEY = "A->B.sparkmirror.transform.clean"
+_OWN = """
+def register(spark):
+    spark.sql("CREATE TEMPORARY FUNCTION initial(t STRING) RETURNS STRING RETURN substr(t, 1, 1)")
+"""
+_SELECT = (
+    "mask_json(hash_json(drop_json(value, '$.password'), '$.user'), '$.items[*].card', 'none')"
+    " AS value, coalesce(header('id'), key) AS key"
+)
+
+
+def _sent() -> list[Sent]:
+    sent = []
+    for n in range(60):
+        value = b'{ "user":"u%d", "items":[{"card":%d},{}], "password":"p", "price":1.50}' % (n, n)
+        headers = (("tenant", b"blue" if n % 3 else b"red"), ("id", b"id-%d" % n))
+        if n == 30:
+            value = b'{"user":"u30","items":[{"card":"4111'
+        sent.append(Sent(None if n == 10 else value, b"k", headers, partition=0))
+    return sent
+
+
+def _expected() -> list[tuple[bytes, bytes | None]]:
+    found: list[tuple[bytes, bytes | None]] = []
+    for n in range(60):
+        if n % 3 == 0:
+            continue
+        digest = hashlib.sha256(f"{_SALT}u{n}".encode()).hexdigest()
+        value = f'{{ "user":"{digest}", "items":[{{"card":"none"}},{{}}], "price":1.50}}'.encode()
+        found.append((b"id-%d" % n, None if n == 10 else value))
+    return found
+
+
+@pytest.mark.parametrize("where", ["local", "cluster"])
+def test_fields_are_masked_hashed_and_left_out(
+    where: str,
+    cluster_a: KafkaCluster,
+    cluster_b: KafkaCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Executors get the compiled classes from the driver. No log and no plan shows the salt."""
+    topic = f"functions-{uuid.uuid4().hex[:8]}"
+    create_topic(cluster_a, topic)
+    produce(cluster_a, topic, _sent())
+    extra = {
+        "A->B.sparkmirror.transforms": "clean",
+        "A->B.sparkmirror.hash.salt": _SALT,
+        "A->B.sparkmirror.on.bad.record": "dead-letter",
+        f"{_KEY}.topics": topic,
+        f"{_KEY}.functions": "own_functions:register",
+        f"{_KEY}.where": "initial(header('tenant')) = 'b' OR offset = 30",
+        f"{_KEY}.select": _SELECT,
+    }
+    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, topic, extra)
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "own_functions.py").write_text(_OWN)
+    monkeypatch.setenv("PYTHONPATH", str(own))
+    arguments = ["run", str(path), "--once", "--work-dir", str(tmp_path / "work")]
+    if where == "local":
+        mirror = MirrorProcess(tmp_path, arguments)
+        assert mirror.wait() == 0, mirror.text()
+    else:
+        interpreter, lacking = plain_python(tmp_path / "python")
+        monkeypatch.setenv("PYSPARK_PYTHON", str(interpreter))
+        source = Path(sparkmirror.__file__).parent.parent
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (own, source, lacking))))
+        monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+        with SparkCluster(tmp_path, workers=1, settings=closed_network()) as spark:
+            mirror = MirrorProcess(tmp_path, [*arguments, "--master", spark.master])
+            assert mirror.wait() == 0, mirror.text()
+    got = [(one.key, one.value) for one in consume_all(cluster_b, f"A.{topic}")]
+    assert got == _expected()
+    letters = consume_all(cluster_b, f"A.{topic}.dead-letter")
+    assert [one.value for one in letters] == [_sent()[30].value]
+    for log in [*tmp_path.rglob("*.log"), *(tmp_path / "work" / "checkpoints").rglob("*")]:
+        assert not log.is_file() or _SALT.encode() not in log.read_bytes(), log
+    assert _SALT not in mirror.text()

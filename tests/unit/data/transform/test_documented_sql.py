@@ -1,0 +1,68 @@
+"""The SQL that the page of transforms shows, in a real Spark."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sparkmirror.config.files.properties import parse_properties
+from sparkmirror.data.transform.plan import TransformPlan
+from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
+from sparkmirror.names.transforms import routes
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PAGE = Path(__file__).parents[4] / "docs" / "transforms.md"
+_CLIENT = ClusterClient("A", ("localhost:1",), "test")
+_SHORT = "…."
+_KEY = "A->B.sparkmirror.transform.NAME."
+
+
+def _shown() -> list[tuple[str, str]]:
+    """Each ``where`` and ``select`` of the page's properties, as a file would have it."""
+    found = []
+    for block in re.findall(r"^```properties\n(.*?)^```", _PAGE.read_text(), re.M | re.S):
+        # The same key stands several times on the page, but a file keeps one.
+        for part in re.split(r"\n(?=\S)", block):
+            text = part.replace(_SHORT, _KEY)
+            for entry in parse_properties(text.encode(), _PAGE).values():
+                option = entry.key.rpartition(".")[2]
+                if "sparkmirror.transform." in entry.key and option in ("where", "select"):
+                    found.append((option, entry.value))
+    return found
+
+
+def test_the_page_shows_where_and_select() -> None:
+    assert len(_shown()) >= 10
+    assert {option for option, _ in _shown()} == {"where", "select"}
+
+
+def test_the_page_shows_functions_of_ones_own() -> None:
+    assert "functions = mirrors.sql:register\n" in _PAGE.read_text()
+
+
+@pytest.mark.parametrize(("option", "sql"), _shown())
+def test_what_the_page_shows_is_accepted(
+    option: str, sql: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (module,) = re.findall(r"^```python\n# (\S+), .*?\n(.*?)^```", _PAGE.read_text(), re.M | re.S)
+    file = tmp_path / module[0]
+    file.parent.mkdir()
+    file.write_text(module[1])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = {"where": "", "select": "", option: sql}
+    one = TransformSettings(
+        "clean",
+        ("orders",),
+        routes=routes(settings["select"]),
+        functions=("mirrors.sql:register",),
+        **settings,
+    )
+    salt = "0123456789abcdef"
+    flow = FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT, transforms=(one,), hash_salt=salt)
+    (planned,) = TransformPlan(spark, flow).planned
+    assert planned.uses
