@@ -11,13 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE
-from sparkmirror.data.spark.class_archive import ClassArchive, Recorder, class_path
+from sparkmirror.data.spark.class_archive import ClassArchive
 from sparkmirror.data.spark.dependencies import python_archive
 from sparkmirror.data.spark.ports import (
     check_local,
@@ -39,7 +38,7 @@ from sparkmirror.data.workers.spark_versions import (
 )
 from sparkmirror.directories import private_directory
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
-from sparkmirror.java import find_java, java_environment
+from sparkmirror.java import JavaHome, find_java, java_environment
 from sparkmirror.model import MirrorSettings
 from sparkmirror.observe.logs import SPARK_LOG_FILE_NAME, spark_log4j2_properties
 
@@ -123,7 +122,7 @@ class Spark:
     """One Spark application and what it needs. `open` starts it, `close` ends all of it.
 
     ``key``: the key that seals client properties. ``work_dir`` holds logs and the disposable
-    checkpoints.
+    checkpoints. ``record_classes``: write there which classes the JVM loads, and use no archive.
     """
 
     def __init__(
@@ -134,6 +133,7 @@ class Spark:
         spark_conf: Mapping[str, str],
         work_dir: Path,
         key: str,
+        record_classes: Path | None = None,
     ) -> None:
         self._settings = settings
         self._user_conf = dict(spark_conf)
@@ -143,8 +143,7 @@ class Spark:
         self._key = key
         self._session: SparkSession | None = None
         self._scratch: TempDirectory | None = None
-        self._classes: ClassArchive | None = None
-        self._recorder: Recorder | None = None
+        self._record_classes = record_classes
         self._prefork_server: subprocess.Popen[bytes] | None = None
 
     @property
@@ -155,14 +154,7 @@ class Spark:
     def open(self) -> SparkSession:
         """Start the application. Raises `MirrorError`."""
         self._session = session = self._start()
-        if self._classes is not None and self._class_list.exists():
-            self._recorder = Recorder(self._classes, self._class_list, partial(class_path, session))
         return session
-
-    def settle(self) -> None:
-        """Stop recording classes, because the application is about to end."""
-        if self._recorder is not None:
-            self._recorder.close()
 
     def close(self) -> None:
         """End the application, the JVM and the processes beside it, as far as they still run."""
@@ -178,9 +170,19 @@ class Spark:
             self._scratch.close()
             self._scratch = None
 
-    @property
-    def _class_list(self) -> Path:
-        return self._work_dir / "classes.list"
+    def _archive_options(self, java: JavaHome) -> list[str]:
+        """JVM options of the class archive."""
+        if self._record_classes is not None:
+            return ClassArchive.recording(self._record_classes)
+        archive = ClassArchive.find(java)
+        if archive is not None and archive.made:
+            log.info("Spark's JVM takes its classes from the archive %s", archive.path)
+            return archive.options()
+        log.info(
+            "Spark's JVM has no class archive, so this start takes some seconds longer."
+            " `sparkmirror prepare` makes one, once for each version of Java and PySpark"
+        )
+        return []
 
     def _start(self) -> SparkSession:
         local = is_local(self._master)
@@ -209,11 +211,8 @@ class Spark:
             cores=os.cpu_count() or 1,
         )
         conf["spark.local.dir"] = str(self._scratch.path / "local")
-        self._classes = ClassArchive.find(java)
-        conf["spark.driver.extraJavaOptions"] += f' "-Djava.io.tmpdir={self._scratch.path}"'
-        if self._classes is not None:
-            options = self._classes.options(self._class_list)
-            conf["spark.driver.extraJavaOptions"] += "".join(f' "{each}"' for each in options)
+        for option in (f"-Djava.io.tmpdir={self._scratch.path}", *self._archive_options(java)):
+            conf["spark.driver.extraJavaOptions"] += f' "{option}"'
         if not local:
             conf |= python_archive(self._scratch.path)
             brokers = (one.source.bootstrap_servers for one in self._settings.flows)
