@@ -18,10 +18,10 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 
 from sparkmirror.cache import cache_directory
+from sparkmirror.data.spark.gateway import spark_home
 from sparkmirror.errors import MachineError
 from sparkmirror.java import QUIET_ARCHIVES, JavaHome
 
@@ -133,7 +133,7 @@ class ClassArchive:
 
 def _name(java: JavaHome) -> str:
     """The archive's file name, with a key of all that it depends on. Raises ``OSError``."""
-    jars = _jars()
+    jars = (spark_home() or Path()) / "jars"
     # Java compares sizes and whole seconds. Finer times do not survive a container image's layers.
     entries = sorted(
         (entry.name, entry.stat().st_size, int(entry.stat().st_mtime)) for entry in os.scandir(jars)
@@ -162,11 +162,3 @@ def _writable(directory: Path) -> bool:
     while not directory.exists():
         directory = directory.parent
     return os.access(directory, os.W_OK | os.X_OK)
-
-
-def _jars() -> Path:
-    """Where Spark's classes are, found as its own scripts find them."""
-    home, spec = os.environ.get("SPARK_HOME"), find_spec("pyspark")
-    if home or spec is None or spec.origin is None:
-        return Path(home or "") / "jars"
-    return Path(spec.origin).parent / "jars"

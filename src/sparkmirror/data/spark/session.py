@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE
 from sparkmirror.data.spark.class_archive import ClassArchive
 from sparkmirror.data.spark.dependencies import python_archive
+from sparkmirror.data.spark.gateway import GATEWAY_PORT, GatewayProcess
 from sparkmirror.data.spark.ports import (
     check_local,
     cluster_settings,
@@ -144,6 +145,7 @@ class Spark:
         self._session: SparkSession | None = None
         self._scratch: TempDirectory | None = None
         self._record_classes = record_classes
+        self._jvm: GatewayProcess | None = None
         self._prefork_server: subprocess.Popen[bytes] | None = None
 
     @property
@@ -163,6 +165,9 @@ class Spark:
                 self._session.stop()
             _end_gateway(self._session.sparkContext._gateway)
             self._session = None
+        if self._jvm is not None:
+            self._jvm.end()
+            self._jvm = None
         if self._prefork_server is not None:
             end_prefork_server(self._prefork_server)
             self._prefork_server = None
@@ -226,38 +231,31 @@ class Spark:
             if local
             else _cluster_python(self._user_conf)
         )
-        if local:
-            with self.log_path.open("ab") as output:
-                self._prefork_server = start_prefork_server(self._scratch.path, output)
         conf |= self._user_conf
         os.environ[KEY_VARIABLE] = self._key  # Spark's processes on this machine inherit it
+        with self.log_path.open("ab") as output:
+            if GATEWAY_PORT not in os.environ:
+                # Everything that the JVM gets now is visible on its command line.
+                shown = {key: conf[key] for key in conf.keys() - withheld(conf)}
+                self._jvm = GatewayProcess(shown, self._scratch.path, output)
+            if local:
+                self._prefork_server = start_prefork_server(self._scratch.path, output)
         return self._launch(conf)
 
     def _launch(self, conf: Mapping[str, str]) -> SparkSession:
-        from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (takes a second)
+        # Takes a third of a second, in which the JVM starts.
+        from pyspark import SparkConf, SparkContext  # noqa: PLC0415
         from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
         spark_conf = SparkConf(loadDefaults=False)
-        # Everything that the gateway gets is visible on its command line.
-        late = withheld(conf)
-        for key, value in conf.items():
-            if key not in late:
-                spark_conf.set(key, value)
         gateway: Any = None
         try:
-            with self.log_path.open("ab") as output:
-                # A session of its own: the terminal's Ctrl+C must reach only us; Spark drains.
-                gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                    conf=spark_conf,
-                    popen_kwargs={
-                        "stdout": output,
-                        "stderr": output,
-                        "start_new_session": True,
-                    },
-                )
-            for key in late:
-                spark_conf.set(key, conf[key])
+            # Without a process of ours, the environment names a JVM that runs already.
+            connect: Callable[[], Any] = launch_gateway if self._jvm is None else self._jvm.connect
+            gateway = connect()
+            for key, value in conf.items():
+                spark_conf.set(key, value)
             if not is_local(self._master):
                 self._close_ports(spark_conf, gateway)
             spark = SparkSession(SparkContext(conf=spark_conf, gateway=gateway))
@@ -269,6 +267,8 @@ class Spark:
         except Exception as error:
             why = _reason(error)
             _end_gateway(gateway)
+            if self._jvm is not None:
+                self._jvm.end()
             if isinstance(error, MirrorError):
                 raise
             raise MachineError(
