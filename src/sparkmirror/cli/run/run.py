@@ -129,18 +129,21 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
             do="Give a file in a directory that exists and that this user may write.",
         ) from error
 
-    def make() -> tuple[ControlPart, FlowPart, QuickCheckPart]:
-        chosen = parts or Parts.real()
-        flow: FlowPart = NoFlows()
-        if settings.flows:
-            flow = chosen.flow(
-                settings,
-                master=options.master,
-                once=options.once,
-                spark_conf=options.spark_conf,
-                work_dir=work_dir,
-                run_id=run_id,
-            )
+    chosen = parts or Parts.real()
+
+    def make_flow() -> FlowPart:
+        if not settings.flows:
+            return NoFlows()
+        return chosen.flow(
+            settings,
+            master=options.master,
+            once=options.once,
+            spark_conf=options.spark_conf,
+            work_dir=work_dir,
+            run_id=run_id,
+        )
+
+    def make_control(flow: FlowPart) -> tuple[ControlPart, QuickCheckPart]:
         control = chosen.control(
             settings,
             once=options.once,
@@ -149,7 +152,7 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
             release=tool_version(),
             key=flow.key,
         )
-        return control, flow, chosen.quick_check(settings)
+        return control, chosen.quick_check(settings)
 
     try:
         with Signals() as signals, Keys() as keys:
@@ -161,7 +164,7 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
                 figures = Figures(settings)
                 with _metrics(settings, options, figures, display):
                     loop = RunLoop(settings, options, display, signals, keys, figures)
-                    return loop.run(make)
+                    return loop.run(make_flow, make_control)
             finally:
                 display.close()
     finally:
