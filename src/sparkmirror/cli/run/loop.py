@@ -6,6 +6,7 @@ own thread, so this loop always handles signals and keys and refreshes the view.
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import time
@@ -173,6 +174,7 @@ class RunLoop:
             raise task.error
 
     def _mirror(self) -> int:
+        gc.enable()
         self._running = True
         self._figures.phase = PHASE_RUNNING
         self._display.phase(self._phase())

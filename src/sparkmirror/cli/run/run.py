@@ -92,6 +92,9 @@ def run_mirror(
     Errors are printed to stderr, not raised. Call it from the main thread, which receives signals.
     """
     options = options or RunOptions()
+    # A start loads modules and throws little away: looking for garbage would take a tenth of this
+    # process's time. The loop turns it on again when the mirror runs.
+    gc.disable()
     # Otherwise the interpreter would collect garbage for half a second at its end.
     atexit.register(gc.freeze)
     try:
@@ -102,6 +105,7 @@ def run_mirror(
         expected = isinstance(error, MirrorError) and not isinstance(error, ConfigError)
         return options.start_failure_exit_code if expected else shown.exit_code
     finally:
+        gc.enable()
         flush_or_discard((sys.stdout, sys.stderr))
 
 
