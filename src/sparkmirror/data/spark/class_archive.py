@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -80,11 +81,14 @@ class ClassArchive:
     def make(self, class_list: Path, class_path: str) -> None:
         """Let Java write the archive of the classes in ``class_list``, found on ``class_path``.
 
-        It appears complete or not at all. Raises `MachineError`.
+        It appears complete or not at all. One caller at a time. Raises `MachineError`.
         """
+        unfinished = f".{self.path.stem}-"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".making-", dir=self.path.parent) as part:
+            for left in self.path.parent.glob(f"{unfinished}*"):  # by a process that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            with tempfile.TemporaryDirectory(prefix=unfinished, dir=self.path.parent) as part:
                 made = Path(part) / self.path.name
                 self._dump(
                     [

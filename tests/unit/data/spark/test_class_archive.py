@@ -69,6 +69,16 @@ def test_what_one_run_loads_the_next_one_maps(tmp_path: Path, jar: Path) -> None
     assert _maps(archive, jar)
 
 
+def test_what_a_killed_process_left_goes_with_the_next_one(tmp_path: Path, jar: Path) -> None:
+    left = tmp_path / "share" / "classes" / ".hello-abc"
+    left.mkdir(parents=True)
+    (left / "hello.jsa").touch()
+    other = left.with_name(".another-abc")
+    other.mkdir()
+    archive = _made(tmp_path, jar)
+    assert sorted(archive.path.parent.iterdir()) == [other, archive.path]
+
+
 def test_java_too_looks_at_whole_seconds_only(tmp_path: Path, jar: Path) -> None:
     os.utime(jar, ns=(0, 1_700_000_000_123_456_789))
     archive = _made(tmp_path, jar)
