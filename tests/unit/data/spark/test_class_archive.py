@@ -69,6 +69,13 @@ def test_what_one_run_loads_the_next_one_maps(tmp_path: Path, jar: Path) -> None
     assert _maps(archive, jar)
 
 
+def test_it_is_mapped_where_it_was_written_for(tmp_path: Path, jar: Path) -> None:
+    archive = _made(tmp_path, jar)
+    said = _run(archive, jar, *archive.options(), "-Xlog:cds=info:stdout")
+    assert "hello.jsa" in said
+    assert "alternative address" not in said
+
+
 def test_what_a_killed_process_left_goes_with_the_next_one(tmp_path: Path, jar: Path) -> None:
     left = tmp_path / "share" / "classes" / ".hello-abc"
     left.mkdir(parents=True)
