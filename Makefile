@@ -8,15 +8,15 @@ STAMP := $(VENV)/.installed
 # itself xdist begins the files of one long test last.
 TEST_WORKERS ?= auto
 
-.PHONY: audit demo test lint bench bench-wan bench-control faults fuzz interop matrix long kerberos docs install lock clean
+.PHONY: audit demo test lint bench bench-wan bench-control faults fuzz interop matrix long kerberos docs install prepare lock clean
 
-demo: $(STAMP)
+demo: prepare
 	$(BIN)/sparkmirror demo $(ARGS)
 
 # Tests start hundreds of Python processes: without bytecode, which some machines forbid, each
 # compiles what it imports.
 test: export PYTHONDONTWRITEBYTECODE =
-test: $(STAMP)
+test: prepare
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	  --durations=40 --junitxml=artifacts/junit.xml $(ARGS)
 
@@ -30,20 +30,20 @@ lint: $(STAMP)
 audit: $(STAMP)
 	$(BIN)/python -m tests.audit $(ARGS)
 
-bench: $(STAMP)
+bench: prepare
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
 # Two places with a round trip of 50 ms between them; ARGS="--round-trip-ms 100 --side source".
-bench-wan: $(STAMP)
+bench-wan: prepare
 	$(BIN)/python -m benchmarks.wan $(ARGS)
 
 # Groups that move over, and the control plane of a large cluster; some 15 minutes.
-bench-control: $(STAMP)
+bench-control: prepare
 	$(BIN)/python -m benchmarks.failover
 	$(BIN)/python -m benchmarks.control_plane $(ARGS)
 	$(BIN)/python -m benchmarks.control_plane --latency $(ARGS)
 
-faults: $(STAMP)
+faults: prepare
 	$(BIN)/python -m tests.faults $(ARGS)
 	$(BIN)/python -m tests.faults.partitions
 
@@ -53,7 +53,7 @@ docs: $(STAMP)
 	$(BIN)/python -m tests.module_page docs/modules.md
 
 # What Java's own tools and classes take part in.
-interop: $(STAMP)
+interop: prepare
 	$(BIN)/python -m pytest -m "interop or not interop" tests/kafka/java_peers \
 	  tests/kafka/control/test_checkpoints.py tests/kafka/control/test_topic_sync.py \
 	  tests/kafka/mm1/test_mm1_group.py $(ARGS)
@@ -61,14 +61,14 @@ interop: $(STAMP)
 # A mirror through every listener and login, as source and as target; brokers' certificates that
 # change; each permission taken away with every feature on; every example; whole runs on the newest
 # Kafka. Some fifteen minutes.
-matrix: $(STAMP)
+matrix: prepare
 	$(BIN)/python -m pytest -m "matrix or not matrix" tests/kafka/security/secure_runs.py \
 	  tests/kafka/security/test_kerberos_mirrors.py tests/kafka/security/test_acls_every_feature.py \
 	  tests/kafka/tutorials/test_examples.py \
 	  tests/kafka/mirrors/test_newest_release_mirrors.py $(ARGS)
 
 # Whole mirrors that are killed, moved, frozen and starved further than `make test` does it.
-long: $(STAMP)
+long: prepare
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	  -m long $(ARGS)
 
@@ -83,11 +83,11 @@ mutants: $(STAMP)
 	$(BIN)/python -m tests.mutants $(ARGS)
 
 # The lines of src that the tests run, in all processes; takes longer than `make test`.
-coverage: $(STAMP)
+coverage: prepare
 	TEST_WORKERS="$(TEST_WORKERS)" $(BIN)/python -m tests.covered $(ARGS)
 
 # Everything, for hours; one report in tests/results. ARGS="--continue", "--only fuzz", "--list".
-test-all: $(STAMP)
+test-all: prepare
 	$(BIN)/python -m tests.complete $(ARGS)
 
 # A KDC and gssapi for the Kerberos tests, where this machine lets us; else they are skipped.
@@ -99,7 +99,12 @@ kerberos: $(STAMP)
 promtool: $(STAMP)
 	tests/install-promtool $(BIN)
 
-install: $(STAMP)
+install: prepare
+
+# Spark's class archive in .venv: every start of Spark takes some seconds less. It is made once for each
+# version of Java and PySpark. Where it cannot be made, everything works without it.
+prepare: $(STAMP)
+	-@$(BIN)/sparkmirror prepare
 
 # uv installs the locked versions several times faster than pip; it comes from PyPI itself. What is
 # installed, and what builds it, has a hash in one of the three lock files.

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from typing import Any
 import psutil
 
 from benchmarks.peers import MM1_JARS, MM2_JARS
+from sparkmirror.data.spark.class_archive import ClassArchive
+from sparkmirror.errors import MachineError
 from sparkmirror.java import find_java
 from sparkmirror.testing.jvm import KAFKA_VERSION
 
-__all__ = ["code", "head", "machine"]
+__all__ = ["code", "head", "machine", "prepared"]
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ("src", "benchmarks/*.py", "requirements.lock")
@@ -24,14 +27,20 @@ MEASURED = ("src", "benchmarks/*.py", "requirements.lock")
 
 
 def machine() -> dict[str, Any]:
-    """Cores, memory, kernel and the versions of all that takes part."""
+    """Cores, memory, kernel and the versions of all that takes part.
+
+    ``class_archive``: whether sparkmirror's starts have Spark's class archive.
+    """
+    java = find_java()
+    archive = ClassArchive.find(java)
     return {
         "cores": os.cpu_count(),
         "processor": _processor(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
-        "java": find_java().version,
+        "java": java.version,
+        "class_archive": archive is not None and archive.made,
         "spark": version("pyspark"),
         "brokers": KAFKA_VERSION,
         "mirrormaker_2": MM2_JARS[0].rpartition(":")[2],
@@ -53,6 +62,16 @@ def code() -> dict[str, Any]:
 def head() -> str:
     """The commit that is checked out."""
     return _git("rev-parse", "--short", "HEAD")
+
+
+def prepared(say: Callable[[str], None]) -> None:
+    """Make Spark's class archive, as installations in use have it; says so if it cannot be made."""
+    from sparkmirror.data.spark.preparation import prepare  # noqa: PLC0415  (loads PySpark)
+
+    try:
+        say(f"Spark's class archive is {prepare(say).path}")
+    except MachineError as error:
+        say(f"sparkmirror starts without Spark's class archive: {error}")
 
 
 def _git(*words: str) -> str:

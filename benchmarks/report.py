@@ -204,6 +204,7 @@ def _conditions(results: dict[str, Any]) -> list[str]:
         ("machine", f"{one['cores']} cores ({one['processor']}), {one['memory_gib']} GiB"),
         ("kernel", one["kernel"]),
         ("Python, Spark, Java", f"{one['python']}, {one['spark']}, {one['java']}"),
+        *_class_archive(one),
         ("Kafka brokers", f"{one['brokers']}, two clusters of one"),
         ("MirrorMaker 2, 1", f"{one['mirrormaker_2']}, {one['mirrormaker_1']}"),
         ("tasks of each mirror", str(results["tasks"])),
@@ -218,6 +219,14 @@ def _conditions(results: dict[str, Any]) -> list[str]:
         "in every step, in turns; figures are medians of them. How it is measured and why so: "
         "`benchmarks/README.md`; how each tool is set: at the end of this page.",
     ]
+
+
+def _class_archive(machine: dict[str, Any]) -> list[tuple[str, str]]:
+    """A row for what decides about sparkmirror's starts; none for results that do not say it."""
+    if "class_archive" not in machine:
+        return []
+    there = "made before the first round" if machine["class_archive"] else "**none**"
+    return [("Spark's class archive", there)]
 
 
 def _about(step: dict[str, Any]) -> list[str]:

@@ -40,7 +40,7 @@ from benchmarks.figures import (
 )
 from benchmarks.load import LOADS, Load, create, delete, fill, warm
 from benchmarks.logs import committed_records
-from benchmarks.machine import code, head, machine
+from benchmarks.machine import code, head, machine, prepared
 from benchmarks.measure import (
     CatchUp,
     Processors,
@@ -410,13 +410,13 @@ class Bench:
 class Results:
     """The result that steps are added to, and its files.
 
-    Raises SystemExit where the files of that name are of another machine, code or size.
+    ``load_before``: what other work the machine had before anything of ours ran. Raises SystemExit
+    where the files of that name are of another machine, code or size.
     """
 
-    def __init__(self, out: Path, name: str, *, smoke: bool) -> None:
+    def __init__(self, out: Path, name: str, *, smoke: bool, load_before: float) -> None:
         self.out = out
-        # The load is other work on the machine: nothing of ours runs yet.
-        self._before = {"commit": head(), "load_before": round(os.getloadavg()[0], 2)}
+        self._before = {"commit": head(), "load_before": round(load_before, 2)}
         same = {
             "format": FORMAT,
             "name": name,
@@ -505,7 +505,9 @@ def main() -> int:
     if options.list:
         print(listed())
         return 0
-    results = Results(options.out, options.name, smoke=options.smoke)
+    load_before = os.getloadavg()[0]
+    prepared(say)
+    results = Results(options.out, options.name, smoke=options.smoke, load_before=load_before)
     names = list(options.only or (STEPS if options.all else MAIN))
     if options.rest:
         names = lacking(results.document)

@@ -40,7 +40,7 @@ from confluent_kafka import Consumer
 from benchmarks import link
 from benchmarks.delay import HOST, delayed
 from benchmarks.load import Load, create, delete, fill
-from benchmarks.machine import code, head, machine
+from benchmarks.machine import code, head, machine, prepared
 from benchmarks.measure import Processors, TreeWatch, end_offsets, latencies, quantiles
 from benchmarks.peers import PEERS, Running, start
 from benchmarks.run import BROKER, JVM, say
@@ -506,6 +506,7 @@ def main() -> int:
     if any(options.loss) and not isinstance(over, Packets):
         parser.error("losses need root, iproute2 and /dev/net/tun: say --loss 0")
     began = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    prepared(say)
     found: dict[str, Any] = {
         "began": began,
         "link": over.name,

@@ -86,7 +86,7 @@ def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
                     raise MachineError(
                         f"Another process has held this lock for {timeout_s:.0f} s.",
                         where=str(path),
-                        do="Wait until the other download ends, or end that process.",
+                        do="Wait until the other process ends, or end it.",
                     ) from None
                 time.sleep(_LOCK_POLL_S)
         yield

@@ -298,7 +298,6 @@ class FlowRunner:
                 time.sleep(_POLL_S)
             self._failures = self.errors()
             self.at_rest = not busy
-        self._spark.settle()
         for query in self._queries.values():
             with contextlib.suppress(Exception):  # a query that is gone is stopped
                 query.stop()

@@ -56,8 +56,8 @@ class WarmJvm:
             "-XX:+UseSerialGC",
             "-Dio.netty.tryReflectionSetAccessible=true",
         ]
-        if archive is not None and archive.path.is_file():
-            options += archive.options(log)
+        if archive is not None:
+            options += archive.options()
         spec = find_spec("pyspark")
         assert spec is not None
         assert spec.origin is not None

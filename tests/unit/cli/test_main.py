@@ -263,7 +263,7 @@ def test_every_verb_is_registered_once() -> None:
         command.name or command.callback.__name__ for command in main_module.app.registered_commands
     ]
     names += [group.name for group in main_module.app.registered_groups]
-    assert sorted(names) == sorted(["run", "version", *main_module._VERBS])
+    assert sorted(names) == sorted(["run", "prepare", "version", *main_module._VERBS])
     assert typer.main.get_command(main_module.app) is not None
 
 

@@ -31,6 +31,15 @@ def test_every_make_target_that_is_named_exists() -> None:
     assert named <= targets
 
 
+def test_what_starts_mirrors_makes_the_class_archive_first() -> None:
+    text = (ROOT / "Makefile").read_text()
+    needs = dict(re.findall(r"^([a-z-]+): (.+)$", text, re.MULTILINE))
+    assert needs["prepare"] == "$(STAMP)"
+    assert re.search(r"^prepare:.*\n\t-@\$\(BIN\)/sparkmirror prepare\n", text, re.MULTILINE)
+    for target in ("install", "demo", "test", "bench", "bench-wan", "faults"):
+        assert needs[target] == "prepare", target
+
+
 def test_every_folder_of_tests_that_is_named_exists() -> None:
     named = re.findall(r"`(tests/[a-z/_]+)`", PAGE)
     assert named

@@ -286,6 +286,13 @@ def test_the_image_has_what_the_pod_expects() -> None:
     assert POD["securityContext"]["runAsGroup"] == POD["securityContext"]["fsGroup"] == user
 
 
+def test_the_image_has_the_class_archive_of_what_it_runs() -> None:
+    _, build, final = re.split(r"^FROM ", CONTAINERFILE, flags=re.MULTILINE)
+    made = build.index("RUN /opt/sparkmirror/bin/sparkmirror prepare")
+    assert made > build.rindex("pip install")
+    assert "COPY --from=build /opt/sparkmirror /opt/sparkmirror" in final
+
+
 def test_the_image_is_built_from_files_that_are_there_with_hashes() -> None:
     copied = re.findall(r"^COPY (?!--)(.+) \S+$", CONTAINERFILE, re.MULTILINE)
     names = [name for line in copied for name in line.split()]

@@ -117,6 +117,7 @@ def complete() -> dict[str, Any]:
             "kernel": "Linux 6",
             "python": "3.13",
             "java": "21",
+            "class_archive": True,
             "spark": "4.3.0",
             "brokers": "4.3.0",
             "mirrormaker_2": "4.3.0",
@@ -186,6 +187,11 @@ def test_the_page_says_what_it_was_measured_with() -> None:
     assert text.startswith("# Benchmarks, 2026-12-01\n\nA complete result.\n")
     for part in ("`abc1234`", "2 cores (some processor), 24 GiB", "Linux 6", "3.13, 4.3.0, 21"):
         assert part in text
+    assert "| Spark's class archive | made before the first round |" in text
+    results["machine"]["class_archive"] = False
+    assert "| Spark's class archive | **none** |" in report.page(results)
+    del results["machine"]["class_archive"]  # as in older results
+    assert "class archive" not in report.page(results)
     assert "MirrorMaker 1 in round 2 (20.0%: 700,000 records/s)" in text
     assert "the host took at most 3.1% of the processors" in text
     assert "load before the run 0.2" in text
@@ -388,8 +394,10 @@ def test_the_newest_complete_result_is_found(tmp_path: Path) -> None:
 
 
 def test_steps_run_alone_become_one_result(tmp_path: Path) -> None:
-    Results(tmp_path, "day", smoke=False).add("latency-100", step_of("latency-100"))
-    later = Results(tmp_path, "day", smoke=False)
+    Results(tmp_path, "day", smoke=False, load_before=0.2).add(
+        "latency-100", step_of("latency-100")
+    )
+    later = Results(tmp_path, "day", smoke=False, load_before=0.2)
     later.add("100b", step_of("100b"))
     written = json.loads((tmp_path / "day.json").read_text())
     assert list(written["steps"]) == ["100b", "latency-100"]
@@ -399,7 +407,27 @@ def test_steps_run_alone_become_one_result(tmp_path: Path) -> None:
     written["machine"]["cores"] += 1
     (tmp_path / "day.json").write_text(json.dumps(written))
     with pytest.raises(SystemExit, match=r"differs in machine: .*Choose another --name"):
-        Results(tmp_path, "day", smoke=False)
+        Results(tmp_path, "day", smoke=False, load_before=0.2)
+
+
+def test_the_class_archive_is_made_before_the_first_round(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    order: list[str] = []
+
+    class Stored:
+        def __init__(self, *_: object, **__: object) -> None:
+            self.document = complete()
+            order.append("machine")  # which says whether the archive is there
+
+    monkeypatch.setattr(run, "prepared", lambda _: order.append("archive"))
+    monkeypatch.setattr(run, "Results", Stored)
+    monkeypatch.setattr(run, "run", lambda *_: order.append("rounds"))
+    monkeypatch.setattr(run.report, "draw", lambda *_: None)
+    monkeypatch.setattr(run.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("sys.argv", ["run", "--only", "100b", "--out", str(tmp_path)])
+    assert run.main() == 0
+    assert order == ["archive", "machine", "rounds"]
 
 
 def test_settings_are_shown_without_what_changes_and_what_is_secret(tmp_path: Path) -> None:

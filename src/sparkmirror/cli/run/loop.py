@@ -6,6 +6,7 @@ own thread, so this loop always handles signals and keys and refreshes the view.
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import time
@@ -103,11 +104,18 @@ class RunLoop:
         self._refresh: Background | None = None
         self._ends_s = 0.0
 
-    def run(self, make: Callable[[], tuple[ControlPart, FlowPart, QuickCheckPart]]) -> int:
-        """Start, mirror until the end or a signal, stop; returns the exit code."""
+    def run(
+        self,
+        make_flow: Callable[[], FlowPart],
+        make_control: Callable[[FlowPart], tuple[ControlPart, QuickCheckPart]],
+    ) -> int:
+        """Start, mirror until the end or a signal, stop; returns the exit code.
+
+        ``make_flow`` and ``make_control`` create the parts. Both load modules.
+        """
         try:
             try:
-                self._start(make)
+                self._start(make_flow, make_control)
             except MirrorError as error:
                 return self._failed([error], self._start_exit_code(error))
             return self._mirror()
@@ -123,21 +131,26 @@ class RunLoop:
             return error.exit_code
         return self._options.start_failure_exit_code
 
-    def _start(self, make: Callable[[], tuple[ControlPart, FlowPart, QuickCheckPart]]) -> None:
-        def assemble() -> None:
-            self._control, self._flow, self._quick_check = make()
+    def _start(
+        self,
+        make_flow: Callable[[], FlowPart],
+        make_control: Callable[[FlowPart], tuple[ControlPart, QuickCheckPart]],
+    ) -> None:
+        def load() -> None:
+            self._flow = flow = make_flow()
+            # Spark takes longest to start, and needs neither the clusters nor the control plane.
+            self._opening = Background(flow.open, "sparkmirror-open")
+            self._control, self._quick_check = make_control(flow)
 
         self._display.phase("loading")
-        self._await(Background(assemble, "sparkmirror-load"))
+        self._await(Background(load, "sparkmirror-load"))
+        if self._flow is None or self._opening is None:
+            raise Defect("the run has no pipeline yet")
         if self._control is None:
             raise Defect("the run has no control plane yet")
-        if self._flow is None:
-            raise Defect("the run has no pipeline yet")
         if self._quick_check is None:
             raise Defect("the run has no quick check yet")
         self._display.phase("connecting to the clusters, creating topics")
-        # Spark takes longest to start and does not need the clusters.
-        self._opening = Background(self._flow.open, "sparkmirror-open")
         self._quick_check.begin()
         self._await(Background(self._control.prepare, "sparkmirror-prepare"))
         self._quick_check.topics_made()
@@ -164,6 +177,7 @@ class RunLoop:
             raise task.error
 
     def _mirror(self) -> int:
+        gc.enable()
         self._running = True
         self._figures.phase = PHASE_RUNNING
         self._display.phase(self._phase())

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from sparkmirror.cli.run.quick_check import QuickCheckPart, QuickCheckThread
 from sparkmirror.cli.shared.errors import EXIT_START_FAILED
@@ -259,8 +259,16 @@ class Parts:
 
     @classmethod
     def real(cls) -> Parts:
-        """The parts for Kafka and Spark; imported here because the import takes a second."""
-        from sparkmirror.control.loop import ControlLoop  # noqa: PLC0415
-        from sparkmirror.data.query import FlowRunner  # noqa: PLC0415
+        """The parts for Kafka and Spark. Each is loaded when it is made, which takes a while."""
 
-        return cls(control=ControlLoop, flow=FlowRunner, quick_check=QuickCheckThread)
+        def control(*arguments: Any, **named: Any) -> ControlPart:
+            from sparkmirror.control.loop import ControlLoop  # noqa: PLC0415
+
+            return ControlLoop(*arguments, **named)
+
+        def flow(*arguments: Any, **named: Any) -> FlowPart:
+            from sparkmirror.data.query import FlowRunner  # noqa: PLC0415
+
+            return FlowRunner(*arguments, **named)
+
+        return cls(control=control, flow=flow, quick_check=QuickCheckThread)

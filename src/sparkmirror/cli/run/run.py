@@ -92,6 +92,9 @@ def run_mirror(
     Errors are printed to stderr, not raised. Call it from the main thread, which receives signals.
     """
     options = options or RunOptions()
+    # A start loads modules and throws little away: looking for garbage would take a tenth of this
+    # process's time. The loop turns it on again when the mirror runs.
+    gc.disable()
     # Otherwise the interpreter would collect garbage for half a second at its end.
     atexit.register(gc.freeze)
     try:
@@ -102,6 +105,7 @@ def run_mirror(
         expected = isinstance(error, MirrorError) and not isinstance(error, ConfigError)
         return options.start_failure_exit_code if expected else shown.exit_code
     finally:
+        gc.enable()
         flush_or_discard((sys.stdout, sys.stderr))
 
 
@@ -129,19 +133,22 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
             do="Give a file in a directory that exists and that this user may write.",
         ) from error
 
-    def make() -> tuple[ControlPart, FlowPart, QuickCheckPart]:
-        chosen = parts or Parts.real()
-        flow: FlowPart = NoFlows()
-        if settings.flows:
-            flow = chosen.flow(
-                settings,
-                master=options.master,
-                once=options.once,
-                spark_conf=options.spark_conf,
-                work_dir=work_dir,
-                run_id=run_id,
-                ui=options.ui,
-            )
+    chosen = parts or Parts.real()
+
+    def make_flow() -> FlowPart:
+        if not settings.flows:
+            return NoFlows()
+        return chosen.flow(
+            settings,
+            master=options.master,
+            once=options.once,
+            spark_conf=options.spark_conf,
+            work_dir=work_dir,
+            run_id=run_id,
+            ui=options.ui,
+        )
+
+    def make_control(flow: FlowPart) -> tuple[ControlPart, QuickCheckPart]:
         control = chosen.control(
             settings,
             once=options.once,
@@ -150,7 +157,7 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
             release=tool_version(),
             key=flow.key,
         )
-        return control, flow, chosen.quick_check(settings)
+        return control, chosen.quick_check(settings)
 
     try:
         with Signals() as signals, Keys() as keys:
@@ -162,7 +169,7 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
                 figures = Figures(settings)
                 with _metrics(settings, options, figures, display):
                     loop = RunLoop(settings, options, display, signals, keys, figures)
-                    return loop.run(make)
+                    return loop.run(make_flow, make_control)
             finally:
                 display.close()
     finally:

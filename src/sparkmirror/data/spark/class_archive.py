@@ -1,45 +1,46 @@
 """A shared class archive for Spark's JVM: loading its classes is most of its start.
 
-In the first run of a Spark and Java version, the JVM records which classes it loads. Once the
-mirror runs, Java turns that list into an archive ("static CDS") in the cache. It does so beside the
-mirror, at the lowest priority, and only if the machine has a processor to spare. Later runs map the
-archive. The JVM ignores an archive that does not fit (another Java, other jars); the key in its
+Java writes the archive once ("static CDS"), from a list of the classes that a JVM has loaded.
+`data.spark.preparation` makes it when ``sparkmirror prepare`` asks for it, never a run: that would
+take half a minute of processor time beside a mirror, and a short run would end before. Every start
+maps the archive. The JVM ignores one that does not fit (another Java, other jars); the key in its
 name makes that rare.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
+import shutil
 import subprocess
-import threading
-import time
-from collections.abc import Callable
+import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from sparkmirror.cache import cache_directory, claim_part
+from sparkmirror.cache import cache_directory
+from sparkmirror.data.spark.gateway import spark_home
 from sparkmirror.errors import MachineError
 from sparkmirror.java import QUIET_ARCHIVES, JavaHome
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["ClassArchive", "Recorder", "class_path"]
+__all__ = ["ClassArchive"]
 
 log = logging.getLogger(__name__)
 
-# By then the mirror has loaded what it needs, and nobody waits for its first record any more.
-_SETTLED_S = 30.0
-_DUMP_S_MAX = 300.0
-_POLL_S = 0.2
-_BUSY_POLL_S = 10.0
-_NICE = 19
+# Map the archive where it was written for. By default, newer Javas map it at a random address, as a
+# precaution, and rewrite every pointer in it: a third of a second, and 100 MB that no other process
+# shares. It holds descriptions of classes, no machine code. A Java that does not know the option
+# starts all the same.
+_IN_PLACE = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:ArchiveRelocationMode=0",
+)
+_DUMP_S_MAX = 600.0
+_SAID_CHARACTERS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,141 +52,126 @@ class ClassArchive:
 
     @classmethod
     def find(cls, java: JavaHome) -> ClassArchive | None:
-        """The archive for the installed PySpark; None if there is no cache directory."""
+        """The archive for the installed PySpark, or the place where it belongs.
+
+        It is in the virtual environment or in this user's cache directory (`_directories`). None if
+        this user may write to neither of them and there is no archive.
+        """
         try:
-            cache, jars = cache_directory("classes"), _jars()
-            entries = sorted(
-                (entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
-                for entry in os.scandir(jars)
-            )
-        except (MachineError, OSError) as error:
+            name = _name(java)
+        except OSError as error:
             log.debug("no class archive: %s", error)
             return None
-        text = repr((str(java.path), java.version, str(jars), entries))
-        key = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return cls(java, cache / f"spark-{version('pyspark')}-{key}.jsa")
+        directories = list(_directories())
+        for directory in directories:
+            if (directory / name).is_file():
+                return cls(java, directory / name)
+        for directory in directories:
+            if _writable(directory):
+                return cls(java, directory / name)
+        return None
 
-    def options(self, class_list: Path) -> list[str]:
-        """JVM options that use the archive, or record in ``class_list`` what belongs into it."""
-        if not self.path.is_file():
-            return [f"-XX:DumpLoadedClassList={class_list}"]
-        if self.path.stat().st_size == 0:  # our own mark: this Java cannot write an archive
+    @property
+    def made(self) -> bool:
+        """Whether the archive is there."""
+        return self.path.is_file()
+
+    def options(self) -> list[str]:
+        """JVM options that use the archive; none before it is made."""
+        if not self.made:
             return []
-        return ["-Xshare:auto", *QUIET_ARCHIVES, f"-XX:SharedArchiveFile={self.path}"]
+        return ["-Xshare:auto", *QUIET_ARCHIVES, *_IN_PLACE, f"-XX:SharedArchiveFile={self.path}"]
 
+    @staticmethod
+    def recording(class_list: Path) -> list[str]:
+        """JVM options that write to ``class_list`` what belongs into an archive."""
+        return [f"-XX:DumpLoadedClassList={class_list}"]
 
-class Recorder:
-    """Creates the archive beside a run, unless another run does; ``close`` stops unfinished work.
+    def make(self, class_list: Path, class_path: str) -> None:
+        """Let Java write the archive of the classes in ``class_list``, found on ``class_path``.
 
-    ``class_path`` returns that of the JVM which wrote ``class_list``; it is called when needed.
-    """
-
-    def __init__(
-        self,
-        archive: ClassArchive,
-        class_list: Path,
-        class_path: Callable[[], str],
-        *,
-        after_s: float = _SETTLED_S,
-        busy: Callable[[], bool] | None = None,
-    ) -> None:
-        self._busy = busy or _machine_is_busy
-        self._archive = archive
-        self._class_list = class_list
-        self._class_path = class_path
-        self._after_s = after_s
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sparkmirror-classes", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop; leave no process and no partial archive."""
-        self._closing.set()
-        self._thread.join(2)
-        self._class_list.unlink(missing_ok=True)
-
-    def _run(self) -> None:
-        wait_s = self._after_s
-        while not self._closing.wait(wait_s):
-            # At the lowest priority, it would not be ready in time, and each run would start again.
-            if not self._busy():
-                break
-            wait_s = _BUSY_POLL_S
-        else:
-            return
+        It appears complete or not at all. One caller at a time. Raises `MachineError`.
+        """
+        unfinished = f".{self.path.stem}-"
         try:
-            part = claim_part(self._archive.path, stale_s=_DUMP_S_MAX)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            for left in self.path.parent.glob(f"{unfinished}*"):  # by a process that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            with tempfile.TemporaryDirectory(prefix=unfinished, dir=self.path.parent) as part:
+                made = Path(part) / self.path.name
+                self._dump(
+                    [
+                        str(self.java.java),
+                        *("-Xshare:dump", "-Xmx1g", "-Xlog:disable", "-Xlog:all=error"),
+                        *(f"-XX:SharedClassListFile={class_list}", f"-XX:SharedArchiveFile={made}"),
+                        *("-cp", class_path),
+                    ],
+                    made,
+                )
+                # Other users of the same environment map it, too.
+                made.chmod(0o644)
+                made.replace(self.path)
         except OSError as error:
-            log.debug("no class archive is made: %s", error)
-            return
-        if part is None:
-            return
-        try:
-            self._make(part)
-        except Exception as error:  # the mirror also runs without it
-            log.debug("the class archive was not made: %s", error)
-        finally:
-            part.unlink(missing_ok=True)
-            self._class_list.unlink(missing_ok=True)
+            raise MachineError(
+                f"The class archive cannot be written ({error.strerror or error}).",
+                where=str(self.path.parent),
+                do="Let this user write there, or free some 200 MB on that disk.",
+            ) from error
 
-    def _make(self, part: Path) -> None:
-        class_path = self._class_path()
-        wanted = part.with_suffix(".list")
-        # The JVM continues to write, so the last line may be incomplete.
-        text = self._class_list.read_text(encoding="utf-8", errors="replace")
-        wanted.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
-        made = part.with_suffix(".made")
-        command = [
-            str(self._archive.java.java),
-            *("-Xshare:dump", "-Xmx1g", "-Xlog:disable", "-Xlog:all=off"),
-            *(f"-XX:SharedClassListFile={wanted}", f"-XX:SharedArchiveFile={made}"),
-            *("-cp", class_path),
-        ]
+    def _dump(self, command: list[str], made: Path) -> None:
         try:
-            code = self._dump(command)
-            if code is None:
-                return  # the run ends, or Java took too long: another run will create it
-            if code == 0 and made.is_file():
-                made.replace(self._archive.path)
-            else:
-                self._archive.path.touch()
-        finally:
-            for path in (wanted, made):
-                path.unlink(missing_ok=True)
+            done = subprocess.run(  # noqa: S603  (an argument list, no shell)
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_DUMP_S_MAX,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise self._refused(f"it took longer than {_DUMP_S_MAX:.0f} s") from error
+        if done.returncode != 0 or not made.is_file():
+            said = " ".join((done.stdout + done.stderr).split())[-_SAID_CHARACTERS_MAX:]
+            raise self._refused(f"exit code {done.returncode}: {said or 'it says nothing'}")
 
-    def _dump(self, command: list[str]) -> int | None:
-        process = subprocess.Popen(  # noqa: S603  (an argument list, no shell)
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+    def _refused(self, why: str) -> MachineError:
+        return MachineError(
+            f"Java {self.java.version} does not write a class archive ({why}).",
+            where=str(self.java.java),
+            do="The mirror runs without one; each start takes some seconds longer. Use OpenJDK"
+            f" 17 or newer ({self.java.source} names this one), and see that 1 GB of memory is"
+            " free.",
         )
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
-        deadline = time.monotonic() + _DUMP_S_MAX
-        while process.poll() is None:
-            if self._closing.wait(_POLL_S) or time.monotonic() > deadline:
-                process.kill()
-                process.wait()
-                return None
-        return process.returncode
 
 
-def _machine_is_busy() -> bool:
-    """Whether, over the last minute, more tasks wanted to run than there are processors."""
-    return os.getloadavg()[0] > (os.cpu_count() or 1)
+def _name(java: JavaHome) -> str:
+    """The archive's file name, with a key of all that it depends on. Raises ``OSError``."""
+    jars = (spark_home() or Path()) / "jars"
+    # Java compares sizes and whole seconds. Finer times do not survive a container image's layers.
+    entries = sorted(
+        (entry.name, entry.stat().st_size, int(entry.stat().st_mtime)) for entry in os.scandir(jars)
+    )
+    text = repr((str(java.path), java.version, str(jars), entries))
+    key = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return f"spark-{version('pyspark')}-{key}.jsa"
 
 
-def class_path(spark: SparkSession) -> str:
-    """The class path of the driver's JVM."""
-    jvm: Any = spark.sparkContext._jvm
-    return str(jvm.java.lang.System.getProperty("java.class.path"))
+def _directories() -> Iterator[Path]:
+    """Where archives are, the first choice first.
+
+    In a virtual environment all of its users share one, and it goes where the environment goes: to
+    a container, or away. Whoever may write there may also write the code that runs.
+    """
+    if sys.prefix != sys.base_prefix:
+        yield Path(sys.prefix) / "share" / "sparkmirror" / "classes"
+    try:
+        yield cache_directory("classes")
+    except MachineError as error:
+        log.debug("no class archive in a cache directory: %s", error)
 
 
-def _jars() -> Path:
-    """Where Spark's classes are, found as its own scripts find them."""
-    home, spec = os.environ.get("SPARK_HOME"), find_spec("pyspark")
-    if home or spec is None or spec.origin is None:
-        return Path(home or "") / "jars"
-    return Path(spec.origin).parent / "jars"
+def _writable(directory: Path) -> bool:
+    """Whether this user may write to ``directory``, which need not exist yet."""
+    while not directory.exists():
+        directory = directory.parent
+    return os.access(directory, os.W_OK | os.X_OK)

@@ -10,15 +10,15 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE
-from sparkmirror.data.spark.class_archive import ClassArchive, Recorder, class_path
+from sparkmirror.data.spark.class_archive import ClassArchive
 from sparkmirror.data.spark.dependencies import python_archive
+from sparkmirror.data.spark.gateway import GATEWAY_PORT, GatewayProcess
 from sparkmirror.data.spark.page import SparkPage, check_page
 from sparkmirror.data.spark.ports import (
     check_local,
@@ -40,7 +40,7 @@ from sparkmirror.data.workers.spark_versions import (
 )
 from sparkmirror.directories import private_directory
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
-from sparkmirror.java import find_java, java_environment
+from sparkmirror.java import JavaHome, find_java, java_environment
 from sparkmirror.model import MirrorSettings
 from sparkmirror.observe.logs import SPARK_LOG_FILE_NAME, spark_log4j2_properties
 
@@ -125,7 +125,8 @@ class Spark:
 
     ``key``: the key that seals client properties. ``work_dir`` holds logs and the disposable
     checkpoints. ``ui``: whether Spark's page is on the loopback address; `open` sets ``page``, how
-    to reach it. The constructor raises ConfigError if there can be none.
+    to reach it. ``record_classes``: write there which classes the JVM loads, and use no archive.
+    The constructor raises ConfigError if ``ui`` is impossible.
     """
 
     def __init__(
@@ -137,6 +138,7 @@ class Spark:
         work_dir: Path,
         key: str,
         ui: bool = False,
+        record_classes: Path | None = None,
     ) -> None:
         self._settings = settings
         self._user_conf = dict(spark_conf)
@@ -150,8 +152,8 @@ class Spark:
         self.page = ""
         self._session: SparkSession | None = None
         self._scratch: TempDirectory | None = None
-        self._classes: ClassArchive | None = None
-        self._recorder: Recorder | None = None
+        self._record_classes = record_classes
+        self._jvm: GatewayProcess | None = None
         self._prefork_server: subprocess.Popen[bytes] | None = None
 
     @property
@@ -167,17 +169,10 @@ class Spark:
     def open(self) -> SparkSession:
         """Start the application. Raises `MirrorError`."""
         self._session = session = self._start()
-        if self._classes is not None and self._class_list.exists():
-            self._recorder = Recorder(self._classes, self._class_list, partial(class_path, session))
         if self._page is not None:
             header = self._page.write_header(self._work_dir)
             self.page = f"{session.sparkContext.uiWebUrl} (curl -LH @{header} …)"
         return session
-
-    def settle(self) -> None:
-        """Stop recording classes, because the application is about to end."""
-        if self._recorder is not None:
-            self._recorder.close()
 
     def close(self) -> None:
         """End the application, the JVM and the processes beside it, as far as they still run."""
@@ -186,6 +181,9 @@ class Spark:
                 self._session.stop()
             _end_gateway(self._session.sparkContext._gateway)
             self._session = None
+        if self._jvm is not None:
+            self._jvm.end()
+            self._jvm = None
         if self._prefork_server is not None:
             end_prefork_server(self._prefork_server)
             self._prefork_server = None
@@ -193,9 +191,19 @@ class Spark:
             self._scratch.close()
             self._scratch = None
 
-    @property
-    def _class_list(self) -> Path:
-        return self._work_dir / "classes.list"
+    def _archive_options(self, java: JavaHome) -> list[str]:
+        """JVM options of the class archive."""
+        if self._record_classes is not None:
+            return ClassArchive.recording(self._record_classes)
+        archive = ClassArchive.find(java)
+        if archive is not None and archive.made:
+            log.info("Spark's JVM takes its classes from the archive %s", archive.path)
+            return archive.options()
+        log.info(
+            "Spark's JVM has no class archive, so this start takes some seconds longer."
+            " `sparkmirror prepare` makes one, once for each version of Java and PySpark"
+        )
+        return []
 
     def _start(self) -> SparkSession:
         local = is_local(self._master)
@@ -224,11 +232,8 @@ class Spark:
             cores=os.cpu_count() or 1,
         )
         conf["spark.local.dir"] = str(self._scratch.path / "local")
-        self._classes = ClassArchive.find(java)
-        conf["spark.driver.extraJavaOptions"] += f' "-Djava.io.tmpdir={self._scratch.path}"'
-        if self._classes is not None:
-            options = self._classes.options(self._class_list)
-            conf["spark.driver.extraJavaOptions"] += "".join(f' "{each}"' for each in options)
+        for option in (f"-Djava.io.tmpdir={self._scratch.path}", *self._archive_options(java)):
+            conf["spark.driver.extraJavaOptions"] += f' "{option}"'
         if not local:
             conf |= python_archive(self._scratch.path)
             brokers = (one.source.bootstrap_servers for one in self._settings.flows)
@@ -242,41 +247,34 @@ class Spark:
             if local
             else _cluster_python(self._user_conf)
         )
-        if local:
-            with self.log_path.open("ab") as output:
-                self._prefork_server = start_prefork_server(self._scratch.path, output)
         conf |= self._user_conf
         if self._page is not None:
             conf |= self._page.settings()
             os.environ |= self._page.environment()
         os.environ[KEY_VARIABLE] = self._key  # Spark's processes on this machine inherit it
+        with self.log_path.open("ab") as output:
+            if GATEWAY_PORT not in os.environ:
+                # Everything that the JVM gets now is visible on its command line.
+                shown = {key: conf[key] for key in conf.keys() - withheld(conf)}
+                self._jvm = GatewayProcess(shown, self._scratch.path, output)
+            if local:
+                self._prefork_server = start_prefork_server(self._scratch.path, output)
         return self._launch(conf)
 
     def _launch(self, conf: Mapping[str, str]) -> SparkSession:
-        from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (takes a second)
+        # Takes a third of a second, in which the JVM starts.
+        from pyspark import SparkConf, SparkContext  # noqa: PLC0415
         from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
         spark_conf = SparkConf(loadDefaults=False)
-        # Everything that the gateway gets is visible on its command line.
-        late = withheld(conf)
-        for key, value in conf.items():
-            if key not in late:
-                spark_conf.set(key, value)
         gateway: Any = None
         try:
-            with self.log_path.open("ab") as output:
-                # A session of its own: the terminal's Ctrl+C must reach only us; Spark drains.
-                gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                    conf=spark_conf,
-                    popen_kwargs={
-                        "stdout": output,
-                        "stderr": output,
-                        "start_new_session": True,
-                    },
-                )
-            for key in late:
-                spark_conf.set(key, conf[key])
+            # Without a process of ours, the environment names a JVM that runs already.
+            connect: Callable[[], Any] = launch_gateway if self._jvm is None else self._jvm.connect
+            gateway = connect()
+            for key, value in conf.items():
+                spark_conf.set(key, value)
             if not is_local(self._master):
                 self._close_ports(spark_conf, gateway)
             spark = SparkSession(SparkContext(conf=spark_conf, gateway=gateway))
@@ -288,6 +286,8 @@ class Spark:
         except Exception as error:
             why = _reason(error)
             _end_gateway(gateway)
+            if self._jvm is not None:
+                self._jvm.end()
             if isinstance(error, MirrorError):
                 raise
             raise MachineError(

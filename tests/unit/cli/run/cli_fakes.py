@@ -46,6 +46,7 @@ class Scenario:
     once_s: float = 0.5  # how long a --once takes
     prepare_s: float = 0.0
     prepare_fails: str = ""  # unreachable, config, defect
+    loads_s: float = 0.0  # how long the control plane takes to be loaded and made
     opens_slowly: bool = False  # until its process is killed; then it cleans up for a moment
     start_fails: bool = False
     query_fails_s: float = 0.0
@@ -95,6 +96,7 @@ class World:
 
 class FakeControl:
     def __init__(self, world: World, settings: MirrorSettings) -> None:
+        time.sleep(world.scenario.loads_s)
         self._world = world
         self.told_to_go: dict[str, float | None] = {}
         self._made_s = time.monotonic()

@@ -307,6 +307,18 @@ def test_a_signal_while_starting_stops_at_once(start: Start, number: int, code: 
     assert "[flow.start]" not in run.err
 
 
+def test_spark_starts_before_the_control_plane_is_loaded(start: Start) -> None:
+    run = start(loads_s=60.0, opens_slowly=True)
+    deadline_s = time.monotonic() + 20
+    while not any(one.name() == "sleep" for one in psutil.Process(run.process.pid).children()):
+        assert time.monotonic() < deadline_s, run.err  # it stands for Spark
+        time.sleep(0.05)
+    run.send(signal.SIGINT)
+    assert run.end() == 130
+    assert "[flow.open ended]" in run.err
+    assert "[prepare]" not in run.err
+
+
 def test_a_stopped_start_of_spark_cleans_up(start: Start) -> None:
     run = start(opens_slowly=True)
     run.until("[control.start]")

@@ -1,0 +1,109 @@
+"""The JVM's process: ``spark-submit`` with PySpark's gateway.
+
+PySpark would start it itself (``launch_gateway``), but only when PySpark is loaded, and would wait
+for it there. Here it starts first, and this process loads PySpark meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import struct
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, BinaryIO
+
+__all__ = ["GATEWAY_PORT", "GatewayProcess", "spark_home"]
+
+GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
+"""The variable that names the port of a JVM that runs already, to PySpark and to us."""
+
+_POLL_S = 0.01
+_INFO = "gateway"
+_GATEWAY_SECRET = "PYSPARK_GATEWAY_SECRET"  # noqa: S105  (the variable's name)
+# Of Spark's launcher, a JVM that lives for a moment and only prints the command of the next one.
+_LAUNCHER = {"SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+def spark_home() -> Path | None:
+    """Where Spark is, as its own scripts find it; None if it is not there."""
+    if home := os.environ.get("SPARK_HOME"):
+        return Path(home)
+    spec = find_spec("pyspark")
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
+
+
+class GatewayProcess:
+    """A JVM that starts; `connect` waits for it.
+
+    ``directory``: only this user may read it. ``output`` gets what the JVM prints. Raises
+    ``OSError``.
+    """
+
+    def __init__(self, conf: Mapping[str, str], directory: Path, output: BinaryIO) -> None:
+        self._info = directory / _INFO
+        command = [str((spark_home() or Path()) / "bin" / "spark-submit")]
+        for key, value in conf.items():
+            command += ["--conf", f"{key}={value}"]
+        command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+        self.process = subprocess.Popen(  # noqa: S603  (an argument list, no shell)
+            command,
+            stdin=subprocess.PIPE,  # the JVM ends when this pipe does
+            stdout=output,
+            stderr=output,
+            env={
+                **_LAUNCHER,
+                **os.environ,
+                "SPARK_CONNECT_MODE": "0",
+                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._info),
+            },
+            # The terminal's Ctrl+C must reach only us; Spark drains.
+            start_new_session=True,
+        )
+
+    def connect(self) -> Any:
+        """PySpark's gateway, as ``launch_gateway`` returns it.
+
+        Raises ``ConnectionError`` if the JVM ends instead.
+        """
+        from pyspark.java_gateway import launch_gateway  # noqa: PLC0415  (takes a third of a second)
+
+        while not self._info.exists():
+            if self.process.poll() is not None:
+                raise ConnectionError("the JVM has ended")
+            time.sleep(_POLL_S)
+        port, secret = _read(self._info.read_bytes())
+        self._info.unlink()
+        with _variables({GATEWAY_PORT: str(port), _GATEWAY_SECRET: secret}):
+            gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
+        gateway.proc = self.process
+        return gateway
+
+    def end(self) -> None:
+        """Kill the JVM if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+
+def _read(info: bytes) -> tuple[int, str]:
+    """Port and secret of what Spark's gateway server writes: two numbers, then the text."""
+    port, size = struct.unpack_from(">ii", info)
+    return port, info[8 : 8 + size].decode()
+
+
+@contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables while the block runs."""
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            os.environ.pop(name, None)

@@ -1,0 +1,107 @@
+"""The JVM's process: what it is told, and how it is reached; ``spark-submit`` is stood in for."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.data.spark.gateway import GATEWAY_PORT, GatewayProcess, spark_home
+
+_SUBMIT = """#!/bin/sh
+printf '%s\\n' "$@" "launcher: $SPARK_LAUNCHER_OPTS" > "$SPARK_HOME/told"
+{then}
+"""
+_ANSWERS = """printf '\\000\\000\\046\\364\\000\\000\\000\\006secret' > "$SPARK_HOME/part"
+mv "$SPARK_HOME/part" "$_PYSPARK_DRIVER_CONN_INFO_PATH"
+cat"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Spark whose ``spark-submit`` answers like the real one, and ends with its input."""
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    monkeypatch.delenv(GATEWAY_PORT, raising=False)
+    _submit(tmp_path, _ANSWERS)
+    return tmp_path
+
+
+def _submit(home: Path, then: str) -> None:
+    path = home / "bin" / "spark-submit"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(_SUBMIT.format(then=then))
+    path.chmod(stat.S_IRWXU)
+
+
+def _started(home: Path, conf: dict[str, str]) -> GatewayProcess:
+    with (home / "log").open("ab") as output:
+        return GatewayProcess(conf, home, output)
+
+
+def test_it_is_reached_at_the_port_and_with_the_secret_that_it_wrote(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = {}
+
+    class Gateway:
+        proc = None
+
+    def launch_gateway() -> Gateway:
+        seen.update(os.environ)
+        return Gateway()
+
+    monkeypatch.setattr("pyspark.java_gateway.launch_gateway", launch_gateway)
+    jvm = _started(home, {"spark.master": "local", "spark.x": "a b"})
+    try:
+        gateway = jvm.connect()
+        assert gateway.proc is jvm.process
+        assert jvm.process.poll() is None
+    finally:
+        jvm.end()
+    assert (seen[GATEWAY_PORT], seen["PYSPARK_GATEWAY_SECRET"]) == ("9972", "secret")
+    # What our children inherit does not name them, and nobody can read them later.
+    assert GATEWAY_PORT not in os.environ
+    assert "PYSPARK_GATEWAY_SECRET" not in os.environ
+    assert not (home / "gateway").exists()
+    told = (home / "told").read_text().splitlines()
+    assert told[:5] == ["--conf", "spark.master=local", "--conf", "spark.x=a b", "pyspark-shell"]
+
+
+def test_what_the_user_tells_spark_s_launcher_counts(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_LAUNCHER_OPTS", "-Xmx64m")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--name 'two words' pyspark-shell")
+    jvm = _started(home, {})
+    while not (home / "gateway").exists():
+        time.sleep(0.01)
+    jvm.end()
+    told = (home / "told").read_text().splitlines()
+    assert told == ["--name", "two words", "pyspark-shell", "launcher: -Xmx64m"]
+
+
+def test_a_jvm_that_ends_at_once_is_noticed(home: Path) -> None:
+    _submit(home, "exit 1")
+    jvm = _started(home, {})
+    with pytest.raises(ConnectionError, match="the JVM has ended"):
+        jvm.connect()
+    jvm.end()
+
+
+def test_it_ends_with_the_pipe_from_us(home: Path) -> None:
+    jvm = _started(home, {})
+    assert jvm.process.stdin is not None
+    jvm.process.stdin.close()
+    assert jvm.process.wait(30) == 0
+
+
+def test_a_home_is_found_without_loading_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    found = spark_home()
+    assert found is not None
+    assert (found / "bin" / "spark-submit").is_file()
+    monkeypatch.setenv("SPARK_HOME", "/elsewhere")
+    assert spark_home() == Path("/elsewhere")
