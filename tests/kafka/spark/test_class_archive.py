@@ -28,7 +28,7 @@ spark = Spark(
     key="key",
 )
 session = spark.open()
-assert session.range(3).count() == 3
+assert session.version
 spark.close()
 """
 

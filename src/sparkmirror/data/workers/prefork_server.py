@@ -275,12 +275,19 @@ def _show_as(arguments: Iterable[str]) -> None:
             ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
-def _main(listener: socket.socket) -> None:
-    daemon.prefer_installed_pyspark()
+def _load() -> None:
+    """Import what forks need. They share these objects, and never look for garbage in them."""
+    gc.disable()  # modules stay
     for name in (*daemon.PRELOADED, *_PLANNING):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
+    gc.enable()
+
+
+def _main(listener: socket.socket) -> None:
+    daemon.prefer_installed_pyspark()
+    _load()
     PreforkServer(listener, sys.stdin.fileno()).serve()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ import psutil
 import pytest
 
 from sparkmirror.data.spark.session import _python_launcher
-from sparkmirror.data.workers import prefork_client
+from sparkmirror.data.workers import prefork_client, prefork_server
 from sparkmirror.data.workers.prefork_server import end_prefork_server, start_prefork_server
 from tests.unit.config_files import without_root
 
@@ -256,3 +257,19 @@ def test_a_fork_that_cannot_be_made_keeps_nothing_open(modules: Path, tmp_path: 
         assert psutil.Process(childless.pid).num_fds() == before
     finally:
         childless.communicate(timeout=60)
+
+
+def test_modules_are_loaded_without_a_look_for_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    collects: dict[str, bool] = {}
+
+    def load(name: str) -> None:
+        collects[name] = gc.isenabled()
+
+    frozen: list[int] = []
+    monkeypatch.setattr(prefork_server.importlib, "import_module", load)
+    monkeypatch.setattr(prefork_server.gc, "freeze", lambda: frozen.append(len(collects)))
+    prefork_server._load()
+    assert len(collects) > 5
+    assert not any(collects.values())
+    assert frozen == [len(collects)]
+    assert gc.isenabled()  # in forks, too
