@@ -227,7 +227,7 @@ def test_refused_records_are_told_of_by_their_source_offsets(
     )
     mirrored = Routing(flow)
     if not exact:
-        mirrored._delivery._commits.routes.commit = lambda *_: None  # type: ignore[attr-defined]
+        mirrored._delivery._commits.coordinators.commit = lambda *_: None  # type: ignore[attr-defined]
     mirrored.run(iter([*Source(brokers).rows, part]))
     assert (_at(brokers, EU), _at(brokers, US)) == ([b"1", b"5"], [b"2", b"7"])
     letters = brokers.committed[TopicPartition(dead_letter_topic("A.orders"), 0)]
