@@ -120,11 +120,12 @@ def check_path(
     except (OSError, UnicodeError) as error:
         return BrokerPath(host, port, (_no_name(error, timeout_s),))
     steps.append(Step(DNS, "ok", f"resolves to {', '.join(text for _, text in addresses)}"))
-    tcp, sock = _connected(addresses, host, port, deadline, client.connect_timeout_ms / 1000)
+    patience_s = client.connect_timeout_ms / 1000
+    tcp, sock, chosen = _connected(addresses, host, port, deadline, patience_s)
     steps.append(tcp)
     if sock is None:
         return BrokerPath(host, port, tuple(steps))
-    address = (sock.getpeername()[0], port)
+    address = (chosen, port)
     if uses_tls(client.security_protocol):
         tls, sock = _handshake(client, host, sock, address, deadline)
         steps.append(tls)
@@ -173,27 +174,35 @@ def _no_name(error: Exception, timeout_s: float) -> Step:
 
 def _connected(
     addresses: list[tuple[int, str]], host: str, port: int, deadline: float, patience_s: float
-) -> tuple[Step, socket.socket | None]:
-    """(the step, a connection to the first address that accepted one, or None)."""
+) -> tuple[Step, socket.socket | None, str]:
+    """(the step, a connection to the first address that accepted one or None, that address)."""
     failures: list[tuple[str, OSError]] = []
     for number, (family, address) in enumerate(addresses):
         left_s = (deadline - time.monotonic()) * 0.6 / (len(addresses) - number)
         began = time.monotonic()
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.settimeout(max(0.05, min(left_s, patience_s)))
         try:
-            sock.connect((address, port))
+            sock = _connect(family, (address, port), max(0.05, min(left_s, patience_s)))
         except OSError as error:
-            sock.close()
             failures.append((address, error))
             continue
         ms = (time.monotonic() - began) * 1000
         if failures:
             do = "Remove the unreachable addresses from the DNS, or make them reachable."
             found = f"{address} takes connections, but {_tried(failures, host)}"
-            return Step(TCP, "warn", found, do), sock
-        return Step(TCP, "ok", f"connects in {ms:.1f} ms"), sock
-    return Step(TCP, "fail", _tried(failures, host), _refusal(failures[0][1])[1]), None
+            return Step(TCP, "warn", found, do), sock, address
+        return Step(TCP, "ok", f"connects in {ms:.1f} ms"), sock, address
+    return Step(TCP, "fail", _tried(failures, host), _refusal(failures[0][1])[1]), None, ""
+
+
+def _connect(family: int, address: tuple[str, int], timeout_s: float) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)  # fails where this machine has no IPv6
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _tried(failures: list[tuple[str, OSError]], host: str) -> str:

@@ -151,6 +151,18 @@ def test_each_address_of_a_name_is_tried() -> None:
     assert (gone.steps[-1].name, gone.steps[-1].found) == (TCP, found)
 
 
+def test_a_kind_of_address_that_this_machine_does_not_have() -> None:
+    broker = FakeBroker(lambda *_: metadata({}), VERSIONS)
+
+    def odd(*_: Any) -> list[tuple[int, str]]:
+        return [(12_345, "fe80::1"), (int(socket.AF_INET), HOST)]
+
+    path = check_path(client(), "b1", broker.port, timeout_s=2, resolver=odd)
+    broker.stop()
+    assert path.whole
+    assert "but fe80::1: connecting failed (Address family not supported" in path.steps[1].found
+
+
 def test_a_server_whose_queue_of_connections_is_full() -> None:
     """Connecting itself hangs, as it does behind a firewall that drops packets."""
     with socket.socket() as server:
