@@ -169,7 +169,8 @@ def _no_name(error: Exception, timeout_s: float) -> Step:
             "Check that the DNS servers of this machine (/etc/resolv.conf) can be reached.",
         )
     said = getattr(error, "strerror", None) or str(error)
-    return Step(DNS, "fail", f"does not resolve here ({said})", "Check the spelling and the DNS.")
+    do = "Check the spelling of the host name and the DNS of this machine."
+    return Step(DNS, "fail", f"does not resolve here ({said})", do)
 
 
 def _connected(
@@ -329,7 +330,7 @@ def _greeted(
         try:
             response = connection.request(MetadataRequest(topics=[]), lowest=1, highest=8)
         except (ConnectionLost, MirrorError) as error:
-            return [_no_metadata(error, sasl=sasl)], None, {}
+            return [_no_metadata(client, error)], None, {}
         if sasl:
             mechanism = client.properties.get("sasl.mechanism", "GSSAPI")
             steps.append(Step(LOGIN, "ok", f"logged in with {mechanism}"))
@@ -394,16 +395,17 @@ def _not_kafka(
     return Step(KAFKA, "fail", f"{found} ({reason})" if reason else found, do, NotKafka)
 
 
-def _no_metadata(error: Exception, *, sasl: bool) -> Step:
+def _no_metadata(client: ClusterClient, error: Exception) -> Step:
     timed_out = isinstance(error.__cause__, TimeoutError)
-    if sasl or timed_out:
+    if uses_sasl(client.security_protocol) or timed_out:
         do = "Check the broker's log: it may be starting or overloaded."
         return Step(KAFKA, "fail", f"the broker returns no metadata ({error})", do)
+    protocol = "SASL_SSL" if uses_tls(client.security_protocol) else "SASL_PLAINTEXT"
     return Step(
         LOGIN,
         "fail",
         f"the broker speaks Kafka, but closes connections without a login ({error})",
-        "It looks like a SASL listener: set security.protocol, sasl.mechanism and "
+        f"It looks like a SASL listener: set security.protocol={protocol}, sasl.mechanism and "
         "sasl.jaas.config.",
         Unsupported,
     )

@@ -106,6 +106,7 @@ def test_a_name_that_does_not_resolve() -> None:
     error = failure("no-such-host.invalid:9092", DNS, timeout_ms=10_000, within_s=11)
     assert isinstance(error, Unreachable)
     assert "does not resolve" in error.what
+    assert "spelling of the host name" in error.do
 
 
 @pytest.mark.parametrize("server", ["a..b:9092", f"{'x' * 70}:9092"])
@@ -304,7 +305,7 @@ def test_a_broker_that_wants_a_login() -> None:
     broker.stop()
     assert isinstance(error, Unsupported)
     assert "closes connections without a login" in error.what
-    assert "sasl.mechanism" in error.do
+    assert "security.protocol=SASL_PLAINTEXT, sasl.mechanism" in error.do
 
 
 def test_a_broker_that_returns_no_metadata() -> None:
