@@ -384,7 +384,7 @@ def test_a_broker_that_is_too_old(
         servers = {"A.bootstrap.servers": address}
         findings = timed(flow_of(tmp_path, cluster_a, cluster_b, "t", servers))
     found = the(findings, "api-versions", "fail")
-    assert "Produce up to version 2, 3 is needed" in found.found
+    assert "too old (Produce API up to version 2, 3 is needed)" in found.found
     assert "0.11" in found.do
 
 

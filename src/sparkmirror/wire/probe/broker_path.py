@@ -120,11 +120,12 @@ def check_path(
     except (OSError, UnicodeError) as error:
         return BrokerPath(host, port, (_no_name(error, timeout_s),))
     steps.append(Step(DNS, "ok", f"resolves to {', '.join(text for _, text in addresses)}"))
-    tcp, sock = _connected(addresses, host, port, deadline, client.connect_timeout_ms / 1000)
+    patience_s = client.connect_timeout_ms / 1000
+    tcp, sock, chosen = _connected(addresses, host, port, deadline, patience_s)
     steps.append(tcp)
     if sock is None:
         return BrokerPath(host, port, tuple(steps))
-    address = (sock.getpeername()[0], port)
+    address = (chosen, port)
     if uses_tls(client.security_protocol):
         tls, sock = _handshake(client, host, sock, address, deadline)
         steps.append(tls)
@@ -168,32 +169,41 @@ def _no_name(error: Exception, timeout_s: float) -> Step:
             "Check that the DNS servers of this machine (/etc/resolv.conf) can be reached.",
         )
     said = getattr(error, "strerror", None) or str(error)
-    return Step(DNS, "fail", f"does not resolve here ({said})", "Check the spelling and the DNS.")
+    do = "Check the spelling of the host name and the DNS of this machine."
+    return Step(DNS, "fail", f"does not resolve here ({said})", do)
 
 
 def _connected(
     addresses: list[tuple[int, str]], host: str, port: int, deadline: float, patience_s: float
-) -> tuple[Step, socket.socket | None]:
-    """(the step, a connection to the first address that accepted one, or None)."""
+) -> tuple[Step, socket.socket | None, str]:
+    """(the step, a connection to the first address that accepted one or None, that address)."""
     failures: list[tuple[str, OSError]] = []
     for number, (family, address) in enumerate(addresses):
         left_s = (deadline - time.monotonic()) * 0.6 / (len(addresses) - number)
         began = time.monotonic()
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.settimeout(max(0.05, min(left_s, patience_s)))
         try:
-            sock.connect((address, port))
+            sock = _connect(family, (address, port), max(0.05, min(left_s, patience_s)))
         except OSError as error:
-            sock.close()
             failures.append((address, error))
             continue
         ms = (time.monotonic() - began) * 1000
         if failures:
             do = "Remove the unreachable addresses from the DNS, or make them reachable."
             found = f"{address} takes connections, but {_tried(failures, host)}"
-            return Step(TCP, "warn", found, do), sock
-        return Step(TCP, "ok", f"connects in {ms:.1f} ms"), sock
-    return Step(TCP, "fail", _tried(failures, host), _refusal(failures[0][1])[1]), None
+            return Step(TCP, "warn", found, do), sock, address
+        return Step(TCP, "ok", f"connects in {ms:.1f} ms"), sock, address
+    return Step(TCP, "fail", _tried(failures, host), _refusal(failures[0][1])[1]), None, ""
+
+
+def _connect(family: int, address: tuple[str, int], timeout_s: float) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)  # fails where this machine has no IPv6
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _tried(failures: list[tuple[str, OSError]], host: str) -> str:
@@ -320,7 +330,7 @@ def _greeted(
         try:
             response = connection.request(MetadataRequest(topics=[]), lowest=1, highest=8)
         except (ConnectionLost, MirrorError) as error:
-            return [_no_metadata(error, sasl=sasl)], None, {}
+            return [_no_metadata(client, error)], None, {}
         if sasl:
             mechanism = client.properties.get("sasl.mechanism", "GSSAPI")
             steps.append(Step(LOGIN, "ok", f"logged in with {mechanism}"))
@@ -385,16 +395,17 @@ def _not_kafka(
     return Step(KAFKA, "fail", f"{found} ({reason})" if reason else found, do, NotKafka)
 
 
-def _no_metadata(error: Exception, *, sasl: bool) -> Step:
+def _no_metadata(client: ClusterClient, error: Exception) -> Step:
     timed_out = isinstance(error.__cause__, TimeoutError)
-    if sasl or timed_out:
+    if uses_sasl(client.security_protocol) or timed_out:
         do = "Check the broker's log: it may be starting or overloaded."
         return Step(KAFKA, "fail", f"the broker returns no metadata ({error})", do)
+    protocol = "SASL_SSL" if uses_tls(client.security_protocol) else "SASL_PLAINTEXT"
     return Step(
         LOGIN,
         "fail",
         f"the broker speaks Kafka, but closes connections without a login ({error})",
-        "It looks like a SASL listener: set security.protocol, sasl.mechanism and "
+        f"It looks like a SASL listener: set security.protocol={protocol}, sasl.mechanism and "
         "sasl.jaas.config.",
         Unsupported,
     )

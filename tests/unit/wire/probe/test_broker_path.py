@@ -106,6 +106,7 @@ def test_a_name_that_does_not_resolve() -> None:
     error = failure("no-such-host.invalid:9092", DNS, timeout_ms=10_000, within_s=11)
     assert isinstance(error, Unreachable)
     assert "does not resolve" in error.what
+    assert "spelling of the host name" in error.do
 
 
 @pytest.mark.parametrize("server", ["a..b:9092", f"{'x' * 70}:9092"])
@@ -149,6 +150,18 @@ def test_each_address_of_a_name_is_tried() -> None:
     gone = check_path(client(), "b1", broker.port, timeout_s=2, resolver=both)
     found = "127.0.0.2: connection refused; 127.0.0.1: connection refused"
     assert (gone.steps[-1].name, gone.steps[-1].found) == (TCP, found)
+
+
+def test_a_kind_of_address_that_this_machine_does_not_have() -> None:
+    broker = FakeBroker(lambda *_: metadata({}), VERSIONS)
+
+    def odd(*_: Any) -> list[tuple[int, str]]:
+        return [(12_345, "fe80::1"), (int(socket.AF_INET), HOST)]
+
+    path = check_path(client(), "b1", broker.port, timeout_s=2, resolver=odd)
+    broker.stop()
+    assert path.whole
+    assert "but fe80::1: connecting failed (Address family not supported" in path.steps[1].found
 
 
 def test_a_server_whose_queue_of_connections_is_full() -> None:
@@ -292,7 +305,7 @@ def test_a_broker_that_wants_a_login() -> None:
     broker.stop()
     assert isinstance(error, Unsupported)
     assert "closes connections without a login" in error.what
-    assert "sasl.mechanism" in error.do
+    assert "security.protocol=SASL_PLAINTEXT, sasl.mechanism" in error.do
 
 
 def test_a_broker_that_returns_no_metadata() -> None:
