@@ -314,7 +314,7 @@ class _Committed(WriterCommitMessage):
 class _Writer(DataSourceStreamArrowWriter):
     """Executor side of the sink. The slots commit positions, so `commit` has nothing to do."""
 
-    def __init__(self, flow_text: str, reasons: str) -> None:
+    def __init__(self, flow_text: str, reasons: str = "") -> None:
         self._flow_text = flow_text
         self._reasons = reasons
 

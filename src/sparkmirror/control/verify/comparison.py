@@ -189,14 +189,21 @@ class PartitionComparison:
         """The difference if one log has records left when the other has ended."""
         if source.fill() and source.offsets[0] < self.end:
             return self._absent(source)
-        stopped = None if self.transformed is None else self.transformed.stopped(self.tp)
-        if stopped is not None and stopped[0] < self.end:
-            at, why = stopped
-            return Difference("failed", at, None, f"the mirror stops at source offset {at}: {why}")
+        failed = self._failed()
+        if failed is not None:
+            return failed
         if self.c.scope.end is None and target.fill():
             at = target.offsets[0]
             return Difference("extra", None, at, f"the target has more, from its offset {at} on")
         return None
+
+    def _failed(self) -> Difference | None:
+        """The record on which a transform failed in what was read; the mirror stops before it."""
+        stopped = None if self.transformed is None else self.transformed.stopped(self.tp)
+        if stopped is None or stopped[0] >= self.end:
+            return None
+        at, why = stopped
+        return Difference("failed", at, None, f"the mirror stops at source offset {at}: {why}")
 
     def _absent(self, source: Side) -> Difference:
         at = source.offsets[0]
@@ -224,6 +231,9 @@ class PartitionComparison:
             )
             source = self._source(at, min(at + STRETCH, following))
             if not source.fill():
+                difference = self._failed()
+                if difference is not None:
+                    break
                 continue
             found = self._target_from(source)
             if found is None:
@@ -236,6 +246,7 @@ class PartitionComparison:
             difference, rewritten = lockstep(source, found[0])
             if difference is None and source.fill():
                 difference = self._absent(source)
+            difference = difference or self._failed()
             told = source.reading
             readings.append((told, told if rewritten else found[0].reading))
             if difference is not None:
@@ -277,6 +288,7 @@ class PartitionComparison:
         if keys:
             known = sorted((ours[key][0], key) for key in keys if key in ours)
             difference = self._other_value(known, ours, theirs, keys)
+        difference = difference or self._failed()
         sides = [
             Reading(len(side), _joined(sorted(digest.hex() for _, digest in side.values())))
             for side in (ours, theirs)

@@ -367,6 +367,9 @@ def _halt(chunk: Chunk, failed: FailedRecords) -> Halt:
     reason = f"{place}: {failed.reason}, first at source offset {offset}"
     reason += "" if detail is None else f": {detail}"
     reason += ". Correct it, or set sparkmirror.on.bad.record to skip or dead-letter."
+    if detail is None:
+        where = f"--topic {chunk.topic} --from {offset}"
+        reason += f" 'sparkmirror transform try FILE {where}' shows why it failed."
     return Halt(failed.code, reason, retriable=True)
 
 

@@ -154,6 +154,7 @@ def open_replay(settings: MirrorSettings, flow: FlowSettings) -> Iterator[Replay
     try:
         yield Replay(TransformPlan(session, flow), flow)
     finally:
+        spark.settle()
         spark.close()
         directory.close()
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from sparkmirror.data.rows.rows import build_row, read_row
 from sparkmirror.data.transform.pack import Packed, records_of
 from sparkmirror.data.transform.portions import portions
 from sparkmirror.data.transform.replay import Part, Replay
+from sparkmirror.errors import Defect
 from sparkmirror.records.header import base_offset, batches, split
 from sparkmirror.records.records import Record, decode_records
 from sparkmirror.records.selection import SelectRules, select
@@ -19,6 +21,8 @@ __all__ = ["Cost", "Tried", "measure", "tried"]
 _REASONS_MAX = 1_000
 _COST_RECORDS = 20_000
 _COST_BYTES_MAX = 32 << 20
+_ROW_BYTES = 1 << 20
+_OFFSET = struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ def measure(replay: Replay, parts: Sequence[Part]) -> Cost:
     records = sum(chunk.record_count for chunk, _ in parts)
     size = sum(len(data) for _, data in parts)
     repeats = max(1, min(-(-_COST_RECORDS // records), _COST_BYTES_MAX // size))
-    many = [*parts] * repeats
+    many = [row for part in parts for row in _repeated(part, repeats)]
     replay.packed(many)  # compiles the SQL
     began = time.perf_counter()
     replay.packed(many)
@@ -108,12 +112,44 @@ def measure(replay: Replay, parts: Sequence[Part]) -> Cost:
     return Cost(count, repeats, count / raw_s, count / transformed_s)
 
 
+def _repeated(part: Part, repeats: int) -> Iterator[Part]:
+    """``part`` several times, in rows as large as those of a mirror that has much to read.
+
+    Each copy has offsets of its own, which no checksum covers.
+    """
+    chunk, data = part
+    view = memoryview(data)
+    heads = [(start, base_offset(view[start:end])) for start, end in split(view)]
+    span = chunk.next_offset - chunk.base_offset
+    while repeats:
+        times = max(1, min(repeats, _ROW_BYTES // len(data)))
+        repeats -= times
+        copies = bytearray(data * times)
+        for copy in range(times):
+            for start, offset in heads:
+                _OFFSET.pack_into(copies, copy * len(data) + start, offset + copy * span)
+        made = replace(
+            chunk,
+            next_offset=chunk.base_offset + times * span,
+            record_count=chunk.record_count * times,
+            size=len(copies),
+            runs=[
+                (first + copy * span, count)
+                for copy in range(times)
+                for first, count in chunk.source_runs
+            ],
+        )
+        yield made, bytes(copies)
+
+
 def _pass(part: Part) -> None:
     """What both ends of a slot do with batches that pass as they are."""
     chunk, data = part
     view = memoryview(data)
     rules = SelectRules(check_crcs=True, read_committed=False, join_bytes=0, join_below_bytes=0)
     chosen = select(view, base_offset(view), (), rules)
+    if chosen.record_count != chunk.record_count:
+        raise Defect("a row of the sample is not read as a whole")
     row = build_row([chunk], view, [chosen.pieces])
     (found,), records, _, _ = read_row(row, 0)
     batches(records[found.start : found.start + found.size])

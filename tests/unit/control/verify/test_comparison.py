@@ -414,6 +414,15 @@ def test_a_record_on_which_the_transform_fails_is_where_the_mirror_stops() -> No
     assert ended.difference is None
 
 
+@pytest.mark.parametrize("stops", [0, 20, 38])
+@pytest.mark.parametrize("how", [{"scope": Scope(sample=4)}, {"compacted": True}])
+def test_it_is_named_however_the_partition_is_compared(stops: int, how: dict[str, Any]) -> None:
+    rows = log(range(40))
+    copy = log(range(0, stops, 2))
+    result = compared(rows, copy, transformed=Made(rows, stops=stops), **how)
+    assert told(result)[:2] == ("failed", stops)
+
+
 def test_a_transform_that_makes_other_records_each_time_is_named() -> None:
     class Random(Made):
         def unrepeatable(self, topic: str) -> str:

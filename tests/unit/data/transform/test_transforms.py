@@ -241,6 +241,8 @@ def test_a_partition_stops_before_the_first_record_on_which_the_sql_fails(bad: i
     assert packed.halt is not None
     assert packed.halt.retriable
     assert f"first at source offset {bad}." in packed.halt.reason
+    command = f"'sparkmirror transform try FILE --topic orders --from {bad}' shows why it failed."
+    assert packed.halt.reason.endswith(command)
     assert [one.value for one in _decoded(packed)] == [b"v%d" % one for one in range(bad)]
     assert (packed.chunk.next_offset, packed.failed) == (bad, ())
 
@@ -285,6 +287,7 @@ def test_a_halt_says_why_the_sql_failed_on_its_record() -> None:
     assert isinstance(packed, Packed)
     assert packed.halt is not None
     assert "first at source offset 4: [WHY] 4. Correct it" in packed.halt.reason
+    assert packed.halt.reason.endswith("to skip or dead-letter.")
     assert known.asked == [(0, "orders", 0, [4])]
 
 

@@ -14,7 +14,8 @@ from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.data.transform.replay import Part, Replay, groups, read_parts
 from sparkmirror.internal_topics.assignments import SourcePartition
 from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
-from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.records.header import split
+from sparkmirror.records.records import Record, decode_records, encode_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,6 +89,25 @@ def test_costs_are_measured_on_the_sample_repeated(
     cost = trial.measure(replay, [_part("numbers", 0, b"1", b"7", b"x")])
     assert (cost.records, cost.repeats, jobs) == (9, 3, [9, 9])
     assert cost.raw_records_s > cost.transform_records_s > 0
+
+
+def test_a_sample_is_repeated_in_large_rows_that_are_read_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    part = _part("numbers", 10, b"1", b"22", b"333")
+    monkeypatch.setattr(trial, "_ROW_BYTES", 4 * len(part[1]) + 5)
+    rows = list(trial._repeated(part, 10))
+    assert [chunk.record_count for chunk, _ in rows] == [12, 12, 6]
+    for chunk, data in rows:
+        records = [
+            record
+            for start, end in split(memoryview(data))
+            for record in decode_records(memoryview(data)[start:end])
+        ]
+        assert [one.offset for one in records] == list(range(10, 10 + chunk.record_count))
+        assert [one.value for one in records[3:6]] == [b"1", b"22", b"333"]
+        assert (chunk.size, chunk.next_offset) == (len(data), 10 + chunk.record_count)
+        trial._pass((chunk, data))
 
 
 def test_the_plan_is_that_of_the_query(replay: Replay) -> None:
