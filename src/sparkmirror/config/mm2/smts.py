@@ -134,7 +134,7 @@ def smt_transforms(
         name = "+".join(smts[number].name for number in steps)
         place = f"{listed.where}: {listed.key}"
         places = (("select", place), ("where", place))
-        made.append(TransformSettings(name, (), where, select, places, steps))
+        made.append(TransformSettings(name, (), where, select, places, steps=steps))
     return tuple(made)
 
 
