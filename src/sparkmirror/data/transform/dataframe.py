@@ -88,7 +88,7 @@ class Translated:
     ``several``: the columns and conditions that are used more than once.
     """
 
-    name: str
+    settings: TransformSettings
     conditions: Sequence[_Made]
     replaced: Mapping[str, _Made]
     several: frozenset[_Made]
@@ -99,9 +99,18 @@ class Translated:
         """``rows``, the condition or None, and a struct of the replaced columns (or of the key).
 
         What is used several times are further columns of ``rows``. ``guard`` must make null of them
-        if they fail.
+        if they fail. Raises ConfigError.
         """
-        return _Binding(self, rows, guard).columns()
+        from py4j.protocol import Py4JError  # noqa: PLC0415
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+
+        try:
+            return _Binding(self, rows, guard).columns()
+        except (RecursionError, PySparkException, Py4JError) as error:
+            one = self.settings
+            what = f"the columns of {one.python} cannot be translated: {words(str(error))}"
+            do = "Write fewer steps: one select instead of many withColumn."
+            raise refused(one, "python", what, do) from error
 
 
 def translate(session: SparkSession, one: TransformSettings) -> Translated:
@@ -114,12 +123,7 @@ def translate(session: SparkSession, one: TransformSettings) -> Translated:
         what = f"{one.python} makes a {type(function).__name__}, which cannot be called"
         raise refused(one, "python", what, "Name a function, or a class with __call__.")
     records = _no_records(session)
-    made = _called(function, records, one)
-    try:
-        return _Translation(records, made, one).translated()
-    except RecursionError:
-        what = f"{one.python} returns columns that are too deeply nested"
-        raise refused(one, "python", what, "Write one select instead of many withColumn.") from None
+    return _Translation(records, _called(function, records, one), one).translated()
 
 
 def _no_records(session: SparkSession) -> DataFrame:
@@ -194,7 +198,7 @@ class _Translation:
         several = _used_several_times([*self._conditions, *replaced.values()])
         for made in tuple(several):  # it is evaluated only if its conditions hold
             several.update(self._conditions[: made.filters])
-        return Translated(self._one.name, self._conditions, replaced, frozenset(several))
+        return Translated(self._one, self._conditions, replaced, frozenset(several))
 
     def _check(self, names: list[str]) -> None:
         for name in names:
@@ -306,9 +310,12 @@ class _Binding:
         column = self._column(self._rewritten(made.expression, dict(made.uses)))
         for condition in reversed(self._function.conditions[: made.filters]):
             column = F.when(self._column(self._stand_in(condition)), column)
-        name = f"__{self._function.name}_{len(self._shared)}"
+        name = f"__{self._function.settings.name}_{len(self._shared)}"
         # The struct is there if the column was evaluated, also if its value is a null.
-        guarded = self._guard(F.struct(column.alias("shared")))
+        # It depends on the partition's number, so Spark takes it for not deterministic: else the
+        # optimizer may write it out at each use again.
+        struct = F.when(F.spark_partition_id() >= 0, F.struct(column.alias("shared")))
+        guarded = self._guard(struct)
         self._rows = self._rows.select("*", guarded.alias(name))
         found = F.col(f"`{name}`")
         failed = F.raise_error(F.lit(f"{made.name} failed"))
@@ -317,13 +324,23 @@ class _Binding:
         return analyzed.expressions().apply(0).child()
 
     def _rewritten(self, node: Any, uses: dict[int, _Made]) -> Any:
-        if _kind(node) == "AttributeReference":
-            return self._stand_in(uses[_number(node)])
-        before = _each(node.children())
-        after = [self._rewritten(each, uses) for each in before]
-        if all(new is old for new, old in zip(after, before, strict=True)):
-            return node
-        return node.withNewChildren(self._jvm.PythonUtils.toSeq(after))
+        """``node`` with what stands for its attributes. Not recursive: conditions may be deep."""
+        waiting: list[tuple[Any, list[Any] | None]] = [(node, None)]
+        made: list[Any] = []
+        while waiting:
+            one, before = waiting.pop()
+            if before is not None:
+                after = made[len(made) - len(before) :]
+                del made[len(made) - len(before) :]
+                if any(new is not old for new, old in zip(after, before, strict=True)):
+                    one = one.withNewChildren(self._jvm.PythonUtils.toSeq(after))
+                made.append(one)
+            elif _kind(one) == "AttributeReference":
+                made.append(self._stand_in(uses[_number(one)]))
+            else:
+                before = _each(one.children())
+                waiting += [(one, before), *((each, None) for each in reversed(before))]
+        return made[0]
 
     def _column(self, expression: Any) -> Column:
         from pyspark.sql.classic.column import Column as Classic  # noqa: PLC0415
@@ -348,9 +365,11 @@ def _used_several_times(roots: Sequence[_Made]) -> set[_Made]:
 
 
 def _nodes(expression: Any) -> Iterator[Any]:
-    yield expression
-    for each in _each(expression.children()):
-        yield from _nodes(each)
+    waiting = [expression]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += _each(node.children())
 
 
 def _each(values: Any) -> list[Any]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import os
 import random
 import sys
 from collections.abc import Callable, Iterator
+from functools import reduce
+from operator import or_
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -298,7 +301,7 @@ def test_what_is_not_deterministic_is_evaluated_once(
 def test_a_column_that_is_used_many_times_over_is_computed_once(
     planned: Callable[[Function], TransformPlan],
 ) -> None:
-    """Its expression would be written out 2 ** 40 times."""
+    """Its expression would be written out 2 ** 40 times, also by an optimizer that inlines all."""
 
     def function(frame: DataFrame) -> DataFrame:
         frame = frame.withColumn("n", F.col("offset"))
@@ -306,9 +309,36 @@ def test_a_column_that_is_used_many_times_over_is_computed_once(
             frame = frame.withColumn("n", (F.col("n") + F.col("n")) % 1_000_003)
         return frame.withColumn("value", F.col("n").cast("string")).drop("n")
 
-    found = _results(planned(function), _records(3))
+    plan = planned(function)
+    plan.session.conf.set("spark.sql.optimizer.collapseProjectAlwaysInline", "true")
+    found = _results(plan, _records(3))
     wanted = [str(number * 2**40 % 1_000_003).encode() for number in range(3)]
     assert [bytes(one["record"]["value"]) for one in found] == wanted
+
+
+def test_a_long_condition(planned: Callable[[Function], TransformPlan]) -> None:
+    def function(frame: DataFrame) -> DataFrame:
+        return frame.filter(reduce(or_, [F.col("offset") == 2 * n for n in range(400)]))
+
+    found = _results(planned(function), _records(5))
+    assert [one["record"] is not None for one in found] == [True, False] * 2 + [True]
+
+
+def test_columns_that_are_nested_too_deeply_are_refused(
+    planned: Callable[[Function], TransformPlan],
+) -> None:
+    def function(frame: DataFrame) -> DataFrame:
+        for _ in range(100):
+            frame = frame.withColumn("value", F.reverse("value"))
+        return frame
+
+    limit, depth = sys.getrecursionlimit(), len(inspect.stack())
+    try:
+        sys.setrecursionlimit(depth + 150)
+        with pytest.raises(ConfigError, match="cannot be translated: maximum recursion depth"):
+            planned(function)
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def test_only_the_columns_that_are_needed_are_sent(
