@@ -1,4 +1,4 @@
-"""The doctor in a network of its own, beside another one whose names and connections are not ours.
+"""The doctor in a network of its own, beside another one whose names and routes are not ours.
 
 The source's broker is in the west, the target's and the mirror's machine in the east. A cable leads
 from one to the other; what lies behind its western end is the west's own business.

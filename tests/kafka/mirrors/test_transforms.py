@@ -308,7 +308,9 @@ def test_what_a_transform_does_is_in_the_metrics(
             "value is of type int, not binary",
             marks=pytest.mark.long,
         ),
-        pytest.param({"select": "'x' AS topic"}, "sparkmirror.topics.map", marks=pytest.mark.long),
+        pytest.param(
+            {"select": "'a b' AS topic"}, "topic names have only letters", marks=pytest.mark.long
+        ),
     ],
 )
 def test_bad_sql_is_refused_at_the_start_with_its_line(

@@ -154,7 +154,6 @@ def open_replay(settings: MirrorSettings, flow: FlowSettings) -> Iterator[Replay
     try:
         yield Replay(TransformPlan(session, flow), flow)
     finally:
-        spark.settle()
         spark.close()
         directory.close()
 
