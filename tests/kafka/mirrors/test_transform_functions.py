@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
+import zipfile
 from pathlib import Path
 
+import pyspark
 import pytest
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 import sparkmirror
+from sparkmirror.java import find_java
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.clusters.spark_cluster import SparkCluster, closed_network, plain_python
 from tests.kafka.harness.mirror_process import MirrorProcess, write_mm2
@@ -25,6 +29,44 @@ _SELECT = (
     "mask_json(hash_json(drop_json(value, '$.password'), '$.user'), '$.items[*].card', 'none')"
     " AS value, coalesce(header('id'), key) AS key"
 )
+
+
+_JAVA = """
+package own;
+public final class Shout implements org.apache.spark.sql.api.java.UDF1 {
+    public Object call(Object text) {
+        return text == null ? null : text.toString().toUpperCase();
+    }
+}
+"""
+_REGISTER_JAVA = """
+def register(spark):
+    spark.udf.registerJavaFunction("shout", "own.Shout", "string")
+"""
+
+
+def _jar(directory: Path) -> Path:
+    """A jar with the class of `_JAVA`; Spark's compiler makes it, in a JVM without Spark."""
+    jars = Path(pyspark.__file__).parent / "jars"
+    (py4j,) = jars.glob("py4j-*.jar")
+    port, process = launch_gateway(
+        jarpath=str(py4j),
+        classpath=os.pathsep.join(map(str, jars.glob("*.jar"))),
+        java_path=str(find_java().java),
+        die_on_exit=True,
+        return_proc=True,
+    )
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
+    try:
+        compiler = gateway.jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.cook(_JAVA)
+        with zipfile.ZipFile(directory / "own.jar", "w") as archive:
+            archive.writestr("own/Shout.class", bytes(compiler.getBytecodes()["own.Shout"]))
+    finally:
+        gateway.shutdown()
+        process.stdin.close()
+        process.wait(20)
+    return directory / "own.jar"
 
 
 def _sent() -> list[Sent]:
@@ -95,3 +137,27 @@ def test_fields_are_masked_hashed_and_left_out(
     for log in [*tmp_path.rglob("*.log"), *(tmp_path / "work" / "checkpoints").rglob("*")]:
         assert not log.is_file() or _SALT.encode() not in log.read_bytes(), log
     assert _SALT not in mirror.text()
+
+
+def test_a_java_function_of_ones_own(
+    cluster_a: KafkaCluster,
+    cluster_b: KafkaCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = f"functions-{uuid.uuid4().hex[:8]}"
+    create_topic(cluster_a, topic)
+    produce(cluster_a, topic, [Sent(b"one"), Sent(None, b"k"), Sent(b"two")])
+    extra = {
+        "A->B.sparkmirror.transforms": "clean",
+        f"{_KEY}.topics": topic,
+        f"{_KEY}.functions": "own_java:register",
+        f"{_KEY}.select": "shout(CAST(value AS STRING)) AS value",
+    }
+    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, topic, extra)
+    (tmp_path / "own_java.py").write_text(_REGISTER_JAVA)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    arguments = ["run", str(path), "--once", "--work-dir", str(tmp_path / "work")]
+    mirror = MirrorProcess(tmp_path, [*arguments, "--conf", f"spark.jars={_jar(tmp_path)}"])
+    assert mirror.wait() == 0, mirror.text()
+    assert [one.value for one in consume_all(cluster_b, f"A.{topic}")] == [b"ONE", None, b"TWO"]
