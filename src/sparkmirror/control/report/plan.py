@@ -78,7 +78,11 @@ def pass_through(observed: Observation) -> PassThrough | None:
 
 def _effect(one: TransformSettings) -> str:
     """What a transform does that raw batches do not allow, with the option that says so."""
-    effects = {"where": "leaves out records", "select": "changes records"}
+    effects = {
+        "where": "leaves out records",
+        "select": "routes records" if one.routes else "changes records",
+        "python": "leaves out or changes records",
+    }
     return ", ".join(f"{text} ({name})" for name, text in effects.items() if getattr(one, name))
 
 

@@ -53,19 +53,25 @@ class ReplayedTopics:
     def unrepeatable(self, topic: str) -> str:
         """Why the same records may become others when the SQL runs again; empty if they cannot.
 
-        Raises ConfigError for SQL that is refused.
+        The same for records that are routed: nobody knows where to look for them. Raises
+        ConfigError for SQL that is refused.
         """
         number = self._transformed.number(topic)
+        if self._transformed.routes(topic):
+            name = self._flow.transforms[number].name
+            return f"the transform {name} routes each record by its content"
         plan = self._replay().plan
         one = plan.planned[number].settings
         schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
         empty = plan.session.createDataFrame([], schema)
         tree: Any = plan.untried(empty, number)._jdf.queryExecution().analyzed()
-        expression = tree.expressions().apply(0)
-        if not expression.deterministic():
-            return f"the SQL of the transform {one.name} is not deterministic"
-        if _OF_THE_TIME & set(_classes(expression)):
-            return f"the SQL of the transform {one.name} depends on the time"
+        # A Python function has projections below the last one.
+        expressions = [each for node in _nodes(tree) for each in _expressions(node)]
+        what = "function" if one.python else "SQL"
+        if not all(each.deterministic() for each in expressions):
+            return f"the {what} of the transform {one.name} is not deterministic"
+        if any(_OF_THE_TIME & set(_classes(each)) for each in expressions):
+            return f"the {what} of the transform {one.name} depends on the time"
         return ""
 
     def read(self, tp: TopicPartition, start: int, end: int) -> Generator[Carried, None, None]:
@@ -131,6 +137,20 @@ def _first(carried: Carried, count: int) -> Carried:
         carried.attributes[:count],
         carried.rests[:count],
     )
+
+
+def _nodes(tree: Any) -> Iterator[Any]:
+    """The operators of a plan without branches, from the last one down."""
+    yield tree
+    children = tree.children()
+    for index in range(children.size()):
+        yield from _nodes(children.apply(index))
+
+
+def _expressions(node: Any) -> Iterator[Any]:
+    found = node.expressions()
+    for index in range(found.size()):
+        yield found.apply(index)
 
 
 def _classes(expression: Any) -> Iterator[str]:

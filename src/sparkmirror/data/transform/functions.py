@@ -89,7 +89,8 @@ def register_functions(session: SparkSession, flow: FlowSettings) -> None:
                     do=f"Set {flow.name}.sparkmirror.hash.salt to the output of openssl rand "
                     "-hex 32, best through a config provider.",
                 )
-    if called or any(one.functions for one in flow.transforms):
+    # Functions of the users may call ours; what they call is not known here.
+    if called or any(one.functions or one.python for one in flow.transforms):
         state: Any = session._jsparkSession.sessionState()
         salt = flow.hash_salt.encode() if flow.hash_salt else None
         for name in _NAMES:

@@ -74,10 +74,8 @@ class TransformPlan:
         self.session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(FLUSH_ROWS))
         self.session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(_MESSAGE_BYTES_MAX))
         # Arguments of SQL functions are projections of their own until Spark merges them with ours:
-        # only then a record on which one fails is a null, and does not end the task. Python
-        # functions have such projections on purpose.
-        if any(one.functions for one in flow.transforms):
-            self.session.conf.set("spark.sql.optimizer.collapseProjectAlwaysInline", "true")
+        # only then a record on which one fails is a null, and does not end the task.
+        self.session.conf.set("spark.sql.optimizer.collapseProjectAlwaysInline", "true")
         # A timestamp has no time zone of its own.
         self.session.conf.set("spark.sql.session.timeZone", "UTC")
         schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())

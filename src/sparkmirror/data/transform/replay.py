@@ -75,15 +75,19 @@ class Replay:
         frame: Any = self.plan.transformed(self._frame(table))
         found = _Found(self.plan, self._flow.name, reasons)
         packer = Packer(self._flow, found, runs_max=_RUNS_MAX)
-        # `toArrow` would cast the results, and refuses nulls in structs with a field that has none.
-        for batch in frame._collect_as_arrow():
-            for part in packer.parts(batch):
-                if isinstance(part, Packed):
-                    yield part
-                else:
-                    chunks, records, _, _ = read_row(batch, part)
-                    packer.hold(chunks, records)
-        packer.finish()
+        try:
+            # `toArrow` would cast the results, and refuses nulls in structs with a field that has
+            # none.
+            for batch in frame._collect_as_arrow():
+                for part in packer.parts(batch):
+                    if isinstance(part, Packed):
+                        yield part
+                    else:
+                        chunks, records, _, _ = read_row(batch, part)
+                        packer.hold(chunks, records)
+            packer.finish()
+        finally:
+            packer.close()
 
     def _frame(self, table: pa.Table) -> DataFrame:
         """``table`` in Spark, for one task.

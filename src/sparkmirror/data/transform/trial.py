@@ -12,7 +12,8 @@ from sparkmirror.data.transform.pack import Packed, records_of
 from sparkmirror.data.transform.portions import portions
 from sparkmirror.data.transform.replay import Part, Replay
 from sparkmirror.errors import Defect
-from sparkmirror.records.header import base_offset, batches, split
+from sparkmirror.model import TopicPartition
+from sparkmirror.records.header import base_offset, batches, record_count, split
 from sparkmirror.records.records import Record, decode_records
 from sparkmirror.records.selection import SelectRules, select
 
@@ -29,7 +30,7 @@ _OFFSET = struct.Struct(">q")
 class Tried:
     """One record of the sample. ``after``: None if it is left out, or if the SQL ``failed``.
 
-    ``reason``: why the SQL failed.
+    ``reason``: why the SQL failed. ``target``: where a routed record goes.
     """
 
     topic: str
@@ -38,6 +39,7 @@ class Tried:
     after: Record | None = None
     failed: bool = False
     reason: str = ""
+    target: TopicPartition | None = None
 
     @property
     def outcome(self) -> str:
@@ -65,10 +67,14 @@ class Cost:
 def tried(replay: Replay, parts: Sequence[Part]) -> list[Tried]:
     """What becomes of each record of ``parts``, in their order. Raises `MirrorError`."""
     made: dict[tuple[str, int, int], Record] = {}
+    targets: dict[tuple[str, int, int], TopicPartition] = {}
     failed: dict[tuple[str, int, int], str] = {}
     for packed in replay.packed(parts, reasons=_REASONS_MAX):
         at = packed.chunk.topic, packed.chunk.partition
-        made |= {(*at, offset): one for offset, one in new_records(packed)}
+        new = new_records(packed)
+        made |= {(*at, offset): one for offset, one in new}
+        for (offset, _), target in zip(new, _places(packed), strict=False):
+            targets[*at, offset] = target
         for each in packed.failed:
             failed |= {(*at, one.offset): each.said(one.offset) for one in each.records}
     found = []
@@ -77,7 +83,10 @@ def tried(replay: Replay, parts: Sequence[Part]) -> list[Tried]:
             for record in records_of(portion):
                 key = chunk.topic, chunk.partition, record.offset
                 found.append(
-                    Tried(*key[:2], record, made.get(key), key in failed, failed.get(key, ""))
+                    Tried(
+                        *(*key[:2], record, made.get(key), key in failed, failed.get(key, "")),
+                        targets.get(key),
+                    )
                 )
     return found
 
@@ -92,6 +101,16 @@ def new_records(packed: Packed) -> list[tuple[int, Record]]:
     data = packed.records
     records = [one for start, end in split(data) for one in decode_records(data[start:end])]
     return list(zip(offsets, records, strict=True))
+
+
+def _places(packed: Packed) -> list[TopicPartition]:
+    """Where each of `new_records` goes; empty if they are not routed."""
+    data = packed.records
+    return [
+        TopicPartition(*target)
+        for (start, end), target in zip(split(data), packed.chunk.targets or (), strict=False)
+        for _ in range(record_count(data[start:end]))
+    ]
 
 
 def measure(replay: Replay, parts: Sequence[Part]) -> Cost:

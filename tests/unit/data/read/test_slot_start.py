@@ -285,7 +285,7 @@ def test_routed_records_are_looked_for_nowhere(
         assert made._begins.verdicts == {TP: Verdict(40, TargetMark())}
         assert "OffsetForLeaderEpoch" not in clusters[1].names()
     finally:
-        made._routes.close()
+        made._connections.close()
         made._watch.close()
         made._frames.close()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sparkmirror.data.spark.session import _end_gateway
 from sparkmirror.java import find_java, java_environment
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     """A session of its own for the module."""
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     os.environ.update(java_environment(find_java()))
@@ -30,3 +32,5 @@ def spark() -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+    # The next one starts a JVM of its own, with its own environment.
+    _end_gateway(SparkContext._gateway)

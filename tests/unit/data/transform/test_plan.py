@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,13 +103,6 @@ def test_a_record_without_the_header_keeps_its_topic(spark: SparkSession) -> Non
     rows = [(None, None, 0, number, one) for number, one in enumerate(headers)]
     found = plan.transformed(plan.session.createDataFrame(rows, schema)).collect()
     assert [one["t0"]["record"]["topic"] for one in found] == ["tenant.x", None, None]
-
-
-def test_the_pages_examples_are_accepted(spark: SparkSession) -> None:
-    lines = re.findall(r"^….(where|select) += (.*)$", _PAGE.read_text(), re.M)
-    assert len(lines) >= 10
-    for option, sql in lines:
-        _plan(spark, **{option: sql})
 
 
 @pytest.mark.parametrize(

@@ -297,10 +297,10 @@ def test_failed_records_say_why_one_by_one() -> None:
     plan: Plan = lambda row: FAILED if row["offset"] >= 7 else {}  # noqa: E731
     (packed,) = _through(rows, plan, flow=flow, reasons=known)
     assert isinstance(packed, Packed)
-    assert packed.failed is not None
+    (failed,) = packed.failed
     assert known.asked == [(0, "orders", 0, [7, 8, 9])]
-    assert packed.failed.said(8).endswith("failed on these records: [WHY] 8")
-    assert packed.failed.said(9).endswith("failed on these records")
+    assert failed.said(8).endswith("failed on these records: [WHY] 8")
+    assert failed.said(9).endswith("failed on these records")
 
 
 def test_other_topics_pass_untouched_and_before_the_records() -> None:

@@ -451,7 +451,7 @@ def test_a_gap_that_cannot_be_written_down_stops_its_partition(brokers: Brokers)
 
 def _packed(offset: int, counts: TransformCounts | None, halt: Halt | None = None) -> Packed:
     chunk = Chunk(*ORDERS, "A.orders", offset, offset, 0, -1, 0, 0)
-    return Packed(chunk, memoryview(b""), None, halt, counts)
+    return Packed(chunk, memoryview(b""), halt=halt, counts=counts)
 
 
 def test_what_transforms_did_is_reported_by_name(brokers: Brokers) -> None:

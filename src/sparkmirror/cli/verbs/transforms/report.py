@@ -77,6 +77,8 @@ def _rows(one: Tried) -> Iterator[tuple[str, str, str, str]]:
     nothing = _AFTER.get(one.outcome, "")
     for name, text in _fields(one.before).items():
         yield _place(one), name, text, after.get(name, nothing)
+    if one.target is not None:
+        yield _place(one), "target", "", str(one.target)
 
 
 def _fields(record: Record) -> dict[str, str]:
@@ -115,6 +117,7 @@ def _document(one: Tried) -> dict[str, object]:
         "reason": one.reason or None,
         "before": _record(one.before),
         "after": None if one.after is None else _record(one.after),
+        "target": None if one.target is None else [*one.target],
     }
 
 
