@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -132,3 +134,43 @@ def test_sql_that_gives_other_records_each_time_is_found(
     found = topics.unrepeatable("numbers")
     assert found.endswith(why)
     assert bool(found) == bool(why)
+
+
+def test_routed_records_are_not_compared(spark: SparkSession) -> None:
+    """They may be in any partition; Spark is not even started to say so."""
+    routing = TransformSettings("route", ("numbers",), "", "'x' AS topic", routes=True)
+    flow = FlowSettings(*[_CLIENT] * 4, transforms=(routing,))
+
+    def never() -> Replay:
+        raise AssertionError("Spark is started")
+
+    found = ReplayedTopics(flow, never).unrepeatable("numbers")
+    assert found == "the transform route routes each record by its content"
+
+
+def test_a_function_that_gives_other_records_each_time_is_found(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if what differs is a column of its own, below the last projection."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    module = ModuleType("random_values")
+
+    def sampled(records: Any) -> Any:
+        chance = records.withColumn("chance", F.rand())
+        kept = chance.filter(F.col("chance") < 0.5)
+        return kept.withColumn("value", F.col("chance").cast("string")).drop("chance")
+
+    def plain(records: Any) -> Any:
+        return records.withColumn("value", F.upper(F.col("value").cast("string")))
+
+    module.sampled, module.plain = sampled, plain  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "random_values", module)
+    for name, why in (
+        ("sampled", "the function of the transform some is not deterministic"),
+        ("plain", ""),
+    ):
+        one = TransformSettings("some", ("numbers",), python=f"random_values:{name}")
+        flow = FlowSettings(*[_CLIENT] * 4, transforms=(one,))
+        made = Replay(TransformPlan(spark, flow), flow)
+        assert ReplayedTopics(flow, lambda made=made: made).unrepeatable("numbers") == why

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from sparkmirror.data.rows.rows import Chunk
+from sparkmirror.data.transform import pack, trial
 from sparkmirror.data.transform import replay as replays
-from sparkmirror.data.transform import trial
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.data.transform.replay import Part, Replay, groups, read_parts
+from sparkmirror.data.transform.routing import Router
 from sparkmirror.internal_topics.assignments import SourcePartition
 from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
 from sparkmirror.records.header import split
@@ -167,3 +168,32 @@ def test_a_sample_ends_after_a_number_of_records(
     assert _Selected.opened == [(0, 16), (0, end)]
     assert [chunk.base_offset for chunk, _ in parts] == offsets
     assert [chunk.remote_topic for chunk, _ in parts] == ["A.t"] * len(offsets)
+
+
+def test_routed_records_show_where_they_go(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Topics:
+        closed = 0
+
+        def partitions(self, topic: str, *, again: bool = False) -> int:
+            return 0 if topic == "missing" else 3
+
+        def close(self) -> None:
+            Topics.closed += 1
+
+    monkeypatch.setattr(pack, "Router", lambda flow: Router(flow, cast(Any, Topics())))
+    select = "CASE CAST(value AS STRING) WHEN 'eu' THEN 'orders.eu' WHEN 'x' THEN 'missing' END"
+    transforms = (TransformSettings("route", ("t",), "", f"{select} AS topic", routes=True),)
+    flow = FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT, transforms=transforms)
+    routed = Replay(TransformPlan(spark, flow), flow)
+    found = trial.tried(routed, [_part("t", 7, b"us", b"eu", b"x", b"eu")])
+    assert [(one.before.offset, one.outcome, str(one.target or "")) for one in found] == [
+        (7, "kept", "A.t-2"),
+        (8, "kept", "orders.eu-2"),
+        (9, "failed", ""),
+        (10, "kept", "orders.eu-2"),
+    ]
+    assert [one.after.value for one in found if one.after] == [b"us", b"eu", b"eu"]
+    assert "missing" in found[2].reason
+    assert Topics.closed
