@@ -65,7 +65,7 @@ OTHERS = {
     ),
     "MaskField": (
         _FIELDS,
-        f"""regexp_replace({_JSON}, '"FIELD":"[^"]*"', '"FIELD":""') AS value""",
+        "mask_json(value, '$.FIELD', '') AS value",
     ),
     "ReplaceField": (_FIELDS, f"to_json(from_json({_JSON}, 'FIELD STRING, OTHER INT')) AS value"),
     "SetSchemaMetadata": ("bytes have no schema: in Java, too, it fails", ""),
@@ -74,7 +74,10 @@ OTHERS = {
         "to_json(named_struct('FIELD', date_format(timestamp_millis(CAST("
         f"{_FIELD} AS BIGINT)), 'yyyy-MM-dd'))) AS value",
     ),
-    "TimestampRouter": ("a record's topic cannot depend on its timestamp", ""),
+    "TimestampRouter": (
+        "it names a topic by each record's time, and the mirror creates no such topics",
+        "concat('SOURCE.', topic, '-', date_format(timestamp, 'yyyyMMdd')) AS topic",
+    ),
     "ValueToKey": (_FIELDS, f"{_FIELD} AS key"),
 }
 """Classes of Kafka that are refused: why, and SQL (of ``select``) that does the same with JSON."""

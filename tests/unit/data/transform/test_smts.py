@@ -22,7 +22,7 @@ from sparkmirror.model import (
     TransformSettings,
 )
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.names.transforms import Transformed
+from sparkmirror.names.transforms import Transformed, routes
 from tests.vectors import load
 
 if TYPE_CHECKING:
@@ -129,7 +129,8 @@ def _same(value: Any) -> bytes | None:
 
 @pytest.mark.parametrize("kind", sorted(kind for kind, (_, sql) in OTHERS.items() if sql))
 def test_the_sql_that_errors_suggest_is_valid(kind: str, spark: SparkSession) -> None:
-    one = TransformSettings("hint", ("t",), "", OTHERS[kind][1])
+    select = OTHERS[kind][1]
+    one = TransformSettings("hint", ("t",), "", select, routes=routes(select))
     plan = TransformPlan(spark, FlowSettings(_A, _B, _A, _B, transforms=(one,)))
     assert plan.planned[0].changes
 
