@@ -310,7 +310,7 @@ def test_a_run_notes_what_it_sees(
     monkeypatch.setattr(
         control, "drain", lambda *, again: setattr(control.published, "draining", True)
     )
-    monkeypatch.setattr(control, "report", lambda *, ended: None)
+    monkeypatch.setattr(control.reports, "write", lambda *, ended: None)
     row = PartitionProgress("t", 0, 5, halt=Halt("DENIED", "no permission"))
     told = SlotProgress(FLOW, 0, "w", 1, NOW, 1, 1, 1, partitions=(row,), run_id="r2", attempt=1)
     signals = ControlSignals(

@@ -85,6 +85,7 @@ class SharedConnection:
         self._waiting: deque[Sent] = deque()
         self._receives = False  # a thread waits for the socket, and will receive
         self._failure: Exception | None = None
+        self._closing = False
         self._paused_until = 0.0
         self._buffers = _NewBuffers()
 
@@ -248,12 +249,15 @@ class SharedConnection:
 
     def close(self) -> None:
         """Close the socket; requests in flight on other threads fail at once."""
+        self._closing = True
         self._shut_down()  # wakes a thread that holds the lock while it sends or logs in
         with self._turn:
             self._fail(ConnectionLost(f"{self._where()}: the connection was closed"))
 
     def _fail(self, error: Exception) -> None:
         """End the connection and all requests that wait; called with the lock."""
+        if self._closing:  # to the thread that it wakes, it looks as if the broker had done it
+            error = ConnectionLost(f"{self._where()}: the connection was closed")
         if self._failure is None:
             self._failure = error
             while self._waiting:
