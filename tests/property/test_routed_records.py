@@ -84,7 +84,7 @@ def _keep_positions(sink: Routing, brokers: Brokers) -> None:
     def keep(_group: str, offsets: dict[TopicPartition, tuple[int, str]], *_: object) -> None:
         brokers.positions |= {tp: offset for tp, (offset, _) in offsets.items()}
 
-    sink._delivery._commits.routes.commit = keep  # type: ignore[attr-defined]
+    sink._delivery._commits.coordinators.commit = keep  # type: ignore[attr-defined]
     # Positions are committed within the attempt, too.
     sink._delivery._last_commit = float("-inf")  # type: ignore[attr-defined]
 

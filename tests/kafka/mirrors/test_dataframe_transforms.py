@@ -111,7 +111,8 @@ def test_the_function_of_the_page_and_one_that_fails_on_records(
     produce(cluster_a, amounts, [Sent(one, b"k") for one in values])
     produce(cluster_a, plain, rest)
     wait_until(lambda: len(consume_all(cluster_a, orders)) == len(sent), "the marker")
-    (tmp_path / "orders.py").write_text(blocks(DOCS / "transforms.md", "python")[0])
+    (code,) = [one for one in blocks(DOCS / "transforms.md", "python") if "def clean(" in one]
+    (tmp_path / "orders.py").write_text(code)
     (tmp_path / "amounts.py").write_text(_AMOUNTS)
     extra = {
         "A->B.sparkmirror.transforms": "clean, doubled, stamped",

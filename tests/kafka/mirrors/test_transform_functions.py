@@ -158,6 +158,8 @@ def test_a_java_function_of_ones_own(
     (tmp_path / "own_java.py").write_text(_REGISTER_JAVA)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     arguments = ["run", str(path), "--once", "--work-dir", str(tmp_path / "work")]
-    mirror = MirrorProcess(tmp_path, [*arguments, "--conf", f"spark.jars={_jar(tmp_path)}"])
+    # A JVM of its own: spark.jars is read when it starts.
+    told = [*arguments, "--conf", f"spark.jars={_jar(tmp_path)}"]
+    mirror = MirrorProcess(tmp_path, told, cold=True)
     assert mirror.wait() == 0, mirror.text()
     assert [one.value for one in consume_all(cluster_b, f"A.{topic}")] == [b"ONE", None, b"TWO"]

@@ -16,6 +16,7 @@ from sparkmirror.model import ClusterClient, FetchSettings, GroupSettings, Topic
 from sparkmirror.offset_reset import LATEST
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.fetch.record_stream import RecordStream
 from sparkmirror.wire.group.session import GroupSession, MemberState
 from tests.descriptors import BEYOND_SELECT
@@ -55,11 +56,12 @@ def test_a_slot_reads_writes_listens_and_resumes(
         source.refresh()
         assert source.connection(source.leaders[tp].node).socket.fileno() >= BEYOND_SELECT
         target.refresh()
+        coordinators = Coordinators(target)
         remote = TopicPartition(slot.remote, 0)
         end = target.list_offsets([remote], LATEST, read_committed=False)[remote]
         (writer,) = {
             decode_metadata(metadata).producer_id
-            for _, metadata in target.committed(flow.position_group, [remote]).values()
+            for _, metadata in coordinators.committed(flow.position_group, [remote]).values()
         }
         (partition,) = slot.partitions
         # As if nothing had been committed since the first record.
