@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import uuid
 import zipfile
 from pathlib import Path
 
-import pyspark
 import pytest
-from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 import sparkmirror
-from sparkmirror.java import find_java
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.clusters.spark_cluster import SparkCluster, closed_network, plain_python
 from tests.kafka.harness.mirror_process import MirrorProcess, write_mm2
@@ -31,13 +29,27 @@ _SELECT = (
 )
 
 
-_JAVA = """
-package own;
-public final class Shout implements org.apache.spark.sql.api.java.UDF1 {
-    public Object call(Object text) {
-        return text == null ? null : text.toString().toUpperCase();
-    }
-}
+# What `javac --release 17` makes of it:
+#
+# package own;
+#
+# public class Shout implements org.apache.spark.sql.api.java.UDF1<String, String> {
+#   public String call(String text) {
+#     return text == null ? null : text.toUpperCase();
+#   }
+# }
+#
+# Spark reads the types of a function from the class, and its own compiler writes none.
+_JAVA_CLASS = """
+yv66vgAAAD0AHQoAAgADBwAEDAAFAAYBABBqYXZhL2xhbmcvT2JqZWN0AQAGPGluaXQ+AQADKClWCgAIAAkHAAoMAA
+sADAEAEGphdmEvbGFuZy9TdHJpbmcBAAt0b1VwcGVyQ2FzZQEAFCgpTGphdmEvbGFuZy9TdHJpbmc7CgAOAA8HABAM
+ABEAEgEACW93bi9TaG91dAEABGNhbGwBACYoTGphdmEvbGFuZy9TdHJpbmc7KUxqYXZhL2xhbmcvU3RyaW5nOwcAFA
+EAIm9yZy9hcGFjaGUvc3Bhcmsvc3FsL2FwaS9qYXZhL1VERjEBAARDb2RlAQANU3RhY2tNYXBUYWJsZQEAJihMamF2
+YS9sYW5nL09iamVjdDspTGphdmEvbGFuZy9PYmplY3Q7AQAKRXhjZXB0aW9ucwcAGgEAE2phdmEvbGFuZy9FeGNlcH
+Rpb24BAAlTaWduYXR1cmUBAFxMamF2YS9sYW5nL09iamVjdDtMb3JnL2FwYWNoZS9zcGFyay9zcWwvYXBpL2phdmEv
+VURGMTxMamF2YS9sYW5nL1N0cmluZztMamF2YS9sYW5nL1N0cmluZzs+OwAhAA4AAgABABMAAAADAAEABQAGAAEAFQ
+AAABEAAQABAAAABSq3AAGxAAAAAAABABEAEgABABUAAAAmAAEAAgAAAA0rxwAHAacAByu2AAewAAAAAQAWAAAABwAC
+CEMHAAgQQQARABcAAgAVAAAAFQACAAIAAAAJKivAAAi2AA2wAAAAAAAYAAAABAABABkAAQAbAAAAAgAc
 """
 _REGISTER_JAVA = """
 def register(spark):
@@ -46,26 +58,9 @@ def register(spark):
 
 
 def _jar(directory: Path) -> Path:
-    """A jar with the class of `_JAVA`; Spark's compiler makes it, in a JVM without Spark."""
-    jars = Path(pyspark.__file__).parent / "jars"
-    (py4j,) = jars.glob("py4j-*.jar")
-    port, process = launch_gateway(
-        jarpath=str(py4j),
-        classpath=os.pathsep.join(map(str, jars.glob("*.jar"))),
-        java_path=str(find_java().java),
-        die_on_exit=True,
-        return_proc=True,
-    )
-    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
-    try:
-        compiler = gateway.jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.cook(_JAVA)
-        with zipfile.ZipFile(directory / "own.jar", "w") as archive:
-            archive.writestr("own/Shout.class", bytes(compiler.getBytecodes()["own.Shout"]))
-    finally:
-        gateway.shutdown()
-        process.stdin.close()
-        process.wait(20)
+    """A jar with the class own.Shout."""
+    with zipfile.ZipFile(directory / "own.jar", "w") as archive:
+        archive.writestr("own/Shout.class", base64.b64decode(_JAVA_CLASS))
     return directory / "own.jar"
 
 
