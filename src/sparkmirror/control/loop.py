@@ -395,7 +395,7 @@ class ControlLoop:
                 return False
             begin = partial(flow.as_owner, flow.topics.begin_leaderless)
             failing = not self._jobs.attempt(
-                f"beginnings-{flow.name}", begin, failed_before=failing
+                f"first-positions-{flow.name}", begin, failed_before=failing
             )
         return wake.wait(None if due_s is None else max(0.0, due_s - time.monotonic()))
 

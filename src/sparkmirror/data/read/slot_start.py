@@ -8,7 +8,7 @@ from dataclasses import replace
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.coordination.fencing import check_owner, checks_claims, take_over
 from sparkmirror.data.coordination.slot_plan import SlotPlan
-from sparkmirror.data.read.beginnings import first_positions
+from sparkmirror.data.read.first_positions import first_positions
 from sparkmirror.data.read.loss_detection import LossWatch
 from sparkmirror.data.read.resume import resume
 from sparkmirror.data.read.target_loss import TargetWatch, Verdict
