@@ -258,7 +258,8 @@ def test_who_may_write_orders_gives_orders_and_does_nothing_else(
         assert names(told, replace(write, name=orders_topic(flow)), "B"), told
         target.allow([write])
         assert main(["pause", str(path), flow.name]) == 0
-        assert loop.paused(flow.name)
+        # The command is in the control topic; the loop reads it back a moment later.
+        wait_until(lambda: loop.paused(flow.name), "the pause")
         command = Command(flow.name, CommandKind.DRAIN, "run", 1)
         with closing(Cluster(flow.target)) as operator:
             writer = ControlTopicWriter(operator, control_topic(flow))
