@@ -28,6 +28,7 @@ from tests.kafka.harness.support import (
     produce,
     topic_names,
 )
+from tests.murmur2 import murmur2
 
 EXACTLY_ONCE = ("--exactly-once",)
 NAMES, ROUTE = "A->B.sparkmirror.transforms", "A->B.sparkmirror.transform.route"
@@ -43,21 +44,6 @@ _FRAMES = "memfd:sparkmirror-frames"
 @pytest.fixture
 def name() -> str:
     return f"route-{uuid.uuid4().hex[:8]}"
-
-
-def _murmur2(data: bytes) -> int:
-    """Kafka's hash of keys, as ``Utils.murmur2`` writes it."""
-    m, mask = 0x5BD1E995, 0xFFFFFFFF
-    h = (0x9747B28C ^ len(data)) & mask
-    for at in range(0, len(data) // 4 * 4, 4):
-        k = int.from_bytes(data[at : at + 4], "little") * m & mask
-        k = (k ^ (k >> 24)) * m & mask
-        h = h * m & mask ^ k
-    rest = data[len(data) // 4 * 4 :]
-    if rest:
-        h = (h ^ int.from_bytes(rest, "little")) * m & mask
-    h = (h ^ (h >> 13)) * m & mask
-    return h ^ (h >> 15)
 
 
 def _tenant(n: int) -> str:
@@ -167,7 +153,7 @@ def test_three_topics_by_key_while_sinks_are_killed(
         for one in consume_all(cluster_b, topic):
             number = json.loads(one.value or b"")["n"]
             assert _tenant(number) == tenant
-            assert one.partition == (_murmur2(one.key or b"") & 0x7FFFFFFF) % PARTITIONS[tenant]
+            assert one.partition == (murmur2(one.key or b"") & 0x7FFFFFFF) % PARTITIONS[tenant]
             found[one.key].append(number)
         for numbers in found.values():
             # What comes twice is a stretch that begins again.

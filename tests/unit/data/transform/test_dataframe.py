@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import datetime
 import inspect
-import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import reduce
 from operator import or_
 from types import ModuleType
@@ -19,7 +18,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from sparkmirror.data.transform.columns import COLUMNS, decode_columns, spark_schema, used
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.errors import ConfigError
-from sparkmirror.java import find_java, java_environment
 from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
 
 if TYPE_CHECKING:
@@ -31,22 +29,6 @@ _MODULE = "mirror_functions_of_this_test"
 
 Row = dict[str, Any]
 Function = Callable[[Any], Any]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    os.environ.update(java_environment(find_java()))
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.pyspark.python", sys.executable)
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from sparkmirror.wire.cluster.error_codes import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
+from tests.murmur2 import murmur2
 from tests.unit.data.transform.test_transforms import FAILED, FLOW, Plan, Row, _through
 
 ROUTED = replace(
@@ -103,21 +104,6 @@ def _arrived(packed: list[Packed]) -> dict[tuple[str, int], list[tuple[int, Reco
     return found
 
 
-def _murmur2(data: bytes) -> int:
-    """Kafka's hash, as ``Utils.murmur2`` writes it."""
-    m, mask = 0x5BD1E995, 0xFFFFFFFF
-    h = (0x9747B28C ^ len(data)) & mask
-    for at in range(0, len(data) // 4 * 4, 4):
-        k = int.from_bytes(data[at : at + 4], "little") * m & mask
-        k = (k ^ (k >> 24)) * m & mask
-        h = h * m & mask ^ k
-    rest = data[len(data) // 4 * 4 :]
-    if rest:
-        h = (h ^ int.from_bytes(rest, "little")) * m & mask
-    h = (h ^ (h >> 13)) * m & mask
-    return h ^ (h >> 15)
-
-
 @pytest.mark.parametrize("seed", range(25))
 def test_records_go_where_a_model_says(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
@@ -145,7 +131,7 @@ def test_records_go_where_a_model_says(seed: int, monkeypatch: pytest.MonkeyPatc
             name = topic or "A.orders"
             count = COUNTS.get(name, 0)
             if number is None and count:
-                number = (_murmur2(key or b"") & 0x7FFFFFFF) % count
+                number = (murmur2(key or b"") & 0x7FFFFFFF) % count
             if count and number is not None and 0 <= number < count:
                 wanted[name, number].append((one.offset, key))
             else:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +10,6 @@ from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.mm2.smts import OTHERS, smt_settings, smt_transforms
 from sparkmirror.data.transform.columns import COLUMNS, decode_columns, spark_schema
 from sparkmirror.data.transform.plan import TransformPlan
-from sparkmirror.java import find_java, java_environment
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
@@ -30,22 +26,6 @@ if TYPE_CHECKING:
 
 CHAINS = load("smts")["chains"]
 _A, _B = (ClusterClient(alias, ("localhost:1",), "test") for alias in "AB")
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    os.environ.update(java_environment(find_java()))
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.pyspark.python", sys.executable)
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 def _flow(config: dict[str, str]) -> FlowSettings:
