@@ -187,8 +187,8 @@ class Packer:
             raise Defect("a portion is packed that is not there")
         results = pa.concat_arrays(self._results)
         self._portion, self._results, self._count = None, [], 0
-        chunk, offsets = waiting.chunk, found.columns.offset
-        end = chunk.next_offset if found.last else int(offsets[-1]) + 1
+        chunk = waiting.chunk
+        end = chunk.next_offset if found.last else int(found.columns.offset[-1]) + 1
         before, waiting.before = waiting.before, end
         if found.last:
             del self._waiting[0]
@@ -213,10 +213,10 @@ class Packer:
         if faults and halt is None:
             if self._policy.bad_record(chunk.topic) == "pause":
                 reason, rows = min(faults, key=lambda one: int(one[1][0]))
-                failed = [self._failed(waiting, found, reason, rows[:1], sql=rows is bad)]
-                end, halt = failed[0].records[0].offset, _halt(chunk, failed[0])
+                first = self._failed(waiting, found, reason, rows[:1], sql=rows is bad)
+                end, halt = first.records[0].offset, _halt(chunk, first)
                 done, failures = int(rows[0]) + 1, 1
-                kept[rows[0] :], failed = False, []
+                kept[rows[0] :] = False
             else:
                 failed = [
                     self._failed(waiting, found, reason, rows, sql=rows is bad)
@@ -226,7 +226,7 @@ class Packer:
             for _, rows in faults:
                 kept[rows] = False
         new = _written(found, kept, record)
-        kept_offsets, count = new.columns.offset, len(new.columns.offset)
+        offsets, count = new.columns.offset, len(new.columns.offset)
         counts = TransformCounts(name, done, count, done - count - failures, failures)
         if routed is not None:
             span = chunk, before, end
@@ -246,13 +246,13 @@ class Packer:
         data = b"".join(batches)
         part = replace(
             chunk,
-            base_offset=int(kept_offsets[0]) if count else before,
+            base_offset=int(offsets[0]) if count else before,
             next_offset=end,
             record_count=count,
             timestamp_ms=int(new.columns.timestamp.max()) if count else -1,
             start=0,
             size=len(data),
-            runs=merge_runs(kept_offsets, np.ones(count, np.int64))[-self._runs_max :],
+            runs=merge_runs(offsets, np.ones(count, np.int64))[-self._runs_max :],
         )
         yield Packed(part, memoryview(data), tuple(failed), halt, counts=counts)
 

@@ -27,9 +27,7 @@ from sparkmirror.data.transform.columns import (
 )
 from sparkmirror.data.transform.dataframe import Translated, run_trial, translate
 from sparkmirror.data.transform.functions import python_functions, register_functions
-from sparkmirror.data.transform.refusals import HINTS as _HINTS
-from sparkmirror.data.transform.refusals import refused as _refused
-from sparkmirror.data.transform.refusals import words as _words
+from sparkmirror.data.transform.refusals import HINTS, refused, words
 from sparkmirror.model import FlowSettings, TransformSettings
 from sparkmirror.names.routed_names import RoutedNames
 
@@ -187,12 +185,12 @@ def _planned(records: DataFrame, one: TransformSettings, names: RoutedNames) -> 
         changes = _changes(rows.select(chosen.alias("made")), one)
         for name in (name for name in _ROUTING if name in changes):
             do = f"Leave it out, or route records in SQL: select = … AS {name}."
-            raise _refused(one, "python", f"it changes {name}, which a function cannot", do)
+            raise refused(one, "python", f"it changes {name}, which a function cannot", do)
     if one.where:
         frame = _analyzed(records, one.where, one, "where")
         kind = frame.schema[0].dataType.simpleString()
         if kind != "boolean":
-            raise _refused(one, "where", f"it is of type {kind}, not boolean", "Write a condition.")
+            raise refused(one, "where", f"it is of type {kind}, not boolean", "Write a condition.")
     if one.select:
         frame = _analyzed(records, f"struct({one.select})", one, "select")
         changes = _changes(frame, one)
@@ -205,7 +203,7 @@ def _planned(records: DataFrame, one: TransformSettings, names: RoutedNames) -> 
     if function is None and (operators.count("Project") > 1 or not _ROWS.issuperset(operators)):
         what = f"it needs Spark's operators {', '.join(operators)} instead of one projection"
         hint = "Call functions of your own without rand() and other functions of no fixed result."
-        raise _refused(one, "select" if one.select else "where", what, hint)
+        raise refused(one, "select" if one.select else "where", what, hint)
     return Planned(one, _references(whole), changes, function)
 
 
@@ -224,16 +222,16 @@ def _analyzed(records: DataFrame, sql: str, one: TransformSettings, option: str)
     try:
         frame = records.select(F.expr(sql).alias("made"))
     except PySparkException as error:
-        raise _refused(one, option, _words(str(error)), "Correct the SQL.") from None
+        raise refused(one, option, words(str(error)), "Correct the SQL.") from None
     finally:
         logger.disabled = before
     for name in _operators(frame._jdf.queryExecution().analyzed()):
         if name not in _ROWS:
-            hint = _HINTS.get(name, "Write conditions and functions of one record.")
-            raise _refused(one, option, f"it needs Spark's operator {name}", hint)
+            hint = HINTS.get(name, "Write conditions and functions of one record.")
+            raise refused(one, option, f"it needs Spark's operator {name}", hint)
     for name in python_functions(frame):
         what = f"{name} is a Python function: Spark would send each record to one more process"
-        raise _refused(one, option, what, "Write it in SQL, or register a Java function.")
+        raise refused(one, option, what, "Write it in SQL, or register a Java function.")
     return frame
 
 
@@ -271,15 +269,15 @@ def _changes(frame: DataFrame, one: TransformSettings) -> tuple[str, ...]:
     for name in names:
         kind = fields[name].simpleString()
         if names.count(name) > 1:
-            raise _refused(one, "select", f"{name} is there twice", "Write each column once.")
+            raise refused(one, "select", f"{name} is there twice", "Write each column once.")
         if name in kept:
             continue
         if name in _KEPT:
             what = f"it changes {name}, which cannot be changed"
-            raise _refused(one, "select", what, "Leave it out.")
+            raise refused(one, "select", what, "Leave it out.")
         if name not in COLUMNS:
             do = f"Name it: … AS value. A record has {', '.join(COLUMNS)}."
-            raise _refused(one, "select", f"a record has no column {name}", do)
+            raise refused(one, "select", f"a record has no column {name}", do)
         fits = {
             "topic": kind == "string",
             "partition": kind in _NUMBERS,
@@ -290,7 +288,7 @@ def _changes(frame: DataFrame, one: TransformSettings) -> tuple[str, ...]:
         }[name]
         if not fits:
             do = f"Cast it: CAST(… AS {'STRING' if name in ('key', 'value') else COLUMNS[name]})."
-            raise _refused(one, "select", f"{name} is of type {kind}, not {COLUMNS[name]}", do)
+            raise refused(one, "select", f"{name} is of type {kind}, not {COLUMNS[name]}", do)
         changes.append(name)
     return tuple(changes)
 
@@ -308,10 +306,10 @@ def _check_routing(
     routing = [name for name in _ROUTING if name in changes]
     if one.routes and not routing:
         do = "Write topic and partition without AS, or leave them out."
-        raise _refused(one, "select", "it names topic or partition, but changes neither", do)
+        raise refused(one, "select", "it names topic or partition, but changes neither", do)
     if routing and not one.routes:
         do = f"Write … AS {routing[0]}."
-        raise _refused(one, "select", f"it changes {routing[0]} without saying so", do)
+        raise refused(one, "select", f"it changes {routing[0]} without saying so", do)
     for name, value in _values(frame):
         if name not in routing or not value.foldable():
             continue
@@ -323,7 +321,7 @@ def _check_routing(
             fault = "a partition has a number from 0 on"
         if fault:
             what = f"no record can have {name} {str(constant)!r}: {fault}"
-            raise _refused(one, "select", what, f"Give another {name}.")
+            raise refused(one, "select", what, f"Give another {name}.")
 
 
 def _values(frame: DataFrame) -> list[tuple[str, Any]]:
