@@ -6,6 +6,8 @@ Connections, requests, errors, producers, consumers and assignors are our own.
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,12 @@ from tests.unit.test_layers import imported
 SOURCE = Path(sparkmirror.__file__).parent
 
 ALLOWED = {
+    # The package itself, which is found there and not run.
+    "kafka": "wire/kafka_python.py",
     # Messages, their encoders and decoders. ``broker_version_data`` also has a table of releases.
     "kafka.protocol": "wire",
-    # The exchange of SCRAM (RFC 5802), made stricter in `wire.security.sasl`.
-    "kafka.net.sasl.scram": "wire/security/sasl.py",
+    # The exchange of SCRAM (RFC 5802), made stricter.
+    "kafka.net.sasl.scram": "wire/security/scram.py",
     # The signed message of AWS_MSK_IAM.
     "kafka.net.sasl.msk": "wire/security/sasl.py",
 }
@@ -84,7 +88,7 @@ def test_what_is_refused(line: str, module: str) -> None:
     ("line", "module"),
     [
         ("from kafka.protocol.metadata import MetadataRequest", "wire/net/connection.py"),
-        ("from kafka.net.sasl.scram import ScramClient", "wire/security/sasl.py"),
+        ("from kafka.net.sasl.scram import ScramClient", "wire/security/scram.py"),
         ("import kafkaesque", "control/loop.py"),
     ],
 )
@@ -115,3 +119,25 @@ def test_only_the_limits_of_decoding_replace_parts_of_kafka_python() -> None:
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "setattr":
                 assert ast.unparse(node.args[0]) not in theirs, path
     assert found == {"wire/net/kafka_python_limits.py"}
+
+
+def test_its_clients_are_loaded_when_somebody_asks_for_them() -> None:
+    """In a process of its own, since this one has them."""
+    code = """
+import sys
+import sparkmirror.control.loop
+import sparkmirror.wire.admin.cluster
+clients = {"kafka.admin", "kafka.consumer", "kafka.net", "kafka.producer"}
+assert "kafka.protocol.metadata" in sys.modules
+assert not clients & {*sys.modules}, clients & {*sys.modules}
+
+import kafka
+from kafka import KafkaConsumer
+from kafka.errors import KafkaError
+assert clients <= {*sys.modules}
+assert kafka.KafkaAdminClient.__module__ == "kafka.admin.client"
+assert kafka.errors.KafkaError is KafkaError
+assert (kafka.__title__, type(kafka)) == ("kafka", type(sys))
+assert not hasattr(kafka, "nothing")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
