@@ -22,13 +22,30 @@ from pathlib import Path
 from sparkmirror.cache import cache_directory
 from sparkmirror.errors import MachineError
 
-__all__ = ["JAVA_VERSION_MIN", "QUIET_ARCHIVES", "JavaHome", "find_java", "java_environment"]
+__all__ = [
+    "ARCHIVES_IN_PLACE",
+    "JAVA_VERSION_MIN",
+    "QUIET_ARCHIVES",
+    "JavaHome",
+    "find_java",
+    "java_environment",
+]
 
 JAVA_VERSION_MIN = 17
 """Oldest Java that Kafka 4.3 brokers and Spark 4.3 run on."""
 
 QUIET_ARCHIVES = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 """JVM options to use with a class archive: without them its remarks mix with a program's output."""
+
+# By default, newer Javas map it at a random address, as a precaution, and rewrite every pointer in
+# it: for Spark's a third of a second, and 100 MB that no other process shares. It holds
+# descriptions of classes, no machine code. A Java that does not know the option starts without it.
+ARCHIVES_IN_PLACE = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:ArchiveRelocationMode=0",
+)
+"""JVM options that map a class archive where it was written for."""
 
 _VECTOR_MODULE = "jdk.incubator.vector"
 _PROBE_TIMEOUT_S = 20.0

@@ -52,6 +52,8 @@ __all__ = ["KAFKA_VERSION", "QUICK_JVM", "SERVER_JVM", "KafkaCluster", "kafka_ja
 
 _POLL_S = 0.05
 _START_ATTEMPTS = 3
+_formatted: dict[Path, dict[str, bytes]] = {}
+"""What Kafka's tool wrote into a data directory, by the archive that a version has of its own."""
 
 
 @dataclass
@@ -90,7 +92,7 @@ class KafkaCluster:
             raise Defect("Kafka 4 does not support ZooKeeper")
         self._nodes: list[Node] = []
         self._home: Path | None = None
-        self._cluster_id = _cluster_id()
+        self._cluster_id = _random_id()
         self._runtime: KafkaRuntime | None = None
         self._tool_runtime: KafkaRuntime | None = None
         self._zookeeper: ZooKeeper | None = None
@@ -350,28 +352,41 @@ def start_all(*clusters: KafkaCluster) -> None:
 
 
 def _format(clusters: Sequence[KafkaCluster]) -> None:
-    """Format all new data directories, at the same time."""
-    started = [
-        (cluster, node, node.format(cluster.runtime, cluster._cluster_id))
+    """Format all new data directories: Kafka's tool the first of a version, the others like it.
+
+    The tool takes a second of processor time for each.
+    """
+    new = [
+        (cluster, node)
         for cluster in clusters
         for node in cluster._nodes
         if not cluster._in_zookeeper and not node.formatted
     ]
+    started = {}
+    for cluster, node in new:
+        key = cluster.runtime.archive
+        if key not in _formatted and key not in started:
+            started[key] = (cluster, node, node.format(cluster.runtime, cluster._cluster_id))
     deadline = time.monotonic() + START_TIMEOUT_S
-    codes = []
-    for _, _, process in started:
+    for _, _, process in started.values():
         try:
-            codes.append(process.wait(max(deadline - time.monotonic(), 0.0)))
+            process.wait(max(deadline - time.monotonic(), 0.0))
         except subprocess.TimeoutExpired:
             process.kill()
-            codes.append(process.wait())
+            process.wait()
         forget(process.pid)
-    for (cluster, node, _), code in zip(started, codes, strict=True):
-        if code != 0:
-            raise node.failure(cluster.name, f"could not format its directory (exit {code})")
+    for key, (cluster, node, process) in started.items():
+        if process.returncode != 0:
+            what = f"could not format its directory (exit {process.returncode})"
+            raise node.failure(cluster.name, what)
+        _formatted[key] = node.format_files()
+    for cluster, node in new:
+        if not node.formatted:
+            ids = {"cluster.id": cluster._cluster_id, "directory.id": _random_id()}
+            node.write_format(_formatted[cluster.runtime.archive], ids)
 
 
-def _cluster_id() -> str:
+def _random_id() -> str:
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         # The tool's command line would take a leading dash as an option.

@@ -16,7 +16,7 @@ from typing import Self
 
 from sparkmirror.cache import cache_directory, claim_part
 from sparkmirror.errors import MachineError
-from sparkmirror.java import QUIET_ARCHIVES, JavaHome, find_java
+from sparkmirror.java import ARCHIVES_IN_PLACE, QUIET_ARCHIVES, JavaHome, find_java
 from sparkmirror.testing.maven import Fetching, resolve
 
 __all__ = [
@@ -139,6 +139,7 @@ class KafkaRuntime:
             *flags,
             "-Xshare:auto",  # an archive that does not match is ignored
             *QUIET_ARCHIVES,
+            *ARCHIVES_IN_PLACE,
             *shared,
             "-Djava.awt.headless=true",
             f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}",

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from sparkmirror.errors import Defect, MachineError
 from sparkmirror.testing.guard import forget, spawn
 from sparkmirror.testing.jvm import KafkaRuntime
@@ -30,6 +32,7 @@ __all__ = [
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 20.0
+_IDENTITY = "meta.properties"
 
 
 class PortTaken(MachineError):
@@ -69,7 +72,7 @@ class Node:
     @property
     def formatted(self) -> bool:
         """Whether the data directory was already formatted for a KRaft cluster."""
-        return (self.data / "meta.properties").exists()
+        return (self.data / _IDENTITY).exists()
 
     @property
     def runs(self) -> bool:
@@ -88,6 +91,24 @@ class Node:
         command = runtime.command("kafka.tools.StorageTool", *arguments, heap="128m")
         with self.log.open("ab") as log:
             return spawn(command, output=log)
+
+    def format_files(self) -> dict[str, bytes]:
+        """What the tool wrote into the data directory, by the names of its files."""
+        return {path.name: path.read_bytes() for path in self.data.iterdir() if path.is_file()}
+
+    def write_format(self, files: Mapping[str, bytes], ids: Mapping[str, str]) -> None:
+        """Format the data directory with what the tool wrote into another one.
+
+        ``ids``: what ``meta.properties`` says of this directory instead, if it says it at all.
+        """
+        self.data.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            if name != _IDENTITY:
+                (self.data / name).write_bytes(content)
+        text = files[_IDENTITY].decode()
+        for key, value in {**ids, "node.id": str(self.id)}.items():
+            text = re.sub(rf"^{re.escape(key)}=.*$", f"{key}={value}", text, flags=re.MULTILINE)
+        (self.data / _IDENTITY).write_text(text, "utf-8")
 
     def launch(self, runtime: KafkaRuntime, *, heap: str, flags: Sequence[str]) -> None:
         """Start the broker; see ``ready``."""
@@ -110,11 +131,26 @@ class Node:
         return directory
 
     def ready(self, others: frozenset[int]) -> bool:
-        """Whether the broker responds and knows that all of ``others`` are alive."""
+        """Whether the broker responds and knows that all of ``others`` are alive.
+
+        Another process may have taken the port since it was chosen, and be a broker, too.
+        """
         try:
-            return broker_ids(HOST, self.port) >= others
+            return broker_ids(HOST, self.port) >= others and self._listens()
         except (OSError, EOFError, ValueError):
             return False
+
+    def _listens(self) -> bool:
+        """Whether it is the process of this node that listens on its port."""
+        if self.process is None:
+            return False
+        try:
+            found = psutil.Process(self.process.pid).net_connections("tcp")
+        except psutil.Error:  # it has just ended
+            return False
+        return any(
+            one.status == psutil.CONN_LISTEN and one.laddr.port == self.port for one in found
+        )
 
     def terminate(self) -> None:
         """Send SIGTERM (controlled shutdown); ``end`` waits for the process."""

@@ -24,21 +24,12 @@ from pathlib import Path
 from sparkmirror.cache import cache_directory
 from sparkmirror.data.spark.gateway import spark_home
 from sparkmirror.errors import MachineError
-from sparkmirror.java import QUIET_ARCHIVES, JavaHome
+from sparkmirror.java import ARCHIVES_IN_PLACE, QUIET_ARCHIVES, JavaHome
 
 __all__ = ["ClassArchive"]
 
 log = logging.getLogger(__name__)
 
-# Map the archive where it was written for. By default, newer Javas map it at a random address, as a
-# precaution, and rewrite every pointer in it: a third of a second, and 100 MB that no other process
-# shares. It holds descriptions of classes, no machine code. A Java that does not know the option
-# starts all the same.
-_IN_PLACE = (
-    "-XX:+IgnoreUnrecognizedVMOptions",
-    "-XX:+UnlockDiagnosticVMOptions",
-    "-XX:ArchiveRelocationMode=0",
-)
 _DUMP_S_MAX = 600.0
 _SAID_CHARACTERS_MAX = 500
 
@@ -80,7 +71,8 @@ class ClassArchive:
         """JVM options that use the archive; none before it is made."""
         if not self.made:
             return []
-        return ["-Xshare:auto", *QUIET_ARCHIVES, *_IN_PLACE, f"-XX:SharedArchiveFile={self.path}"]
+        shared = f"-XX:SharedArchiveFile={self.path}"
+        return ["-Xshare:auto", *QUIET_ARCHIVES, *ARCHIVES_IN_PLACE, shared]
 
     @staticmethod
     def recording(class_list: Path) -> list[str]:
