@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import re
@@ -66,6 +67,8 @@ _LONGEST = (
 )
 _SHORTEST = ("property", "unit")
 _SHARED_BY = "tests/kafka"  # the folder whose conftest.py has the clusters that its files share
+# The folder whose files share one Spark, which one worker runs.
+_ONE_SPARK = "tests/unit/data/transform"
 _TESTS = Path(__file__).parent
 # Files whose tests share clusters beside the pair, which one worker runs one behind the other. In
 # other workers the same clusters would start again, and an idle broker takes two hundredths of a
@@ -136,7 +139,7 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """As ``--dist loadfile``, but files that share clusters of their own count as one.
+    """As ``--dist loadfile``, but files that share clusters of their own, or Spark, count as one.
 
     One worker takes files without brokers alone, from the end of the list. The others take what is
     first, and help it with what it leaves.
@@ -147,7 +150,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
             if not _needs_brokers(file):
-                return file
+                return _ONE_SPARK if Path(file).is_relative_to(_ONE_SPARK) else file
             name = Path(file).name
             return next((group for group, files in _TOGETHER.items() if name in files), file)
 
@@ -198,6 +201,7 @@ def pytest_collection(session: pytest.Session) -> None:
     worker = getattr(config, "workerinput", None)
     if worker is None or [Path(config.rootpath, one) for one in config.args] != [_TESTS]:
         return
+    gc.disable()  # nothing of what is collected goes away
     number = int(worker["workerid"].removeprefix("gw"))
     for path in sorted(_TESTS.rglob("test_*.py"))[number :: worker["workercount"]]:
         name = ".".join(path.relative_to(_TESTS.parent).with_suffix("").parts)
@@ -206,11 +210,22 @@ def pytest_collection(session: pytest.Session) -> None:
             importlib.import_module(name)
 
 
+def pytest_collection_finish() -> None:
+    """Ten thousand tests are millions of objects, and each search for garbage visits all.
+
+    Many tests make one, to see that nothing is left of what they used. From here on it leaves out
+    what is there now.
+    """
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.hookimpl(trylast=True)  # when those that do not run are left out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest files first, those without any broker last; ``make test`` keeps that order.
 
-    Files that share clusters beside the pair are the first of all, one behind the other.
+    Files that share clusters beside the pair are the first of all, one behind the other. So are,
+    among those without brokers, the ones that share Spark: together they take a minute.
     """
     users = {name: _users(items, name) for name in _SHARING}
     config.stash[SHARING] = users
@@ -220,8 +235,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     rank = {name: number for number, name in enumerate(_LONGEST)}
 
     def place(item: pytest.Item) -> int:
-        if item.path.relative_to(_TESTS).parts[0] in _SHORTEST:
+        if item.path.is_relative_to(_TESTS.parent / _ONE_SPARK):
             return len(rank) + 1
+        if item.path.relative_to(_TESTS).parts[0] in _SHORTEST:
+            return len(rank) + 2
         if item.path.name in together:
             return together.index(item.path.name) - len(together)
         return rank.get(item.path.name, len(rank))

@@ -127,3 +127,13 @@ def test_files_that_share_clusters_are_run_by_one_worker(monkeypatch: pytest.Mon
     workers = _run(shared + kafka + same, monkeypatch)
     assert [one for one in workers[0] if one in shared] == shared
     assert workers[-1] == same
+
+
+def test_files_that_share_spark_are_run_by_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka = [f"tests/kafka/mirrors/test_{n}.py::test_{m}" for n in "abcd" for m in range(4)]
+    spark = [f"tests/unit/data/transform/test_{n}.py::test_{m}" for n in "mno" for m in range(4)]
+    unit = [f"tests/unit/records/test_{n}.py::test_{m}" for n in "efghijkl" for m in range(4)]
+    workers = _run(kafka + spark + unit, monkeypatch)
+    assert [found for taken in workers if (found := [one for one in taken if one in spark])] == [
+        spark
+    ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sparkmirror.data.spark.class_archive import ClassArchive
 from sparkmirror.data.spark.session import _end_gateway
 from sparkmirror.java import find_java, java_environment
 
@@ -16,18 +17,29 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
-    """A session of its own for the module."""
+    """One application for this folder, which one worker runs (tests/conftest.py).
+
+    Its JVM takes ten processor seconds to start and to compile what the first query needs. Each
+    plan has a session of its own in it, as each flow of a mirror has.
+    """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    os.environ.update(java_environment(find_java()))
+    java = find_java()
+    os.environ.update(java_environment(java))
+    archive = ClassArchive.find(java)
+    options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]  # as a mirror's JVM
     session = (
         SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.pyspark.python", sys.executable)
+        .config(
+            "spark.driver.extraJavaOptions",
+            " ".join([*options, *(archive.options() if archive is not None else ())]),
+        )
         .getOrCreate()
     )
     yield session
