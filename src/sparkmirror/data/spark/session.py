@@ -269,6 +269,7 @@ class Spark:
 
         spark_conf = SparkConf(loadDefaults=False)
         gateway: Any = None
+        spark: SparkSession | None = None
         try:
             # Without a process of ours, the environment names a JVM that runs already.
             connect: Callable[[], Any] = launch_gateway if self._jvm is None else self._jvm.connect
@@ -285,6 +286,10 @@ class Spark:
                 check_executors(spark.sparkContext)
         except Exception as error:
             why = _reason(error)
+            if spark is not None:
+                # PySpark allows one application per process, and still counts this one.
+                with contextlib.suppress(Exception):  # a JVM that is gone has stopped
+                    spark.stop()
             _end_gateway(gateway)
             if self._jvm is not None:
                 self._jvm.end()

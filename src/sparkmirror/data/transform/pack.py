@@ -45,6 +45,7 @@ _BATCH_BYTES_MIN = 16 * 1024
 # A chunk of routed records cannot be divided later: its batches are not in the source's order.
 _ROUTED_BYTES_MAX = 1 << 20
 _ROUTING = ("topic", "partition")
+_HEADERS = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,17 +399,21 @@ def _written(found: Scan, kept: npt.NDArray[np.bool_], record: pa.Array) -> Scan
         old,
         key=_varbin(fields["key"]) if "key" in fields else None,
         value=_varbin(fields["value"]) if "value" in fields else None,
-        headers=list(map(_headers, fields["headers"].to_pylist())) if "headers" in fields else None,
+        headers=_headers(fields["headers"]) if "headers" in fields else None,
         timestamp=timestamp,
     )
 
 
-def _headers(headers: list[dict[str, Any] | None] | None) -> bytes:
-    return encode_headers(
-        (one["key"].encode(), one["value"])
-        for one in headers or ()
-        if one is not None and one["key"] is not None  # Kafka has no header without a key
-    )
+def _headers(column: pa.Array) -> list[bytes]:
+    """The headers of each record; a name may be any bytes, as in Kafka."""
+    return [
+        encode_headers(
+            (one["key"], one["value"])
+            for one in headers or ()
+            if one is not None and one["key"] is not None  # Kafka has no header without a key
+        )
+        for headers in column.cast(_HEADERS).to_pylist()
+    ]
 
 
 def _varbin(column: pa.Array) -> Varbin:

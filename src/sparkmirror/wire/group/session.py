@@ -151,11 +151,17 @@ class GroupSession:
         if self._replaced:  # joining would only fence the member that has the instance id now
             self._check(_FENCED_INSTANCE, "joining")
         failure: Exception | None = None
+        again = False
         deadline = time.monotonic() + self.client.request_timeout_ms / 1000
         while not self._stopping():
             try:
                 joined = self._try_join(one)
             except _Rejoin:
+                # The first time it is usual: the coordinator has given the member its id, or the
+                # members have changed meanwhile.
+                if again:
+                    time.sleep(self.client.retry_backoff_ms / 1000)
+                again = True
                 deadline = time.monotonic() + self.client.request_timeout_ms / 1000
                 continue
             except (Unreachable, ConnectionLost) as error:

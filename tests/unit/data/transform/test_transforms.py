@@ -14,7 +14,7 @@ import pytest
 from sparkmirror.data.rows.notes import SlotNotes
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, read_row
 from sparkmirror.data.transform.columns import COLUMNS, FLUSH_ROWS, arrow_schema
-from sparkmirror.data.transform.pack import Packed, Packer
+from sparkmirror.data.transform.pack import Packed, Packer, _headers
 from sparkmirror.data.transform.reasons import Reasons
 from sparkmirror.data.transform.routing import Router
 from sparkmirror.data.transform.unpack import Unpacker
@@ -27,7 +27,7 @@ from sparkmirror.model import (
     TransformSettings,
 )
 from sparkmirror.records.header import split
-from sparkmirror.records.records import Record, decode_records, encode_batch
+from sparkmirror.records.records import Record, decode_records, encode_batch, encode_headers
 
 _CLIENT = ClusterClient("A", ("localhost:1",), "test")
 FLOW = FlowSettings(
@@ -185,6 +185,15 @@ def test_replaced_fields_tombstones_headers_and_timestamps() -> None:
         assert one.value == (None if before.offset == 3 else (before.value or b"").upper())
         assert one.headers == (*before.headers, (b"n", None))
         assert (one.key, one.timestamp) == (before.key, before.timestamp)
+
+
+def test_header_names_that_are_no_text_keep_their_bytes() -> None:
+    """Spark's strings may hold any bytes, such as those of a column that was cast from binary."""
+    kind = arrow_schema(USES).field("headers").type
+    octets = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
+    headers = [{"key": b"\xff\xc3", "value": b"x"}, {"key": None, "value": b"y"}, None]
+    column = pa.array([headers, None, []], octets).cast(kind, safe=False)
+    assert _headers(column) == [encode_headers([(b"\xff\xc3", b"x")])] + 2 * [encode_headers([])]
 
 
 @pytest.mark.parametrize("portion_bytes", [1, 16 << 20])

@@ -252,3 +252,29 @@ def test_a_master_of_another_release_is_reported_with_the_one_that_it_must_have(
     assert str(told.value.do).endswith(
         "The cluster must run Spark 4.3, because this machine has PySpark 4.3.0."
     )
+
+
+def test_a_start_that_fails_late_leaves_no_application_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Any
+) -> None:
+    """PySpark refuses a second one in this process, also when the JVM of the first is gone."""
+    installed("4.3.0")
+    jvm, stopped = _Jvm(), list[bool]()
+    monkeypatch.setattr("pyspark.java_gateway.launch_gateway", lambda **_: jvm)
+
+    class Session:
+        version = "4.0.0"
+
+        def __init__(self, context: object) -> None:
+            self.sparkContext = context
+
+        def stop(self) -> None:
+            stopped.append(jvm.there)
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr("pyspark.SparkContext", lambda **_: None)
+    monkeypatch.setattr("pyspark.sql.SparkSession", Session)
+    spark = Spark(load(tmp_path, BASE), master="local", spark_conf={}, work_dir=tmp_path, key="k")
+    with pytest.raises(MachineError, match=r"4\.0\.0"):
+        spark._launch({"spark.master": "local"})
+    assert stopped == [True], "while its JVM was there"
