@@ -220,6 +220,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_sessionfinish() -> None:
+    """Libraries in C take what is left at the interpreter's end for lost, and say so."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(trylast=True)  # when those that do not run are left out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest files first, those without any broker last; ``make test`` keeps that order.
