@@ -22,6 +22,7 @@ from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.fetch.channels import Channel
 from sparkmirror.wire.fetch.fetcher import Fetcher
+from sparkmirror.wire.produce.topic_limits import TopicLimits
 from tests.kafka.clusters.faults import NODES, FaultyCluster, SlotRun
 from tests.kafka.harness.mirror_process import stored, wait_until
 from tests.kafka.harness.support import (
@@ -36,6 +37,8 @@ from tests.kafka.harness.support import (
 
 # Each way. Answers take 50 ms, what a link between two regions takes.
 DELAY_S = 0.025
+DAY_MS = 24 * 60 * 60 * 1000
+ALWAYS = ProduceSettings(link_joining="always")
 
 
 @pytest.fixture
@@ -89,7 +92,8 @@ def _position(slot: SlotRun) -> int:
     coordinators = Coordinators(ClusterConnections(slot.flow.target))
     tp = TopicPartition(slot.remote, 0)
     try:
-        return coordinators.committed(slot.flow.position_group, [tp], stable=True)[tp][0]
+        found = coordinators.committed(slot.flow.position_group, [tp], stable=True)
+        return found.get(tp, (-1, ""))[0]
     finally:
         coordinators.close()
 
@@ -150,8 +154,7 @@ def test_a_broker_that_is_ten_times_slower_keeps_only_its_own_partitions_waiting
 @pytest.mark.parametrize("exact", [False, True])
 def test_joined_batches_in_doubt_arrive_once(source, far, topic_name, exact):
     _fill(source, topic_name)
-    always = ProduceSettings(link_joining="always")
-    with SlotRun(source, far, topic_name, exactly_once=exact, produce=always) as slot:
+    with SlotRun(source, far, topic_name, exactly_once=exact, produce=ALWAYS) as slot:
         slot.wait_until_mirroring()
         for number in range(8):
             time.sleep(0.1)
@@ -168,7 +171,7 @@ def test_joined_batches_in_doubt_arrive_once(source, far, topic_name, exact):
 def test_a_refused_record_in_a_joined_batch_is_left_out_alone(source, target, topic_name, exact):
     create_topic(source.kafka, topic_name, 1, replication=NODES)
     good = [Sent(b"good %d" % n, b"k") for n in range(40)]
-    bad = Sent(b"x" * 20_000, b"k")
+    bad = Sent(b"too old", b"k", timestamp_ms=int(time.time() * 1000) - 2 * DAY_MS)
     for number in range(0, 40, 4):
         produce(source.kafka, topic_name, good[number : number + 4])
         if number == 20:
@@ -176,7 +179,7 @@ def test_a_refused_record_in_a_joined_batch_is_left_out_alone(source, target, to
     apart = ProduceSettings(link_joining="always", join_bytes=0)
     skip = FaultSettings(bad_record="skip")
     slot = SlotRun(source, target, topic_name, produce=apart, faults=skip, exactly_once=exact)
-    set_topic_config(target.kafka, slot.remote, **{"max.message.bytes": "5000"})
+    set_topic_config(target.kafka, slot.remote, **{"message.timestamp.before.max.ms": f"{DAY_MS}"})
     with slot:
         wanted = [one.value for one in good]
         wait_until(
@@ -189,6 +192,50 @@ def test_a_refused_record_in_a_joined_batch_is_left_out_alone(source, target, to
     assert [(gap.first, gap.last) for gap in slot.gaps()] == [(24, 24)]
     assert slot.errors()["RECORD_SKIPPED"] == 1
     assert _position(slot) == 41
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_what_a_topic_does_not_accept_joined_it_gets_in_parts(
+    source, far, topic_name, exact, monkeypatch
+):
+    """Its limit is lowered while it is mirrored: nothing is left out, and nothing comes twice."""
+    refused: list[int] = []
+    learn = TopicLimits.refused
+
+    def learning(self: TopicLimits, topic: str, size: int) -> None:
+        refused.append(size)
+        learn(self, topic, size)
+
+    monkeypatch.setattr(TopicLimits, "refused", learning)
+    _fill(source, topic_name)
+    with SlotRun(source, far, topic_name, exactly_once=exact, produce=ALWAYS) as slot:
+        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        set_topic_config(far.kafka, slot.remote, **{"max.message.bytes": "30000"})
+        batches = {"batch.num.messages": 10}
+        produce(source.kafka, topic_name, _records(3_000), compression="lz4", config=batches)
+        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        slot.drain()
+        assert slot.failures == []
+    assert refused
+    assert min(refused) > 30_000
+    assert slot.gaps() == []
+    assert _position(slot) == 6_900 + 2
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_batches_are_joined_to_what_the_topic_accepts(source, far, topic_name, exact):
+    create_topic(source.kafka, topic_name, 1, replication=NODES)
+    sent = [Sent(random.randbytes(1_000)) for _ in range(12_000)]
+    produce(source.kafka, topic_name, sent)
+    large = {"max.message.bytes": str(8 << 20)}
+    with SlotRun(
+        source, far, topic_name, exactly_once=exact, produce=ALWAYS, remote_config=large
+    ) as slot:
+        wait_until(lambda: _position(slot) == 12_000, "the position is at the end")
+        assert _equal(slot)
+        slot.drain()
+        assert slot.failures == []
+    assert max(one.size for one in stored(far.kafka, slot.remote)) > 1_100_000
 
 
 def test_a_source_broker_that_pauses_in_its_answer_keeps_only_its_own_partitions_waiting(
