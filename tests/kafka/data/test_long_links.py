@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from sparkmirror.data.write import held_back
+from sparkmirror.internal_topics.commands import COMMAND_PARTITION, control_topic
 from sparkmirror.model import FaultSettings, FetchSettings, ProduceSettings, TopicPartition
 from sparkmirror.offset_reset import LATEST
 from sparkmirror.records.header import CONTROL_BIT
@@ -23,7 +24,14 @@ from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.fetch.channels import Channel
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.produce.topic_limits import TopicLimits
-from tests.kafka.clusters.faults import NODES, FaultyCluster, SlotRun
+from tests.kafka.clusters.faults import (
+    NODES,
+    FaultyCluster,
+    Load,
+    SlotRun,
+    check_mirrored,
+    leaders,
+)
 from tests.kafka.harness.mirror_process import stored, wait_until
 from tests.kafka.harness.support import (
     Sent,
@@ -267,6 +275,32 @@ def test_a_source_broker_that_pauses_in_its_answer_keeps_only_its_own_partitions
         wait_until(lambda: _equal(slot), "the target holds the same records, in order")
         slot.drain()
         assert slot.failures == []
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_broker_that_is_silent_in_the_handshake_keeps_only_its_own_partitions_waiting(
+    source, target, topic_name, side
+):
+    """With the time that connecting may take by default: ten seconds."""
+    alone = [[1], [2], [3]]
+    create_topic(source.kafka, topic_name, config={"min.insync.replicas": "1"}, replicas=alone)
+    with SlotRun(source, target, topic_name, 3, replicas=alone, append_time=True) as slot:
+        hit = source if side == "source" else target
+        # Without the leader of its commands a slot asks the source for nothing more.
+        commands = leaders(target.kafka, control_topic(slot.flow))[COMMAND_PARTITION]
+        victim = 1 if hit is source or commands != 1 else 2
+        with Load(source.kafka, topic_name, 3) as load:
+            load.wait_for(100)
+            slot.wait_until_mirroring()
+            hit.proxies[victim].stall()
+            hit.proxies[victim].reset()
+            time.sleep(12)
+            hit.proxies[victim].resume()
+        check_mirrored(source.kafka, topic_name, target.kafka, slot.remote, load.acknowledged)
+        assert slot.failures == []
+        delays_s = slot.delays_s()
+    assert delays_s.pop(victim - 1) > 8
+    assert max(delays_s.values()) < 3, delays_s
 
 
 @pytest.mark.parametrize("exact", [False, True])
