@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +20,8 @@ from sparkmirror.data.write import held_back
 from sparkmirror.internal_topics.commands import COMMAND_PARTITION, control_topic
 from sparkmirror.model import FaultSettings, FetchSettings, ProduceSettings, TopicPartition
 from sparkmirror.offset_reset import LATEST
-from sparkmirror.records.header import CONTROL_BIT
+from sparkmirror.records.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD
+from sparkmirror.records.header import CODEC_MASK, CONTROL_BIT
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.fetch.channels import Channel
@@ -176,6 +179,51 @@ def test_joined_batches_in_doubt_arrive_once(source, far, topic_name, exact):
 
 
 @pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_what_waits_for_a_half_open_link_arrives_once(far_source, far, topic_name, side, exact):
+    """Nothing passes and nobody is told. What was under way arrives after its repetition."""
+    create_topic(far_source.kafka, topic_name, 1, replication=NODES)
+    quick = {"request_timeout_ms": 3_000, "connect_timeout_ms": 1_000}
+    with SlotRun(
+        far_source, far, topic_name, exactly_once=exact, produce=ALWAYS, client=quick
+    ) as slot:
+        proxies = (far_source if side == "source" else far).proxies.values()
+        with Load(far_source.kafka, topic_name, 1, per_s=1_000) as load:
+            load.wait_for(100)
+            slot.wait_until_mirroring()
+            before = sum(proxy.connections for proxy in proxies)
+            for proxy in proxies:
+                proxy.stall()
+            wait_until(
+                lambda: sum(proxy.connections for proxy in proxies) > before + 2,
+                "connections are given up and made anew",
+            )
+            for proxy in proxies:
+                proxy.resume()
+            load.wait_for(100)
+        ends = far_source.kafka, topic_name, far.kafka, slot.remote
+        check_mirrored(*ends, load.acknowledged)
+        slot.drain()
+        assert slot.failures == []
+
+
+def test_a_transaction_waits_for_a_broker_that_is_ten_times_slower(source, far, topic_name, caplog):
+    """All partitions of the slot wait for that broker; nothing is aborted for that."""
+    create_topic(source.kafka, topic_name, 3, replication=NODES)
+    sent = [Sent(random.randbytes(1_000), partition=n % 3) for n in range(6_000)]
+    produce(source.kafka, topic_name, sent)
+    for number, proxy in far.proxies.items():
+        proxy.delay_s = 0.1 if number == 1 else 0.01
+    alone = [[1], [2], [3]]
+    with SlotRun(source, far, topic_name, 3, replicas=alone, exactly_once=True) as slot:
+        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        slot.drain()
+        assert slot.failures == []
+    assert "the transaction is aborted" not in caplog.text
+    assert "CONNECTION_LOST" not in slot.errors()
+
+
+@pytest.mark.parametrize("exact", [False, True])
 def test_a_refused_record_in_a_joined_batch_is_left_out_alone(source, target, topic_name, exact):
     create_topic(source.kafka, topic_name, 1, replication=NODES)
     good = [Sent(b"good %d" % n, b"k") for n in range(40)]
@@ -234,7 +282,7 @@ def test_what_a_topic_does_not_accept_joined_it_gets_in_parts(
 def test_batches_are_joined_to_what_the_topic_accepts(source, far, topic_name, exact):
     create_topic(source.kafka, topic_name, 1, replication=NODES)
     sent = [Sent(random.randbytes(1_000)) for _ in range(12_000)]
-    produce(source.kafka, topic_name, sent)
+    produce(source.kafka, topic_name, sent, config={"batch.num.messages": 10})
     large = {"max.message.bytes": str(8 << 20)}
     with SlotRun(
         source, far, topic_name, exactly_once=exact, produce=ALWAYS, remote_config=large
@@ -244,6 +292,28 @@ def test_batches_are_joined_to_what_the_topic_accepts(source, far, topic_name, e
         slot.drain()
         assert slot.failures == []
     assert max(one.size for one in stored(far.kafka, slot.remote)) > 1_100_000
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("kind", [GZIP, SNAPPY, LZ4, ZSTD], ids=lambda kind: NAMES[kind])
+def test_joined_batches_have_the_codec_of_the_link(source, far, topic_name, kind, exact):
+    create_topic(source.kafka, topic_name, 1, replication=NODES)
+    lines = [Sent(b"line %d, and more of the same " % n * 20, b"%d" % n) for n in range(1_500)]
+    produce(source.kafka, topic_name, lines, config={"batch.num.messages": 10})
+    packed = replace(ALWAYS, link_compression=NAMES[kind], join_bytes=0)
+    with SlotRun(source, far, topic_name, exactly_once=exact, produce=packed) as slot:
+        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        slot.drain()
+        assert slot.failures == []
+    arrived = [one for one in stored(far.kafka, slot.remote) if not one.has(CONTROL_BIT)]
+    joined = slot.reports()[-1].joined
+    assert joined.batches > 100
+    assert joined.bytes_out < joined.bytes_in / 3
+    records: Counter[int] = Counter()
+    for one in arrived:
+        records[one.attributes & CODEC_MASK] += one.count
+    assert records.keys() <= {NONE, kind}
+    assert records[kind] > 1_000
 
 
 def test_a_source_broker_that_pauses_in_its_answer_keeps_only_its_own_partitions_waiting(
