@@ -51,10 +51,9 @@ _ROUTING = ("topic", "partition")
 class Packed:
     """A chunk of new batches, and the records that are missing because the SQL failed on them.
 
-    ``halt``: why the partition stops after the chunk. ``sources``: with routed records, the source
-    offset of each record in the order of the batches, whose own offsets count from 0. ``counts``:
-    what the transform did to its records; None if it could not read them, and but for the last of
-    the chunks of a portion.
+    ``halt``: why the partition stops after the chunk. ``sources``: the source offset of each record
+    in the order of the batches, whose own offsets count from 0. ``counts``: what the transform did
+    to its records; None if it could not read them, and but for the last of the chunks of a portion.
     """
 
     chunk: Chunk
@@ -78,7 +77,6 @@ class _Waiting:
 class Packer:
     """Packs the rows of one task. ``reasons``: who knows why the SQL failed on a record.
 
-    ``runs_max``: of a new chunk's runs of source offsets, how many of the last ones are kept.
     ``router``: where routed records go; made here if it is not given.
     """
 
@@ -86,10 +84,8 @@ class Packer:
         self,
         flow: FlowSettings,
         reasons: Reasons | None = None,
-        runs_max: int = RUNS_MAX,
         router: Router | None = None,
     ) -> None:
-        self._runs_max = runs_max
         self._reasons = reasons or Reasons("", flow.name)
         self._transformed = Transformed(flow)
         self._router = router
@@ -241,7 +237,10 @@ class Packer:
         if count:
             nowhere = np.zeros(count, np.int64)
             batches = write_partitioned(
-                new, nowhere, codec=found.codec, batch_bytes=self._batch_bytes
+                _numbered(new, np.arange(count)),
+                nowhere,
+                codec=found.codec,
+                batch_bytes=self._batch_bytes,
             ).batches
         data = b"".join(batches)
         part = replace(
@@ -252,9 +251,9 @@ class Packer:
             timestamp_ms=int(new.columns.timestamp.max()) if count else -1,
             start=0,
             size=len(data),
-            runs=merge_runs(offsets, np.ones(count, np.int64))[-self._runs_max :],
+            runs=merge_runs(offsets, np.ones(count, np.int64))[-RUNS_MAX:],
         )
-        yield Packed(part, memoryview(data), tuple(failed), halt, counts=counts)
+        yield Packed(part, memoryview(data), tuple(failed), halt, offsets, counts)
 
     def _failed(
         self, waiting: _Waiting, found: Scan, reason: str, rows: Int64s, *, sql: bool
@@ -337,8 +336,9 @@ def _sent_apart(
     if count:
         numbers = np.empty(count, np.int64)
         numbers[order] = np.arange(count)
-        numbered = replace(new, columns=replace(new.columns, offset=numbers))
-        written = write_partitioned(numbered, destination, codec=new.codec, batch_bytes=batch_bytes)
+        written = write_partitioned(
+            _numbered(new, numbers), destination, codec=new.codec, batch_bytes=batch_bytes
+        )
         batches = written.batches
         places = [[*targets[one]] for one in written.partitions]
     data = b"".join(batches)
@@ -377,6 +377,14 @@ def _damaged(waiting: _Waiting, error: BatchError) -> Packed:
     """The end of a chunk that cannot be read."""
     chunk, before = waiting.chunk, waiting.before
     nothing = replace(
+def _numbered(records: Scan, offsets: Int64s) -> Scan:
+    """``records`` with other offsets.
+
+    Batches number their records without gaps, and records that are left out make gaps.
+    """
+    return replace(records, columns=replace(records.columns, offset=offsets))
+
+
         chunk, base_offset=before, next_offset=before, record_count=0, size=0, runs=()
     )
     reason = f"{TopicPartition(chunk.topic, chunk.partition)} at the source: {error}"

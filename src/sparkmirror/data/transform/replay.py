@@ -41,8 +41,6 @@ _ONE_TASK = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 30),
 }
 
-_RUNS_MAX = 1 << 62
-
 Part = tuple[Chunk, bytes]
 """A chunk, and its batches."""
 
@@ -63,7 +61,7 @@ class Replay:
         """New chunks for ``parts``, in their order, in one job of Spark. Any thread may call it.
 
         ``reasons``: on how many records of a portion to find out why the SQL failed, which takes a
-        job each. The chunks have the source offsets of all their records.
+        job each.
         """
         with self._lock:
             return list(self._packed(parts, reasons))
@@ -74,7 +72,7 @@ class Replay:
         table = pa.Table.from_batches(messages, arrow_schema(self._columns))
         frame: Any = self.plan.transformed(self._frame(table))
         found = _Found(self.plan, self._flow.name, reasons)
-        packer = Packer(self._flow, found, runs_max=_RUNS_MAX)
+        packer = Packer(self._flow, found)
         try:
             # `toArrow` would cast the results, and refuses nulls in structs with a field that has
             # none.
