@@ -9,6 +9,7 @@ are get copied as bytes; only replaced fields come from Spark. If the SQL routes
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -102,6 +103,7 @@ class Packer:
         self._portion: Scan | None = None
         self._results: list[pa.Array] = []
         self._count = 0
+        self._read_s = 0.0
 
     def hold(self, chunks: list[Chunk], records: memoryview) -> list[Chunk]:
         """Keep the chunks with transforms until their results come; returns the others."""
@@ -146,7 +148,7 @@ class Packer:
     def _unreadable(self) -> Iterator[Packed]:
         """Give up chunks that cannot be read: the source sends no records of these either."""
         while self._waiting and self._portion is None:
-            waiting = self._waiting[0]
+            waiting, began_s = self._waiting[0], time.thread_time()
             try:
                 found = next(waiting.portions)
                 record_fields(found)
@@ -155,6 +157,7 @@ class Packer:
                 yield _damaged(waiting, error)
             else:
                 self._portion = found
+            self._read_s += time.thread_time() - began_s
 
     def _take(self, batch: pa.RecordBatch) -> Iterator[Packed]:
         """Results of records, in order."""
@@ -181,6 +184,7 @@ class Packer:
         waiting, found = self._waiting[0], self._portion
         if found is None:
             raise Defect("a portion is packed that is not there")
+        began_s = time.thread_time()
         results = pa.concat_arrays(self._results)
         self._portion, self._results, self._count = None, [], 0
         chunk = waiting.chunk
@@ -188,7 +192,7 @@ class Packer:
         before, waiting.before = waiting.before, end
         if found.last:
             del self._waiting[0]
-        bad, record = np.flatnonzero(~_valid(results)), results.flatten()[0]
+        bad, record = np.flatnonzero(~_valid(results)), _field(results, "record")
         kept = _valid(record)
         name = self._names[waiting.transform]
         faults: list[tuple[str, Int64s]] = []
@@ -224,6 +228,7 @@ class Packer:
         new = _written(found, kept, record)
         offsets, count = new.columns.offset, len(new.columns.offset)
         counts = TransformCounts(name, done, count, done - count - failures, failures)
+        counts = replace(counts, sql_s=_sql_s(results))
         if routed is not None:
             span = chunk, before, end
             destination = routed.destination[kept]
@@ -231,7 +236,7 @@ class Packer:
                 span, new, destination, routed.targets, self._batch_bytes, failed, halt
             )
             yield from others
-            yield replace(last, counts=counts)
+            yield replace(last, counts=replace(counts, pack_s=self._spent_s(began_s)))
             return
         batches: list[bytes] = []
         if count:
@@ -253,7 +258,13 @@ class Packer:
             size=len(data),
             runs=merge_runs(offsets, np.ones(count, np.int64))[-RUNS_MAX:],
         )
+        counts = replace(counts, pack_s=self._spent_s(began_s))
         yield Packed(part, memoryview(data), tuple(failed), halt, offsets, counts)
+
+    def _spent_s(self, since_s: float) -> float:
+        """Processor time since then, and what it took to read the portion."""
+        spent_s, self._read_s = self._read_s + time.thread_time() - since_s, 0.0
+        return spent_s
 
     def _failed(
         self, waiting: _Waiting, found: Scan, reason: str, rows: Int64s, *, sql: bool
@@ -269,6 +280,18 @@ class Packer:
             else {}
         )
         return FailedRecords(records, TRANSFORM_FAILED, reason, details)
+
+
+def _field(results: pa.StructArray, name: str) -> pa.Array:
+    """The field ``name`` of each result, null for records on which the SQL failed."""
+    return results.flatten()[results.type.get_field_index(name)]
+
+
+def _sql_s(results: pa.StructArray) -> float:
+    """Seconds in which Spark evaluated ``results``, from the records of which it is known."""
+    began, ended = _field(results, "began"), _field(results, "ended")
+    took_ns = ended.drop_null().to_numpy() - began.drop_null().to_numpy()
+    return float(took_ns.mean()) * len(results) / 1e9 if len(took_ns) else 0.0
 
 
 def _route(
@@ -354,6 +377,14 @@ def _sent_apart(
     return Packed(part, memoryview(data), failed, halt, new.columns.offset[order])
 
 
+def _numbered(records: Scan, offsets: Int64s) -> Scan:
+    """``records`` with other offsets.
+
+    Batches number their records without gaps, and records that are left out make gaps.
+    """
+    return replace(records, columns=replace(records.columns, offset=offsets))
+
+
 def _between(failed: FailedRecords, first: int, end: int) -> FailedRecords:
     """Those of ``failed`` at source offsets from ``first`` up to ``end`` (exclusive)."""
     return replace(
@@ -377,14 +408,6 @@ def _damaged(waiting: _Waiting, error: BatchError) -> Packed:
     """The end of a chunk that cannot be read."""
     chunk, before = waiting.chunk, waiting.before
     nothing = replace(
-def _numbered(records: Scan, offsets: Int64s) -> Scan:
-    """``records`` with other offsets.
-
-    Batches number their records without gaps, and records that are left out make gaps.
-    """
-    return replace(records, columns=replace(records.columns, offset=offsets))
-
-
         chunk, base_offset=before, next_offset=before, record_count=0, size=0, runs=()
     )
     reason = f"{TopicPartition(chunk.topic, chunk.partition)} at the source: {error}"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sparkmirror.data.rows.notes import SlotNotes
@@ -183,6 +183,13 @@ class SlotSink:
             self._counts[counts.transform] = known.plus(counts)
             self._task.reports.transforms = tuple(self._counts.values())
 
+    def _note_unpacked(self, seconds: Mapping[str, float]) -> None:
+        """Report how long reading records took the source worker, by transform."""
+        for name, unpack_s in seconds.items():
+            known = self._counts.get(name, TransformCounts(name))
+            self._counts[name] = replace(known, unpack_s=unpack_s)
+        self._task.reports.transforms = tuple(self._counts.values())
+
     # -- notes of the source ---------------------------------------------------------------
 
     def _on_notes(self, notes: SlotNotes) -> None:
@@ -197,6 +204,8 @@ class SlotSink:
             task.reports.paused = notes.paused
         if notes.throttles is not None:
             task.reports.throttles = notes.throttles
+        if notes.unpacked is not None:
+            self._note_unpacked(notes.unpacked)
         if notes.errors is not None:
             task.reports.source_errors = notes.errors
         for one in notes.tried:
