@@ -253,8 +253,9 @@ def test_records_on_which_the_sql_fails_are_handed_over_as_they_are() -> None:
 
 @pytest.mark.parametrize("bad", [0, 4, 9])
 def test_a_partition_stops_before_the_first_record_on_which_the_sql_fails(bad: int) -> None:
+    """No record behind it is written, also not one that the SQL likes."""
     rows = [_row(("orders", _records(0, 10), 0)), FLUSH]
-    (packed,) = _through(rows, lambda row: FAILED if row["offset"] >= bad else {})
+    (packed,) = _through(rows, lambda row: FAILED if row["offset"] in (bad, bad + 2) else {})
     assert isinstance(packed, Packed)
     assert packed.halt is not None
     assert packed.halt.retriable
@@ -400,13 +401,15 @@ def test_each_message_ends_with_enough_rows_to_push_it_through() -> None:
     assert messages[1].column(0).null_count == FLUSH_ROWS
 
 
-def test_lost_results_end_the_task() -> None:
+@pytest.mark.parametrize("rows", [1, 5])
+def test_lost_results_end_the_task(rows: int) -> None:
+    """All of them, or some."""
     table = _planned(
         Unpacker(FLOW, USES, None).rows(iter([_row(("orders", _records(0, 9), 0))])),
         lambda _: {},
         pa.struct([("kept", pa.bool_())]),
     )
-    (batch,) = table.slice(0, 5).combine_chunks().to_batches()
+    (batch,) = table.slice(0, rows).combine_chunks().to_batches()
     packer = Packer(FLOW)
     for part in packer.parts(batch):
         assert isinstance(part, int)
