@@ -28,7 +28,7 @@ _SELECT = (
     "array(named_struct('key', 'chance', 'value', CAST(CAST(rand() AS STRING) AS BINARY)))) "
     "AS headers"
 )
-_CHANCE = re.compile(rb"[01]\.\d+(E-\d+)?")
+_CHANCE = re.compile(rb"\d\.\d+(E-\d+)?")
 _PERIOD = 30
 
 

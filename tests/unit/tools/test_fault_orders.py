@@ -93,7 +93,7 @@ def test_what_must_become_of_an_order() -> None:
 
 
 def test_what_is_as_it_must_be_counts_by_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    some = [_Message(one) for one in range(60) if keeps(one)]
+    some = [_Message(one, chance=b"9.5E-4") for one in range(60) if keeps(one)]
     counter = _counted(monkeypatch, *some)
     assert (counter.received, counter.expected) == (len(some), [len(some)])
     assert (counter.lost, counter.duplicated, counter.differing) == (0, 0, 0)
@@ -109,6 +109,7 @@ def test_what_is_as_it_must_be_counts_by_its_rank(monkeypatch: pytest.MonkeyPatc
         {"headers": (("tenant", b"t2"), ("kept", None), ("chance", b"0.5"))},
         {"headers": (("customer", b"t2"), ("kept", None))},
         {"chance": b"***"},
+        {"chance": b""},
     ],
 )
 def test_a_record_that_differs_is_told(
