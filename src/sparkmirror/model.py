@@ -700,7 +700,9 @@ class TransformCounts:
     """Records that one transform has processed. Records that come again count again.
 
     ``records_in``: those that its SQL has run for. They are ``records_out``, which go to the
-    target, ``filtered`` (left out by the SQL) or ``failed`` (the SQL failed on them).
+    target, ``filtered`` (left out by the SQL) or ``failed`` (the SQL failed on them). Where the
+    time went: processor time of the source worker that reads records (``unpack_s``) and of the sink
+    that writes new batches (``pack_s``), and time in which Spark evaluated the SQL (``sql_s``).
     """
 
     transform: str
@@ -708,6 +710,9 @@ class TransformCounts:
     records_out: int = 0
     filtered: int = 0
     failed: int = 0
+    unpack_s: float = 0.0
+    sql_s: float = 0.0
+    pack_s: float = 0.0
 
     def plus(self, more: TransformCounts) -> TransformCounts:
         """The sum of both."""
@@ -717,6 +722,9 @@ class TransformCounts:
             self.records_out + more.records_out,
             self.filtered + more.filtered,
             self.failed + more.failed,
+            self.unpack_s + more.unpack_s,
+            self.sql_s + more.sql_s,
+            self.pack_s + more.pack_s,
         )
 
     def since(self, before: TransformCounts | None) -> TransformCounts:
@@ -729,6 +737,9 @@ class TransformCounts:
             self.records_out - before.records_out,
             self.filtered - before.filtered,
             self.failed - before.failed,
+            max(0.0, self.unpack_s - before.unpack_s),
+            max(0.0, self.sql_s - before.sql_s),
+            max(0.0, self.pack_s - before.pack_s),
         )
 
 

@@ -63,6 +63,17 @@ def _faults(out: Path, _said: str) -> Mapping[str, str]:
     return {"kills": kills[1], **_counted(page)}
 
 
+def _transformed_faults(out: Path, said: str) -> Mapping[str, str]:
+    page = (out / "page.md").read_text(encoding="utf-8")
+    found = _found(
+        r"the transform left ([\d,]+) out; (\d+) differ from the model; (\d+) offsets of groups "
+        r"translated, (\d+) of them not to the next record",
+        *(page, "what the transform did"),
+    )
+    names = ("left out", "differ", "group offsets", "not exact")
+    return {**_faults(out, said), **dict(zip(names, found.groups(), strict=True))}
+
+
 def _standbys(out: Path, _said: str) -> Mapping[str, str]:
     page = (out / "page.md").read_text(encoding="utf-8")
     events = _found(r"## (\d+) random events, (\d+) takeovers", page, "the number of events")
@@ -191,6 +202,11 @@ _IN_TRANSACTIONS = (
     *(f"{one} killed" for one in ("sink worker", "source worker", "planner", "JVM", "driver")),
 )
 
+_TRANSFORM = (
+    *("--transform", "--only"),
+    *(f"{one} killed" for one in ("sink worker", "source worker", "JVM", "driver")),
+)
+
 PARTS = (
     *(_beside_others(run) for run in (1, 2, 3)),
     _alone(),
@@ -286,6 +302,17 @@ PARTS = (
         ("{python}", "-m", "tests.faults", *_IN_TRANSACTIONS, "--report", "{out}/page.md",
          "--faults", "1", "--records", "50000"),
         _faults,
+        page=True,
+    ),
+    Part(
+        "faults, transform",
+        "kills of the mirror's processes exactly-once, with a transform; each record is compared "
+        "with a model, and groups go on at the next record",
+        ("{python}", "-m", "tests.faults", *_TRANSFORM, "--report", "{out}/page.md",
+         "--faults", "20", "--records", "500000"),
+        ("{python}", "-m", "tests.faults", *_TRANSFORM, "--report", "{out}/page.md",
+         "--faults", "1", "--records", "20000"),
+        _transformed_faults,
         page=True,
     ),
     _elections("elections"),

@@ -1,15 +1,17 @@
 """``make faults``: N random faults under load, then what was lost and what came twice.
 
 usage: python -m tests.faults [--faults 50] [--records 5000000] [--seed 1] [--seconds 0]
-       [--at-least-once] [--none-twice] [--transactional] [--only NAME ...] [--report FILE]
-       [--keep DIRECTORY]
+       [--at-least-once] [--none-twice] [--transactional | --transform] [--only NAME ...]
+       [--report FILE] [--keep DIRECTORY]
 
 ``--seconds``: no further fault after so long (0 = no limit). ``--transactional``: every second
-partition is written in transactions, a fifth of which are aborted. ``--keep``: leave logs and work
-directories there. The exit code is 1 when a record was lost or out of order, when one of an aborted
-transaction came, when one came twice (with ``--at-least-once``, unless ``--none-twice`` is given:
-more than were written since the last committed position), or when a killed worker or driver was
-missing for too long.
+partition is written in transactions, a fifth of which are aborted. ``--transform``: SQL leaves out
+three records in ten and changes the others; each one at the target is compared with a model, and in
+the end groups that had read some of the source must be at the very next record at the target.
+``--keep``: leave logs and work directories there. The exit code is 1 when a record was lost or out
+of order, when one differs, when one of an aborted transaction came, when one came twice (with
+``--at-least-once``, unless ``--none-twice`` is given: more than were written since the last
+committed position), or when a killed worker or driver was missing for too long.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from tests.faults.harness import Counter, Mirror, run_directory, write_config
 from tests.faults.kinds import FAULTS, Scene, draw
 from tests.faults.numbered import InTransactions, Numbered
 from tests.faults.report import UNCOMMITTED_S, Outcome, complaints, render
+from tests.faults.transforms.groups import GROUP_SETTINGS, TAIL, Translated, translated
+from tests.faults.transforms.orders import OrderCounter, Orders, transform_settings
 from tests.kafka.harness.support import create_topic
 
 PARTITIONS = 4
@@ -37,6 +41,8 @@ _EPOCH_S = 20.0
 _START_S_MAX = 300.0
 _RECOVERY_S_MAX = 180.0
 _RATE_PER_S = 12_000.0
+# The load and its reader build and compare whole records, which takes a core's time by itself.
+_ORDERS_PER_S = 3_000.0
 # What a slot says that goes on at its position, although the target has more.
 _AGAIN = re.compile(r".*: up to \d+ records arrive again: .*")
 
@@ -49,7 +55,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--at-least-once", action="store_true")
     parser.add_argument("--none-twice", action="store_true")
-    parser.add_argument("--transactional", action="store_true")
+    load = parser.add_mutually_exclusive_group()
+    load.add_argument("--transactional", action="store_true")
+    load.add_argument("--transform", action="store_true")
     parser.add_argument("--only", nargs="+", choices=sorted(FAULTS))
     parser.add_argument("--report", type=Path)
     parser.add_argument("--keep", type=Path)
@@ -75,22 +83,20 @@ def _run(
     topic = "numbers"
     create_topic(source, topic, PARTITIONS)
     create_topic(target, f"A.{topic}", PARTITIONS)
-    config = write_config(directory / "mm2.properties", source, target, topic)
+    settings = {**GROUP_SETTINGS, **transform_settings(topic)} if options.transform else {}
+    config = write_config(directory / "mm2.properties", source, target, topic, **settings)
     flags = () if options.at_least_once else ("--exactly-once",)
     chooser = random.Random(options.seed)
     chosen = options.only or FAULTS
     able = [n for n in chosen if not (options.at_least_once and FAULTS[n].exactly_once)]
-    traffic = (
-        InTransactions(source, topic, PARTITIONS, per_s=_RATE_PER_S, seed=options.seed)
-        if options.transactional
-        else Numbered(source, topic, PARTITIONS, per_s=_RATE_PER_S)
-    )
+    traffic, reader = _load(options, source, target, topic)
     mirror = Mirror(directory, config, *flags)
     scene = Scene(mirror, source, target, chooser)
     outcomes: list[Outcome] = []
     before = 0
     began = time.monotonic()
-    with traffic, Counter(target, f"A.{topic}", PARTITIONS) as counter:
+    moved = Translated()
+    with traffic, reader as counter:
         try:
             first = counter.recovery_s(began, _START_S_MAX, mirror.keep_running)
             if first == float("inf"):
@@ -117,8 +123,11 @@ def _run(
                     print(mirror.output(), *traffic.failures, sep="\n")
                     return 1
                 time.sleep(chooser.uniform(0.2, 2.0))
-            written = traffic.finish(options.records)
-            complete = counter.wait_for(written, 180)
+            traffic.finish(options.records)
+            begins = traffic.append(TAIL) if isinstance(traffic, Orders) else []
+            complete = counter.wait_for(traffic.due, 180)
+            if complete and begins:
+                moved = translated(source, target, (topic, f"A.{topic}"), begins, chooser)
             time.sleep(2.0)
             code = mirror.drain()
             if outcomes:  # what came twice comes after the partitions move again
@@ -131,17 +140,26 @@ def _run(
                         process.kill()
     head = (
         f"Seed {options.seed}, {PARTITIONS} partitions, 2 slots, epochs of 20 s; "
-        f"{time.monotonic() - began:.0f} s; {written:,} records written, {counter.received:,} "
+        f"{time.monotonic() - began:.0f} s; {traffic.count:,} records written, "
+        f"{counter.received:,} "
         "read by a read_committed librdkafka consumer at the target"
     )
     if isinstance(traffic, InTransactions):
         head += f"; {traffic}; {counter.aborted} of these came"
+    if isinstance(counter, OrderCounter):
+        head += (
+            f"; the transform left {traffic.count - traffic.due:,} out; {counter.differing} differ "
+            f"from the model; {moved.offsets} offsets of groups translated, {len(moved.wrong)} of "
+            "them not to the next record"
+        )
     mode = "at-least-once" if options.at_least_once else "exactly-once"
+    if options.transform:
+        mode += " with a transform"
     report = render(mode, head, outcomes, lost=counter.lost, twice=counter.duplicated)
     print(report)
     if options.report is not None:
         options.report.write_text(report)
-    missing = written - sum(counter.expected)
+    missing = traffic.due - sum(counter.expected)
     print(f"missing at the end: {missing}; the mirror's exit code after the drain: {code}")
     if counter.first_wrong:
         print(f"first wrong: {counter.first_wrong}")
@@ -157,11 +175,31 @@ def _run(
     )
     if isinstance(traffic, InTransactions) and not traffic.aborted:
         wrong.append("no transaction was aborted")
+    if isinstance(counter, OrderCounter):
+        wrong += moved.wrong if moved.offsets else ["no group's offsets were looked at"]
+        if counter.differing:
+            wrong.append(f"{counter.differing} records differ from the model")
     if not complete:
         wrong.append(f"{missing} records are missing")
     for line in wrong:
         print(f"WRONG: {line}")
     return 1 if wrong else 0
+
+
+def _load(
+    options: argparse.Namespace, source: KafkaCluster, target: KafkaCluster, topic: str
+) -> tuple[Numbered, Counter]:
+    """Who writes at the source, and who counts at the target."""
+    remote = f"A.{topic}"
+    if options.transform:
+        orders = Orders(source, topic, PARTITIONS, per_s=_ORDERS_PER_S)
+        return orders, OrderCounter(target, remote, PARTITIONS, orders.first_ms)
+    traffic = (
+        InTransactions(source, topic, PARTITIONS, per_s=_RATE_PER_S, seed=options.seed)
+        if options.transactional
+        else Numbered(source, topic, PARTITIONS, per_s=_RATE_PER_S)
+    )
+    return traffic, Counter(target, remote, PARTITIONS)
 
 
 def _one(scene: Scene, counter: Counter, name: str) -> Outcome:

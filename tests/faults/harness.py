@@ -109,10 +109,10 @@ class Counter(Background):
 
     def _count(self, message: Any) -> None:
         partition = message.partition()
-        (number,) = NUMBER.unpack_from(message.value())
+        number = self._number(message)
         due = self.expected[partition]
         self._read[partition] = message.offset() + 1
-        if message.value().endswith(ABORTED):
+        if (message.value() or b"").endswith(ABORTED):
             self.aborted += 1
             self.first_wrong = self.first_wrong or (
                 f"{self._topic}-{partition} at offset {message.offset()}: {number}, aborted"
@@ -133,6 +133,11 @@ class Counter(Background):
         else:
             self.lost += number - due
             self.expected[partition] = number + 1
+
+    def _number(self, message: Any) -> int:
+        """The record's number; those of a partition follow one another without gaps."""
+        (number,) = NUMBER.unpack_from(message.value())
+        return int(number)
 
     def wait_for(self, records: int, timeout_s: float) -> bool:
         """Wait until so many distinct records are there; whether they are."""

@@ -56,6 +56,11 @@ class Numbered(Background):
         """Records written so far."""
         return sum(self.sent)
 
+    @property
+    def due(self) -> int:
+        """How many of these the target must have."""
+        return self.count
+
     def finish(self, records: int = 0) -> int:
         """Write what is missing to ``records`` as fast as it goes; how many there are in all."""
         self._records, self._per_s = records, float("inf")

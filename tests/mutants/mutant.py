@@ -12,6 +12,7 @@ __all__ = ["PACKAGE", "Mutant", "complaints", "promises"]
 
 PACKAGE = Path("src/sparkmirror")
 PAGE = Path("docs/guarantees.md")
+_OTHER_PAGES = ("docs/compatibility.md", "docs/transforms.md")
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,8 @@ class Mutant:
     """One fault, and who must notice it.
 
     ``promise``: how the row of a table of promises in docs/guarantees.md begins, or one of that
-    page's headings (``## …``), or ``docs/compatibility.md`` for what MirrorMaker 2 does, too.
+    page's headings (``## …``), or another page: ``docs/compatibility.md`` for what MirrorMaker 2
+    does, too, ``docs/transforms.md`` for what transforms do.
     ``file``: below `PACKAGE`. ``old`` occurs there exactly once, and ``new`` takes its place.
     ``tests``: pytest's ids, without parameters; each of them has to fail.
     """
@@ -80,7 +82,7 @@ def complaints(mutants: Sequence[Mutant], root: Path) -> list[str]:
         meant = [row for row in rows if row.startswith(one.promise)]
         if len(meant) == 1:
             kept.add(meant[0])
-        elif one.promise not in headings and one.promise != "docs/compatibility.md":
+        elif one.promise not in headings and one.promise not in _OTHER_PAGES:
             found.append(f"mutant {one.name}: {len(meant)} promises begin with {one.promise!r}")
     return found + [f"no mutant breaks the promise: {row}" for row in rows if row not in kept]
 
@@ -91,7 +93,7 @@ def _faults_of(one: Mutant, root: Path) -> list[str]:
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     try:
         mutated = one.applied(text)
-        if ast.dump(ast.parse(mutated)) == ast.dump(ast.parse(text)):
+        if _meaning(path, mutated) == _meaning(path, text):
             found.append(f"mutant {one.name} changes nothing")
     except (ValueError, SyntaxError) as error:
         found.append(str(error) if isinstance(error, ValueError) else f"{one.name}: {error}")
@@ -106,6 +108,11 @@ def _faults_of(one: Mutant, root: Path) -> list[str]:
         if not there:
             found.append(f"mutant {one.name}: there is no test {test}")
     return found
+
+
+def _meaning(path: Path, text: str) -> str:
+    """``text`` without what changes nothing; raises `SyntaxError` for Python that is none."""
+    return ast.dump(ast.parse(text)) if path.suffix == ".py" else "".join(text.split())
 
 
 def _twice(names: Iterable[str]) -> list[str]:

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -35,6 +37,7 @@ from sparkmirror.data.spark.restarts import QueryRestart, RestartLimit
 from sparkmirror.data.spark.session import Spark
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings, MirrorSettings
+from sparkmirror.observe.figures.queries import QueryFigures
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +52,8 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 _READY_POLL_S = 0.25
+# An epoch lasts for minutes, and Spark reports when it ends.
+_FIGURES_S = 10.0
 
 
 class FlowRunner:
@@ -86,6 +91,9 @@ class FlowRunner:
         self._starting = threading.Lock()
         self._revivals = RestartLimit()
         self._reviving: dict[str, QueryRestart] = {}
+        self._restarts: Counter[str] = Counter()
+        self._figures: Mapping[str, QueryFigures] = {}
+        self._figures_at_s = -math.inf
         self._stopping = False
         self._rests: dict[StreamingQuery, DrainCheck] = {}
         self._failures: tuple[MirrorError, ...] = ()
@@ -262,7 +270,20 @@ class FlowRunner:
             return error
         flow = next(flow for flow in self._settings.flows if flow.name == name)
         self._reviving[name] = QueryRestart(partial(self._start_query, spark, flow, again=True))
+        self._restarts[name] += 1
         return None
+
+    def figures(self) -> Mapping[str, QueryFigures]:
+        """What Spark reports about each query, by flow; at most some seconds old."""
+        now_s = time.monotonic()
+        if now_s - self._figures_at_s >= _FIGURES_S:
+            self._figures_at_s = now_s
+            with contextlib.suppress(Exception):  # the JVM may have ended
+                self._figures = {
+                    name: _figures(query, self._restarts[name])
+                    for name, query in self._queries.items()
+                }
+        return self._figures
 
     def end(self, flow: str, *, grace_s: float) -> bool:
         """Wait for ``grace_s`` until a query that was told to drain is idle, then end it.
@@ -306,6 +327,19 @@ class FlowRunner:
         if self._reasons is not None:
             self._reasons.close()
             self._reasons = None
+
+
+def _figures(query: StreamingQuery, restarts: int) -> QueryFigures:
+    progress = query.lastProgress
+    if progress is None:
+        return QueryFigures(restarts=restarts)
+    rows_s = float(progress["processedRowsPerSecond"])
+    return QueryFigures(
+        int(progress["batchId"]) + 1,
+        restarts,
+        rows_s if math.isfinite(rows_s) else 0.0,
+        {str(phase): int(ms) for phase, ms in progress["durationMs"].items()},
+    )
 
 
 def query_name(flow: FlowSettings) -> str:

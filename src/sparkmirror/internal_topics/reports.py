@@ -80,7 +80,13 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
         # No list that begins with text: only a halt has one (`decode_halted`).
         document["throttles"] = {one.topics: astuple(one)[1:] for one in progress.throttles}
     if progress.transforms:
-        document["transforms"] = {one.transform: astuple(one)[1:] for one in progress.transforms}
+        document["transforms"] = {
+            one.transform: [
+                *(one.records_in, one.records_out, one.filtered, one.failed),
+                *(round(seconds, 6) for seconds in (one.unpack_s, one.sql_s, one.pack_s)),
+            ]
+            for one in progress.transforms
+        }
     return _progress_key(progress.flow, progress.slot), pack(document)
 
 
@@ -121,7 +127,8 @@ def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | No
                 for topics, counts in document.get("throttles", {}).items()
             ),
             transforms=tuple(
-                TransformCounts(str(name), *(int(count) for count in counts[:4]))
+                # Older releases report no times.
+                TransformCounts(str(name), *map(int, counts[:4]), *map(float, counts[4:7]))
                 for name, counts in document.get("transforms", {}).items()
             ),
             errors={str(code): int(n) for code, n in document.get("errors", {}).items()},

@@ -126,3 +126,33 @@ def test_it_shows_what_the_mirror_makes_and_writes_nothing(
             for one in kept
             if one["partition"] == partition
         ]
+
+
+def test_a_record_goes_to_the_remote_topic_that_the_mirror_will_create(
+    cluster_a: KafkaCluster,
+    cluster_b: KafkaCluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before its first run, as well as afterwards; other topics must be there."""
+    name = f"try-{uuid.uuid4().hex[:8]}"
+    orders, remote, eu = f"{name}.orders", f"A.{name}.orders", f"{name}-eu"
+    create_topic(cluster_a, orders, 2)
+    create_topic(cluster_b, eu, 2)
+    produce(cluster_a, orders, [Sent(one, partition=1) for one in (b"eu", b"us", b"nowhere")])
+    select = f"CASE CAST(value AS STRING) WHEN 'eu' THEN '{eu}' WHEN 'nowhere' THEN 'no-{eu}' END"
+    extra = {
+        "A->B.sparkmirror.transforms": "clean",
+        f"{CLEAN}.topics": orders,
+        f"{CLEAN}.select": f"{select} AS topic",
+    }
+    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, f"{name}.*", extra)
+    found, said = _try(capsys, path, code=1)
+    assert said == ""
+    assert [(one["outcome"], one["target"]) for one in found["records"]] == [
+        ("kept", [eu, 1]),
+        ("kept", [remote, 1]),
+        ("failed", None),
+    ]
+    assert f"the target has no topic 'no-{eu}'" in found["records"][2]["reason"]
+    assert remote not in topic_names(cluster_b)

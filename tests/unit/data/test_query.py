@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from sparkmirror.data.query import FlowRunner, query_name
 from sparkmirror.data.spark.restarts import RESTARTS_MAX
+from sparkmirror.observe.figures.queries import QueryFigures
 from tests.unit.config_files import BASE, load, load_flow
 
 FLOW = "A->B"
@@ -54,6 +55,47 @@ def test_what_each_attempt_mends_ends_no_query_for_good(
     (told,) = queries.errors()
     assert "was truncated to offset 5" in told
     assert queries.begun == [False, *[True] * RESTARTS_MAX], "not for ever either"
+    assert queries.runner._restarts[FLOW] == RESTARTS_MAX
+
+
+def test_what_spark_says_of_queries_is_asked_for_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, asked = [100.0], 0
+    monkeypatch.setattr("sparkmirror.data.query.time.monotonic", lambda: now_s[0])
+    progress: dict[str, Any] | None = None
+
+    class Query:
+        @property
+        def lastProgress(self) -> dict[str, Any] | None:
+            nonlocal asked
+            asked += 1
+            if asked == 5:
+                raise ConnectionError("the JVM is gone")
+            return progress
+
+    runner = Queries(tmp_path, monkeypatch, LOST).runner
+    runner._queries = {FLOW: cast(Any, Query())}
+    assert runner.figures() == {FLOW: QueryFigures()}
+    progress = {
+        "batchId": 3,
+        "processedRowsPerSecond": 12.5,
+        "durationMs": {"addBatch": 20_000, "triggerExecution": 20_100},
+    }
+    now_s[0] += 9.0
+    assert runner.figures() == {FLOW: QueryFigures()}
+    now_s[0] += 2.0
+    known = {FLOW: QueryFigures(4, 0, 12.5, {"addBatch": 20_000, "triggerExecution": 20_100})}
+    assert runner.figures() == known
+    progress["processedRowsPerSecond"] = float("nan")
+    now_s[0] += 11.0
+    assert runner.figures()[FLOW].rows_s == 0.0
+    assert asked == 3
+    runner._restarts[FLOW] = 2
+    now_s[0] += 11.0
+    assert runner.figures()[FLOW].restarts == 2
+    now_s[0] += 11.0
+    assert runner.figures()[FLOW].restarts == 2, "what was known last"
 
 
 def test_a_claim_ends_a_query_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,7 +203,10 @@ PROGRESS = SlotProgress(
     run_id='r "1"',
     attempt=12,
     joined=JoinCounts(40, 655_360, 600_000, 0.25),
-    transforms=(TransformCounts("clean", 9, 4, 3, 2), TransformCounts("mask", 5, 5)),
+    transforms=(
+        TransformCounts("clean", 9, 4, 3, 2, unpack_s=0.25, sql_s=1.5, pack_s=0.000002),
+        TransformCounts("mask", 5, 5),
+    ),
     partitions=(
         PartitionProgress("t", 0, 7, 1_700_000_000_001, 7, 70),
         PartitionProgress("t", 1, 0, halt=Halt("CORRUPT_BATCH", "checksum ✗", retriable=True)),
@@ -216,6 +219,15 @@ def test_progress_round_trip():
     key, value = encode_progress(PROGRESS)
     assert key == b"A->B/3"
     assert decode_progress(key, value) == PROGRESS
+
+
+def test_a_report_of_an_older_release_has_no_times():
+    key, value = encode_progress(PROGRESS)
+    document = json.loads(value)
+    document["transforms"] = {"clean": [9, 4, 3, 2]}
+    found = decode_progress(key, json.dumps(document).encode())
+    assert found is not None
+    assert found.transforms == (TransformCounts("clean", 9, 4, 3, 2),)
 
 
 @settings(deadline=None, max_examples=50)

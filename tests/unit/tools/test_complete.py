@@ -26,6 +26,12 @@ STANDBYS = (
 )
 
 
+TRANSFORM = FAULTS + (
+    "; the transform left 1,500 out; 2 differ from the model; 20 offsets of groups translated, "
+    "1 of them not to the next record"
+)
+
+
 def _passed() -> dict[str, Result]:
     return {part.name: Result(part.name, "", 60.0, "", figures={"kills": "50"}) for part in PARTS}
 
@@ -107,6 +113,21 @@ def _writes(file: str, text: str, code: int) -> str:
             "page.md",
             FAULTS,
             {"kills": "50", "records": "5,000,000", "lost": "0", "twice": "3"},
+        ),
+        (
+            "faults, transform",
+            "page.md",
+            TRANSFORM,
+            {
+                "kills": "50",
+                "records": "5,000,000",
+                "lost": "0",
+                "twice": "3",
+                "left out": "1,500",
+                "differ": "2",
+                "group offsets": "20",
+                "not exact": "1",
+            },
         ),
         (
             "standbys-3, at-least-once",

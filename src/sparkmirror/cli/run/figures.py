@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from sparkmirror.cli.run.parts import ControlPart
 from sparkmirror.model import FlowSettings, MirrorSettings
 from sparkmirror.observe.figures.meter import FlowMeter, FlowView, wall_ms
+from sparkmirror.observe.figures.queries import QueryFigures
 from sparkmirror.observe.figures.throttling import ThrottleFigures
 from sparkmirror.observe.metrics.health import FlowHealth, Health, judge
 
@@ -36,6 +37,8 @@ class Figures:
         self.phase = PHASE_STARTING
         self.drained = False
         """Whether every flow was ordered to drain, by this process or another."""
+        self.queries: Mapping[str, QueryFigures] = {}
+        """What Spark reports about the queries, by flow."""
         self._ticks_s = ticks_s
         self._began_s = self._beat_s = ticks_s()
         self._lock = threading.Lock()
@@ -112,6 +115,7 @@ class Figures:
                     throttle=ThrottleFigures()
                     if self._control is None
                     else self._control.throttle(name),
+                    query=self.queries.get(name, QueryFigures()),
                 )
                 for name, flow in self._flows.items()
             ]

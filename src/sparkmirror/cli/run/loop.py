@@ -356,6 +356,8 @@ class RunLoop:
         if with_ends:
             self._ends_s = time.monotonic()
         self._figures.take(self._control, with_ends=with_ends)
+        if self._running and self._flow is not None:
+            self._figures.queries = self._flow.figures()
         for text in self._control.events():
             self._display.notice(text)
         if self._refresh is not None and self._refresh.failed():

@@ -14,6 +14,7 @@ from sparkmirror.cli.shared.errors import EXIT_START_FAILED
 from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.model import Halt, SlotProgress, TopicPartition
 from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
+from sparkmirror.observe.figures.queries import QueryFigures
 from sparkmirror.observe.figures.throttling import ThrottleFigures
 
 # A drain takes ten seconds at most; `END_S` of it is for stopping Spark and the control plane.
@@ -104,6 +105,9 @@ class FlowPart(Protocol):
     def errors(self) -> tuple[MirrorError, ...]:
         """Why queries failed."""
 
+    def figures(self) -> Mapping[str, QueryFigures]:
+        """What Spark reports about the queries, by flow."""
+
     def end(self, flow: str, *, grace_s: float) -> bool:
         """After its drain: wait for the query of ``flow``, then end it; False when all end."""
 
@@ -146,6 +150,10 @@ class NoFlows:
     def errors(self) -> tuple[MirrorError, ...]:
         """Nothing can fail."""
         return ()
+
+    def figures(self) -> Mapping[str, QueryFigures]:
+        """Nothing runs in Spark."""
+        return {}
 
     def end(self, flow: str, *, grace_s: float) -> bool:
         """False: there is no query to end."""

@@ -131,6 +131,7 @@ class SlotNotes:
     """The notes of one row. ``paused``, ``errors`` (count by code): None if nothing has changed.
 
     ``throttles``: the same; what the limits have done. ``rehearsal``: the task has no work at all.
+    ``unpacked``: the same; seconds of processor time that reading records took, by transform.
     """
 
     hello: SlotHello | None = None
@@ -142,6 +143,7 @@ class SlotNotes:
     tried: tuple[RetryNote, ...] = ()
     rehearsal: bool = False
     throttles: tuple[ThrottleUse, ...] | None = None
+    unpacked: Mapping[str, float] | None = None
 
 
 def encode_notes(notes: SlotNotes) -> dict[str, Any]:
@@ -179,6 +181,8 @@ def encode_notes(notes: SlotNotes) -> dict[str, Any]:
         document["rehearsal"] = True
     if notes.throttles is not None:
         document["throttles"] = [astuple(one) for one in notes.throttles]
+    if notes.unpacked is not None:
+        document["unpacked"] = dict(notes.unpacked)
     return document
 
 
@@ -218,6 +222,7 @@ def decode_notes(document: Mapping[str, Any]) -> SlotNotes:
         None
         if document.get("throttles") is None
         else tuple(ThrottleUse(*row) for row in document["throttles"]),
+        document.get("unpacked"),
     )
 
 

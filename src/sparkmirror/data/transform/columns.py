@@ -10,7 +10,8 @@ __at               int     the record's number in its portion, else null
 topic … headers    …       the record, as in Spark's Kafka source; only columns that the SQL uses
 =================  ======  ====================================================================
 
-Behind the plan, a column ``t0``, ``t1`` … per transform stands for the record (`result_type`).
+Behind the plan, a column ``t0``, ``t1`` … per transform stands for the record
+(`data.transform.plan`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ __all__ = [
     "FLUSH_ROWS",
     "HEAD",
     "HIDDEN",
+    "MEASURED_EVERY",
     "RECORDS",
     "TRANSFORM",
     "arrow_schema",
@@ -40,6 +42,9 @@ HIDDEN = f"{HEAD} string, {RECORDS} binary, {TRANSFORM} int, {AT} int"
 
 FLUSH_ROWS = 256
 """Rows in a message from the JVM to the sink; as many empty rows push out what is before them."""
+
+MEASURED_EVERY = 16
+"""Of a portion, each record of so many shows when Spark began and ended to evaluate the SQL."""
 
 COLUMNS = {
     "topic": "string",

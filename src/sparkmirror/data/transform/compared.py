@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterator
-from itertools import islice
 from typing import Any
 
 from sparkmirror.data.transform.columns import COLUMNS
@@ -123,9 +122,7 @@ def _carried(packed: Packed) -> Carried:
     carried, data = Carried(), packed.records
     for start, end in split(data):
         carry(data[start:end], carried)
-    runs = packed.chunk.source_runs
-    offsets = (first + number for first, count in runs for number in range(count))
-    carried.offsets = list(islice(offsets, len(carried.rests)))
+    carried.offsets = [] if packed.sources is None else packed.sources.tolist()
     carried.rests = [bytes(rest) for rest in carried.rests]
     return carried
 

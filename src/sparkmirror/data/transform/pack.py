@@ -9,6 +9,7 @@ are get copied as bytes; only replaced fields come from Spark. If the SQL routes
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -52,10 +53,9 @@ _HEADERS = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
 class Packed:
     """A chunk of new batches, and the records that are missing because the SQL failed on them.
 
-    ``halt``: why the partition stops after the chunk. ``sources``: with routed records, the source
-    offset of each record in the order of the batches, whose own offsets count from 0. ``counts``:
-    what the transform did to its records; None if it could not read them, and but for the last of
-    the chunks of a portion.
+    ``halt``: why the partition stops after the chunk. ``sources``: the source offset of each record
+    in the order of the batches, whose own offsets count from 0. ``counts``: what the transform did
+    to its records; None if it could not read them, and but for the last of the chunks of a portion.
     """
 
     chunk: Chunk
@@ -79,7 +79,6 @@ class _Waiting:
 class Packer:
     """Packs the rows of one task. ``reasons``: who knows why the SQL failed on a record.
 
-    ``runs_max``: of a new chunk's runs of source offsets, how many of the last ones are kept.
     ``router``: where routed records go; made here if it is not given.
     """
 
@@ -87,10 +86,8 @@ class Packer:
         self,
         flow: FlowSettings,
         reasons: Reasons | None = None,
-        runs_max: int = RUNS_MAX,
         router: Router | None = None,
     ) -> None:
-        self._runs_max = runs_max
         self._reasons = reasons or Reasons("", flow.name)
         self._transformed = Transformed(flow)
         self._router = router
@@ -107,6 +104,7 @@ class Packer:
         self._portion: Scan | None = None
         self._results: list[pa.Array] = []
         self._count = 0
+        self._read_s = 0.0
 
     def hold(self, chunks: list[Chunk], records: memoryview) -> list[Chunk]:
         """Keep the chunks with transforms until their results come; returns the others."""
@@ -151,7 +149,7 @@ class Packer:
     def _unreadable(self) -> Iterator[Packed]:
         """Give up chunks that cannot be read: the source sends no records of these either."""
         while self._waiting and self._portion is None:
-            waiting = self._waiting[0]
+            waiting, began_s = self._waiting[0], time.thread_time()
             try:
                 found = next(waiting.portions)
                 record_fields(found)
@@ -160,6 +158,7 @@ class Packer:
                 yield _damaged(waiting, error)
             else:
                 self._portion = found
+            self._read_s += time.thread_time() - began_s
 
     def _take(self, batch: pa.RecordBatch) -> Iterator[Packed]:
         """Results of records, in order."""
@@ -186,6 +185,7 @@ class Packer:
         waiting, found = self._waiting[0], self._portion
         if found is None:
             raise Defect("a portion is packed that is not there")
+        began_s = time.thread_time()
         results = pa.concat_arrays(self._results)
         self._portion, self._results, self._count = None, [], 0
         chunk = waiting.chunk
@@ -193,7 +193,7 @@ class Packer:
         before, waiting.before = waiting.before, end
         if found.last:
             del self._waiting[0]
-        bad, record = np.flatnonzero(~_valid(results)), results.flatten()[0]
+        bad, record = np.flatnonzero(~_valid(results)), _field(results, "record")
         kept = _valid(record)
         name = self._names[waiting.transform]
         faults: list[tuple[str, Int64s]] = []
@@ -229,6 +229,7 @@ class Packer:
         new = _written(found, kept, record)
         offsets, count = new.columns.offset, len(new.columns.offset)
         counts = TransformCounts(name, done, count, done - count - failures, failures)
+        counts = replace(counts, sql_s=_sql_s(results))
         if routed is not None:
             span = chunk, before, end
             destination = routed.destination[kept]
@@ -236,13 +237,16 @@ class Packer:
                 span, new, destination, routed.targets, self._batch_bytes, failed, halt
             )
             yield from others
-            yield replace(last, counts=counts)
+            yield replace(last, counts=replace(counts, pack_s=self._spent_s(began_s)))
             return
         batches: list[bytes] = []
         if count:
             nowhere = np.zeros(count, np.int64)
             batches = write_partitioned(
-                new, nowhere, codec=found.codec, batch_bytes=self._batch_bytes
+                _numbered(new, np.arange(count)),
+                nowhere,
+                codec=found.codec,
+                batch_bytes=self._batch_bytes,
             ).batches
         data = b"".join(batches)
         part = replace(
@@ -253,9 +257,15 @@ class Packer:
             timestamp_ms=int(new.columns.timestamp.max()) if count else -1,
             start=0,
             size=len(data),
-            runs=merge_runs(offsets, np.ones(count, np.int64))[-self._runs_max :],
+            runs=merge_runs(offsets, np.ones(count, np.int64))[-RUNS_MAX:],
         )
-        yield Packed(part, memoryview(data), tuple(failed), halt, counts=counts)
+        counts = replace(counts, pack_s=self._spent_s(began_s))
+        yield Packed(part, memoryview(data), tuple(failed), halt, offsets, counts)
+
+    def _spent_s(self, since_s: float) -> float:
+        """Processor time since then, and what it took to read the portion."""
+        spent_s, self._read_s = self._read_s + time.thread_time() - since_s, 0.0
+        return spent_s
 
     def _failed(
         self, waiting: _Waiting, found: Scan, reason: str, rows: Int64s, *, sql: bool
@@ -271,6 +281,18 @@ class Packer:
             else {}
         )
         return FailedRecords(records, TRANSFORM_FAILED, reason, details)
+
+
+def _field(results: pa.StructArray, name: str) -> pa.Array:
+    """The field ``name`` of each result, null for records on which the SQL failed."""
+    return results.flatten()[results.type.get_field_index(name)]
+
+
+def _sql_s(results: pa.StructArray) -> float:
+    """Seconds in which Spark evaluated ``results``, from the records of which it is known."""
+    began, ended = _field(results, "began"), _field(results, "ended")
+    took_ns = ended.drop_null().to_numpy() - began.drop_null().to_numpy()
+    return float(took_ns.mean()) * len(results) / 1e9 if len(took_ns) else 0.0
 
 
 def _route(
@@ -338,8 +360,9 @@ def _sent_apart(
     if count:
         numbers = np.empty(count, np.int64)
         numbers[order] = np.arange(count)
-        numbered = replace(new, columns=replace(new.columns, offset=numbers))
-        written = write_partitioned(numbered, destination, codec=new.codec, batch_bytes=batch_bytes)
+        written = write_partitioned(
+            _numbered(new, numbers), destination, codec=new.codec, batch_bytes=batch_bytes
+        )
         batches = written.batches
         places = [[*targets[one]] for one in written.partitions]
     data = b"".join(batches)
@@ -353,6 +376,14 @@ def _sent_apart(
         targets=places,
     )
     return Packed(part, memoryview(data), failed, halt, new.columns.offset[order])
+
+
+def _numbered(records: Scan, offsets: Int64s) -> Scan:
+    """``records`` with other offsets.
+
+    Batches number their records without gaps, and records that are left out make gaps.
+    """
+    return replace(records, columns=replace(records.columns, offset=offsets))
 
 
 def _between(failed: FailedRecords, first: int, end: int) -> FailedRecords:

@@ -2,11 +2,14 @@
 
 Each transform is one column, which Spark computes within one projection::
 
-    CASE WHEN __transform = 0 THEN try(struct(if(WHERE, struct(SELECT), null) AS record)) END
+    CASE WHEN __transform = 0
+        THEN try(struct(CLOCK AS began, if(WHERE, struct(SELECT), null) AS record, CLOCK AS ended))
+    END
 
 So Spark's optimizer and code generator work on the user's SQL, and yet no plan can lose, repeat or
 reorder rows: a record that WHERE leaves out is a null in its row. ``try`` gives null if the SQL
-fails on a record. A Python function becomes the same form (`data.transform.dataframe`).
+fails on a record. A Python function becomes the same form (`data.transform.dataframe`). CLOCK is
+``System.nanoTime()`` for some records, and null for the others.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from sparkmirror.data.transform.columns import (
     COLUMNS,
     FLUSH_ROWS,
     HEAD,
+    MEASURED_EVERY,
     RECORDS,
     TRANSFORM,
     encode_columns,
@@ -99,7 +103,7 @@ class TransformPlan:
         rows, results = rows.select("*", *unused), []
         for number, one in enumerate(self.planned):
             applies = F.col(TRANSFORM) == number
-            rows, result = _result(rows, one, applies)
+            rows, result = _result(rows, one, applies, measured=True)
             results.append(F.when(applies, _tried(result)).alias(f"t{number}"))
         return rows.select(HEAD, RECORDS, AT, *results)
 
@@ -123,12 +127,17 @@ def _as_it_is(column: Column) -> Column:
 
 
 def _result(
-    rows: DataFrame, one: Planned, applies: Column, guard: Guard | None = None
+    rows: DataFrame,
+    one: Planned,
+    applies: Column,
+    guard: Guard | None = None,
+    *,
+    measured: bool = False,
 ) -> tuple[DataFrame, Column]:
     """A struct with the ``record``: null if it is filtered, else a struct of what is replaced.
 
     ``rows``: with further columns that it needs, which are null unless the transform ``applies``,
-    and if they fail. ``guard``: instead of `_tried`.
+    and if they fail. ``guard``: instead of `_tried`. ``measured``: with ``began`` and ``ended``.
     """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
@@ -139,7 +148,11 @@ def _result(
     record = F.struct(*fields)
     if where is not None:
         record = F.when(where, record)
-    return rows, F.struct(record.alias("record"))
+    parts = [record.alias("record")]
+    if measured:
+        # Generated code evaluates the fields of a struct in their order.
+        parts = [_clock().alias("began"), *parts, _clock().alias("ended")]
+    return rows, F.struct(*parts)
 
 
 def _columns(
@@ -158,6 +171,27 @@ def _columns(
 def _field(chosen: Column, name: str) -> Column:
     field = chosen.getField(name)
     return field if name == "timestamp" else field.cast(COLUMNS[name])
+
+
+def _clock() -> Column:
+    """Java's ``System.nanoTime()``, for one record of `MEASURED_EVERY`."""
+    from pyspark import SparkContext  # noqa: PLC0415
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+    from pyspark.sql.classic.column import Column as Classic  # noqa: PLC0415
+
+    jvm: Any = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]
+    helper = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    nothing = jvm.PythonUtils.toSeq(jvm.java.util.ArrayList())
+    call = jvm.org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke(
+        jvm.java.lang.Class.forName("java.lang.System"),
+        jvm.org.apache.spark.sql.types.DataTypes.LongType,
+        "nanoTime",
+        *(nothing, nothing),
+        # Arguments may not be null, it never is, and it differs from record to record.
+        *(True, False, False),
+        jvm.scala.Option.empty(),
+    )
+    return F.when(F.col(AT) % MEASURED_EVERY == 0, Classic(helper.column(call)))
 
 
 def _tried(column: Column) -> Column:

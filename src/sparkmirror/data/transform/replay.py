@@ -7,10 +7,11 @@ batches (`wire.fetch.record_stream`) → `Unpacker` → `TransformPlan` in a Spa
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from sparkmirror.data.transform.columns import arrow_schema, decode_columns
 from sparkmirror.data.transform.pack import Packed, Packer
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.data.transform.reasons import Reasons
+from sparkmirror.data.transform.routing import Router, TargetTopics
 from sparkmirror.data.transform.spark_errors import reason_of, table_of
 from sparkmirror.data.transform.unpack import Unpacker
 from sparkmirror.errors import MirrorError
@@ -41,8 +43,6 @@ _ONE_TASK = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 30),
 }
 
-_RUNS_MAX = 1 << 62
-
 Part = tuple[Chunk, bytes]
 """A chunk, and its batches."""
 
@@ -51,10 +51,17 @@ class Replay:
     """The transforms of ``flow``.
 
     A record on which the SQL fails does not stop anything, whatever the flow's settings say.
+    ``planned``: as in `TargetTopics`: before the mirror has run, its remote topics are missing.
     """
 
-    def __init__(self, plan: TransformPlan, flow: FlowSettings) -> None:
+    def __init__(
+        self,
+        plan: TransformPlan,
+        flow: FlowSettings,
+        planned: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         self.plan = plan
+        self._planned = planned
         self._flow = replace(flow, faults=FaultSettings(bad_record="skip"))
         self._columns = decode_columns(plan.columns)
         self._lock = threading.Lock()
@@ -63,7 +70,7 @@ class Replay:
         """New chunks for ``parts``, in their order, in one job of Spark. Any thread may call it.
 
         ``reasons``: on how many records of a portion to find out why the SQL failed, which takes a
-        job each. The chunks have the source offsets of all their records.
+        job each.
         """
         with self._lock:
             return list(self._packed(parts, reasons))
@@ -74,7 +81,7 @@ class Replay:
         table = pa.Table.from_batches(messages, arrow_schema(self._columns))
         frame: Any = self.plan.transformed(self._frame(table))
         found = _Found(self.plan, self._flow.name, reasons)
-        packer = Packer(self._flow, found, runs_max=_RUNS_MAX)
+        packer = Packer(self._flow, found, router=self._router())
         try:
             # `toArrow` would cast the results, and refuses nulls in structs with a field that has
             # none.
@@ -88,6 +95,11 @@ class Replay:
             packer.finish()
         finally:
             packer.close()
+
+    def _router(self) -> Router | None:
+        if not any(one.routes for one in self._flow.transforms):
+            return None
+        return Router(self._flow, TargetTopics(self._flow, self._planned))
 
     def _frame(self, table: pa.Table) -> DataFrame:
         """``table`` in Spark, for one task.
@@ -135,11 +147,15 @@ class _Found(Reasons):
 
 
 @contextmanager
-def open_replay(settings: MirrorSettings, flow: FlowSettings) -> Iterator[Replay]:
+def open_replay(
+    settings: MirrorSettings,
+    flow: FlowSettings,
+    planned: Mapping[str, int] = MappingProxyType({}),
+) -> Iterator[Replay]:
     """Spark with one thread on this machine, and ``flow``'s transforms in it.
 
-    Raises `MirrorError`: ConfigError for SQL that is refused. If Spark does not start, its log
-    stays until the next run.
+    ``planned``: as in `Replay`. Raises `MirrorError`: ConfigError for SQL that is refused. If Spark
+    does not start, its log stays until the next run.
     """
     flow = replace(flow, tasks_max=1)
     directory = TempDirectory.make()
@@ -156,7 +172,7 @@ def open_replay(settings: MirrorSettings, flow: FlowSettings) -> Iterator[Replay
         spark.close()
         raise
     try:
-        yield Replay(TransformPlan(session, flow), flow)
+        yield Replay(TransformPlan(session, flow), flow, planned)
     finally:
         spark.close()
         directory.close()

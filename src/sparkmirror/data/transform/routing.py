@@ -8,7 +8,9 @@ record goes where Java's producer would send it: by murmur2 of its key.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -44,11 +46,14 @@ class TargetTopics:
     """How many partitions the target's topics have. One owner, no threads.
 
     Unlike the producer's metadata, it forgets topics that are not there: their names come from
-    records.
+    records. ``planned``: how many partitions at least a mirror gives a topic that it creates.
     """
 
-    def __init__(self, flow: FlowSettings) -> None:
+    def __init__(
+        self, flow: FlowSettings, planned: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
         self._connections = ClusterConnections(flow.target)
+        self._planned = planned
         self._counts: dict[str, tuple[int, float]] = {}
 
     def partitions(self, topic: str, *, again: bool = False) -> int:
@@ -63,7 +68,7 @@ class TargetTopics:
         if count and not again:
             age_s = self._connections.client.metadata_age_ms_max / 1000
         if now - asked_at >= age_s:
-            count = self._ask(topic, now + _PATIENCE_S)
+            count = max(self._ask(topic, now + _PATIENCE_S), self._planned.get(topic, 0))
             if len(self._counts) >= _TOPICS_REMEMBERED:
                 self._counts.clear()
             self._counts[topic] = count, time.monotonic()

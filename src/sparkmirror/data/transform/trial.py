@@ -93,11 +93,7 @@ def tried(replay: Replay, parts: Sequence[Part]) -> list[Tried]:
 
 def new_records(packed: Packed) -> list[tuple[int, Record]]:
     """The records that a transform has made, each with its source offset."""
-    if packed.sources is not None:
-        offsets = packed.sources.tolist()
-    else:
-        runs = packed.chunk.source_runs
-        offsets = [first + number for first, count in runs for number in range(count)]
+    offsets = [] if packed.sources is None else packed.sources.tolist()
     data = packed.records
     records = [one for start, end in split(data) for one in decode_records(data[start:end])]
     return list(zip(offsets, records, strict=True))

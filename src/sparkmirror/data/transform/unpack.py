@@ -7,12 +7,14 @@ SQL uses them. The sink has the raw batches and needs only the results (`data.tr
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from sparkmirror.data.rows.rows import Chunk, read_row
+from sparkmirror.data.rows.notes import SlotNotes
+from sparkmirror.data.rows.rows import Chunk, build_row, read_row
 from sparkmirror.data.rows.shared_frames import Frames, Reference
 from sparkmirror.data.transform.columns import (
     AT,
@@ -40,6 +42,7 @@ __all__ = ["Unpacker"]
 
 _ROWS_MAX = 4096
 _BYTES_MAX = 1 << 20
+_REPORT_S = 1.0
 
 
 class Unpacker:
@@ -56,6 +59,10 @@ class Unpacker:
         self._frames = frames
         self._schema = arrow_schema(columns)
         self._flush = self._batch(FLUSH_ROWS, {})
+        self._names = [one.name for one in flow.transforms]
+        self._took_s = [0.0] * len(self._names)
+        self._reported_s = 0.0
+        self._report_at = time.monotonic() + _REPORT_S
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows for ``batches``, the messages of a `SlotReader`.
@@ -63,6 +70,7 @@ class Unpacker:
         Each message ends with as many empty rows as it takes to push it through Spark.
         """
         for batch in batches:
+            yield from self._report()
             if batch.num_rows and batch.column(0)[0].is_valid:
                 head = {HEAD: batch.column(0).slice(0, 1), RECORDS: batch.column(1).slice(0, 1)}
                 yield self._batch(1, head)
@@ -74,6 +82,17 @@ class Unpacker:
                     yield from self._chunk(chunk, self._bytes(records, reference), number)
             yield self._flush
 
+    def _report(self) -> Iterator[pa.RecordBatch]:
+        """Once a second, a row that says how long all this took; the sink adds it to its report."""
+        now, sum_s = time.monotonic(), sum(self._took_s)
+        if now < self._report_at or sum_s == self._reported_s:
+            return
+        self._report_at, self._reported_s = now + _REPORT_S, sum_s
+        notes = SlotNotes(unpacked=dict(zip(self._names, self._took_s, strict=True)))
+        row = build_row([], memoryview(b""), [], notes)
+        head = {HEAD: row.column(0).slice(0, 1), RECORDS: row.column(1).slice(0, 1)}
+        yield self._batch(1, head)
+
     def _bytes(self, records: memoryview, reference: Reference | None) -> memoryview:
         if reference is None or self._frames is None:
             return records
@@ -81,9 +100,13 @@ class Unpacker:
         return self._frames.peek(reference)
 
     def _chunk(self, chunk: Chunk, records: memoryview, number: int) -> Iterator[pa.RecordBatch]:
+        began = time.thread_time()
         try:
             for found in portions(chunk, records[chunk.start : chunk.start + chunk.size]):
-                yield from self._portion(chunk, found, number)
+                for batch in self._portion(chunk, found, number):
+                    self._took_s[number] += time.thread_time() - began
+                    yield batch
+                    began = time.thread_time()
         except BatchError:
             return  # the sink finds it, too, and stops the partition
 

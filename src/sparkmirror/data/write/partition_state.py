@@ -28,6 +28,7 @@ __all__ = [
     "Pending",
     "acknowledge",
     "before_refusal",
+    "divided_at",
     "gap_pending",
     "targets",
 ]
@@ -354,13 +355,15 @@ def before_refusal(queue: deque[Pending]) -> deque[Pending]:
             continue
         part = pending.kept
         # Batches of routed records are not in the source's order.
-        if part is not None and pending.sources is None:
+        if part is not None and not pending.lane.routed:
             cuts = split(part)
             count = len(cuts) - pending.batches_left
             if count > 0:
                 end = cuts[count][0]
                 records = sum(record_count(part[a:b]) for a, b in cuts[:count])
                 first_refused = base_offset(part[end : end + 8])
+                if pending.sources is not None:
+                    first_refused = int(pending.sources[first_refused])
                 taken.append(
                     Pending(
                         pending.lane,
@@ -373,17 +376,25 @@ def before_refusal(queue: deque[Pending]) -> deque[Pending]:
                         ChunkOffsets((), records),
                         part[:end],
                         leader_epoch=pending.leader_epoch,
-                        failed=_failed_before(pending.failed, first_refused),
+                        failed=divided_at(pending.failed, first_refused)[0],
+                        sources=pending.sources,
                     )
                 )
         break
     return taken
 
 
-def _failed_before(failed: Iterable[FailedRecords], offset: int) -> tuple[FailedRecords, ...]:
-    """Those of ``failed`` that the position passes if it moves to ``offset``."""
-    before = (
-        replace(each, records=tuple(one for one in each.records if one.offset < offset))
-        for each in failed
-    )
-    return tuple(each for each in before if each.records)
+def divided_at(
+    failed: Iterable[FailedRecords], offset: int
+) -> tuple[tuple[FailedRecords, ...], tuple[FailedRecords, ...]]:
+    """``failed`` in two: what a position passes if it moves to ``offset``, and the rest."""
+    before: list[FailedRecords] = []
+    after: list[FailedRecords] = []
+    for each in failed:
+        for part, records in (
+            (before, tuple(one for one in each.records if one.offset < offset)),
+            (after, tuple(one for one in each.records if one.offset >= offset)),
+        ):
+            if records:
+                part.append(replace(each, records=records))
+    return tuple(before), tuple(after)

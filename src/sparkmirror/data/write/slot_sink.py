@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sparkmirror.data.rows.notes import SlotNotes
@@ -20,7 +20,7 @@ from sparkmirror.data.write.ages import oldest_ms
 from sparkmirror.data.write.at_least_once import AtLeastOnce
 from sparkmirror.data.write.chunk_offsets import ChunkOffsets
 from sparkmirror.data.write.delivery import Delivery
-from sparkmirror.data.write.partition_state import Lane, Pending
+from sparkmirror.data.write.partition_state import Lane, Pending, divided_at
 from sparkmirror.data.write.producers import drop_producer
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.errors import MirrorError, TargetLost
@@ -134,7 +134,7 @@ class SlotSink:
         failed: tuple[FailedRecords, ...] = (),
         sources: Int64s | None = None,
     ) -> None:
-        """Queue ``chunks``. ``failed``, ``sources``: of the last one, as in `Packed`."""
+        """Queue ``chunks``. ``failed``, ``sources``: if it is one chunk, as in `Packed`."""
         task, delivery = self._task, self._delivery
         delivery.prepare(chunks)
         now_ms = time.time() * 1000
@@ -145,8 +145,7 @@ class SlotSink:
                 continue
             lane.check_next(chunk.base_offset)
             # Of routed records it is not known where they are.
-            apart = sources is not None
-            runs, count = ((), 0) if apart else (chunk.source_runs, chunk.record_count)
+            runs, count = ((), 0) if lane.routed else (chunk.source_runs, chunk.record_count)
             offsets = ChunkOffsets(runs, count)
             pending = Pending(
                 lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, -1, 0,
@@ -159,8 +158,9 @@ class SlotSink:
                 pending.oldest_ms = oldest_ms(write(pending, part), chunk.timestamp_ms)
                 if chunk.timestamp_ms >= 0:
                     pending.note_ages(lane.age, now_ms)
-            if failed and chunk.next_offset == chunks[-1].next_offset:
-                pending.failed = failed
+            if failed:
+                # A divided chunk may be committed part by part.
+                pending.failed, failed = divided_at(failed, chunk.next_offset)
                 delivery.leave_out(pending)
             advance(lane)
 
@@ -183,6 +183,13 @@ class SlotSink:
             self._counts[counts.transform] = known.plus(counts)
             self._task.reports.transforms = tuple(self._counts.values())
 
+    def _note_unpacked(self, seconds: Mapping[str, float]) -> None:
+        """Report how long reading records took the source worker, by transform."""
+        for name, unpack_s in seconds.items():
+            known = self._counts.get(name, TransformCounts(name))
+            self._counts[name] = replace(known, unpack_s=unpack_s)
+        self._task.reports.transforms = tuple(self._counts.values())
+
     # -- notes of the source ---------------------------------------------------------------
 
     def _on_notes(self, notes: SlotNotes) -> None:
@@ -197,6 +204,8 @@ class SlotSink:
             task.reports.paused = notes.paused
         if notes.throttles is not None:
             task.reports.throttles = notes.throttles
+        if notes.unpacked is not None:
+            self._note_unpacked(notes.unpacked)
         if notes.errors is not None:
             task.reports.source_errors = notes.errors
         for one in notes.tried:

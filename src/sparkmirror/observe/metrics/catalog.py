@@ -181,6 +181,31 @@ _OWN = (
         "sparkmirror_transform_failed_records", "counter", (*FLOW, "transform"),
         "Those on which the SQL fails; a partition that pauses counts its record with each try.",
     ),
+    Metric(
+        "sparkmirror_transform_seconds", "counter", (*FLOW, "transform", "stage"),
+        "Where a transform's time goes, summed over slots: `unpack` and `pack` are processor time"
+        " of the workers that read records and write new batches, `sql` is the time in which Spark"
+        " evaluates the SQL, measured on one record in 16.",
+    ),
+    Metric(
+        "sparkmirror_spark_epochs", "counter", FLOW,
+        "Epochs that Spark has completed; it calls them micro-batches. They last for"
+        " `sparkmirror.epoch.seconds`.",
+    ),
+    Metric(
+        "sparkmirror_spark_query_restarts", "counter", FLOW,
+        "How often the flow's query has failed and was restarted.",
+    ),
+    Metric(
+        "sparkmirror_spark_epoch_seconds", "gauge", (*FLOW, "phase"),
+        "Duration of the last completed epoch by Spark's phases: in `addBatch` the slots ran,"
+        " `triggerExecution` is all of it.",
+    ),
+    Metric(
+        "sparkmirror_spark_rows_per_second", "gauge", FLOW,
+        "Rows per second within the last completed epoch: responses of the source's brokers, and"
+        " records for transforms.",
+    ),
     Metric("sparkmirror_throttled", "counter", FLOW, "Responses that were throttled by a quota."),
     Metric(
         "sparkmirror_throttle_bytes_per_second", "gauge", (*FLOW, "topics"),

@@ -22,6 +22,7 @@ from sparkmirror.observe.figures.checkpoints import CheckpointKey, GroupRow
 from sparkmirror.observe.figures.latency import BOUNDS_MS
 from sparkmirror.observe.figures.meter import FlowTotals, FlowView
 from sparkmirror.observe.figures.partitions import PartitionRow, worst_s
+from sparkmirror.observe.figures.queries import QueryFigures
 from sparkmirror.observe.figures.throttling import ThrottleFigures
 from sparkmirror.observe.metrics.catalog import CATALOG, MIRROR_CHECKPOINT, MIRROR_SOURCE, Metric
 
@@ -50,6 +51,7 @@ class FlowFacts:
     checkpoints: Mapping[CheckpointKey, Spread] = field(default_factory=dict)
     groups: Sequence[GroupRow] = ()
     throttle: ThrottleFigures = field(default_factory=ThrottleFigures)
+    query: QueryFigures = field(default_factory=QueryFigures)
 
 
 class MirrorCollector(Collector):
@@ -133,6 +135,9 @@ def _add_flow(gauges: _Gauges, one: FlowFacts) -> None:
         if value is not None:
             seconds = value / 1_000 if name.endswith("timestamp_seconds") else value
             gauges[name].add_metric(flow, seconds)
+    gauges["sparkmirror_spark_rows_per_second"].add_metric(flow, one.query.rows_s)
+    for phase, ms in one.query.phase_ms.items():
+        gauges["sparkmirror_spark_epoch_seconds"].add_metric([*flow, phase], ms / 1_000)
     for topics, bytes_s in one.throttle.limits.items():
         gauges["sparkmirror_throttle_bytes_per_second"].add_metric([*flow, topics], bytes_s)
 
@@ -147,6 +152,8 @@ def _add_counters(counters: dict[str, CounterMetricFamily], one: FlowFacts) -> N
     counters["sparkmirror_link_joined_bytes"].add_metric(flow, joined.bytes_in)
     counters["sparkmirror_link_written_bytes"].add_metric(flow, joined.bytes_out)
     counters["sparkmirror_link_joining_cpu_seconds"].add_metric(flow, joined.cpu_s)
+    counters["sparkmirror_spark_epochs"].add_metric(flow, one.query.epochs)
+    counters["sparkmirror_spark_query_restarts"].add_metric(flow, one.query.restarts)
     counters["sparkmirror_throttled"].add_metric(flow, view.errors.get(THROTTLED, 0))
     waited = counters["sparkmirror_throttle_wait_seconds"]
     waited.add_metric([*flow, "current"], one.throttle.current_wait_s)
@@ -158,6 +165,10 @@ def _add_counters(counters: dict[str, CounterMetricFamily], one: FlowFacts) -> N
             ("filtered", each.filtered), ("failed", each.failed),
         ):  # fmt: skip
             counters[f"sparkmirror_transform_{name}_records"].add_metric(labels, value)
+        for stage, seconds in (
+            ("unpack", each.unpack_s), ("sql", each.sql_s), ("pack", each.pack_s)
+        ):  # fmt: skip
+            counters["sparkmirror_transform_seconds"].add_metric([*labels, stage], seconds)
     for code, count in sorted(view.errors.items()):
         if code != THROTTLED:
             counters["sparkmirror_errors"].add_metric([*flow, code], count)

@@ -29,6 +29,7 @@ from sparkmirror.model import (
     TopicPartition,
 )
 from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTimes, GroupRow
+from sparkmirror.observe.figures.queries import QueryFigures
 from sparkmirror.observe.figures.throttling import ThrottleFigures
 
 
@@ -250,6 +251,9 @@ class FakeFlow:
     def __init__(self, world: World, settings: MirrorSettings) -> None:
         self._world = world
         self.at_rest = False
+
+    def figures(self) -> dict[str, QueryFigures]:
+        return {}
 
     def open(self) -> None:
         """Beside `prepare`: its place among the calls would differ from run to run."""

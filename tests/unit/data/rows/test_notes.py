@@ -51,6 +51,7 @@ SAID = [
     SlotNotes(replace(HELLO, memory=None, owner=None, writer=None, partitions=())),
     SlotNotes(replace(HELLO, writer=Writer(None, "run", 40))),
     SlotNotes(rehearsal=True),
+    SlotNotes(unpacked={"clean": 0.5}),
     SlotNotes(throttles=()),
     SlotNotes(throttles=(ThrottleUse("", 1, 2, 3, 4), ThrottleUse("t.*", 5, 6, 7, 8))),
     SlotNotes(

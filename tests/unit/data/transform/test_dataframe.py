@@ -90,7 +90,8 @@ def _results(plan: TransformPlan, records: list[Row]) -> list[Any]:
     first, *found = plan.transformed(frame).collect()
     assert (first["__head"], first["t0"]) == ("{}", None)
     assert [one["__at"] for one in found] == list(range(len(records)))
-    return [None if one["t0"] is None else one["t0"].asDict(recursive=True) for one in found]
+    results = [None if one["t0"] is None else one["t0"].asDict(recursive=True) for one in found]
+    return [None if one is None else {"record": one["record"]} for one in results]
 
 
 # -- functions and the SQL that does the same ------------------------------------------------------

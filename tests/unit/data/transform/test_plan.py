@@ -39,7 +39,8 @@ def _results(plan: TransformPlan, *values: str | None) -> list[Any]:
     first, *found = plan.transformed(frame).collect()
     assert (first["__head"], first["t0"]) == ("{}", None)
     assert [one["__at"] for one in found] == list(range(len(values)))
-    return [None if one["t0"] is None else one["t0"].asDict(recursive=True) for one in found]
+    results = [None if one["t0"] is None else one["t0"].asDict(recursive=True) for one in found]
+    return [None if one is None else {"record": one["record"]} for one in results]
 
 
 def test_a_filtered_record_is_a_null_and_a_failed_one_another(spark: SparkSession) -> None:
@@ -50,6 +51,26 @@ def test_a_filtered_record_is_a_null_and_a_failed_one_another(spark: SparkSessio
         {"record": None},
         None,
     ]
+
+
+def test_one_record_in_sixteen_shows_how_long_its_sql_took(spark: SparkSession) -> None:
+    """Also if it is filtered. The SQL takes some time: it hashes 20,000 numbers."""
+    slow = "array_max(transform(sequence(1, 20000), n -> hash(n, value))) IS NOT NULL"
+    plan = _plan(spark, f"{slow} AND CAST(value AS STRING) <> '16'")
+    columns = decode_columns(plan.columns)
+    rows = [(None, None, 0, at, bytearray(b"%d" % at)) for at in range(40)]
+    found = plan.transformed(plan.session.createDataFrame(rows, spark_schema(columns))).collect()
+    took_ns = {
+        at: one["t0"]["ended"] - one["t0"]["began"]
+        for at, one in enumerate(found)
+        if one["t0"]["ended"] is not None
+    }
+    assert [at for at, one in enumerate(found) if one["t0"]["began"] is not None] == [0, 16, 32]
+    assert list(took_ns) == [0, 16, 32]
+    assert found[16]["t0"]["record"] is None
+    assert 20_000 < min(took_ns.values()) <= max(took_ns.values()) < 10_000_000_000
+    began = [found[at]["t0"]["began"] for at in took_ns]
+    assert began == sorted(began)
 
 
 def test_a_replaced_value_is_bytes_and_the_rest_is_not_sent_back(spark: SparkSession) -> None:

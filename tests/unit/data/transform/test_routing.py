@@ -262,6 +262,14 @@ def test_a_missing_topic_is_asked_for_again_after_a_second(monkeypatch: pytest.M
     assert topics.partitions("eu") == 3
 
 
+def test_a_topic_that_the_mirror_will_create_or_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target(UNKNOWN_TOPIC_OR_PARTITION)
+    monkeypatch.setattr(routing, "ClusterConnections", lambda _: target)
+    topics = TargetTopics(ROUTED, {"A.orders": 6, "A.bills": 6, "A.carts": 1})
+    assert [topics.partitions(name) for name in ("A.orders", "A.bills", "A.carts")] == [6, 6, 3]
+    assert topics.partitions("eu") == 3
+
+
 def test_a_target_that_hangs_is_waited_for_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "_PATIENCE_S", 0.01)
     topics, _ = _topics(monkeypatch, *[-1] * 1_000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from sparkmirror.data.rows.notes import SlotNotes
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, read_row
+from sparkmirror.data.transform import unpack
 from sparkmirror.data.transform.columns import COLUMNS, FLUSH_ROWS, arrow_schema
 from sparkmirror.data.transform.pack import Packed, Packer, _headers
 from sparkmirror.data.transform.reasons import Reasons
@@ -74,14 +76,17 @@ def _row(*parts: tuple[str, list[Record], int], notes: SlotNotes | None = None) 
 def _planned(messages: Iterator[pa.RecordBatch], plan: Plan, fields: pa.StructType) -> pa.Table:
     """The source's rows after Spark's projection, as one table."""
     table = pa.Table.from_batches(list(messages), arrow_schema(USES))
-    kind = pa.struct([("record", fields)])
+    kind = pa.struct([("began", pa.int64()), ("record", fields), ("ended", pa.int64())])
     made = []
     for row in table.to_pylist():
         result = None if row["__transform"] is None else plan(row)
         if row["__transform"] is None or result is FAILED:
             made.append(None)
         else:
-            made.append({"record": None if result is None else {"kept": True, **result}})
+            record = None if result is None else {"kept": True, **result}
+            # One record in 16 took 2 µs.
+            clock = (5_000, 7_000) if row["__at"] % 16 == 0 else (None, None)
+            made.append({"began": clock[0], "record": record, "ended": clock[1]})
     return pa.table(
         {
             "__head": table["__head"],
@@ -196,6 +201,19 @@ def test_header_names_that_are_no_text_keep_their_bytes() -> None:
     assert _headers(column) == [encode_headers([(b"\xff\xc3", b"x")])] + 2 * [encode_headers([])]
 
 
+def test_a_replaced_timestamp() -> None:
+    def plan(row: Row) -> Any:
+        return {"timestamp": row["timestamp"] + timedelta(seconds=row["offset"])}
+
+    kind = arrow_schema(USES).field("timestamp").type
+    rows = [_row(("orders", _records(0, 30), 0)), FLUSH]
+    (packed,) = _through(rows, plan, ("timestamp", kind))
+    assert isinstance(packed, Packed)
+    times = [1_000 + 1_001 * offset for offset in range(30)]
+    assert [one.timestamp for one in _decoded(packed)] == times
+    assert packed.chunk.timestamp_ms == times[-1]
+
+
 @pytest.mark.parametrize("portion_bytes", [1, 16 << 20])
 def test_source_offsets_of_batches_that_were_joined_on_the_way(
     portion_bytes: int, monkeypatch: pytest.MonkeyPatch
@@ -244,8 +262,9 @@ def test_records_on_which_the_sql_fails_are_handed_over_as_they_are() -> None:
 
 @pytest.mark.parametrize("bad", [0, 4, 9])
 def test_a_partition_stops_before_the_first_record_on_which_the_sql_fails(bad: int) -> None:
+    """No record behind it is written, also not one that the SQL likes."""
     rows = [_row(("orders", _records(0, 10), 0)), FLUSH]
-    (packed,) = _through(rows, lambda row: FAILED if row["offset"] >= bad else {})
+    (packed,) = _through(rows, lambda row: FAILED if row["offset"] in (bad, bad + 2) else {})
     assert isinstance(packed, Packed)
     assert packed.halt is not None
     assert packed.halt.retriable
@@ -270,8 +289,34 @@ def test_what_became_of_the_records_is_counted(choice: str, counts: TransformCou
     rows = [_row(("orders", _records(0, 10), 0)), FLUSH]
     (packed,) = _through(rows, lambda row: results.get(row["offset"], {}), flow=flow)
     assert isinstance(packed, Packed)
-    assert packed.counts == counts
+    assert packed.counts is not None
+    assert packed.counts.pack_s > 0
+    assert packed.counts.sql_s == pytest.approx(10 * 2e-6)
+    assert replace(packed.counts, pack_s=0.0, sql_s=0.0) == counts
     assert packed.chunk.record_count == counts.records_out
+
+
+def test_how_long_unpacking_took_is_told_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(unpack.time, "monotonic", lambda: now[0])
+    told: list[float] = []
+
+    def slowly() -> Iterator[pa.RecordBatch]:
+        for number in range(4):
+            yield _row(("orders", _records(50 * number, 50), 3))
+            now[0] += 0.6
+        for _ in range(3):
+            yield FLUSH
+            now[0] += 0.6
+
+    for batch in Unpacker(FLOW, USES, None).rows(slowly()):
+        if batch.column(0)[0].is_valid:
+            notes = read_row(batch, 0)[2]
+            if notes is not None and notes.unpacked is not None:
+                told.append(notes.unpacked["clean"])
+    # After 1.2 and 2.4 s; from then on nothing is new.
+    assert len(told) == 2
+    assert 0 < told[0] < told[1]
 
 
 class _Known(Reasons):
@@ -324,6 +369,24 @@ def test_other_topics_pass_untouched_and_before_the_records() -> None:
     assert packed.chunk.record_count == 20
 
 
+def test_a_note_does_not_overtake_the_records_before_it() -> None:
+    """A gap or a halt would count for records that are not written yet."""
+    note = build_row([], memoryview(b""), [], SlotNotes(paused=True))
+    rows = [_row(("orders", _records(0, 10), 0)), note, FLUSH]
+    messages = Unpacker(FLOW, USES, None).rows(iter(rows))
+    table = _planned(messages, lambda _: {}, pa.struct([("kept", pa.bool_())]))
+    (batch,) = table.combine_chunks().to_batches()
+    packer, order = Packer(FLOW), []
+    for part in packer.parts(batch):
+        if isinstance(part, Packed):
+            order.append("records")
+            continue
+        chunks, records, notes, _ = read_row(batch, part)
+        order.append("note" if notes is not None else "row")
+        packer.hold(chunks, records)
+    assert order == ["row", "records", "note"]
+
+
 def test_many_rows_in_messages_of_any_size_lose_and_repeat_nothing() -> None:
     rng = random.Random(3)
     at, rows = 0, []
@@ -347,13 +410,15 @@ def test_each_message_ends_with_enough_rows_to_push_it_through() -> None:
     assert messages[1].column(0).null_count == FLUSH_ROWS
 
 
-def test_lost_results_end_the_task() -> None:
+@pytest.mark.parametrize("rows", [1, 5])
+def test_lost_results_end_the_task(rows: int) -> None:
+    """All of them, or some."""
     table = _planned(
         Unpacker(FLOW, USES, None).rows(iter([_row(("orders", _records(0, 9), 0))])),
         lambda _: {},
         pa.struct([("kept", pa.bool_())]),
     )
-    (batch,) = table.slice(0, 5).combine_chunks().to_batches()
+    (batch,) = table.slice(0, rows).combine_chunks().to_batches()
     packer = Packer(FLOW)
     for part in packer.parts(batch):
         assert isinstance(part, int)

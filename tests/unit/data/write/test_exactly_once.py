@@ -274,6 +274,7 @@ class Open:
 def simulated() -> Iterator[Brokers]:
     """Brokers that every sink meets meanwhile."""
     found = Brokers()
+    producers._kept.clear()  # those of tests without brokers
 
     def connections(*_: object, **__: object) -> OneBroker:
         return OneBroker(found)

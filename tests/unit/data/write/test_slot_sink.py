@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -462,6 +463,18 @@ def test_what_transforms_did_is_reported_by_name(brokers: Brokers) -> None:
     for counts, halt in ((clean, None), (mask, None), (clean, stops), (clean, None), (None, None)):
         mirrored._take_packed(_packed(0, counts, halt))
     assert mirrored._task.reports.transforms == (clean.plus(clean), mask)
+
+
+def test_what_the_source_worker_spent_is_reported_with_the_rest(brokers: Brokers) -> None:
+    mirrored = Mirrored(_flow())
+    clean = TransformCounts("clean", 10, 4, 5, 1, sql_s=2.0, pack_s=0.5)
+    for seconds in (1.0, 3.0):
+        mirrored._on_notes(SlotNotes(unpacked={"clean": seconds, "mask": 0.0}))
+        mirrored._take_packed(_packed(0, clean))
+    assert mirrored._task.reports.transforms == (
+        replace(clean.plus(clean), unpack_s=3.0),
+        TransformCounts("mask"),
+    )
 
 
 def test_a_report_is_due_when_all_records_were_filtered() -> None:

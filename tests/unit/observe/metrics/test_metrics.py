@@ -29,6 +29,7 @@ from sparkmirror.model import (
 from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTimes, GroupRow
 from sparkmirror.observe.figures.latency import BOUNDS_MS, Histogram
 from sparkmirror.observe.figures.meter import FlowMeter
+from sparkmirror.observe.figures.queries import QueryFigures
 from sparkmirror.observe.figures.samples import Rate, Samples
 from sparkmirror.observe.figures.throttling import ThrottleFigures
 from sparkmirror.observe.metrics.catalog import (
@@ -147,6 +148,7 @@ def facts(made: FlowMeter) -> FlowFacts:
             GroupRow("audit", "t", 0, 0, 0.0),
         ),
         ThrottleFigures({"": 50_000_000, "logs.*": 5_000}, 0.5, 12.0),
+        QueryFigures(7, 2, 12.5, {"addBatch": 300_250, "queryPlanning": 40}),
     )  # fmt: skip
 
 
@@ -296,7 +298,8 @@ def test_every_metric_of_the_table_is_told() -> None:
 
 def test_records_of_transforms_are_added_up_by_name() -> None:
     """Over slots, and over tasks that begin again at zero."""
-    clean, mask = TransformCounts("clean", 100, 60, 30, 10), TransformCounts("mask", 5, 5)
+    clean = TransformCounts("clean", 100, 60, 30, 10, unpack_s=0.5, sql_s=2.0, pack_s=1.0)
+    mask = TransformCounts("mask", 5, 5)
     made = meter(
         report(*TWO, transforms=(clean, mask)),
         report(*TWO, time_ms=WALL_MS + 1, transforms=(clean.plus(clean), mask)),
@@ -311,6 +314,21 @@ def test_records_of_transforms_are_added_up_by_name() -> None:
         metric = f"sparkmirror_transform_{name}_records_total"
         found = [told[metric, *flow, f"transform={one}"] for one in ("clean", "mask")]
         assert found == list(values), name
+    for stage, value in (("unpack", 1.0), ("sql", 4.0), ("pack", 2.0)):
+        metric = "sparkmirror_transform_seconds_total"
+        labels = "source=A", f"stage={stage}", "target=B", "transform=clean"
+        assert told[metric, *labels] == value, stage
+
+
+def test_what_spark_says_of_a_query_is_told() -> None:
+    told = scrape(meter(report(*TWO)))
+    flow = ("source=A", "target=B")
+    assert told["sparkmirror_spark_epochs_total", *flow] == 7
+    assert told["sparkmirror_spark_query_restarts_total", *flow] == 2
+    assert told["sparkmirror_spark_rows_per_second", *flow] == 12.5
+    phases = {"addBatch": 300.25, "queryPlanning": 0.04}
+    for phase, seconds in phases.items():
+        assert told["sparkmirror_spark_epoch_seconds", f"phase={phase}", *flow] == seconds
 
 
 def test_limits_are_told_by_topics_and_waits_by_kind() -> None:

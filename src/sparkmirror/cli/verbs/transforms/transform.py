@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,11 +87,14 @@ def try_(
     try:
         with Connections() as connections:
             connections.expect((chosen.source,))
-            parts = _sample(connections.cluster(chosen.source), chosen, topic, start, limit)
+            _check_start(start, topic)
+            source = connections.cluster(chosen.source)
+            partitions = _partitions(source, chosen, topic)
+            parts = _sample(source, chosen, partitions, start, limit)
     except ClusterError as error:
         show_error(error, json_lines=output is Format.JSON)
         raise typer.Exit(EXIT_START_FAILED) from error
-    with open_replay(settings, chosen) as replay:
+    with open_replay(settings, chosen, _remote_partitions(chosen, partitions)) as replay:
         records = tried(replay, parts)
         names = {one: _transform_of(chosen, one) for one in sorted({one.topic for one in records})}
         shown = report(chosen.name, names, records, replay.spark_plan(), measure(replay, parts))
@@ -122,19 +126,36 @@ def _transform_of(flow: FlowSettings, topic: str) -> str:
     return flow.transforms[Transformed(flow).number(topic)].name
 
 
+def _check_start(start: str | None, topic: str | None) -> None:
+    """Raise ConfigError for an offset without a topic."""
+    if start is not None and _OFFSET.fullmatch(start) and topic is None:
+        raise ConfigError(
+            f"{start} is an offset, and no topic is named.", where="--from", do="Add --topic NAME."
+        )
+
+
+def _remote_partitions(
+    flow: FlowSettings, partitions: Sequence[TopicPartition]
+) -> Mapping[str, int]:
+    """How many partitions a mirror gives the remote topics of these source ``partitions``."""
+    from sparkmirror.names.replication_policy import FlowTopics  # noqa: PLC0415
+
+    names = FlowTopics(flow)
+    return Counter(names.remote(tp.topic) for tp in partitions)
+
+
 def _sample(
-    source: Cluster, flow: FlowSettings, topic: str | None, start: str | None, limit: int
+    source: Cluster,
+    flow: FlowSettings,
+    partitions: Sequence[TopicPartition],
+    start: str | None,
+    limit: int,
 ) -> list[Part]:
     """At most ``limit`` records, an equal share of each partition. Raises `MirrorError`."""
     from sparkmirror.data.transform.replay import read_parts  # noqa: PLC0415
     from sparkmirror.internal_topics.assignments import SourcePartition  # noqa: PLC0415
     from sparkmirror.names.replication_policy import FlowTopics  # noqa: PLC0415
 
-    if start is not None and _OFFSET.fullmatch(start) and topic is None:
-        raise ConfigError(
-            f"{start} is an offset, and no topic is named.", where="--from", do="Add --topic NAME."
-        )
-    partitions = _partitions(source, flow, topic)
     spans = _spans(source, flow, partitions, start, limit)
     names = FlowTopics(flow)
     parts: list[Part] = []

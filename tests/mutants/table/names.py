@@ -1,0 +1,180 @@
+"""What MirrorMaker 2 does, too, and names at the target."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["NAMES"]
+
+_ACLS = "tests/unit/control/topics/test_acl_sync.py"
+_CHECKPOINTS = "tests/unit/control/groups/test_checkpoints.py"
+_NAMES = "tests/unit/control/topics/test_remote_names.py"
+_SYNCS = "tests/unit/data/write/test_offset_sync_writer.py"
+
+NAMES: tuple[Mutant, ...] = (
+    # -- what MirrorMaker 2 does, too --------------------------------------------------------------
+    Mutant(
+        "ACL rule inverted",
+        "docs/compatibility.md",
+        "control/topics/acl_sync.py",
+        '            or (allowed and binding.operation == "WRITE")\n',
+        '            or (allowed and binding.operation != "WRITE")\n',
+        (
+            f"{_ACLS}::test_what_becomes_of_a_binding",
+            "tests/unit/control/groups/test_upstream_connectors.py::test_acl_filtering",
+        ),
+    ),
+    Mutant(
+        "exclude list ignored",
+        "docs/compatibility.md",
+        "names/replication_policy.py",
+        "        return self._exclude is None or self._exclude.fullmatch(name) is None\n",
+        "        return True\n",
+        ("tests/unit/names/test_replication_policy.py::test_filters_accept_what_java_accepts",),
+    ),
+    Mutant(
+        "topics go round in a cycle",
+        "docs/compatibility.md",
+        "names/replication_policy.py",
+        "            if source == target_alias:\n                return True\n",
+        "            if source == target_alias:\n                return False\n",
+        ("tests/unit/control/groups/test_upstream_connectors.py::test_no_cycles",),
+    ),
+    Mutant(
+        "internal topics mirrored",
+        "docs/compatibility.md",
+        "names/replication_policy.py",
+        "    if not wanted or policy.is_internal_topic(topic):\n",
+        "    if not wanted:\n",
+        ("tests/unit/names/test_replication_policy.py::test_topics_are_chosen_as_in_java",),
+    ),
+    # -- names at the target -----------------------------------------------------------------------
+    Mutant(
+        "a later rule of the map counts",
+        "A remote topic holds the records of one source topic",
+        "names/topics_map.py",
+        "for index, (pattern, parts) in enumerate(self._rules):",
+        "for index, (pattern, parts) in reversed(list(enumerate(self._rules))):",
+        ("tests/unit/names/test_topics_map.py::test_rules_name_topics_as_java_would",),
+    ),
+    Mutant(
+        "two topics are given one name",
+        "A remote topic holds the records of one source topic",
+        "control/topics/remote_names.py",
+        "        elif remote in taken:\n",
+        "        elif False:\n",
+        (
+            f"{_NAMES}::test_two_topics_of_one_name_are_named_and_one_of_them_is_mirrored",
+            "tests/property/test_topic_maps.py::test_a_name_has_one_topic_whoever_looks_when",
+        ),
+    ),
+    Mutant(
+        "of two flows the last one to claim a name has it",
+        "A remote topic holds the records of one source topic",
+        "control/topics/remote_names.py",
+        "if row.past or row.remote in first:",
+        "if row.past:",
+        (f"{_NAMES}::test_the_first_row_decides",),
+    ),
+    Mutant(
+        "a topic that is left out is mirrored into the topic that has its name",
+        "A remote topic holds the records of one source topic",
+        "control/topics/sync.py",
+        "grown = flow.mode is MirrorMode.MM2 and name not in observed.refused",
+        "grown = flow.mode is MirrorMode.MM2",
+        (f"{_NAMES}::test_a_topic_that_is_left_out_is_halted_though_its_remote_topic_exists",),
+    ),
+    Mutant(
+        "readers of a topic that is left out may read the other one's copy",
+        "A remote topic holds the records of one source topic",
+        "control/topics/acl_sync.py",
+        "or (mirrored is not None and binding.name not in mirrored)",
+        "or (mirrored is not None and not binding.name)",
+        (f"{_NAMES}::test_who_may_read_a_topic_that_is_left_out_does_not_get_the_others_copy",),
+    ),
+    Mutant(
+        "loops of maps are not looked for",
+        "A remote topic holds the records of one source topic",
+        "config/mm2/overlaps.py",
+        "            names = loop_example(ring)\n",
+        "            names = loop_example(ring) and None\n",
+        ("tests/unit/config/mm2/test_topics_map.py::test_a_loop_is_refused_with_an_example",),
+    ),
+    Mutant(
+        "an example of a loop is believed though a flow leaves it out",
+        "A remote topic holds the records of one source topic",
+        "names/topic_ways.py",
+        "if not wanted.accepts(names[-1]) or wanted.fault(names[-1]):",
+        "if wanted.fault(names[-1]):",
+        ("tests/property/test_topic_maps.py::test_a_loop_is_one_and_none_is_missed",),
+    ),
+    Mutant(
+        "offset syncs are written for a mapped topic",
+        "A consumer group finds the remote topic under its name",
+        "data/write/offset_sync_writer.py",
+        "            if not part.remote:\n",
+        "            if True:\n",
+        (f"{_SYNCS}::test_a_topic_that_a_map_has_named_has_runs_alone",),
+    ),
+    Mutant(
+        "runs of a topic's copies are taken for one",
+        "A consumer group finds the remote topic under its name",
+        "control/groups/translation.py",
+        "        named = row.source, row.remote\n",
+        '        named = row.source, self._mapped(row.source.topic) or ""\n',
+        (
+            "tests/unit/control/groups/test_translation.py"
+            "::test_the_copies_of_a_topic_under_several_names_are_told_apart",
+        ),
+    ),
+    Mutant(
+        "a renamed topic goes on where its old copy ended",
+        "A consumer group finds the remote topic under its name",
+        "control/positions/seeding.py",
+        "            if remote is None\n",
+        "            if True\n",
+        (
+            "tests/unit/control/topics/test_sync.py"
+            "::test_a_topic_under_another_name_begins_like_a_new_one",
+        ),
+    ),
+    Mutant(
+        "the mirror's own positions become checkpoints",
+        "docs/compatibility.md",
+        "control/groups/checkpoints.py",
+        "name for name in present if names.accepts(name) and not name.startswith(_POSITION_GROUPS)",
+        "name for name in present if names.accepts(name)",
+        (f"{_CHECKPOINTS}::test_wanted_groups",),
+    ),
+    Mutant(
+        "MirrorMaker 2's position one record too far",
+        "docs/compatibility.md",
+        "internal_topics/connect_offsets.py",
+        "encode_value(position - 1 if position > 0 else None)",
+        "encode_value(position if position > 0 else None)",
+        (
+            "tests/unit/internal_topics/test_connect_offsets.py"
+            "::test_position_is_one_past_the_last_replicated_offset",
+        ),
+    ),
+    Mutant(
+        "of two connectors' positions the one further on",
+        "docs/compatibility.md",
+        "internal_topics/connect_offsets.py",
+        "min(named.values())",
+        "max(named.values())",
+        (
+            "tests/unit/internal_topics/test_connect_offsets.py::test_of_several_connectors_none_is_overtaken",
+        ),
+    ),
+    Mutant(
+        "an offset sync later than MirrorMaker 2's",
+        "docs/compatibility.md",
+        "internal_topics/offset_syncs.py",
+        "(self._last_sync_downstream + 1) >= self._lag_max\n",
+        "(self._last_sync_downstream + 1) > self._lag_max\n",
+        (
+            "tests/unit/internal_topics/test_offset_syncs.py::test_partition_state_emits_as_java_does",
+        ),
+    ),
+)

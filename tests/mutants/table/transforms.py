@@ -1,0 +1,218 @@
+"""Transforms: records in, SQL, records out."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["TRANSFORMS"]
+
+_COMPARED = "tests/unit/data/transform/test_compared.py"
+_ENDS = "tests/unit/data/transform/test_transforms.py"
+_FILTERED = "tests/unit/data/write/test_filtered_records.py"
+_FUNCTIONS = "tests/unit/data/transform/test_functions.py"
+_PLAN = "tests/unit/data/transform/test_plan.py"
+_SMTS = "tests/unit/data/transform/test_smts.py"
+
+TRANSFORMS: tuple[Mutant, ...] = (
+    # -- positions and order -----------------------------------------------------------------------
+    Mutant(
+        "positions stay where all records are filtered",
+        "docs/transforms.md",
+        "data/transform/pack.py",
+        "            next_offset=end,\n            record_count=count,\n",
+        "            next_offset=end if count else before,\n            record_count=count,\n",
+        (f"{_ENDS}::test_the_position_moves_when_everything_was_filtered",),
+    ),
+    Mutant(
+        "filtered records have offsets at the target",
+        "A consumer group that moves to the target loses nothing",
+        "data/transform/pack.py",
+        "            runs=merge_runs(offsets, np.ones(count, np.int64))[-RUNS_MAX:],\n",
+        "            runs=(),\n",
+        (
+            f"{_ENDS}::test_a_filter_keeps_records_and_runs_of_source_offsets",
+            f"{_ENDS}::test_many_rows_in_messages_of_any_size_lose_and_repeat_nothing",
+        ),
+    ),
+    Mutant(
+        "a note overtakes the records before it",
+        "Order per partition",
+        "data/transform/pack.py",
+        """            if len(rows):
+                first, end = after + int(rows[0]), after + int(rows[-1]) + 1
+                yield from self._take(batch.slice(first, end - first))
+            if head < batch.num_rows:
+                yield head
+                yield from self._unreadable()
+""",
+        """            if head < batch.num_rows:
+                yield head
+                yield from self._unreadable()
+            if len(rows):
+                first, end = after + int(rows[0]), after + int(rows[-1]) + 1
+                yield from self._take(batch.slice(first, end - first))
+""",
+        (f"{_ENDS}::test_a_note_does_not_overtake_the_records_before_it",),
+    ),
+    Mutant(
+        "later portions of a chunk begin again at its first source offset",
+        "A consumer group that moves to the target loses nothing",
+        "data/transform/portions.py",
+        "        done += len(columns.offset)\n",
+        "        done += 0\n",
+        (f"{_ENDS}::test_source_offsets_of_batches_that_were_joined_on_the_way",),
+    ),
+    Mutant(
+        "results that are missing at the end of a task are not missed",
+        "No acknowledged record is lost",
+        "data/transform/pack.py",
+        "        if self._waiting:\n            raise Defect(",
+        "        if self._waiting and self._results:\n            raise Defect(",
+        (f"{_ENDS}::test_lost_results_end_the_task",),
+    ),
+    # -- what is in a record -----------------------------------------------------------------------
+    Mutant(
+        "a tombstone becomes an empty value",
+        "Records are equal",
+        "data/transform/pack.py",
+        "    return Varbin(np.where(valid, sizes, -1), data",
+        "    return Varbin(np.where(valid, sizes, 0), data",
+        (f"{_ENDS}::test_replaced_fields_tombstones_headers_and_timestamps",),
+    ),
+    Mutant(
+        "the SQL sees a tombstone as an empty value",
+        "Records are equal",
+        "data/transform/unpack.py",
+        "    valid = pa.array(column.sizes >= 0)\n",
+        "    valid = pa.array(column.sizes >= -1)\n",
+        (f"{_ENDS}::test_a_tombstone_reaches_the_sql_as_null",),
+    ),
+    Mutant(
+        "a header without a value is lost",
+        "Records are equal",
+        "data/transform/pack.py",
+        '        if one is not None and one["key"] is not None',
+        '        if one is not None and one["value"] is not None',
+        (f"{_ENDS}::test_replaced_fields_tombstones_headers_and_timestamps",),
+    ),
+    Mutant(
+        "a timestamp that the SQL gives is lost",
+        "docs/transforms.md",
+        "data/transform/pack.py",
+        "        timestamp=timestamp,\n",
+        "        timestamp=None,\n",
+        (f"{_ENDS}::test_a_replaced_timestamp",),
+    ),
+    Mutant(
+        "the record behind an appended one is the broker's, too",
+        "docs/transforms.md",
+        "data/transform/unpack.py",
+        "        types[(offsets >= first) & (offsets < end)] = 1\n",
+        "        types[(offsets >= first) & (offsets <= end)] = 1\n",
+        (f"{_ENDS}::test_who_stamped_a_record_reaches_the_sql",),
+    ),
+    # -- what the SQL says -------------------------------------------------------------------------
+    Mutant(
+        "where that is null counts as true",
+        "docs/transforms.md",
+        "data/transform/plan.py",
+        "        record = F.when(where, record)\n",
+        "        record = F.when(F.coalesce(where, F.lit(True)), record)\n",
+        (f"{_PLAN}::test_a_filtered_record_is_a_null_and_a_failed_one_another",),
+    ),
+    Mutant(
+        "hashes without the salt",
+        "docs/transforms.md",
+        "data/transform/functions.py",
+        "        salt = flow.hash_salt.encode() if flow.hash_salt else None\n",
+        '        salt = b"" if flow.hash_salt else None\n',
+        (f"{_FUNCTIONS}::test_hash_is_sha256_of_salt_and_value",),
+    ),
+    Mutant(
+        "of two fields of one name the second is not masked",
+        "docs/transforms.md",
+        "data/transform/JsonFunction.java",
+        "            if (drops || step != function.names.length) {\n",
+        "            if (drops || made != null || step != function.names.length) {\n",
+        (f"{_FUNCTIONS}::test_mask_replaces_the_field_alone",),
+    ),
+    Mutant(
+        "what follows the document is no error",
+        "docs/transforms.md",
+        "data/transform/JsonFunction.java",
+        "            if (at < text.length) {\n                throw wrong();\n            }\n",
+        "            if (at < text.length && made == null) {\n                throw wrong();\n"
+        "            }\n",
+        (f"{_FUNCTIONS}::test_what_is_no_json_fails_and_never_passes",),
+    ),
+    Mutant(
+        "a predicate's negate is ignored",
+        "docs/compatibility.md",
+        "config/mm2/smt_sql.py",
+        '    return f"(NOT {found})" if one.negate else found\n',
+        "    return found\n",
+        (f"{_SMTS}::test_the_sql_does_to_records_what_java_does",),
+    ),
+    # -- records on which the SQL fails ------------------------------------------------------------
+    Mutant(
+        "a record on which the SQL fails is left out in silence",
+        "No acknowledged record is lost",
+        "data/transform/pack.py",
+        "        bad, record = np.flatnonzero(~_valid(results)), ",
+        "        bad, record = np.flatnonzero(~_valid(results))[:0], ",
+        (
+            f"{_ENDS}::test_records_on_which_the_sql_fails_are_handed_over_as_they_are",
+            f"{_ENDS}::test_a_partition_stops_before_the_first_record_on_which_the_sql_fails",
+        ),
+    ),
+    Mutant(
+        "records behind the one that pauses the partition are written",
+        "No acknowledged record is lost",
+        "data/transform/pack.py",
+        "                kept[rows[0] :] = False\n",
+        "                kept[rows[0]] = False\n",
+        (f"{_ENDS}::test_a_partition_stops_before_the_first_record_on_which_the_sql_fails",),
+    ),
+    Mutant(
+        "a dead letter is not the record that it was at the source",
+        "Gap records and letters count with the records around them",
+        "data/transform/pack.py",
+        "        made.append(Record(offset, time_ms, key, value, tuple(headers[row] or ())))\n",
+        "        made.append(Record(offset, time_ms, key, value, ()))\n",
+        (f"{_ENDS}::test_records_on_which_the_sql_fails_are_handed_over_as_they_are",),
+    ),
+    Mutant(
+        "a position passes failed records before their gap is written",
+        "Gap records and letters count with the records around them",
+        "data/write/slot_sink.py",
+        "                pending.failed, failed = divided_at(failed, chunk.next_offset)\n",
+        "                last = chunk.next_offset == chunks[-1].next_offset\n"
+        "                pending.failed = failed if last else ()\n",
+        (f"{_FILTERED}::test_no_position_passes_a_failed_record_before_its_gap_is_written",),
+    ),
+    Mutant(
+        "gaps behind filtered records name other offsets",
+        "Gap records and letters count with the records around them",
+        "data/write/partition_state.py",
+        "        if self.sources is None:\n            return records\n",
+        "        if self.sources is None or not self.lane.routed:\n            return records\n",
+        (f"{_FILTERED}::test_refused_records_behind_filtered_ones_have_their_source_offsets",),
+    ),
+    # -- comparisons -------------------------------------------------------------------------------
+    Mutant(
+        "a comparison wants records behind the one that pauses the partition",
+        "docs/transforms.md",
+        "data/transform/compared.py",
+        "                    carried = _first(carried, kept)\n",
+        "                    carried = _first(carried, max(kept, len(carried.offsets)))\n",
+        (f"{_COMPARED}::test_they_end_where_the_partition_pauses",),
+    ),
+    Mutant(
+        "a function that differs from run to run is compared",
+        "docs/transforms.md",
+        "data/transform/compared.py",
+        "        if not all(each.deterministic() for each in expressions):\n",
+        "        if not any(each.deterministic() for each in expressions):\n",
+        (f"{_COMPARED}::test_a_function_that_gives_other_records_each_time_is_found",),
+    ),
+)
