@@ -554,6 +554,8 @@ class FlowSettings:
     returns: tuple[tuple[FlowNaming, ...], ...] = ()
     # What `hash_json` puts before each value; never log it.
     hash_salt: str = field(default="", repr=False)
+    # How many topics the mirror may create because records name them; 0: none.
+    routed_topics_max: int = 0
 
     @property
     def name(self) -> str:

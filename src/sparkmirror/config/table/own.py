@@ -106,6 +106,8 @@ TRANSFORMS = "sparkmirror.transforms"
 TRANSFORM = "sparkmirror.transform."
 _OPTION = f"{TRANSFORM}NAME."
 HASH_SALT = "sparkmirror.hash.salt"
+ROUTED_CREATE = "sparkmirror.routing.create.topics"
+ROUTED_MAX = f"{ROUTED_CREATE}.max"
 _S = (Scope.SPARKMIRROR,)
 
 TRANSFORM_ROWS = (
@@ -146,6 +148,17 @@ TRANSFORM_ROWS = (
         HASH_SALT, Type.PASSWORD, "",
         "What the SQL function `hash_json` puts before each value, so that hashes cannot be "
         "looked up. At least 16 characters; the same salt gives the same hashes.", _S,
+    ),
+    Setting(
+        ROUTED_CREATE, Type.BOOLEAN, "true",
+        "Whether the mirror creates topics that the target lacks and that records are routed to "
+        "([routing](transforms.md#topics-that-the-mirror-creates)).", _S,
+    ),
+    Setting(
+        ROUTED_MAX, Type.INT, "100",
+        "How many topics the mirror creates at most because a record of the flow names them. Those "
+        "that have been deleted since do not count. A record for one more follows "
+        "`sparkmirror.on.bad.record`.", _S, low=1, high=1_000,
     ),
     *(
         Setting(

@@ -33,6 +33,7 @@ from sparkmirror.names.java_regex import compile_regex
 from sparkmirror.names.replication_policy import FlowTopics, dead_letter_topic
 from sparkmirror.names.smts import ROUTER
 from sparkmirror.names.topics_map import parse_name
+from sparkmirror.names.transforms import constant_topic
 from sparkmirror.wire.cluster.views import AclBinding
 
 __all__ = [
@@ -275,6 +276,11 @@ def _target_needs(flow: FlowSettings) -> Iterator[_Need]:
             letters = Pattern(dead_letter_topic(pattern.name))
             yield _Need(admin, "TOPIC", letters, "CREATE", why)
             yield _Need(target, "TOPIC", letters, "WRITE", why)
+    for name in filter(None, (constant_topic(one.select) for one in flow.transforms)):
+        yield _topic(target, name, "WRITE", "write records that are routed there")
+        if flow.routed_topics_max:
+            yield _topic(admin, name, "CREATE", "create topics for routed records")
+            yield _topic(admin, name, "DESCRIBE", "find topics for routed records")
     control, why = control_topic(flow), "driver and tasks talk through the control topic"
     yield _topic(admin, control, "CREATE", "create the control topic")
     yield _topic(admin, control, "DESCRIBE_CONFIGS", "find which topic configs the cluster knows")

@@ -21,7 +21,7 @@ from sparkmirror.data.rows.rows import RUNS_MAX, Chunk
 from sparkmirror.data.transform.failed_records import TRANSFORM_FAILED, FailedRecords
 from sparkmirror.data.transform.portions import portions
 from sparkmirror.data.transform.reasons import Reasons
-from sparkmirror.data.transform.routing import Routed, Router, with_keys
+from sparkmirror.data.transform.routing import Create, Routed, Router, with_keys
 from sparkmirror.errors import BatchError, Defect
 from sparkmirror.model import FlowSettings, Halt, TopicPartition, TransformCounts
 from sparkmirror.names.replication_policy import FaultPolicy
@@ -79,7 +79,7 @@ class Packer:
     """Packs the rows of one task. ``reasons``: who knows why the SQL failed on a record.
 
     ``runs_max``: of a new chunk's runs of source offsets, how many of the last ones are kept.
-    ``router``: where routed records go; made here if it is not given.
+    ``router``: where routed records go; made here if it is not given, with ``create``.
     """
 
     def __init__(
@@ -88,13 +88,14 @@ class Packer:
         reasons: Reasons | None = None,
         runs_max: int = RUNS_MAX,
         router: Router | None = None,
+        create: Create | None = None,
     ) -> None:
         self._runs_max = runs_max
         self._reasons = reasons or Reasons("", flow.name)
         self._transformed = Transformed(flow)
         self._router = router
         if router is None and any(one.routes for one in flow.transforms):
-            self._router = Router(flow)
+            self._router = Router(flow, create=create)
         self._policy = FaultPolicy(flow.faults)
         self._names = [one.name for one in flow.transforms]
         self._said = [

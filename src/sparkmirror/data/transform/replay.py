@@ -23,6 +23,7 @@ from sparkmirror.data.transform.columns import arrow_schema, decode_columns
 from sparkmirror.data.transform.pack import Packed, Packer
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.data.transform.reasons import Reasons
+from sparkmirror.data.transform.routing import Router, TargetTopics
 from sparkmirror.data.transform.spark_errors import reason_of, table_of
 from sparkmirror.data.transform.unpack import Unpacker
 from sparkmirror.errors import MirrorError
@@ -74,7 +75,7 @@ class Replay:
         table = pa.Table.from_batches(messages, arrow_schema(self._columns))
         frame: Any = self.plan.transformed(self._frame(table))
         found = _Found(self.plan, self._flow.name, reasons)
-        packer = Packer(self._flow, found, runs_max=_RUNS_MAX)
+        packer = Packer(self._flow, found, runs_max=_RUNS_MAX, router=self._router(parts))
         try:
             # `toArrow` would cast the results, and refuses nulls in structs with a field that has
             # none.
@@ -88,6 +89,14 @@ class Replay:
             packer.finish()
         finally:
             packer.close()
+
+    def _router(self, parts: Sequence[Part]) -> Router | None:
+        """A router for which the topics are there that a mirror would create."""
+        flow = self._flow
+        if not flow.routed_topics_max or not any(one.routes for one in flow.transforms):
+            return None
+        partitions = 1 + max((chunk.partition for chunk, _ in parts), default=0)
+        return Router(flow, TargetTopics(flow, partitions))
 
     def _frame(self, table: pa.Table) -> DataFrame:
         """``table`` in Spark, for one task.

@@ -181,3 +181,30 @@ def test_what_is_refused(lines: tuple[str, ...], said: str, tmp_path: Path) -> N
         _flows(path, *lines)
     assert said in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+_CREATE = "A->B.sparkmirror.routing.create.topics"
+
+
+def test_how_many_topics_may_be_created_for_routed_records(tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    routing = (_LISTED, *_CLEAN, _OTHER[0], f"{_KEY}.other.select = x AS topic")
+    for lines, most in (
+        ((), 100),
+        ((f"{_CREATE}.max = 7",), 7),
+        ((f"{_CREATE} = false",), 0),
+        ((f"{_CREATE} = false", f"{_CREATE}.max = 7"), 0),
+    ):
+        (flow,) = _flows(path, *routing, *lines)
+        assert flow.routed_topics_max == most
+        assert decode_flow(encode_flow(flow)).routed_topics_max == most
+        assert not [one for one in load_mm2(path).warnings if "create.topics" in one]
+    with pytest.raises(ConfigError, match=r"create\.topics\.max"):
+        _flows(path, *routing, f"{_CREATE}.max = 1001")
+
+
+def test_settings_about_created_topics_without_routing_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    _flows(path, _LISTED, *_CLEAN, *_OTHER, f"{_CREATE}.max = 7")
+    (warning,) = [one for one in load_mm2(path).warnings if "create.topics" in one]
+    assert "no flow routes records by their content (select = … AS topic)" in warning

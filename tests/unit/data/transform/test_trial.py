@@ -182,7 +182,7 @@ def test_routed_records_show_where_they_go(
         def close(self) -> None:
             Topics.closed += 1
 
-    monkeypatch.setattr(pack, "Router", lambda flow: Router(flow, cast(Any, Topics())))
+    monkeypatch.setattr(pack, "Router", lambda flow, **_: Router(flow, cast(Any, Topics())))
     select = "CASE CAST(value AS STRING) WHEN 'eu' THEN 'orders.eu' WHEN 'x' THEN 'missing' END"
     transforms = (TransformSettings("route", ("t",), "", f"{select} AS topic", routes=True),)
     flow = FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT, transforms=transforms)
