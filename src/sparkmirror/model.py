@@ -298,7 +298,8 @@ class SmtSettings:
     ``kind``: its class, without the package. ``regex``, ``replacement``: of RegexRouter.
     ``headers``: the names that DropHeaders or InsertHeader is about. ``predicate``: the class of
     its predicate, without the package; empty for none. ``argument``: the predicate's pattern or
-    header. ``negate``: it applies where the predicate is false.
+    header. ``negate``: it applies where the predicate is false. ``topic_format``, ``time_format``:
+    of TimestampRouter.
     """
 
     name: str
@@ -309,6 +310,8 @@ class SmtSettings:
     predicate: str = ""
     argument: str = ""
     negate: bool = False
+    topic_format: str = ""
+    time_format: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from sparkmirror.config.table.own import HASH_SALT, TRANSFORM, TRANSFORMS, trans
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import FlowSettings, TransformSettings
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
+from sparkmirror.names.smts import TIME_ROUTER
 from sparkmirror.names.transforms import routes
 
 _SALT_CHARS_MIN = 16
@@ -159,11 +160,19 @@ def _met(made: Sequence[TransformSettings]) -> Iterator[ConfigError]:
 
 def routed(flows: Iterable[FlowSettings]) -> list[str]:
     """A remark on each transform that routes records: what does not hold for its topics. Pure."""
-    return [
-        f"{one.place('select')}: the transform {one.name} routes records of {', '.join(one.topics)}"
-        " by their content: for these topics, offsets of consumer groups are not translated, and "
-        "records that the target loses are not noticed."
+    routing = [
+        (
+            one.place("select"),
+            f"the transform {one.name} routes records of {', '.join(one.topics)} by their content"
+            if one.topics
+            else f"{TIME_ROUTER} routes records by their time",
+        )
         for flow in flows
         for one in flow.transforms
         if one.routes
+    ]
+    return [
+        f"{place}: {what}: for these topics, offsets of consumer groups are not translated, and "
+        "records that the target loses are not noticed."
+        for place, what in dict.fromkeys(routing)
     ]

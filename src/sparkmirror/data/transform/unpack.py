@@ -52,6 +52,7 @@ class Unpacker:
         self, flow: FlowSettings, columns: Sequence[frozenset[str]], frames: Frames | None
     ) -> None:
         self._transformed = Transformed(flow)
+        self._smts = [bool(one.steps) for one in flow.transforms]
         self._columns = columns
         self._frames = frames
         self._schema = arrow_schema(columns)
@@ -97,7 +98,9 @@ class Unpacker:
                 AT: pa.array(np.arange(first, end, dtype=np.int32)),
             }
             if "topic" in uses:
-                made["topic"] = pa.array([chunk.topic] * count, pa.string())
+                # Single message transforms see the remote topic's name.
+                topic = chunk.remote_topic if self._smts[number] else chunk.topic
+                made["topic"] = pa.array([topic] * count, pa.string())
             if "partition" in uses:
                 made["partition"] = pa.array(np.full(count, chunk.partition, np.int32))
             if "offset" in uses:
