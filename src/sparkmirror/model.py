@@ -367,7 +367,9 @@ class TransformSettings:
     ``steps``: instead of ``topics``, for the SQL of single message transforms: the numbers of those
     that apply. It processes the topics to which just these apply (`names.smts`).
     ``routes``: ``select`` chooses the records' topic or partition on the target.
-    ``python``: ``module:function`` from DataFrame to DataFrame, instead of SQL.
+    ``python``: ``module:function`` from DataFrame to DataFrame, instead of SQL. ``handler``:
+    instead of both, ``module:name`` of a callable that gets one record at a time, and
+    ``handler_args``: the text for it; None for none.
     """
 
     name: str
@@ -379,6 +381,8 @@ class TransformSettings:
     routes: bool = False
     python: str = ""
     functions: tuple[str, ...] = ()
+    handler: str = ""
+    handler_args: str | None = None
 
     def place(self, option: str) -> str:
         """Where the file sets ``option``, with the key: for errors."""

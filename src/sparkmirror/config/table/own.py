@@ -140,6 +140,17 @@ TRANSFORM_ROWS = (
         "([transforms](transforms.md#python-functions)).", _S,
     ),
     Setting(
+        f"{_OPTION}handler", Type.STRING, "",
+        "Instead of `where`, `select` and `python`: `module:name` of a Python callable that gets "
+        "each record, like MirrorMaker 1's `--message.handler` "
+        "([transforms](transforms.md#a-python-callable-per-record)).", _S,
+    ),
+    Setting(
+        f"{_OPTION}args", Type.STRING, None,
+        "A text for the `handler`: for the constructor of a class, or a function's second "
+        "argument.", _S,
+    ),
+    Setting(
         f"{_OPTION}functions", Type.LIST, "",
         "`module:function` names: each is called with the flow's Spark session before its SQL is "
         "checked, and registers Java or SQL functions for it. Python functions are refused.", _S,

@@ -91,6 +91,7 @@ def _effect(one: TransformSettings, flow: FlowSettings) -> str:
         "where": "leaves out records",
         "select": select,
         "python": "leaves out or changes records",
+        "handler": "leaves out or changes records",
     }
     return ", ".join(f"{text} ({name})" for name, text in effects.items() if getattr(one, name))
 

@@ -53,6 +53,7 @@ class Unpacker:
     ) -> None:
         self._transformed = Transformed(flow)
         self._smts = [bool(one.steps) for one in flow.transforms]
+        self._handled = [bool(one.handler) for one in flow.transforms]
         self._columns = columns
         self._frames = frames
         self._schema = arrow_schema(columns)
@@ -70,8 +71,8 @@ class Unpacker:
                 chunks, records, _, reference = read_row(batch, 0)
                 for chunk in chunks:
                     number = self._transformed.number(chunk.topic) if chunk.size else -1
-                    if number < 0:
-                        continue
+                    if number < 0 or self._handled[number]:
+                        continue  # the sink has all that it needs
                     yield from self._chunk(chunk, self._bytes(records, reference), number)
             yield self._flush
 

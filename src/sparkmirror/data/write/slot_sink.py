@@ -19,7 +19,7 @@ from sparkmirror.data.transform.failed_records import FailedRecords
 from sparkmirror.data.write.ages import oldest_ms
 from sparkmirror.data.write.at_least_once import AtLeastOnce
 from sparkmirror.data.write.chunk_offsets import ChunkOffsets
-from sparkmirror.data.write.delivery import Delivery
+from sparkmirror.data.write.delivery import ComeRound, Delivery
 from sparkmirror.data.write.partition_state import Lane, Pending
 from sparkmirror.data.write.producers import drop_producer
 from sparkmirror.data.write.sink_task import SinkTask
@@ -59,7 +59,7 @@ class SlotSink:
         self._delivery = _delivery(self._task)
         self._ending = False
         self._requests = TopicRequests(self._task, self._come_round)
-        self._packer = _packer(flow, reasons, self._requests)
+        self._packer = _packer(flow, reasons, self._requests, self._come_round)
         self._counts: dict[str, TransformCounts] = {}
 
     # -- the task --------------------------------------------------------------------------
@@ -253,14 +253,16 @@ class SlotSink:
         self._delivery.drain()
 
 
-def _packer(flow: FlowSettings, reasons: str, requests: TopicRequests) -> Packer | None:
+def _packer(
+    flow: FlowSettings, reasons: str, requests: TopicRequests, come_round: ComeRound
+) -> Packer | None:
     if not flow.transforms:
         return None
     from sparkmirror.data.transform.pack import Packer  # noqa: PLC0415
     from sparkmirror.data.transform.reasons import Reasons  # noqa: PLC0415
 
     create = requests.ask if flow.routed_topics_max else None
-    return Packer(flow, Reasons(reasons, flow.name), create=create)
+    return Packer(flow, Reasons(reasons, flow.name), create=create, come_round=come_round)
 
 
 def _delivery(task: SinkTask) -> Delivery:
