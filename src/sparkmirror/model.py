@@ -298,7 +298,8 @@ class SmtSettings:
     ``kind``: its class, without the package. ``regex``, ``replacement``: of RegexRouter.
     ``headers``: the names that DropHeaders or InsertHeader is about. ``predicate``: the class of
     its predicate, without the package; empty for none. ``argument``: the predicate's pattern or
-    header. ``negate``: it applies where the predicate is false.
+    header. ``negate``: it applies where the predicate is false. ``topic_format``, ``time_format``:
+    of TimestampRouter.
     """
 
     name: str
@@ -309,6 +310,8 @@ class SmtSettings:
     predicate: str = ""
     argument: str = ""
     negate: bool = False
+    topic_format: str = ""
+    time_format: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +367,9 @@ class TransformSettings:
     ``steps``: instead of ``topics``, for the SQL of single message transforms: the numbers of those
     that apply. It processes the topics to which just these apply (`names.smts`).
     ``routes``: ``select`` chooses the records' topic or partition on the target.
-    ``python``: ``module:function`` from DataFrame to DataFrame, instead of SQL.
+    ``python``: ``module:function`` from DataFrame to DataFrame, instead of SQL. ``handler``:
+    instead of both, ``module:name`` of a callable that gets one record at a time, and
+    ``handler_args``: the text for it; None for none.
     """
 
     name: str
@@ -376,6 +381,8 @@ class TransformSettings:
     routes: bool = False
     python: str = ""
     functions: tuple[str, ...] = ()
+    handler: str = ""
+    handler_args: str | None = None
 
     def place(self, option: str) -> str:
         """Where the file sets ``option``, with the key: for errors."""
@@ -554,6 +561,8 @@ class FlowSettings:
     returns: tuple[tuple[FlowNaming, ...], ...] = ()
     # What `hash_json` puts before each value; never log it.
     hash_salt: str = field(default="", repr=False)
+    # How many topics the mirror may create because records name them; 0: none.
+    routed_topics_max: int = 0
 
     @property
     def name(self) -> str:
@@ -702,7 +711,7 @@ class TransformCounts:
     ``records_in``: those that its SQL has run for. They are ``records_out``, which go to the
     target, ``filtered`` (left out by the SQL) or ``failed`` (the SQL failed on them). Where the
     time went: processor time of the source worker that reads records (``unpack_s``) and of the sink
-    that writes new batches (``pack_s``), and time in which Spark evaluated the SQL (``sql_s``).
+    that writes new batches (``pack_s``), and time in which Spark evaluated the SQL, or the handler its records (``sql_s``).
     """
 
     transform: str

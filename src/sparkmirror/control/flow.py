@@ -43,6 +43,7 @@ from sparkmirror.control.positions.preflight import (
 from sparkmirror.control.report.history import History
 from sparkmirror.control.sync_jobs import sync_jobs
 from sparkmirror.control.topics.internal_topics import create_internal_topics
+from sparkmirror.control.topics.routed_topics import RoutedTopicsJob
 from sparkmirror.errors import Defect, Denied, MirrorError, TopicError
 from sparkmirror.internal_topics.commands import (
     CommandKind,
@@ -150,6 +151,12 @@ class FlowControl:
             notify=notify,
         )
         self.slots.watchers.append(self.throttling.observe)
+        self.routed = RoutedTopicsJob(
+            *(settings, run_id, self._channel, clusters.source_admin, clusters.target_admin),
+            publish=self._writer.answer,
+            notify=notify,
+        )
+        self.slots.asked.append(self.routed.take)
         self.source_ends = SourceEnds(
             settings, clusters.source, self.published, self.slots.progress
         )
@@ -299,6 +306,7 @@ class FlowControl:
             )
             assignment = replace(assignment, partitions=())
         topics.found = assignment
+        self.routed.begin(clusters.target, assignment.topics)
         assignment = topics.first_positions.hold(assignment)
         # A pause must be known before anything is mirrored. A failure here is not reported:
         # the orders job meets it again and reports it.
@@ -355,6 +363,8 @@ class FlowControl:
             Job(f"history-{name}", mine(self.history.flush), lambda: _HISTORY_INTERVAL_S),
             Job(f"throttle-{name}", mine(self.throttling.step), lambda: _THROTTLE_INTERVAL_S),
         ]
+        if self.routed.used:
+            jobs.append(Job(f"routed-{name}", mine(self.routed.step), wait=self.routed.wait))
         if self.groups is not None and not self._once:
             groups = self.groups
             jobs += [

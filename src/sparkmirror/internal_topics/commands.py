@@ -13,8 +13,10 @@ partition  key                      value (JSON; from 16 KiB up zlib-compressed)
                                     (`control.coordination.orders_topic`)
 0          ``<flow>/assignment``    what to mirror; ``<flow>/assignment/<i>`` if in pieces
 0          ``<flow>/limits``        bytes per second that the slots may read (`throttles`)
+0          ``<flow>/topics``        what was created for routed records (`routed_topics`)
 0          ``<flow>/claim``         which run owns the flow (`flow_claims`)
 1          ``<flow>/<slot>``        progress of one slot, about once a second
+1          ``<flow>/<slot>/topics`` topics that a slot needs for routed records
 1          ``<flow>/planner``       the version of the assignment that all slots follow
 1          ``<flow>/driver``        the driver's report, at least every ten seconds
 1          ``<flow>/standby#…``     a standby process (`flow_claims`)

@@ -401,9 +401,10 @@ class FlowTopics:
 
         Those that only change the topic's name do not count.
         """
-        by_map = None if self.policy.is_heartbeats_topic(topic) else self._map.name(topic)
+        heartbeats = self.policy.is_heartbeats_topic(topic)
+        by_map = None if heartbeats else self._map.name(topic)
         before = self._by_policy(topic) if by_map is None else by_map
-        return self._smts.passage(before).steps
+        return self._smts.passage(before, heartbeats=heartbeats).steps
 
     def rule(self, topic: str) -> int | None:
         """The index of the map's rule that matches ``topic``; None if the policy names it."""

@@ -10,6 +10,7 @@ from functools import lru_cache
 from sparkmirror.model import FlowSettings
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.names.smts import BY_NAME, TIME_ROUTER
 from sparkmirror.names.topic_ways import quoted, ways_of
 from sparkmirror.names.topics_map import name_fault
 
@@ -28,6 +29,9 @@ class RoutedNames:
         self._routing = tuple(
             regex for one in flow.transforms if one.routes for regex in one.topics
         )
+        smts = flow.topics.smts
+        if any(one.kind == TIME_ROUTER and one.predicate != BY_NAME for one in smts):
+            self._routing = (".*",)  # but for heartbeats, whose names no record may have
         self.fault = lru_cache(_NAMES_REMEMBERED)(self._fault)
         """Returns why records cannot go to a topic of this name; empty if they can."""
 

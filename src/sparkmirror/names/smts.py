@@ -20,6 +20,7 @@ __all__ = [
     "BY_NAME",
     "FILTER",
     "ROUTER",
+    "TIME_ROUTER",
     "Passage",
     "SmtChain",
     "by_topic",
@@ -27,7 +28,7 @@ __all__ = [
     "variants",
 ]
 
-FILTER, ROUTER = "Filter", "RegexRouter"
+FILTER, ROUTER, TIME_ROUTER = "Filter", "RegexRouter", "TimestampRouter"
 BY_NAME = "TopicNameMatches"
 
 
@@ -63,10 +64,15 @@ class SmtChain:
             if one.predicate == BY_NAME
         }
 
-    def passage(self, name: str) -> Passage:
-        """What the chain does to the topic with the remote name ``name``."""
+    def passage(self, name: str, *, heartbeats: bool = False) -> Passage:
+        """What the chain does to the topic with the remote name ``name``.
+
+        ``heartbeats``: TimestampRouter does not apply. Heartbeats keep their names.
+        """
         steps: list[int] = []
         for number, one in enumerate(self._smts):
+            if heartbeats and one.kind == TIME_ROUTER:
+                continue
             pattern = self._patterns.get(number)
             if pattern is not None and (pattern.fullmatch(name) is None) is not one.negate:
                 continue
@@ -104,15 +110,19 @@ class _Router:
 def variants(smts: Sequence[SmtSettings]) -> list[tuple[int, ...]]:
     """Every `Passage.steps` that a topic may have, without the empty one; shortest first.
 
-    Their number doubles with each condition on topic names (`conditions`).
+    Their number doubles with each condition on topic names (`conditions`), and if there is a
+    TimestampRouter, which does not apply to heartbeats.
     """
     found = set()
     known = conditions(smts)
-    for truths in product((False, True), repeat=len(known)):
+    by_time = any(one.kind == TIME_ROUTER for one in smts)
+    for heartbeats, *truths in product((False, True), repeat=1 + len(known)):
+        if heartbeats and not by_time:
+            continue
         true = dict(zip(known, truths, strict=True))
         steps: list[int] = []
         for number, one in enumerate(smts):
-            if one.kind == ROUTER:
+            if one.kind == ROUTER or (heartbeats and one.kind == TIME_ROUTER):
                 continue
             if one.predicate == BY_NAME and true[_condition(smts, number)] is one.negate:
                 continue

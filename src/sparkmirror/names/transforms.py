@@ -9,9 +9,10 @@ from sparkmirror.model import FlowSettings
 from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.replication_policy import FlowTopics
 
-__all__ = ["Transformed", "routes"]
+__all__ = ["Transformed", "constant_topic", "names_topics", "routes"]
 
 _ALIAS = re.compile(r"(?is)\S.*(?<![\w.`])as\s+`?(topic|partition)`?\s*$")
+_CONSTANT = re.compile(r"""(?is)\s*(?:'([\w.-]+)'|"([\w.-]+)")\s+as\s+`?topic`?\s*""")
 _QUOTED = re.compile(r"""(?s)('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|--[^\n]*|/\*.*?\*/""")
 
 
@@ -21,16 +22,38 @@ def routes(select: str) -> bool:
     The control plane must know it, and has no Spark. Spark checks it when it starts
     (`data.transform.plan`).
     """
+    return bool(_aliases(select))
+
+
+def names_topics(select: str) -> bool:
+    """Whether ``select`` names the topic of each record: ``… AS topic``."""
+    return "topic" in _aliases(select)
+
+
+def _aliases(select: str) -> set[str]:
     plain = _QUOTED.sub(lambda match: "''" if match[1] else " ", select)
-    return any(_ALIAS.search(one) for one in _columns(plain))
+    found = map(_ALIAS.search, _columns(plain))
+    return {one[1].lower() for one in found if one is not None}
 
 
-def _columns(select: str) -> list[str]:
-    """The columns of a list in SQL without text and comments."""
+def constant_topic(select: str) -> str:
+    """The topic that ``select`` names for all records: ``'name' AS topic``; empty if it does not.
+
+    It may miss some: those are topics like any other that a record names.
+    """
+    if not names_topics(select):
+        return ""
+    hidden = _QUOTED.sub(lambda match: "x" * len(match[0]), select)
+    found = filter(None, map(_CONSTANT.fullmatch, _columns(select, hidden)))
+    return next((one[1] or one[2] for one in found), "")
+
+
+def _columns(select: str, plain: str = "") -> list[str]:
+    """The columns of a list in SQL. ``plain``: it without text and comments, if it has any."""
     found, depth = [""], 0
-    for char in select:
-        depth += (char in "([{") - (char in ")]}")
-        if char == "," and not depth:
+    for char, shown in zip(select, plain or select, strict=True):
+        depth += (shown in "([{") - (shown in ")]}")
+        if shown == "," and not depth:
             found.append("")
         else:
             found[-1] += char

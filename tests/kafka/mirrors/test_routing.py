@@ -186,7 +186,10 @@ def test_a_topic_that_is_missing_stops_the_partition_until_it_is_there(
     orders, clean = f"{name}.orders", f"clean.{name}.orders"
     create_topic(cluster_a, orders, 2)
     produce(cluster_a, orders, [Sent(b"%d" % n, b"k", partition=n % 2) for n in range(100)])
-    path = _file(tmp_path, cluster_a, cluster_b, name, "concat('clean.', topic) AS topic")
+    path = _file(
+        tmp_path, cluster_a, cluster_b, name, "concat('clean.', topic) AS topic",
+        **{"A->B.sparkmirror.routing.create.topics": "false"},
+    )  # fmt: skip
     said = _once(tmp_path, str(path), *mode, code=1)
     assert f"the target has no topic '{clean}': create it with at least 1 partitions" in said
     assert clean not in topic_names(cluster_b)

@@ -97,3 +97,23 @@ def test_flows_whose_transforms_do_not_route_know_no_ways_back(tmp_path: Path) -
     kept = _flow(other, "B->A.enabled = true", "A->B.sparkmirror.transform.route.select = topic")
     assert not kept.returns
     assert not replace(kept, returns=()).transforms[0].routes
+
+
+def test_names_that_timestamp_router_gives(tmp_path: Path) -> None:
+    """Without a predicate on names, no topic keeps one that they may meet."""
+    text = (tmp_path / "mm2.properties").write_text
+    head = "clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\n"
+    head += "A->B.enabled = true\nA->B.topics = .*\n"
+    head += "A->B.transforms = day\nA->B.transforms.day.type = TimestampRouter\n"
+    named = "A->B.transforms.day.predicate = p\nA->B.predicates = p\n"
+    named += "A->B.predicates.p.type = TopicNameMatches\nA->B.predicates.p.pattern = A[.]orders\n"
+    exclude = "A->B.topics.exclude = .*-[0-9]{8}\n"
+    found = []
+    for more in ("", named, named + exclude):
+        text(head + more)
+        (flow,) = load_mm2(tmp_path / "mm2.properties").flows
+        names = RoutedNames(flow)
+        assert "a heartbeats topic" in names.fault("A.heartbeats")
+        found.append(names.fault("A.orders-20261125"))
+    assert found[::2] == ["", ""]
+    assert "also mirrors source topic 'orders-20261125' under this name; exclude" in found[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
-from sparkmirror.names.transforms import Transformed, routes
+from sparkmirror.names.transforms import Transformed, constant_topic, names_topics, routes
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,23 @@ def test_topics_of_a_transform_that_routes() -> None:
     assert [transformed.routes(one) for one in ("orders.eu", "carts", "other")] == [
         *(True, False, False)
     ]
+
+
+@pytest.mark.parametrize(
+    ("select", "name"),
+    [
+        ("'clean' AS topic", "clean"),
+        ('key, "clean.all" as `topic` , value', "clean.all"),
+        ("concat('a, b', value) AS value, 'x-1' AS topic", "x-1"),
+        ("concat('clean.', topic) AS topic", ""),
+        ("CASE WHEN true THEN 'a' END AS topic", ""),
+        ("'0' AS partition", ""),
+        ("', \\'a\\' AS topic, ' AS value, key AS topic", ""),
+        ("\", 'a' AS topic, \" AS value, key AS topic", ""),
+        ("'a' AS value", ""),
+        ("", ""),
+    ],
+)
+def test_a_topic_that_is_the_same_for_all_records(select: str, name: str) -> None:
+    assert constant_topic(select) == name
+    assert names_topics(select) is ("topic" in select and "partition" not in select)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -18,7 +19,7 @@ from sparkmirror.testing.maven import resolve
 HERE = Path(__file__).parent
 _JARS = ("org.apache.kafka:connect-mirror:4.3.0", "org.apache.kafka:connect-runtime:4.3.0")
 _PACKAGE = "org.apache.kafka.connect.transforms."
-_SEED, _CHAINS, _RECORDS = 7, 120, 10
+_SEED, _CHAINS, _RECORDS, _TIMED = 7, 120, 10, 60
 _TOPICS = ("orders", "orders.eu", "plain", "A")
 _HEADERS = ("h", "H", "x-y", "it's", "$1", "${a}", "back\\slash")
 _PATTERNS = ("A[.]orders.*", "orders.*", ".*eu", "A\\.plain|A\\.A", "(?i)a.*", "new-.*", "A|A.A")
@@ -26,15 +27,26 @@ _ROUTERS = (
     ("A\\.(.*)", "$1"), ("(.*)", "new-$1"), ("A|A\\.A", "z"), ("A\\.(orders)(\\..*)?", "$1-all$2"),
     ("(?<all>.+)", "x.${all}"), ("A.*?", "q"), ("plain", "\\$1"),
 )  # fmt: skip
+_LETTERS = "yyyMMddLDFuHkKhmsSX"
+_TOPIC_FORMATS = (
+    "${topic}-${timestamp}", "${timestamp}.${topic}", "${topic}", "all.${timestamp}", "fixed",
+    "${timestamp}_${timestamp}",
+)  # fmt: skip
+# No time, the first and the last moments of days, years and centuries, and years of five digits.
+_TIMES = (
+    -1, 0, 1, 951_782_399_999, 951_782_400_000, 1_709_207_999_999, 1_735_689_599_999,
+    4_102_444_800_000, 253_402_300_799_999, 253_402_300_800_000, 1_000_000_000_000_000,
+)  # fmt: skip
 _PLAIN: list[Any] = ["t", 0, 1_700_000_000_000, "key", "value", []]
 
 
 def _cases() -> dict[str, list[dict[str, Any]]]:
-    rng = random.Random(_SEED)
+    rng, timed = random.Random(_SEED), random.Random(_SEED)
     return {
         "chains": [_chain(rng) for _ in range(_CHAINS)],
         "refused": [{"config": one, "records": [_PLAIN]} for one in _refused()],
         "files": [{"file": _FILE | one} for one in _files()],
+        "times": [_timed(timed) for _ in range(_TIMED)],
     }
 
 
@@ -70,6 +82,50 @@ def _chain(rng: random.Random) -> dict[str, Any]:
             if rng.random() < 0.4:
                 config[f"{key}negate"] = "true"
     return {"config": config, "records": [_record(rng) for _ in range(_RECORDS)]}
+
+
+def _timed(rng: random.Random) -> dict[str, Any]:
+    """A chain with a TimestampRouter, and what may be beside it."""
+    time_format = "".join(
+        rng.choice(_LETTERS) * rng.choice((1, 2, 2, 3, 4)) + rng.choice(("", "-", ".", "'T'", "_"))
+        for _ in range(rng.randint(1, 4))
+    )
+    # From three letters on it is a name.
+    time_format = re.sub("M{3,}", "MM", re.sub("L{3,}", "LL", time_format))
+    time_format = re.sub("X{4,}", "XXX", time_format)
+    config = {"transforms": "before, time, after", "predicates": "tomb, head, name"}
+    kinds = {"tomb": "RecordIsTombstone", "head": "HasHeaderKey", "name": "TopicNameMatches"}
+    config |= {f"predicates.{name}.type": kind for name, kind in kinds.items()}
+    config |= {"predicates.head.name": "h", "predicates.name.pattern": rng.choice(_PATTERNS)}
+    regex, replacement = rng.choice(_ROUTERS[:2])
+    config |= rng.choice(
+        (
+            {"transforms.before.type": "RegexRouter", "transforms.before.regex": regex,
+             "transforms.before.replacement": replacement},
+            {"transforms.before.type": "DropHeaders", "transforms.before.headers": "h,H"},
+            {"transforms.before.type": "Filter", "transforms.before.predicate": "tomb"},
+        )
+    )  # fmt: skip
+    config["transforms.time.type"] = _named(rng, "TimestampRouter")
+    if rng.random() < 0.8:
+        config["transforms.time.timestamp.format"] = time_format
+    if rng.random() < 0.7:
+        config["transforms.time.topic.format"] = rng.choice(_TOPIC_FORMATS)
+    if rng.random() < 0.6:
+        config["transforms.time.predicate"] = rng.choice(tuple(kinds))
+        config["transforms.time.negate"] = rng.choice(("true", "false"))
+    config |= rng.choice(
+        (
+            {"transforms.after.type": "TimestampRouter", "transforms.after.timestamp.format": "yy"},
+            {"transforms.after.type": "DropHeaders", "transforms.after.headers": "x-y",
+             "transforms.after.predicate": "head"},
+            {"transforms.after.type": "Filter", "transforms.after.predicate": "head"},
+        )
+    )  # fmt: skip
+    records = [_record(rng) for _ in range(_RECORDS)]
+    for one in records:
+        one[2] = rng.choice((*_TIMES, rng.randrange(1 << 42), rng.randrange(1 << 47)))
+    return {"config": config, "records": records}
 
 
 def _header(rng: random.Random) -> str:
@@ -141,6 +197,10 @@ def _refused() -> list[dict[str, str]]:
             )
         ),
         _one(f"{_PACKAGE}ValueToKey", fields="f"),
+        *(
+            _one("TimestampRouter") | {"transforms.a.timestamp.format": one}
+            for one in ("yyyyb", "yyyy'T", "XXXX", "yyyyMMdd e")
+        ),
     ]
 
 

@@ -1,7 +1,7 @@
 """Spark SQL that does to a record what single message transforms (SMTs) do in MirrorMaker 2.
 
 What topics decide is settled before (`names.smts`). Left are predicates on records, records that
-Filter leaves out, and headers.
+Filter leaves out, headers, and TimestampRouter. The column ``topic`` is the remote topic's name.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from sparkmirror.config.mm2.java_dates import Piece, date_pieces
 from sparkmirror.errors import Defect
 from sparkmirror.model import SmtSettings
-from sparkmirror.names.smts import FILTER, by_topic
+from sparkmirror.names.smts import FILTER, TIME_ROUTER, by_topic
 
 _PLAIN = re.compile(r"[A-Za-z0-9 ._:/-]*")
 _NO_HEADERS = "array()"
@@ -22,15 +23,46 @@ def smt_sql(smts: Sequence[SmtSettings]) -> tuple[str, str]:
 
     Both may be empty. Predicates see the headers that the SMTs before them left.
     """
-    headers, conditions = "headers", []
+    headers, topic, conditions = "headers", "topic", []
     for one in smts:
         if one.kind == FILTER:
             left_out = "true" if by_topic(one) else _predicate(one, headers)
             conditions.append(f"NOT {left_out}")
+        elif one.kind == TIME_ROUTER:
+            name = _joined(topic_pieces(one.topic_format, one.time_format), topic)
+            applies = "" if by_topic(one) else _predicate(one, headers)
+            topic = f"CASE WHEN {applies} THEN {name} ELSE {topic} END" if applies else name
         else:
             headers = _changed(one, headers)
-    select = "" if headers == "headers" else f"{headers} AS headers"
-    return " AND ".join(conditions), select
+    columns = [
+        f"{sql} AS {name}" for name, sql in (("headers", headers), ("topic", topic)) if sql != name
+    ]
+    return " AND ".join(conditions), ", ".join(columns)
+
+
+def topic_pieces(topic_format: str, time_format: str) -> list[Piece]:
+    """The parts of a name that TimestampRouter gives; SQL may be ``topic``, the name before.
+
+    Raises ValueError for a format of times that cannot be translated.
+    """
+    times = date_pieces(time_format)
+    found: list[Piece] = []
+    for number, part in enumerate(re.split(r"(\$\{topic\}|\$\{timestamp\})", topic_format)):
+        if number % 2 == 0:
+            found.append((part, False))
+        elif part == "${topic}":
+            found.append(("topic", True))
+        else:
+            found += times
+    return [one for one in found if one[0]]
+
+
+def _joined(pieces: Sequence[Piece], topic: str) -> str:
+    """SQL of the text; ``topic``: SQL of the name before."""
+    shown = [
+        topic if text == "topic" and sql else text if sql else _text(text) for text, sql in pieces
+    ]
+    return shown[0] if len(shown) == 1 else f"concat({', '.join(shown)})"
 
 
 def _changed(one: SmtSettings, headers: str) -> str:

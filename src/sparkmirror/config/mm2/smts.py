@@ -7,7 +7,8 @@ are refused with the SQL that does the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import string
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sparkmirror.config.files.properties import Entry
@@ -18,13 +19,14 @@ from sparkmirror.config.files.values import (
     shown,
     split_list,
 )
-from sparkmirror.config.mm2.smt_sql import smt_sql
+from sparkmirror.config.mm2.smt_sql import smt_sql, topic_pieces
 from sparkmirror.config.table.own import TOPICS_MAP, TRANSFORMS
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import SmtSettings, TransformSettings
 from sparkmirror.names.java_regex import compile_regex
-from sparkmirror.names.smts import BY_NAME, ROUTER, conditions, variants
+from sparkmirror.names.smts import BY_NAME, ROUTER, TIME_ROUTER, conditions, variants
 from sparkmirror.names.topics_map import parse_name
+from sparkmirror.names.transforms import routes
 
 SMTS, PREDICATES = "transforms", "predicates"
 _PACKAGE = "org.apache.kafka.connect.transforms."
@@ -36,10 +38,14 @@ _SMTS = {
     "DropHeaders": ("headers",),
     "InsertHeader": ("header", "value.literal"),
     ROUTER: ("regex", "replacement"),
+    TIME_ROUTER: ("topic.format", "timestamp.format"),
 }
 _PREDICATES = {BY_NAME: ("pattern",), "HasHeaderKey": ("name",), "RecordIsTombstone": ()}
 # A topic's SMTs are one of 2 to the power of this many combinations, each a column of the query.
 _CONDITIONS_MAX = 5
+
+_TIME_FORMATS = {"topic.format": "${topic}-${timestamp}", "timestamp.format": "yyyyMMdd"}
+_NAME_CHARS = frozenset(f"{string.ascii_letters}{string.digits}._-")
 
 _FIELDS = "it needs records with fields, but MirrorMaker 2 gives it bytes: in Java, too, it fails"
 _JSON = "CAST(value AS STRING)"
@@ -74,10 +80,6 @@ OTHERS = {
         "to_json(named_struct('FIELD', date_format(timestamp_millis(CAST("
         f"{_FIELD} AS BIGINT)), 'yyyy-MM-dd'))) AS value",
     ),
-    "TimestampRouter": (
-        "it names a topic by each record's time, and the mirror creates no such topics",
-        "concat('SOURCE.', topic, '-', date_format(timestamp, 'yyyyMMdd')) AS topic",
-    ),
     "ValueToKey": (_FIELDS, f"{_FIELD} AS key"),
 }
 """Classes of Kafka that are refused: why, and SQL (of ``select``) that does the same with JSON."""
@@ -101,6 +103,7 @@ def smt_settings(conf: Mapping[str, Entry], flow: str) -> tuple[SmtSettings, ...
             errors.append(error)
     if errors:
         raise merge_errors(errors, errors[0].where.rpartition(":")[0])
+    _check_order(made, conf, flow)
     if len(conditions(made)) > _CONDITIONS_MAX:
         raise ConfigError(
             f"{conf[SMTS].key}: what happens to records depends on {len(conditions(made))} patterns"
@@ -109,6 +112,22 @@ def smt_settings(conf: Mapping[str, Entry], flow: str) -> tuple[SmtSettings, ...
             do="Join patterns with |, or write transforms in SQL (sparkmirror.transforms).",
         )
     return tuple(made)
+
+
+def _check_order(made: Sequence[SmtSettings], conf: Mapping[str, Entry], flow: str) -> None:
+    """Raise ConfigError for what needs a topic's name after records have got different ones."""
+    routed = ""
+    for one in made:
+        part = _Part.of(conf, SMTS, one.name, flow)
+        do = f"Write {one.name} before {routed} in {part.listed.key}."
+        if routed and one.kind == ROUTER:
+            what = f"cannot be used after {routed} ({TIME_ROUTER}): records of one topic have "
+            raise part.wrong("type", f"{what}different names there", do)
+        if routed and one.predicate == BY_NAME:
+            what = f"cannot be used after {routed} ({TIME_ROUTER}): records of one topic have "
+            raise part.wrong("predicate", f"{what}different names there, but it is a {BY_NAME}", do)
+        if one.kind == TIME_ROUTER:
+            routed = one.name
 
 
 def smt_transforms(
@@ -122,7 +141,8 @@ def smt_transforms(
     if not smts:
         return ()
     listed = conf[SMTS]
-    for key, whole in ((TRANSFORMS, True), (TOPICS_MAP, any(one.kind == ROUTER for one in smts))):
+    names = any(one.kind in (ROUTER, TIME_ROUTER) for one in smts)
+    for key, whole in ((TRANSFORMS, True), (TOPICS_MAP, names)):
         other = own.get(key)
         if whole and other is not None and other.value.strip():
             raise ConfigError(
@@ -137,7 +157,9 @@ def smt_transforms(
         name = "+".join(smts[number].name for number in steps)
         place = f"{listed.where}: {listed.key}"
         places = (("select", place), ("where", place))
-        made.append(TransformSettings(name, (), where, select, places, steps=steps))
+        made.append(
+            TransformSettings(name, (), where, select, places, steps=steps, routes=routes(select))
+        )
     return tuple(made)
 
 
@@ -276,7 +298,35 @@ def _with_options(made: SmtSettings, part: _Part) -> SmtSettings:
                 f"Use {BY_NAME}, or no predicate.",
             )
         return replace(made, regex=part.regex("regex"), replacement=_replacement(part))
+    if made.kind == TIME_ROUTER:
+        return _time_router(made, part)
     return made
+
+
+def _time_router(made: SmtSettings, part: _Part) -> SmtSettings:
+    formats = {
+        option: part.text(option) if option in part.options else default
+        for option, default in _TIME_FORMATS.items()
+    }
+    topic_format, time_format = formats.values()
+    try:
+        pieces = topic_pieces(topic_format, time_format)
+    except ValueError as error:
+        raise part.wrong(
+            "timestamp.format",
+            f"cannot be used: {shown(part.entry('timestamp.format'), str(error))}",
+            "Use y, M, d, H, m, s and S: yyyyMMdd, yyyy-MM-dd.",
+        ) from None
+    wrong = {char for text, sql in pieces if not sql for char in text} - _NAME_CHARS
+    if wrong:
+        option = "topic.format" if wrong & set(topic_format) else "timestamp.format"
+        chars = shown(part.entry(option), " and ".join(map(repr, sorted(wrong))))
+        raise part.wrong(
+            option,
+            f"gives names with {chars}, which topics cannot have",
+            "Use letters, digits, '.', '_' and '-', ${topic} and ${timestamp}.",
+        )
+    return replace(made, topic_format=topic_format, time_format=time_format)
 
 
 def _replacement(part: _Part) -> str:

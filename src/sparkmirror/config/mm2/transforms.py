@@ -15,6 +15,7 @@ from sparkmirror.config.table.own import HASH_SALT, TRANSFORM, TRANSFORMS, trans
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import FlowSettings, TransformSettings
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
+from sparkmirror.names.smts import TIME_ROUTER
 from sparkmirror.names.transforms import routes
 
 _SALT_CHARS_MIN = 16
@@ -101,16 +102,23 @@ def _transform(
             where=where,
             do=f"Set {key}.topics to the source topics that it processes (Java regexes).",
         )
-    used = ("where", "select", "python")
+    used = ("where", "select", "python", "handler")
     sql = {one: options[one].value.strip() for one in used if one in options}
     if not any(sql.values()):
         raise ConfigError(
             f"the transform {name} does nothing.",
             where=where,
-            do=f"Set {key}.where (or .select, or .python), or remove {name} from the list.",
+            do=f"Set {key}.where (or .select, .python, .handler), or remove {name} from the list.",
         )
-    if sql.get("python"):
-        _check_python(options, sql)
+    for option in ("python", "handler"):
+        if sql.get(option):
+            _check_alone(option, options, sql)
+    if "args" in options and not sql.get("handler"):
+        raise ConfigError(
+            f"{options['args'].key}: the transform {name} has no handler that would get it.",
+            where=options["args"].where,
+            do=f"Set {key}.handler, or remove the key.",
+        )
     return TransformSettings(
         name,
         topics,
@@ -120,24 +128,37 @@ def _transform(
         routes=routes(sql.get("select", "")),
         python=sql.get("python", ""),
         functions=parse_list(options["functions"]) if "functions" in options else (),
+        handler=sql.get("handler", ""),
+        handler_args=options["args"].value if "args" in options else None,
     )
 
 
-def _check_python(options: Mapping[str, Entry], used: Mapping[str, str]) -> None:
-    entry = options["python"]
-    also = [options[one].key for one in ("where", "select") if used.get(one)]
+_ALONE = {
+    "python": (
+        "all of it in the function (filter, selectExpr)",
+        "Name a Python function from DataFrame to DataFrame: mirrors.transforms:clean.",
+    ),
+    "handler": (
+        "all of it in the handler",
+        "Name a Python function or class that gets one record: mirrors.handlers:mask.",
+    ),
+}
+
+
+def _check_alone(option: str, options: Mapping[str, Entry], used: Mapping[str, str]) -> None:
+    """Raise ConfigError for a name that is none, and for other options beside it."""
+    entry, (all_of_it, named) = options[option], _ALONE[option]
+    also = [options[one].key for one in used if used[one] and one != option]
     if also:
         raise ConfigError(
             f"{entry.key} cannot be used together with {' and '.join(also)}.",
             where=entry.where,
-            do="Write all of it in SQL, or all of it in the function (filter, selectExpr).",
+            do=f"Write all of it in SQL, or {all_of_it}.",
         )
-    module, _, function = used["python"].partition(":")
+    module, _, function = used[option].partition(":")
     if not module or not function:
         raise ConfigError(
-            f"{entry.key}: '{entry.value}' is not module:function.",
-            where=entry.where,
-            do="Name a Python function from DataFrame to DataFrame: mirrors.transforms:clean.",
+            f"{entry.key}: '{entry.value}' is not module:function.", where=entry.where, do=named
         )
 
 
@@ -159,11 +180,19 @@ def _met(made: Sequence[TransformSettings]) -> Iterator[ConfigError]:
 
 def routed(flows: Iterable[FlowSettings]) -> list[str]:
     """A remark on each transform that routes records: what does not hold for its topics. Pure."""
-    return [
-        f"{one.place('select')}: the transform {one.name} routes records of {', '.join(one.topics)}"
-        " by their content: for these topics, offsets of consumer groups are not translated, and "
-        "records that the target loses are not noticed."
+    routing = [
+        (
+            one.place("select"),
+            f"the transform {one.name} routes records of {', '.join(one.topics)} by their content"
+            if one.topics
+            else f"{TIME_ROUTER} routes records by their time",
+        )
         for flow in flows
         for one in flow.transforms
         if one.routes
+    ]
+    return [
+        f"{place}: {what}: for these topics, offsets of consumer groups are not translated, and "
+        "records that the target loses are not noticed."
+        for place, what in dict.fromkeys(routing)
     ]

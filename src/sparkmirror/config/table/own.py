@@ -106,6 +106,8 @@ TRANSFORMS = "sparkmirror.transforms"
 TRANSFORM = "sparkmirror.transform."
 _OPTION = f"{TRANSFORM}NAME."
 HASH_SALT = "sparkmirror.hash.salt"
+ROUTED_CREATE = "sparkmirror.routing.create.topics"
+ROUTED_MAX = f"{ROUTED_CREATE}.max"
 _S = (Scope.SPARKMIRROR,)
 
 TRANSFORM_ROWS = (
@@ -138,6 +140,17 @@ TRANSFORM_ROWS = (
         "([transforms](transforms.md#python-functions)).", _S,
     ),
     Setting(
+        f"{_OPTION}handler", Type.STRING, "",
+        "Instead of `where`, `select` and `python`: `module:name` of a Python callable that gets "
+        "each record, like MirrorMaker 1's `--message.handler` "
+        "([transforms](transforms.md#a-python-callable-per-record)).", _S,
+    ),
+    Setting(
+        f"{_OPTION}args", Type.STRING, None,
+        "A text for the `handler`: for the constructor of a class, or a function's second "
+        "argument.", _S,
+    ),
+    Setting(
         f"{_OPTION}functions", Type.LIST, "",
         "`module:function` names: each is called with the flow's Spark session before its SQL is "
         "checked, and registers Java or SQL functions for it. Python functions are refused.", _S,
@@ -146,6 +159,17 @@ TRANSFORM_ROWS = (
         HASH_SALT, Type.PASSWORD, "",
         "What the SQL function `hash_json` puts before each value, so that hashes cannot be "
         "looked up. At least 16 characters; the same salt gives the same hashes.", _S,
+    ),
+    Setting(
+        ROUTED_CREATE, Type.BOOLEAN, "true",
+        "Whether the mirror creates topics that the target lacks and that records are routed to "
+        "([routing](transforms.md#topics-that-the-mirror-creates)).", _S,
+    ),
+    Setting(
+        ROUTED_MAX, Type.INT, "100",
+        "How many topics the mirror creates at most because a record of the flow names them. Those "
+        "that have been deleted since do not count. A record for one more follows "
+        "`sparkmirror.on.bad.record`.", _S, low=1, high=1_000,
     ),
     *(
         Setting(

@@ -30,6 +30,13 @@ from sparkmirror.internal_topics.driver_report import (
 from sparkmirror.internal_topics.flow_claims import Standby, decode_claim, decode_standby
 from sparkmirror.internal_topics.history import is_event_key
 from sparkmirror.internal_topics.reports import Planned, decode_planned, decode_progress
+from sparkmirror.internal_topics.routed_topics import (
+    RoutedTopics,
+    TopicRequest,
+    decode_request,
+    encode_routed,
+    is_routed_key,
+)
 from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.internal_topics.throttles import Limits, encode_limits, is_limits_key
 from sparkmirror.model import SlotProgress
@@ -54,6 +61,7 @@ class ControlSignals:
     skipped: int = 0
     planned: tuple[Planned, ...] = ()
     standbys: tuple[Standby, ...] = ()
+    requests: tuple[TopicRequest, ...] = ()
 
 
 class ControlTopicReader:
@@ -82,6 +90,7 @@ class ControlTopicReader:
         progress: list[SlotProgress] = []
         planned: list[Planned] = []
         drivers: list[DriverReport] = []
+        requests: list[TopicRequest] = []
         standbys: dict[bytes | None, Standby | None] = {}
         skipped = 0
         for partition, key, value in records:
@@ -95,6 +104,8 @@ class ControlTopicReader:
                     drivers.append(driver)
                 elif word is not None:
                     planned.append(word)
+                elif (request := decode_request(key, value)) is not None:
+                    requests.append(request)
                 else:
                     standbys[key] = standby = decode_standby(key, value)
                     known = standby is not None or is_event_key(key)
@@ -110,7 +121,8 @@ class ControlTopicReader:
             command = decode_command(key, value)
             if command is not None:
                 commands.append(command)
-            known = command is not None or value is None or is_limits_key(key)
+            known = command is not None or value is None
+            known = known or is_limits_key(key) or is_routed_key(key)
             skipped += not known and decode_claim(key, value) is None
         return ControlSignals(
             tuple(commands),
@@ -120,6 +132,7 @@ class ControlTopicReader:
             skipped,
             tuple(planned),
             tuple(one for one in standbys.values() if one is not None),
+            tuple(requests),
         )
 
     def close(self) -> None:
@@ -166,6 +179,11 @@ class ControlTopicWriter:
     def limit(self, limits: Limits) -> None:
         """Write the limits of the slots. Raises `MirrorError`."""
         record = encode_limits(limits, self._signer)
+        self._cluster.produce_many(self._topic, [(COMMAND_PARTITION, *record)])
+
+    def answer(self, routed: RoutedTopics) -> None:
+        """Write which topics were created for routed records. Raises `MirrorError`."""
+        record = encode_routed(routed, self._signer)
         self._cluster.produce_many(self._topic, [(COMMAND_PARTITION, *record)])
 
     def report(self, report: DriverReport) -> None:

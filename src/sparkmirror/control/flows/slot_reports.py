@@ -21,6 +21,7 @@ from sparkmirror.internal_topics.commands import (
     control_topic,
 )
 from sparkmirror.internal_topics.history import EventKind
+from sparkmirror.internal_topics.routed_topics import TopicRequest
 from sparkmirror.model import FlowSettings, SlotProgress
 from sparkmirror.wire.admin.cluster import Cluster
 
@@ -38,6 +39,7 @@ class _NewSignals:
     progress: tuple[SlotProgress, ...]
     commands: tuple[Command, ...]
     skipped: int
+    requests: tuple[TopicRequest, ...] = ()
 
 
 class SlotReports:
@@ -64,6 +66,8 @@ class SlotReports:
         """Whether the flow is paused."""
         self.watchers: list[Callable[[Iterable[SlotProgress]], None]] = []
         """Functions that get new reports of this run's slots."""
+        self.asked: list[Callable[[Iterable[TopicRequest]], None]] = []
+        """Functions that get new requests of this run's slots."""
         self.gaps = GapReporter(target, settings, notify, since_ms=now_ms(), note=history.note_gap)
         self._name = settings.name
         self._run_id = run_id
@@ -108,6 +112,11 @@ class SlotReports:
             progress,
             (*pauses[-1:], *(c for c in commands if not c.kind.pauses)),
             signals.skipped,
+            tuple(
+                request
+                for request in signals.requests
+                if request.flow == self._channel and request.run_id == self._run_id
+            ),
         )
 
     def apply(self, news: _NewSignals) -> None:
@@ -126,6 +135,9 @@ class SlotReports:
             )
         for watch in self.watchers:
             watch(news.slots)
+        if news.requests:
+            for take in self.asked:
+                take(news.requests)
         self._skipped += news.skipped
         self.gaps.report_new(news.progress)
         halted = self._published.assignment().halted

@@ -31,8 +31,9 @@ from sparkmirror.model import (
 )
 from sparkmirror.names.java_regex import compile_regex
 from sparkmirror.names.replication_policy import FlowTopics, dead_letter_topic
-from sparkmirror.names.smts import ROUTER
+from sparkmirror.names.smts import ROUTER, TIME_ROUTER
 from sparkmirror.names.topics_map import parse_name
+from sparkmirror.names.transforms import constant_topic
 from sparkmirror.wire.cluster.views import AclBinding
 
 __all__ = [
@@ -163,6 +164,21 @@ def _routed_patterns(smts: Sequence[SmtSettings]) -> list[Pattern]:
     return [each if each == EVERY else Pattern(each.name, "PREFIXED") for each in found]
 
 
+def _time_patterns(flow: FlowSettings) -> Iterator[Pattern]:
+    """The topics that TimestampRouter names."""
+    for one in flow.topics.smts:
+        head = one.topic_format.partition("$")[0]
+        if one.kind != TIME_ROUTER:
+            continue
+        if head:
+            yield Pattern(head, "PREFIXED")
+        elif one.topic_format.startswith("${topic}"):
+            for each in remote_patterns(flow):
+                yield each if each == EVERY else Pattern(each.name, "PREFIXED")
+        else:
+            yield EVERY
+
+
 def _mapped_pattern(rule: TopicRule) -> Pattern:
     """The narrowest pattern for the names that a rule gives."""
     pattern = compile_regex(rule.regex)
@@ -275,6 +291,14 @@ def _target_needs(flow: FlowSettings) -> Iterator[_Need]:
             letters = Pattern(dead_letter_topic(pattern.name))
             yield _Need(admin, "TOPIC", letters, "CREATE", why)
             yield _Need(target, "TOPIC", letters, "WRITE", why)
+    constants = filter(None, (constant_topic(one.select) for one in flow.transforms))
+    for pattern in dict.fromkeys((*map(Pattern, constants), *_time_patterns(flow))):
+        why = "write records that are routed there"
+        yield _Need(target, "TOPIC", pattern, "WRITE", why)
+        if flow.routed_topics_max:
+            why = "create topics for routed records"
+            yield _Need(admin, "TOPIC", pattern, "CREATE", why)
+            yield _Need(admin, "TOPIC", pattern, "DESCRIBE", "find topics for routed records")
     control, why = control_topic(flow), "driver and tasks talk through the control topic"
     yield _topic(admin, control, "CREATE", "create the control topic")
     yield _topic(admin, control, "DESCRIBE_CONFIGS", "find which topic configs the cluster knows")

@@ -21,10 +21,16 @@ from sparkmirror.control.topics.observation import (
     TransformTopics,
     creation,
 )
-from sparkmirror.control.topics.sync import CreateTopic, GrowTopic, plan_topics
+from sparkmirror.control.topics.routed_topics import (
+    constant_topics,
+    observe_routed,
+    plan_routed,
+)
+from sparkmirror.control.topics.sync import CreateTopic, GrowTopic, RefuseTopic, plan_topics
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import MirrorMode, TransformSettings
-from sparkmirror.names.transforms import Transformed
+from sparkmirror.model import FlowSettings, MirrorMode, TransformSettings
+from sparkmirror.names.routed_names import RoutedNames
+from sparkmirror.names.transforms import Transformed, constant_topic, names_topics
 
 __all__ = ["PLANNERS", "Planner", "plan_flow"]
 
@@ -68,7 +74,7 @@ def pass_through(observed: Observation) -> PassThrough | None:
             TransformTopics(
                 one.name,
                 tuple(topic for topic, found in numbers.items() if found == number),
-                _effect(one),
+                _effect(one, observed.flow),
             )
             for number, one in enumerate(transforms)
         ),
@@ -76,12 +82,16 @@ def pass_through(observed: Observation) -> PassThrough | None:
     )
 
 
-def _effect(one: TransformSettings) -> str:
+def _effect(one: TransformSettings, flow: FlowSettings) -> str:
     """What a transform does that raw batches do not allow, with the option that says so."""
+    select = "routes records" if one.routes else "changes records"
+    if flow.routed_topics_max and names_topics(one.select) and not constant_topic(one.select):
+        select += f" and creates up to {flow.routed_topics_max} topics for them"
     effects = {
         "where": "leaves out records",
-        "select": "routes records" if one.routes else "changes records",
+        "select": select,
         "python": "leaves out or changes records",
+        "handler": "leaves out or changes records",
     }
     return ", ".join(f"{text} ({name})" for name, text in effects.items() if getattr(one, name))
 
@@ -126,6 +136,29 @@ def topics(observed: Observation) -> Iterator[Change]:
             yield Change(alias, "refuse", remote, action.topic, {"reason": str(action.error)})
 
 
+def routed_topics(observed: Observation) -> Iterator[Change]:
+    """Topics to create that SQL names for all records (`control.topics.routed_topics`)."""
+    flow, alias = observed.flow, observed.target.alias
+    if not flow.routed_topics_max:
+        return
+    names = RoutedNames(flow)
+    wanted = {
+        name: topic
+        for name, topic in constant_topics(flow, observed.mirrored).items()
+        if not names.fault(name)
+    }
+    if not wanted:
+        return
+    found = observe_routed(observed.source, observed.target, flow, wanted)
+    for action in plan_routed(found, flow, wanted):
+        topic = wanted[action.topic]
+        if isinstance(action, CreateTopic):
+            left_out = {"left_out": list(action.left_out)} if action.left_out else {}
+            yield creation(alias, action.new, topic, left_out)
+        elif isinstance(action, RefuseTopic):
+            yield Change(alias, "refuse", action.topic, topic, {"reason": str(action.error)})
+
+
 def configs(observed: Observation) -> Iterator[Change]:
     """Configs to set or reset on existing remote topics (`control.topics.config_sync`)."""
     if observed.flow.mode is not MirrorMode.MM2 or not observed.flow.topics.sync_configs_enabled:
@@ -162,6 +195,7 @@ PLANNERS: tuple[Planner, ...] = (
     internal_topics,
     offset_topics,
     topics,
+    routed_topics,
     dead_letters,
     configs,
     acls,

@@ -168,7 +168,7 @@ def plan_topics(
         remote = wanted.remote(name)
         present = observed.target.get(remote)
         if present is None:
-            actions.append(_plan_creation(view, remote, observed, flow))
+            actions.append(plan_creation(view, remote, observed, flow))
         elif present.partitions < view.partitions and not by_key:
             if flow.mode is MirrorMode.MM1:
                 actions.append(RefuseTopic(name, _too_few(view, present, flow)))
@@ -177,9 +177,10 @@ def plan_topics(
     return actions
 
 
-def _plan_creation(
+def plan_creation(
     view: TopicView, remote: str, observed: ObservedTopics, flow: FlowSettings
-) -> Action:
+) -> CreateTopic | RefuseTopic:
+    """How topic ``remote`` is created for the records of the source topic ``view``. Pure."""
     where = f"cluster {flow.target.alias}, topic {remote}"
     factor = flow.topics.replication_factor
     if factor > observed.target_brokers:

@@ -22,6 +22,7 @@ from sparkmirror.internal_topics.commands import (
     decode_halted,
 )
 from sparkmirror.internal_topics.flow_claims import Claim, claim_signer, decode_claim, is_believed
+from sparkmirror.internal_topics.routed_topics import RoutedTopics, decode_routed
 from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.internal_topics.throttles import Limits, decode_limits
 from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
@@ -83,6 +84,7 @@ class ControlWatch:
         self.run_id = run_id
         self.claim: Claim | None = None
         self.command: Command | None = None
+        self.routed: RoutedTopics | None = None
         self.assignment: AssignmentDocument | None = None
         self.responded_s = ticks_s()
         """When the leader of the command partition last responded, by `ticks_s`."""
@@ -267,6 +269,11 @@ class ControlWatch:
         if limits is not None:
             if limits.run_id == self.run_id:
                 self.limits = limits
+            return
+        routed = decode_routed(self._channel, key, value, self._signer)
+        if routed is not None:
+            if routed.run_id == self.run_id:
+                self.routed = routed
             return
         command = decode_command(key, value)
         # A pause is for all processes of a MirrorMaker 1 group, everything else for one run.

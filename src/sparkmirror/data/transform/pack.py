@@ -10,7 +10,7 @@ are get copied as bytes; only replaced fields come from Spark. If the SQL routes
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,8 @@ from sparkmirror.data.rows.rows import RUNS_MAX, Chunk
 from sparkmirror.data.transform.failed_records import TRANSFORM_FAILED, FailedRecords
 from sparkmirror.data.transform.portions import portions
 from sparkmirror.data.transform.reasons import Reasons
-from sparkmirror.data.transform.routing import Routed, Router, with_keys
+from sparkmirror.data.transform.record_handler import RecordHandler
+from sparkmirror.data.transform.routing import Create, Routed, Router, with_keys
 from sparkmirror.errors import BatchError, Defect
 from sparkmirror.model import FlowSettings, Halt, TopicPartition, TransformCounts
 from sparkmirror.names.replication_policy import FaultPolicy
@@ -79,7 +80,8 @@ class _Waiting:
 class Packer:
     """Packs the rows of one task. ``reasons``: who knows why the SQL failed on a record.
 
-    ``router``: where routed records go; made here if it is not given.
+    ``router``: where routed records go; made here if it is not given, with ``create``.
+    ``come_round``: a round of the sink, for handlers that take their time.
     """
 
     def __init__(
@@ -87,18 +89,27 @@ class Packer:
         flow: FlowSettings,
         reasons: Reasons | None = None,
         router: Router | None = None,
+        create: Create | None = None,
+        come_round: Callable[[], None] = lambda: None,
     ) -> None:
         self._reasons = reasons or Reasons("", flow.name)
         self._transformed = Transformed(flow)
         self._router = router
         if router is None and any(one.routes for one in flow.transforms):
-            self._router = Router(flow)
+            self._router = Router(flow, create=create)
         self._policy = FaultPolicy(flow.faults)
         self._names = [one.name for one in flow.transforms]
         self._said = [
-            f"the {'function' if one.python else 'SQL'} of the transform {one.name}"
+            f"the {'function' if one.python else 'handler' if one.handler else 'SQL'} of the "
+            f"transform {one.name}"
             for one in flow.transforms
         ]
+        self._handlers = {
+            number: RecordHandler(one, come_round)
+            for number, one in enumerate(flow.transforms)
+            if one.handler
+        }
+        self._to_handle: list[_Waiting] = []
         self._batch_bytes = max(flow.produce.join_bytes, _BATCH_BYTES_MIN)
         self._waiting: list[_Waiting] = []
         self._portion: Scan | None = None
@@ -115,7 +126,8 @@ class Packer:
                 others.append(chunk)
                 continue
             part = records[chunk.start : chunk.start + chunk.size]
-            self._waiting.append(_Waiting(chunk, number, portions(chunk, part), chunk.base_offset))
+            waiting = self._to_handle if number in self._handlers else self._waiting
+            waiting.append(_Waiting(chunk, number, portions(chunk, part), chunk.base_offset))
         return others
 
     def parts(self, batch: pa.RecordBatch) -> Iterator[int | Packed]:
@@ -133,6 +145,7 @@ class Packer:
                 yield from self._take(batch.slice(first, end - first))
             if head < batch.num_rows:
                 yield head
+                yield from self._handled()
                 yield from self._unreadable()
             after = head + 1
 
@@ -160,6 +173,26 @@ class Packer:
                 self._portion = found
             self._read_s += time.thread_time() - began_s
 
+    def _handled(self) -> Iterator[Packed]:
+        """The chunks whose records go through a handler."""
+        waiting_ones, self._to_handle = self._to_handle, []
+        for waiting in waiting_ones:
+            handler, began_s = self._handlers[waiting.transform], time.thread_time()
+            try:
+                for found in waiting.portions:
+                    records = records_of(found)
+                    called_s = time.thread_time()
+                    self._read_s += called_s - began_s
+                    results = handler.results(waiting.chunk, records)
+                    handled_s = time.thread_time() - called_s
+                    *others, last = self._packed(waiting, found, results, handled_s)
+                    yield from (*others, last)
+                    if last.halt is not None:
+                        break  # the partition is read again from there
+                    began_s = time.thread_time()
+            except BatchError as error:
+                yield _damaged(waiting, error)
+
     def _take(self, batch: pa.RecordBatch) -> Iterator[Packed]:
         """Results of records, in order."""
         taken = 0
@@ -177,22 +210,25 @@ class Packer:
             self._count += more
             taken += more
             if more == missing:
-                yield from self._packed()
+                waiting, found = self._waiting[0], self._portion
+                results = pa.concat_arrays(self._results)
+                self._portion, self._results, self._count = None, [], 0
+                if found.last:
+                    del self._waiting[0]
+                yield from self._packed(waiting, found, results, _sql_s(results))
                 yield from self._unreadable()
 
-    def _packed(self) -> Iterator[Packed]:
-        """The complete portion as a chunk; if its records are routed, as one or more."""
-        waiting, found = self._waiting[0], self._portion
-        if found is None:
-            raise Defect("a portion is packed that is not there")
+    def _packed(
+        self, waiting: _Waiting, found: Scan, results: pa.Array, evaluated_s: float
+    ) -> Iterator[Packed]:
+        """A complete portion as a chunk; if its records are routed, as one or more.
+
+        ``evaluated_s``: how long the evaluation of its records took.
+        """
         began_s = time.thread_time()
-        results = pa.concat_arrays(self._results)
-        self._portion, self._results, self._count = None, [], 0
         chunk = waiting.chunk
         end = chunk.next_offset if found.last else int(found.columns.offset[-1]) + 1
         before, waiting.before = waiting.before, end
-        if found.last:
-            del self._waiting[0]
         bad, record = np.flatnonzero(~_valid(results)), _field(results, "record")
         kept = _valid(record)
         name = self._names[waiting.transform]
@@ -229,7 +265,7 @@ class Packer:
         new = _written(found, kept, record)
         offsets, count = new.columns.offset, len(new.columns.offset)
         counts = TransformCounts(name, done, count, done - count - failures, failures)
-        counts = replace(counts, sql_s=_sql_s(results))
+        counts = replace(counts, sql_s=evaluated_s)
         if routed is not None:
             span = chunk, before, end
             destination = routed.destination[kept]
@@ -275,11 +311,11 @@ class Packer:
         bad[rows] = True
         records = records_of(chosen(found, bad))
         chunk = waiting.chunk
-        details = (
-            self._reasons.of(waiting.transform, chunk.topic, chunk.partition, records)
-            if sql
-            else {}
-        )
+        details: Mapping[int, str] = {}
+        if waiting.transform in self._handlers:
+            details = self._handlers[waiting.transform].reasons
+        elif sql:
+            details = self._reasons.of(waiting.transform, chunk.topic, chunk.partition, records)
         return FailedRecords(records, TRANSFORM_FAILED, reason, details)
 
 

@@ -31,6 +31,7 @@ from sparkmirror.data.transform.columns import (
 )
 from sparkmirror.data.transform.dataframe import Translated, run_trial, translate
 from sparkmirror.data.transform.functions import python_functions, register_functions
+from sparkmirror.data.transform.record_handler import RecordHandler
 from sparkmirror.data.transform.refusals import HINTS, refused, words
 from sparkmirror.model import FlowSettings, TransformSettings
 from sparkmirror.names.routed_names import RoutedNames
@@ -102,6 +103,9 @@ class TransformPlan:
         ]
         rows, results = rows.select("*", *unused), []
         for number, one in enumerate(self.planned):
+            if one.settings.handler:  # the sink calls it (`data.transform.record_handler`)
+                results.append(F.lit(None).cast("boolean").alias(f"t{number}"))
+                continue
             applies = F.col(TRANSFORM) == number
             rows, result = _result(rows, one, applies, measured=True)
             results.append(F.when(applies, _tried(result)).alias(f"t{number}"))
@@ -213,6 +217,9 @@ def _planned(records: DataFrame, one: TransformSettings, names: RoutedNames) -> 
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     changes: tuple[str, ...] = ()
+    if one.handler:
+        RecordHandler(one, lambda: None)
+        return Planned(one, frozenset(), changes)
     function = translate(records.sparkSession, one) if one.python else None
     if function is not None:
         rows, _, chosen = function.bound(records, _tried)

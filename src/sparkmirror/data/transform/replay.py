@@ -81,7 +81,7 @@ class Replay:
         table = pa.Table.from_batches(messages, arrow_schema(self._columns))
         frame: Any = self.plan.transformed(self._frame(table))
         found = _Found(self.plan, self._flow.name, reasons)
-        packer = Packer(self._flow, found, router=self._router())
+        packer = Packer(self._flow, found, router=self._router(parts))
         try:
             # `toArrow` would cast the results, and refuses nulls in structs with a field that has
             # none.
@@ -96,10 +96,15 @@ class Replay:
         finally:
             packer.close()
 
-    def _router(self) -> Router | None:
-        if not any(one.routes for one in self._flow.transforms):
+    def _router(self, parts: Sequence[Part]) -> Router | None:
+        """A router for which the topics are there that a mirror would create."""
+        flow = self._flow
+        if not any(one.routes for one in flow.transforms):
             return None
-        return Router(self._flow, TargetTopics(self._flow, self._planned))
+        missing = 0
+        if flow.routed_topics_max:
+            missing = 1 + max((chunk.partition for chunk, _ in parts), default=0)
+        return Router(flow, TargetTopics(flow, self._planned, missing))
 
     def _frame(self, table: pa.Table) -> DataFrame:
         """``table`` in Spark, for one task.

@@ -8,7 +8,7 @@ record goes where Java's producer would send it: by murmur2 of its key.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -33,9 +33,17 @@ from sparkmirror.wire.cluster.error_codes import (
 )
 from sparkmirror.wire.net.connection import ConnectionLost
 
-__all__ = ["Fault", "Router", "TargetTopics", "with_keys"]
+__all__ = ["Create", "Fault", "Router", "TargetTopics", "with_keys"]
+
+Create = Callable[[str, Sequence[str]], Mapping[str, str]]
+"""Has topics created for records of a source topic; returns by name why some are not.
+
+It may raise a `ClusterError`.
+"""
 
 _PATIENCE_S = 5.0
+# A topic that was just created may be unknown to some brokers.
+_VISIBLE_S = 2.0
 # A topic that the target did not have is asked for again after this time.
 _ASK_AGAIN_S = 1.0
 _SHOWN_CHARS_MAX = 80
@@ -47,17 +55,22 @@ class TargetTopics:
 
     Unlike the producer's metadata, it forgets topics that are not there: their names come from
     records. ``planned``: how many partitions at least a mirror gives a topic that it creates.
+    ``missing``: how many any other topic would have that is not there.
     """
 
     def __init__(
-        self, flow: FlowSettings, planned: Mapping[str, int] = MappingProxyType({})
+        self,
+        flow: FlowSettings,
+        planned: Mapping[str, int] = MappingProxyType({}),
+        missing: int = 0,
     ) -> None:
         self._connections = ClusterConnections(flow.target)
         self._planned = planned
+        self._missing = missing
         self._counts: dict[str, tuple[int, float]] = {}
 
     def partitions(self, topic: str, *, again: bool = False) -> int:
-        """The number of partitions; 0 if the target has no such topic.
+        """The number of partitions; ``missing`` if the target has no such topic.
 
         ``again``: there may be more by now. Raises `Denied`, and `Unreachable` if the target does
         not respond in time.
@@ -72,7 +85,20 @@ class TargetTopics:
             if len(self._counts) >= _TOPICS_REMEMBERED:
                 self._counts.clear()
             self._counts[topic] = count, time.monotonic()
-        return count
+        return count or self._missing
+
+    def await_new(self, topics: Sequence[str]) -> None:
+        """Ask for ``topics``, which were just created, until all are there; not for long.
+
+        Raises as `partitions`.
+        """
+        deadline = time.monotonic() + _VISIBLE_S
+        for topic in topics:
+            while True:
+                self._counts.pop(topic, None)
+                if self.partitions(topic) or time.monotonic() > deadline:
+                    break
+                time.sleep(self._connections.client.retry_backoff_ms / 1000)
 
     def _ask(self, topic: str, deadline: float) -> int:
         connections = self._connections
@@ -127,11 +153,21 @@ class Routed:
 
 
 class Router:
-    """Chooses the target partitions of records. One owner, no threads."""
+    """Chooses the target partitions of records. One owner, no threads.
 
-    def __init__(self, flow: FlowSettings, topics: TargetTopics | None = None) -> None:
+    ``create``: who creates topics that the target lacks; None: nobody does.
+    """
+
+    def __init__(
+        self,
+        flow: FlowSettings,
+        topics: TargetTopics | None = None,
+        create: Create | None = None,
+    ) -> None:
         self._names = RoutedNames(flow)
         self._topics = topics or TargetTopics(flow)
+        self._create = create
+        self._refused: Mapping[str, str] = {}
         self._partitioners: dict[str, RecordPartitioner] = {}
 
     def route(
@@ -160,6 +196,7 @@ class Router:
             numbers = partitions.fill_null(-1).to_numpy(zero_copy_only=False)
             wanted = numbers.astype(np.int64)
         try:
+            self._refused = self._created(chunk, names)
             for code, name in enumerate(names):
                 rows = np.flatnonzero(codes == code)
                 if len(rows):
@@ -168,6 +205,21 @@ class Router:
             routed.error = error
         routed.faults.sort(key=lambda one: int(one.rows[0]))
         return routed
+
+    def _created(self, chunk: Chunk, names: Sequence[str]) -> Mapping[str, str]:
+        """Have missing topics of ``names`` created; returns by name why some are not."""
+        if self._create is None:
+            return {}
+        missing = [
+            name
+            for name in names
+            if name != chunk.remote_topic
+            and not self._names.fault(name)
+            and not self._topics.partitions(name)
+        ]
+        refused = self._create(chunk.topic, missing) if missing else {}
+        self._topics.await_new([name for name in missing if name not in refused])
+        return refused
 
     def _topic(
         self,
@@ -192,6 +244,10 @@ class Router:
             count = self._topics.partitions(name, again=True)
         if not count:
             do = f"create it with at least {chunk.partition + 1} partitions"
+            if self._create is not None:
+                do = self._refused.get(name, "")
+                if not do:  # no fault of the records
+                    raise Unreachable(f"topic {name!r} was created and is not visible yet.")
             routed.faults.append(Fault(f"the target has no topic {name!r}: {do}", rows))
             return
         if keyed.any():

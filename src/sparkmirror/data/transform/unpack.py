@@ -55,6 +55,8 @@ class Unpacker:
         self, flow: FlowSettings, columns: Sequence[frozenset[str]], frames: Frames | None
     ) -> None:
         self._transformed = Transformed(flow)
+        self._smts = [bool(one.steps) for one in flow.transforms]
+        self._handled = [bool(one.handler) for one in flow.transforms]
         self._columns = columns
         self._frames = frames
         self._schema = arrow_schema(columns)
@@ -77,8 +79,8 @@ class Unpacker:
                 chunks, records, _, reference = read_row(batch, 0)
                 for chunk in chunks:
                     number = self._transformed.number(chunk.topic) if chunk.size else -1
-                    if number < 0:
-                        continue
+                    if number < 0 or self._handled[number]:
+                        continue  # the sink has all that it needs
                     yield from self._chunk(chunk, self._bytes(records, reference), number)
             yield self._flush
 
@@ -120,7 +122,9 @@ class Unpacker:
                 AT: pa.array(np.arange(first, end, dtype=np.int32)),
             }
             if "topic" in uses:
-                made["topic"] = pa.array([chunk.topic] * count, pa.string())
+                # Single message transforms see the remote topic's name.
+                topic = chunk.remote_topic if self._smts[number] else chunk.topic
+                made["topic"] = pa.array([topic] * count, pa.string())
             if "partition" in uses:
                 made["partition"] = pa.array(np.full(count, chunk.partition, np.int32))
             if "offset" in uses:

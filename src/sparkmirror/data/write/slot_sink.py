@@ -19,10 +19,11 @@ from sparkmirror.data.transform.failed_records import FailedRecords
 from sparkmirror.data.write.ages import oldest_ms
 from sparkmirror.data.write.at_least_once import AtLeastOnce
 from sparkmirror.data.write.chunk_offsets import ChunkOffsets
-from sparkmirror.data.write.delivery import Delivery
+from sparkmirror.data.write.delivery import ComeRound, Delivery
 from sparkmirror.data.write.partition_state import Lane, Pending, divided_at
 from sparkmirror.data.write.producers import drop_producer
 from sparkmirror.data.write.sink_task import SinkTask
+from sparkmirror.data.write.topic_requests import TopicRequests
 from sparkmirror.errors import MirrorError, TargetLost
 from sparkmirror.model import FlowSettings, TransformCounts
 from sparkmirror.records.header_columns import Int64s
@@ -57,7 +58,8 @@ class SlotSink:
         self._task = SinkTask(flow, failed)
         self._delivery = _delivery(self._task)
         self._ending = False
-        self._packer = _packer(flow, reasons)
+        self._requests = TopicRequests(self._task, self._come_round)
+        self._packer = _packer(flow, reasons, self._requests, self._come_round)
         self._counts: dict[str, TransformCounts] = {}
 
     # -- the task --------------------------------------------------------------------------
@@ -84,6 +86,7 @@ class SlotSink:
             raise
         finally:
             delivery.close()
+            self._requests.close()
             if self._packer is not None:
                 self._packer.close()
         lanes = self._task.lanes.values()
@@ -197,6 +200,7 @@ class SlotSink:
         task = self._task
         if notes.hello is not None:
             task.begin(notes.hello)
+            self._requests.begin(notes.hello)
             self._delivery.begin(notes.hello)
         if notes.member is not None:
             self._delivery.join(notes.member)
@@ -227,6 +231,11 @@ class SlotSink:
 
     # -- rounds ----------------------------------------------------------------------------
 
+    def _come_round(self) -> None:
+        """A whole round, while nothing new is taken."""
+        self._delivery.pump(self._housekeep)
+        self._housekeep()
+
     def _housekeep(self) -> None:
         self._task.check_spark()
         self._end_when_lost()
@@ -253,13 +262,16 @@ class SlotSink:
         self._delivery.drain()
 
 
-def _packer(flow: FlowSettings, reasons: str) -> Packer | None:
+def _packer(
+    flow: FlowSettings, reasons: str, requests: TopicRequests, come_round: ComeRound
+) -> Packer | None:
     if not flow.transforms:
         return None
     from sparkmirror.data.transform.pack import Packer  # noqa: PLC0415
     from sparkmirror.data.transform.reasons import Reasons  # noqa: PLC0415
 
-    return Packer(flow, Reasons(reasons, flow.name))
+    create = requests.ask if flow.routed_topics_max else None
+    return Packer(flow, Reasons(reasons, flow.name), create=create, come_round=come_round)
 
 
 def _delivery(task: SinkTask) -> Delivery:

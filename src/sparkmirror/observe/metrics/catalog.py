@@ -185,7 +185,7 @@ _OWN = (
         "sparkmirror_transform_seconds", "counter", (*FLOW, "transform", "stage"),
         "Where a transform's time goes, summed over slots: `unpack` and `pack` are processor time"
         " of the workers that read records and write new batches, `sql` is the time in which Spark"
-        " evaluates the SQL, measured on one record in 16.",
+        " evaluates the SQL, measured on one record in 16, or the processor time of a handler.",
     ),
     Metric(
         "sparkmirror_spark_epochs", "counter", FLOW,

@@ -60,7 +60,7 @@ def test_what_fails_in_java_is_refused_at_the_start(case: dict[str, Any], tmp_pa
     assert error.do
 
 
-@pytest.mark.parametrize("case", VECTORS["chains"][:40], ids=_id)
+@pytest.mark.parametrize("case", VECTORS["chains"][:40] + VECTORS["times"][:20], ids=_id)
 def test_what_java_starts_is_loaded(case: dict[str, Any], tmp_path: Path) -> None:
     settings = _loaded(tmp_path / "mm2.properties", case["config"])
     (flow,) = settings.flows
@@ -105,9 +105,6 @@ def test_places_and_reasons_of_errors(tmp_path: Path) -> None:
     assert "A->B.transforms.a.predicte is no setting of Filter" in str(error)
     error = _refused(path, _keys("my.Own"))
     assert "my.Own cannot be used: Java classes cannot be loaded" in str(error)
-    error = _refused(path, _keys("TimestampRouter"))
-    assert "it names a topic by each record's time" in str(error)
-    assert "AS topic" in str(error.do)
     routed = _keys("RegexRouter", "RecordIsTombstone", regex="a", replacement="b")
     error = _refused(path, routed)
     assert "with RecordIsTombstone, records of one topic would go to several" in str(error)
@@ -205,4 +202,76 @@ def test_sql_keeps_odd_names_as_text() -> None:
 def test_each_class_of_kafka_is_refused_by_name() -> None:
     known = {"Cast", "ExtractField", "Flatten", "HeaderFrom", "HoistField", "InsertField"}
     known |= {"MaskField", "ReplaceField", "SetSchemaMetadata", "TimestampConverter"}
-    assert OTHERS.keys() == known | {"TimestampRouter", "ValueToKey"}
+    assert OTHERS.keys() == known | {"ValueToKey"}
+
+
+@pytest.mark.parametrize(
+    ("time_format", "said"),
+    [
+        ("yyyy-MMM", "MMM (the name of the month) depends on the locale"),
+        ("LLLL", "LLLL (the name of the month) depends on the locale"),
+        ("E", "E (the name of the day) depends on the locale"),
+        ("hha", "a (AM or PM) depends on the locale"),
+        ("YYYY", "YYYY (the year of the week) depends on the locale"),
+        ("yyyy-ww", "ww (the week) depends on the locale"),
+        ("W", "W (the week) depends on the locale"),
+        ("z", "z (the name of the time zone) depends on the locale"),
+        ("G", "G (the era) depends on the locale"),
+        ("yyyy'", "a quote is not closed"),
+        ("yyyyb", "b is no pattern of SimpleDateFormat"),
+        ("HH:mm", "gives names with ':', which topics cannot have"),
+        ("yyyyZ", "gives names with '+', which topics cannot have"),
+        ("yyyy''", "which topics cannot have"),
+        ("yyyy MM", "gives names with ' '"),
+    ],
+)
+def test_times_that_cannot_be_named_exactly(time_format: str, said: str, tmp_path: Path) -> None:
+    keys = _keys("TimestampRouter") | {"transforms.a.timestamp.format": time_format}
+    error = _refused(tmp_path / "mm2.properties", keys)
+    assert "A->B.transforms.a.timestamp.format " in str(error)
+    assert said in str(error)
+    assert error.where == f"{tmp_path / 'mm2.properties'}:7"
+
+
+def test_a_topic_format_with_other_references(tmp_path: Path) -> None:
+    keys = _keys("TimestampRouter") | {"transforms.a.topic.format": "${name}-${timestamp}"}
+    error = _refused(tmp_path / "mm2.properties", keys)
+    assert "A->B.transforms.a.topic.format gives names with '$' and '{' and '}'" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (
+            {"transforms.b.type": "RegexRouter", "transforms.b.regex": "a",
+             "transforms.b.replacement": "b"},
+            "transforms.b.type cannot be used after a (TimestampRouter)",
+        ),
+        (
+            {"transforms.b.type": "Filter", "transforms.b.predicate": "p", "predicates": "p",
+             "predicates.p.type": "TopicNameMatches", "predicates.p.pattern": "x"},
+            "transforms.b.predicate cannot be used after a (TimestampRouter)",
+        ),
+    ],
+)  # fmt: skip
+def test_what_needs_one_name_per_topic_comes_before(
+    after: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "mm2.properties"
+    keys = _keys("TimestampRouter") | after
+    error = _refused(path, keys | {"transforms": "a, b"})
+    assert said in str(error)
+    assert "Write b before a in A->B.transforms" in str(error.do)
+    _loaded(path, keys | {"transforms": "b, a"})
+
+
+def test_a_timestamp_router_routes_and_says_what_does_not_hold(tmp_path: Path) -> None:
+    settings = _loaded(tmp_path / "mm2.properties", _keys("TimestampRouter"))
+    (flow,) = settings.flows
+    (one,) = flow.transforms
+    assert (one.routes, one.steps, flow.topics.renamed) == (True, (0,), False)
+    (said,) = [one for one in settings.warnings if "routes" in one]
+    assert "A->B.transforms: TimestampRouter routes records by their time: for these" in said
+    names = FlowTopics(flow)
+    assert [names.remote(one) for one in ("t", "heartbeats")] == ["A.t", "A.heartbeats"]
+    assert [names.smts(one) for one in ("t", "heartbeats")] == [(0,), ()]

@@ -181,3 +181,67 @@ def test_what_is_refused(lines: tuple[str, ...], said: str, tmp_path: Path) -> N
         _flows(path, *lines)
     assert said in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+_CREATE = "A->B.sparkmirror.routing.create.topics"
+
+
+def test_how_many_topics_may_be_created_for_routed_records(tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    routing = (_LISTED, *_CLEAN, _OTHER[0], f"{_KEY}.other.select = x AS topic")
+    for lines, most in (
+        ((), 100),
+        ((f"{_CREATE}.max = 7",), 7),
+        ((f"{_CREATE} = false",), 0),
+        ((f"{_CREATE} = false", f"{_CREATE}.max = 7"), 0),
+    ):
+        (flow,) = _flows(path, *routing, *lines)
+        assert flow.routed_topics_max == most
+        assert decode_flow(encode_flow(flow)).routed_topics_max == most
+        assert not [one for one in load_mm2(path).warnings if "create.topics" in one]
+    with pytest.raises(ConfigError, match=r"create\.topics\.max"):
+        _flows(path, *routing, f"{_CREATE}.max = 1001")
+
+
+def test_settings_about_created_topics_without_routing_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    _flows(path, _LISTED, *_CLEAN, *_OTHER, f"{_CREATE}.max = 7")
+    (warning,) = [one for one in load_mm2(path).warnings if "create.topics" in one]
+    assert "no flow routes records by their content (select = … AS topic)" in warning
+
+
+def test_a_handler_in_the_place_of_sql(tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    handler = (_OTHER[0], f"{_KEY}.other.handler = mirrors:mask", f"{_KEY}.other.args = a, b")
+    (flow,) = _flows(path, _LISTED, *_CLEAN, *handler)
+    clean, other = flow.transforms
+    assert (clean.handler, clean.handler_args) == ("", None)
+    assert (other.handler, other.handler_args, other.routes) == ("mirrors:mask", "a, b", False)
+    assert decode_flow(encode_flow(flow)).transforms == flow.transforms
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            (f"{_KEY}.other.handler = m:f", f"{_KEY}.other.where = true"),
+            "other.handler cannot be used together with A->B.sparkmirror.transform.other.where",
+        ),
+        (
+            (f"{_KEY}.other.handler = m:f", f"{_KEY}.other.python = m:f"),
+            "cannot be used together with",
+        ),
+        ((f"{_KEY}.other.handler = m",), "'m' is not module:function"),
+        (
+            (f"{_KEY}.other.where = true", f"{_KEY}.other.args = x"),
+            "the transform other has no handler that would get it",
+        ),
+    ],
+)
+def test_handlers_that_are_refused(lines: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    with pytest.raises(ConfigError) as caught:
+        _flows(path, _LISTED, *_CLEAN, _OTHER[0], *lines)
+    assert said in str(caught.value)
+    assert f"{path}:" in caught.value.where
+    assert caught.value.do

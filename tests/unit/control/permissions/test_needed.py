@@ -31,6 +31,7 @@ from sparkmirror.model import (
     SmtSettings,
     TopicRule,
     TopicSettings,
+    TransformSettings,
 )
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.cluster.views import AclBinding
@@ -459,3 +460,36 @@ def test_the_topic_of_names_is_written_and_read_where_there_is_a_map() -> None:
         ("B", "TOPIC", topic, each) for each in ("CREATE", "READ", "WRITE")
     }
     assert not any(one[2] == topic for one in lines(flow()))
+
+
+@pytest.mark.parametrize(
+    ("select", "most", "wanted"),
+    [
+        ("'all' AS topic", 9, {"WRITE", "CREATE"}),
+        ("'all' AS topic", 0, {"WRITE"}),
+        ("value AS topic", 9, set()),
+    ],
+)
+def test_a_topic_that_sql_names_for_all_records(select: str, most: int, wanted: set[str]) -> None:
+    """Which others records will name is unknown."""
+    one = TransformSettings("route", ("t",), "", select, routes=True)
+    found = lines(replace(flow(), transforms=(one,), routed_topics_max=most))
+    assert {operation for _, _, name, operation in found if name == "all"} - {"DESCRIBE"} == wanted
+
+
+@pytest.mark.parametrize(
+    ("topic_format", "pattern"),
+    [
+        ("${topic}-${timestamp}", Pattern("A.t", "PREFIXED")),
+        ("all.${timestamp}", Pattern("all.", "PREFIXED")),
+        ("${timestamp}", EVERY),
+    ],
+)
+def test_topics_that_timestamp_router_names(topic_format: str, pattern: Pattern) -> None:
+    smt = SmtSettings("s", "TimestampRouter", topic_format=topic_format, time_format="yyyy")
+    found = {
+        (one.binding.name, one.binding.pattern)
+        for one in permissions(replace(flow(smts=(smt,)), routed_topics_max=9))
+        if one.binding.operation == "WRITE" and one.why == "write records that are routed there"
+    }
+    assert found == {(pattern.name, pattern.kind)}

@@ -57,3 +57,18 @@ def test_a_topic_of_two_transforms_is_an_error_of_the_plan(tmp_path: Path) -> No
     flow = load_flow(tmp_path, _TWO.replace("cards", "(?!x)eu[.]a"))
     with pytest.raises(ConfigError, match="matches the transforms clean and mask"):
         pass_through(_Look(flow, "eu.a"))
+
+
+def test_the_plan_says_which_transform_may_create_topics(tmp_path: Path) -> None:
+    routing = _TWO.replace("select = key", "select = key AS topic")
+    for lines, told in (
+        ("", "routes records and creates up to 100 topics for them (select)"),
+        ("sparkmirror.routing.create.topics = false\n", "routes records (select)"),
+    ):
+        found = pass_through(_Look(load_flow(tmp_path, routing + lines), "eu.a"))
+        assert found is not None
+        assert found.transforms[0].reason == f"leaves out records (where), {told}"
+    constant = load_flow(tmp_path, _TWO.replace("select = key", "select = 'x' AS topic"))
+    found = pass_through(_Look(constant, "eu.a"))
+    assert found is not None
+    assert "creates" not in found.transforms[0].reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -58,6 +59,9 @@ class Topics:
         if again:
             self.counts |= self.grown
         return self.counts.get(topic, 0)
+
+    def await_new(self, topics: Sequence[str]) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -310,3 +314,55 @@ def test_a_target_that_does_not_answer_is_no_fault_of_a_record(policy: str) -> N
 def test_everything_is_filtered() -> None:
     (packed,) = _packed(_records(9), lambda _: None, STRING)
     assert (packed.chunk.next_offset, packed.chunk.size, packed.halt) == (9, 0, None)
+
+
+def _created(topics: Topics, refused: dict[str, str], asked: list[Any]) -> Router:
+    def create(topic: str, names: Any) -> dict[str, str]:
+        asked.append((topic, list(names)))
+        topics.counts |= {name: 2 for name in names if name not in refused}
+        return {name: why for name, why in refused.items() if name in names}
+
+    return Router(ROUTED, cast(TargetTopics, topics), create)
+
+
+def _chunk(count: int) -> Chunk:
+    return Chunk("orders", 1, "A.orders", 0, count, count, 1, 0, 1)
+
+
+def test_missing_topics_are_created_before_their_records_are_routed() -> None:
+    records = scan(memoryview(encode_batch(_records(6), codec=0)))
+    names = pa.array(["new", "eu", "no name", None, "A.carts", "denied"])
+    asked: list[Any] = []
+    router = _created(Topics(dict(COUNTS)), {"denied": "no permission"}, asked)
+    routed = router.route(_chunk(6), records, names, None)
+    assert asked == [("orders", ["new", "denied"])], "wrong names are not asked for"
+    assert [one.rows.tolist() for one in routed.faults] == [[2], [4], [5]]
+    assert routed.faults[2].reason == "the target has no topic 'denied': no permission"
+    places = [None if one < 0 else routed.targets[one] for one in routed.destination.tolist()]
+    assert places == [
+        *(TopicPartition("new", 1), TopicPartition("eu", 1), None),
+        *(TopicPartition("A.orders", 1), None, None),
+    ]
+    router.route(_chunk(6), records, pa.array(["new"] * 6), None)
+    assert len(asked) == 1
+
+
+def test_a_topic_that_is_created_and_not_visible_yet_is_no_fault_of_its_records() -> None:
+    records = scan(memoryview(encode_batch(_records(1), codec=0)))
+    router = Router(ROUTED, cast(TargetTopics, Topics({})), lambda _topic, _names: {})
+    routed = router.route(_chunk(1), records, pa.array(["new"]), None)
+    assert (routed.faults, routed.destination.tolist()) == ([], [-1])
+    assert isinstance(routed.error, Unreachable)
+
+
+def test_a_new_topic_is_asked_for_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics, target = _topics(monkeypatch, *[UNKNOWN_TOPIC_OR_PARTITION] * 3)
+    assert topics.partitions("eu") == 0
+    topics.await_new(["eu"])
+    assert (topics.partitions("eu"), target.asked) == (3, 4)
+
+
+def test_in_a_trial_topics_that_would_be_created_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target(UNKNOWN_TOPIC_OR_PARTITION)
+    monkeypatch.setattr(routing, "ClusterConnections", lambda _: target)
+    assert TargetTopics(ROUTED, missing=5).partitions("new") == 5

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.mm2.smts import OTHERS, smt_settings, smt_transforms
-from sparkmirror.data.transform.columns import COLUMNS, decode_columns, spark_schema
+from sparkmirror.data.rows.rows import Chunk, build_row
+from sparkmirror.data.transform.columns import (
+    AT,
+    COLUMNS,
+    TRANSFORM,
+    arrow_schema,
+    arrow_type,
+    decode_columns,
+    spark_schema,
+)
 from sparkmirror.data.transform.plan import TransformPlan
+from sparkmirror.data.transform.unpack import Unpacker
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
@@ -19,12 +30,13 @@ from sparkmirror.model import (
 )
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.names.transforms import Transformed, routes
+from sparkmirror.records.records import Record, encode_batch
 from tests.vectors import load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CHAINS = load("smts")["chains"]
+CHAINS, TIMED = load("smts")["chains"], load("smts")["times"]
 _A, _B = (ClusterClient(alias, ("localhost:1",), "test") for alias in "AB")
 
 
@@ -105,6 +117,64 @@ def test_the_sql_does_to_records_what_java_does(spark: SparkSession) -> None:
 
 def _same(value: Any) -> bytes | None:
     return None if value is None else bytes(value)
+
+
+def test_the_sql_names_topics_by_time_as_java_does(spark: SparkSession) -> None:
+    transforms: list[TransformSettings] = []
+    rows, told, raw = [], [], 0
+    for case in TIMED:
+        flow = _flow(case["config"])
+        names, transformed, used = FlowTopics(flow), Transformed(flow), dict[int, int]()
+        for record, result in zip(case["records"], case["results"], strict=True):
+            number, remote = transformed.number(record[0]), names.remote(record[0])
+            if number < 0:
+                assert result[0] == remote
+                raw += 1
+                continue
+            if number not in used:  # each costs Spark an analysis
+                used[number] = len(transforms)
+                transforms.append(flow.transforms[number])
+            headers = [{"key": key, "value": _bytes(value)} for key, value in record[5]]
+            found = {"topic": remote, "timestamp": record[2] * 1000, "value": _bytes(record[4])}
+            rows.append((used[number], found | {"headers": headers or None}))
+            told.append((case["config"], record, result))
+    flow = FlowSettings(_A, _B, _A, _B, transforms=tuple(transforms))
+    plan = TransformPlan(spark, flow)
+    columns = decode_columns(plan.columns)
+    made: dict[str, Any] = {
+        TRANSFORM: pa.array([number for number, _ in rows], pa.int32()),
+        AT: pa.array(range(len(rows)), pa.int32()),
+    }
+    for name in (name for name in COLUMNS if any(name in one for one in columns)):
+        made[name] = pa.array([found[name] for _, found in rows], arrow_type(name))
+    schema = arrow_schema(columns)
+    table = pa.table(
+        [made.get(one.name, pa.nulls(len(rows), one.type)) for one in schema], schema=schema
+    )
+    got = plan.transformed(plan.session.createDataFrame(table)).collect()
+    assert len(got) == len(told) > 300
+    for row, (number, found), (config, record, result) in zip(got, rows, told, strict=True):
+        one: Any = row[f"t{number}"]
+        assert one is not None, (config, record)
+        assert (one["record"] is None) == (result is None), (config, record)
+        if result is not None:
+            name = one["record"].asDict().get("topic") or found["topic"]
+            assert name == result[0], (config, record)
+
+
+def test_smts_see_the_remote_topic_s_name() -> None:
+    flow = _flow({"transforms": "a", "transforms.a.type": "TimestampRouter"})
+    data = encode_batch([Record(0, 5, None, b"v")])
+    chunk = Chunk("t", 0, "A.t", 0, 1, 1, 5, 0, len(data))
+    row = build_row([chunk], memoryview(b""), [[data]])
+    uses = [frozenset({"topic"}) for _ in flow.transforms]
+    found = [
+        name
+        for batch in Unpacker(flow, uses, None).rows(iter([row]))
+        for name in batch.column("topic").to_pylist()
+        if name is not None
+    ]
+    assert found == ["A.t"]
 
 
 @pytest.mark.parametrize("kind", sorted(kind for kind, (_, sql) in OTHERS.items() if sql))
