@@ -368,6 +368,11 @@ class TableSettings:
     schema: str = ""
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
+    @property
+    def place(self) -> str:
+        """From where it is read, as in the file."""
+        return f"{self.format}:{self.path}" if self.path else self.format
+
 
 @dataclass(frozen=True, slots=True)
 class TransformSettings:

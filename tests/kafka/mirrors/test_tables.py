@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import uuid
 from collections.abc import Callable
@@ -11,8 +12,10 @@ from typing import Any
 
 import pytest
 
+import sparkmirror
 from sparkmirror.cli.main import main
 from sparkmirror.testing.clusters import KafkaCluster
+from tests.kafka.clusters.spark_cluster import SparkCluster, closed_network, plain_python
 from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.harness.support import Sent, consume_all, create_topic, produce
 
@@ -114,6 +117,12 @@ def test_a_table_is_read_again_while_the_mirror_runs(
         assert mirror.drain()[0] == 0, mirror.text()
     finally:
         mirror.kill()
+    assert _told(capsys, "transform", "reload", str(path)).startswith("A->B: no mirror runs now")
+    table.write_text(_NEW)
+    tried = json.loads(
+        _told(capsys, "transform", "try", str(path), "--limit", "4", "--format", "json")
+    )
+    assert "new-" in json.dumps(tried)
 
     got = consume_all(cluster_b, remote)
     for partition in range(2):
@@ -131,3 +140,35 @@ def test_a_table_is_read_again_while_the_mirror_runs(
         assert [age for age, _ in ages] == sorted((age for age, _ in ages), reverse=True)
         assert {age for age, number in ages if number < 400} == {"old"}
         assert {age for age, number in ages if number >= reloaded} == {"new"}
+
+
+@pytest.mark.long
+def test_executors_of_a_cluster_get_the_rows(
+    cluster_a: KafkaCluster,
+    cluster_b: KafkaCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = f"tables-{uuid.uuid4().hex[:8]}"
+    create_topic(cluster_a, topic)
+    produce(cluster_a, topic, [Sent(b"%d" % n, b"%d" % n) for n in range(6)])
+    (tmp_path / "customers.csv").write_text(_OLD)
+    extra = {
+        "tasks.max": "1",
+        "A->B.sparkmirror.transforms": "named",
+        f"{_KEY}.topics": topic,
+        f"{_KEY}.tables": f"customers = csv:file:{tmp_path}/customers.csv",
+        f"{_KEY}.select": f"{_NAME} AS value",
+    }
+    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, topic, extra)
+    interpreter, lacking = plain_python(tmp_path / "python")
+    monkeypatch.setenv("PYSPARK_PYTHON", str(interpreter))
+    source = Path(sparkmirror.__file__).parent.parent
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (source, lacking))))
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    with SparkCluster(tmp_path, workers=1, settings=closed_network()) as spark:
+        arguments = ["run", str(path), "--once", "--work-dir", str(tmp_path / "work")]
+        mirror = MirrorProcess(tmp_path, [*arguments, "--master", spark.master])
+        assert mirror.wait() == 0, mirror.text()
+    names = [one.value for one in consume_all(cluster_b, f"A.{topic}")]
+    assert names == [*(b"old-%d" % n for n in range(5)), None]

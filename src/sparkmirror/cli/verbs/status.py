@@ -168,7 +168,7 @@ def _document(row: _Row) -> dict[str, object]:
             {
                 "table": one.name,
                 "rows": one.rows,
-                "read_at_ms": one.read_ms,
+                "read_ms": one.read_ms,
                 "took_ms": one.took_ms,
                 "fault": one.fault or None,
             }

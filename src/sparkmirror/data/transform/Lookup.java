@@ -30,6 +30,11 @@ public final class Lookup implements Function, Serializable {
         this.known = known;
     }
 
+    /** No epoch with the rows of before is running any more. */
+    public void forget() {
+        before = null;
+    }
+
     public Object apply(Object key) {
         Map found = known;
         if (found == null) {

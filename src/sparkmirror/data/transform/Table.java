@@ -46,6 +46,7 @@ public final class Table {
      * if they are not; after a refusal the table has the rows of before.
      */
     public String read(scala.collection.Iterator found, int rowsMax, int bytesMax) {
+        forget(); // else three times the rows would be in memory
         List read = new ArrayList();
         long bytes = 0;
         while (found.hasNext()) {
@@ -60,6 +61,12 @@ public final class Table {
             read.add(row);
         }
         return take(read);
+    }
+
+    private synchronized void forget() {
+        for (Iterator each = lookups.values().iterator(); each.hasNext();) {
+            ((Lookup) each.next()).forget();
+        }
     }
 
     private synchronized String take(List read) {
@@ -123,7 +130,7 @@ public final class Table {
             }
         }
         return repeated == 0 ? null : "its column " + schema.fields()[at].name() + " is no key: "
-            + repeated + " row(s) repeat the value of another row";
+            + repeated + " row(s) repeat the value of another row; keep one row for each value";
     }
 
     private static Object key(UnsafeRow row, int at, DataType type) {

@@ -28,7 +28,7 @@ __all__ = ["BYTES_MAX", "ROWS_MAX", "Tables"]
 log = logging.getLogger(__name__)
 
 ROWS_MAX, BYTES_MAX = 500_000, 64 << 20
-"""A larger table is refused: the driver and each executor hold it in memory, twice in a reload."""
+"""A larger table is refused: driver and executors have it in memory, twice after a reload."""
 
 # What users expect of files with a header, and rows that cannot be read are not left out.
 _FAIL = {"mode": "FAILFAST"}
@@ -64,9 +64,10 @@ class Tables:
                     if state.fault:
                         raise ConfigError(
                             f"the transform {one.name} cannot be used: the table {table.name} "
-                            f"cannot be read from {_place(table)}: {state.fault}.",
+                            f"cannot be read from {table.place}: {state.fault}.",
                             where=one.place("tables"),
-                            do="Check the path, the format and the options of Spark's reader.",
+                            do="Check the path, the format and the options of Spark's reader. "
+                            f"A table has at most {ROWS_MAX:,} rows and {BYTES_MAX >> 20} MiB.",
                         )
                     self._states[table.name] = state
                     log.info("flow %s: read the table %s", flow.name, _told(state))
@@ -147,10 +148,6 @@ class Tables:
         arguments[0], arguments[1], arguments[2] = context._jsc, name, frame._jdf.schema()
         kind = class_loader(context).loadClass("sparkmirror.Table")
         return kind.getConstructors()[0].newInstance(arguments)
-
-
-def _place(one: TableSettings) -> str:
-    return f"{one.format}:{one.path}" if one.path else one.format
 
 
 def _told(state: TableState) -> str:
