@@ -116,6 +116,9 @@ class Figures:
                     if self._control is None
                     else self._control.throttle(name),
                     query=self.queries.get(name, QueryFigures()),
+                    tables={}
+                    if self._control is None
+                    else {one.name: (one.rows, one.read_ms) for one in self._control.tables(name)},
                 )
                 for name, flow in self._flows.items()
             ]

@@ -206,6 +206,14 @@ _OWN = (
         "Rows per second within the last completed epoch: responses of the source's brokers, and"
         " records for transforms.",
     ),
+    Metric(
+        "sparkmirror_table_rows", "gauge", (*FLOW, "table"),
+        "Rows of a static table that transforms look up rows in.",
+    ),
+    Metric(
+        "sparkmirror_table_read_timestamp_seconds", "gauge", (*FLOW, "table"),
+        "Time when these rows were read.",
+    ),
     Metric("sparkmirror_throttled", "counter", FLOW, "Responses that were throttled by a quota."),
     Metric(
         "sparkmirror_throttle_bytes_per_second", "gauge", (*FLOW, "topics"),

@@ -38,7 +38,10 @@ _Gauges = dict[str, GaugeMetricFamily]
 
 @dataclass(frozen=True, slots=True)
 class FlowFacts:
-    """All figures of one flow at one moment. ``remote``: remote topic by source topic."""
+    """All figures of one flow at one moment. ``remote``: remote topic by source topic.
+
+    ``tables``: rows of each static table, and when they were read (epoch ms).
+    """
 
     source: str
     target: str
@@ -52,6 +55,7 @@ class FlowFacts:
     groups: Sequence[GroupRow] = ()
     throttle: ThrottleFigures = field(default_factory=ThrottleFigures)
     query: QueryFigures = field(default_factory=QueryFigures)
+    tables: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class MirrorCollector(Collector):
@@ -140,6 +144,9 @@ def _add_flow(gauges: _Gauges, one: FlowFacts) -> None:
         gauges["sparkmirror_spark_epoch_seconds"].add_metric([*flow, phase], ms / 1_000)
     for topics, bytes_s in one.throttle.limits.items():
         gauges["sparkmirror_throttle_bytes_per_second"].add_metric([*flow, topics], bytes_s)
+    for table, (rows, read_ms) in one.tables.items():
+        gauges["sparkmirror_table_rows"].add_metric([*flow, table], rows)
+        gauges["sparkmirror_table_read_timestamp_seconds"].add_metric([*flow, table], read_ms / 1e3)
 
 
 def _add_counters(counters: dict[str, CounterMetricFamily], one: FlowFacts) -> None:
