@@ -39,7 +39,7 @@ def avro() -> Iterator[Avro]:
     from pyspark.java_gateway import launch_gateway
 
     os.environ.update(java_environment(find_java()))
-    gateway = launch_gateway()  # type: ignore[no-untyped-call]
+    gateway = launch_gateway()
     yield Avro(gateway.jvm)
     _end_gateway(gateway)
 
