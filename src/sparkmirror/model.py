@@ -412,6 +412,27 @@ class TransformSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RegistrySettings:
+    """The schema registry of a flow's transforms (``sparkmirror.registry``).
+
+    ``urls``: without a slash at the end; empty: there is none. ``authorization``: the value of that
+    HTTP header; never log it. ``truststore``: a file of type ``truststore_type``; empty: what Java
+    trusts. ``places``: where the file sets them, by option.
+    """
+
+    urls: tuple[str, ...] = ()
+    authorization: str = field(default="", repr=False)
+    truststore: str = ""
+    truststore_type: str = "JKS"
+    truststore_password: str = field(default="", repr=False)
+    places: tuple[tuple[str, ...], ...] = ()
+
+    def place(self, option: str) -> str:
+        """Where the file sets ``option``, with the key: for errors."""
+        return {one[0]: one[1] for one in self.places}.get(option, "sparkmirror.registry")
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetSyncSettings:
     """How the mirror publishes which target offsets belong to which source offsets.
 
@@ -585,6 +606,7 @@ class FlowSettings:
     hash_salt: str = field(default="", repr=False)
     # How many topics the mirror may create because records name them; 0: none.
     routed_topics_max: int = 0
+    registry: RegistrySettings = field(default_factory=RegistrySettings)
 
     @property
     def name(self) -> str:
@@ -733,7 +755,8 @@ class TransformCounts:
     ``records_in``: those that its SQL has run for. They are ``records_out``, which go to the
     target, ``filtered`` (left out by the SQL) or ``failed`` (the SQL failed on them). Where the
     time went: processor time of the source worker that reads records (``unpack_s``) and of the sink
-    that writes new batches (``pack_s``), and time in which Spark evaluated the SQL, or the handler its records (``sql_s``).
+    that writes new batches (``pack_s``); time in which Spark evaluated the SQL, or processor time
+    of a handler (``sql_s``).
     """
 
     transform: str

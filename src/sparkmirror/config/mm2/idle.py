@@ -10,6 +10,7 @@ from sparkmirror.config.mm2.scoping import Conf
 from sparkmirror.config.mm2.smts import unlisted
 from sparkmirror.config.table.own import (
     HASH_SALT,
+    REGISTRY,
     ROUTED_CREATE,
     ROUTED_MAX,
     TRANSFORMS,
@@ -64,12 +65,12 @@ def _marked(use: KeyUse, reasons: Iterable[Reason]) -> KeyUse:
 
 
 def _transforms(flows: Iterable[FlowSettings]) -> Reason:
-    """Reason for keys of a transform that no flow has, and for others without such transforms."""
+    """Reason for keys of a transform that no flow has, and for what nothing uses without one."""
     used = {one.name for flow in flows for one in flow.transforms}
     routes = any(one.routes for flow in flows for one in flow.transforms)
 
     def reason(use: KeyUse) -> str:
-        if use.setting.name == HASH_SALT and not used:
+        if use.setting.name.startswith((HASH_SALT, REGISTRY)) and not used:
             return f"no flow has a transform ({TRANSFORMS})"
         if use.setting.name in (ROUTED_CREATE, ROUTED_MAX) and not routes:
             return "no flow routes records by their content (select = … AS topic)"
