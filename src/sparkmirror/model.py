@@ -355,6 +355,26 @@ class TopicSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TableSettings:
+    """A static table that transforms look up rows in.
+
+    ``format``, ``path``, ``schema`` (as in ``id BIGINT, name STRING``; empty: that of the data) and
+    ``options`` are those of Spark's reader; ``path`` is empty if the format needs none.
+    """
+
+    name: str
+    format: str
+    path: str = ""
+    schema: str = ""
+    options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @property
+    def place(self) -> str:
+        """From where it is read, as in the file."""
+        return f"{self.format}:{self.path}" if self.path else self.format
+
+
+@dataclass(frozen=True, slots=True)
 class TransformSettings:
     """What happens to the records of some topics on the way (``sparkmirror.transform.NAME``).
 
@@ -364,7 +384,8 @@ class TransformSettings:
     ``steps``: instead of ``topics``, for the SQL of single message transforms: the numbers of those
     that apply. It processes the topics to which just these apply (`names.smts`).
     ``routes``: ``select`` chooses the records' topic or partition on the target.
-    ``python``: ``module:function`` from DataFrame to DataFrame, instead of SQL.
+    ``python``: ``module:function`` from DataFrame to DataFrame, instead of SQL. ``tables``: what
+    `lookup` finds; all transforms of a flow share them.
     """
 
     name: str
@@ -376,6 +397,7 @@ class TransformSettings:
     routes: bool = False
     python: str = ""
     functions: tuple[str, ...] = ()
+    tables: tuple[TableSettings, ...] = ()
 
     def place(self, option: str) -> str:
         """Where the file sets ``option``, with the key: for errors."""

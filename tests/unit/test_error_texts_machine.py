@@ -195,11 +195,21 @@ def test_a_spark_cluster_with_fewer_cores_than_slots(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(session, "time", clock)
     context = SimpleNamespace(master="spark://host:7077", defaultParallelism=3)
     spark: Any = SimpleNamespace(sparkContext=context)
-    ours = as_self(_settings=SimpleNamespace(flows=[SimpleNamespace(tasks_max=2)] * 2))
+    ours = as_self(
+        _settings=SimpleNamespace(flows=[SimpleNamespace(tasks_max=2, transforms=())] * 2)
+    )
     check(
         lambda: session.Spark._check_slots(ours, spark), ConfigError,
         "4 slots in all flows, the cluster offers 3 cores", "master spark://host:7077",
         "Lower tasks.max",
+    )  # fmt: skip
+    reads = SimpleNamespace(tables=("customers",))
+    ours._settings.flows[0] = SimpleNamespace(tasks_max=2, transforms=(reads,))
+    context.defaultParallelism = 4
+    check(
+        lambda: session.Spark._check_slots(ours, spark), ConfigError,
+        "4 slots in all flows and one core to read tables, the cluster offers 4 cores",
+        "master spark://host:7077", "Lower tasks.max",
     )  # fmt: skip
     context.master = "local[*]"
     session.Spark._check_slots(ours, spark)

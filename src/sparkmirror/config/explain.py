@@ -16,7 +16,12 @@ from sparkmirror.config.mm2.keys import OF_CONNECTOR, mm1_only
 from sparkmirror.config.mm2.load import Mm2File, client_configs, own_settings, read_mm2
 from sparkmirror.config.mm2.precedence import Part, given, scope_of
 from sparkmirror.config.mm2.scoping import connector_config, worker_config
-from sparkmirror.config.table.own import TRANSFORM, transform_option
+from sparkmirror.config.table.own import (
+    TABLE_OPTION,
+    TABLE_SCHEMA,
+    TRANSFORM,
+    transform_option,
+)
 from sparkmirror.config.table.settings import (
     CLIENT_SET,
     HIDDEN,
@@ -27,7 +32,7 @@ from sparkmirror.config.table.settings import (
     redact,
 )
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
+from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings, TransformSettings
 
 __all__ = ["Effective", "ExplainedFile", "FlowSetup", "Place", "explain"]
 
@@ -145,11 +150,22 @@ def _rows(part: Part, flow: FlowSettings) -> list[Setting]:
     rows = [row for row in rows if row not in named]
     for one in flow.transforms:
         for row in named if one.topics else ():
-            name = f"{TRANSFORM}{one.name}.{transform_option(row.name)[1]}"
-            rows.append(replace(row, name=name))
+            for option in _options(transform_option(row.name)[1], one):
+                rows.append(replace(row, name=f"{TRANSFORM}{one.name}.{option}"))
     if part in (Part.FLOW, Part.WORKER):  # their clients show these rows
         rows = [row for row in rows if row.name not in CLIENT_SET]
     return sorted(rows, key=lambda row: row.name)
+
+
+def _options(option: str, one: TransformSettings) -> list[str]:
+    """``option`` of a transform; for each of its tables, if it is one of a table's."""
+    if option == TABLE_SCHEMA:
+        return [f"table.{table.name}.schema" for table in one.tables]
+    if option == TABLE_OPTION:
+        return [
+            f"table.{table.name}.option.{name}" for table in one.tables for name, _ in table.options
+        ]
+    return [option]
 
 
 def _of_connector(part: Part, conf: Mapping[str, Entry]) -> list[Setting]:

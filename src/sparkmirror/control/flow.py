@@ -23,6 +23,7 @@ from sparkmirror.control.flows.driver_reports import DriverReports
 from sparkmirror.control.flows.publication import Publication
 from sparkmirror.control.flows.slot_reports import SlotReports
 from sparkmirror.control.flows.source_ends import SourceEnds
+from sparkmirror.control.flows.tables import NoTables, Tables, TablesPart
 from sparkmirror.control.flows.throttling import Throttling
 from sparkmirror.control.flows.topics_job import TopicsJob
 from sparkmirror.control.groups.job import GroupsJob, create_offset_topics
@@ -44,19 +45,11 @@ from sparkmirror.control.report.history import History
 from sparkmirror.control.sync_jobs import sync_jobs
 from sparkmirror.control.topics.internal_topics import create_internal_topics
 from sparkmirror.errors import Defect, Denied, MirrorError, TopicError
-from sparkmirror.internal_topics.commands import (
-    CommandKind,
-    channel,
-    control_topic,
-)
+from sparkmirror.internal_topics.commands import CommandKind, channel, control_topic
 from sparkmirror.internal_topics.history import EventKind
 from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.internal_topics.throttles import ThrottleOrder
-from sparkmirror.model import (
-    FlowSettings,
-    MirrorMode,
-    TopicPartition,
-)
+from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics, dead_letter_topic
 from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
 
@@ -65,6 +58,7 @@ log = logging.getLogger(__name__)
 _REPORT_INTERVAL_S = 10.0
 _HISTORY_INTERVAL_S = 1.0
 _THROTTLE_INTERVAL_S = 1.0
+_TABLES_INTERVAL_S = 0.5
 
 
 class FlowControl:
@@ -72,6 +66,7 @@ class FlowControl:
 
     ``notify`` takes one-line notices for the user. ``release`` is our version. ``key`` signs the
     run's assignments; with an empty key they are not signed. ``file`` is the configuration file.
+    ``tables`` reads static tables.
     ``published`` holds what the slots know. ``topics``, ``source_ends`` and ``slots`` are jobs:
     each may run on a thread of its own, and any thread may read their results.
     """
@@ -87,6 +82,7 @@ class FlowControl:
         release: str = "",
         key: str = "",
         file: str = "",
+        tables: TablesPart | None = None,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self.settings = settings
@@ -150,6 +146,13 @@ class FlowControl:
             notify=notify,
         )
         self.slots.watchers.append(self.throttling.observe)
+        self.tables = Tables(
+            settings, tables or NoTables(), self.history,
+            replan=lambda: self.as_owner(self.published.replan),
+            report=lambda: self.as_owner(self.reports.write),
+            slots=self._slots, progress=self.slots.progress,
+            notify=notify, once=once, now_ms=now_ms,
+        )  # fmt: skip
         self.source_ends = SourceEnds(
             settings, clusters.source, self.published, self.slots.progress
         )
@@ -160,12 +163,14 @@ class FlowControl:
             pass_on=self._writer.command,
             drain=self._drain_as_ordered,
             throttle=self._throttle_as_ordered,
+            reload=self.tables.take_orders,
         )
         self.reports = DriverReports(
             self._writer,
             self.published,
             self.orders,
             self.throttling,
+            self.tables,
             channel=self._channel,
             run_id=run_id,
             release=release,
@@ -244,6 +249,7 @@ class FlowControl:
             raise Defect("a flow that is not claimed stands by")
         if not own.wait_turn():
             return False
+        self.tables.stood_by = True
         self.reports.started_ms = self._now_ms()
         try:
             self._begin_or_give_up()
@@ -305,6 +311,7 @@ class FlowControl:
         with contextlib.suppress(Denied, TopicError):
             self.orders.poll()
         self.throttling.begin()
+        self.tables.begin()
         # All this may have taken minutes. A run that has lost the flow does not report a start.
         lost = self._lost()
         if lost is not None:
@@ -355,6 +362,8 @@ class FlowControl:
             Job(f"history-{name}", mine(self.history.flush), lambda: _HISTORY_INTERVAL_S),
             Job(f"throttle-{name}", mine(self.throttling.step), lambda: _THROTTLE_INTERVAL_S),
         ]
+        if any(one.tables for one in self.settings.transforms):
+            jobs.append(Job(f"tables-{name}", self.tables.step, lambda: _TABLES_INTERVAL_S))
         if self.groups is not None and not self._once:
             groups = self.groups
             jobs += [

@@ -12,10 +12,12 @@ from typing import TypeVar
 
 from sparkmirror.control.coordination.ownership import Ownership
 from sparkmirror.control.flow import FlowControl
+from sparkmirror.control.flows.tables import TablesPart
 from sparkmirror.control.jobs import Job, Jobs, run_once
 from sparkmirror.control.topics.heartbeats import HeartbeatJob
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.errors import MirrorError
+from sparkmirror.internal_topics.tables import TableState
 from sparkmirror.model import ClusterClient, MirrorSettings, SlotProgress, TopicPartition
 from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
 from sparkmirror.observe.figures.throttling import ThrottleFigures
@@ -44,6 +46,7 @@ class ControlLoop:
     thread. ``once``: copy up to the end offsets that ``prepare`` freezes; new topics are not
     discovered. ``run_id`` and ``release`` (our version) identify this run in the control topics.
     ``take_over``: claim the flows even if another process mirrors them. ``key`` signs assignments.
+    ``tables`` reads static tables.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class ControlLoop:
         take_over: bool = False,
         release: str = "",
         key: str = "",
+        tables: TablesPart | None = None,
     ) -> None:
         self._once = once
         self._events: list[Notice] = []
@@ -72,6 +76,7 @@ class ControlLoop:
                 release=release,
                 key=key,
                 file=settings.file,
+                tables=tables,
             )
             for flow in settings.flows
             if flow.enabled
@@ -307,6 +312,10 @@ class ControlLoop:
     def throttle(self, flow: str) -> ThrottleFigures:
         """What the flow's limits do."""
         return self._flows[flow].throttling.figures()
+
+    def tables(self, flow: str) -> tuple[TableState, ...]:
+        """The static tables of the flow's transforms."""
+        return self._flows[flow].tables.states()
 
     def draining(self, flow: str) -> bool:
         """Whether the flow's slots were commanded to drain, by this process or another."""

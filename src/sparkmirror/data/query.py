@@ -34,6 +34,7 @@ from sparkmirror.data.spark.rest import DrainCheck
 from sparkmirror.data.spark.restarts import QueryRestart, RestartLimit
 from sparkmirror.data.spark.session import Spark
 from sparkmirror.errors import MirrorError
+from sparkmirror.internal_topics.tables import TableState
 from sparkmirror.model import FlowSettings, MirrorSettings
 
 if TYPE_CHECKING:
@@ -156,6 +157,19 @@ class FlowRunner:
 
             self._reasons = ReasonServer(self._spark.sockets, self._plans)
         return self._session
+
+    def tables(self, flow: str) -> tuple[TableState, ...]:
+        """The static tables of ``flow``; empty before `open`."""
+        plan = self._plans.get(flow)
+        return () if plan is None else plan.tables.states()
+
+    def reload_tables(self, flow: str, table: str = "") -> tuple[TableState, ...]:
+        """Read ``table`` of ``flow`` again, or all its tables; epochs that begin later have them.
+
+        Empty before `open`. A table that cannot be read keeps its rows, and has a fault.
+        """
+        plan = self._plans.get(flow)
+        return () if plan is None else plan.tables.reload(table)
 
     @property
     def page(self) -> str:

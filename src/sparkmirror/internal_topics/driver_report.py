@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
+from sparkmirror.internal_topics.tables import TableState, read_table, table_row
 from sparkmirror.internal_topics.throttles import read_rule, rule_row
 from sparkmirror.model import Halt, ThrottleRule, TopicPartition
 
@@ -38,8 +39,10 @@ class DriverReport:
     partitions. ``halts``: partitions that no slot gets, and why. ``orders``: the driver reads the
     orders topic. ``to_go_s``: seconds until the flow has caught up; None if unknown, and in reports
     of earlier releases. ``throttles``: the flow's limits; None in such reports. ``resets``: ids of
-    the orders after which the settings apply again. ``started_ms``, ``time_ms``: epoch ms, by the
-    driver's clock.
+    the orders after which the settings apply again. ``tables``: the static tables of its
+    transforms; None in reports of earlier releases. ``reloads``: ids of the newest orders to read
+    tables again that all slots follow. ``started_ms``, ``time_ms``: epoch ms, by the driver's
+    clock.
     """
 
     flow: str
@@ -55,6 +58,8 @@ class DriverReport:
     to_go_s: float | None = None
     throttles: tuple[ThrottleState, ...] | None = None
     resets: tuple[str, ...] = ()
+    tables: tuple[TableState, ...] | None = None
+    reloads: tuple[str, ...] = ()
 
 
 def encode_driver_report(report: DriverReport) -> tuple[bytes, bytes]:
@@ -80,6 +85,9 @@ def encode_driver_report(report: DriverReport) -> tuple[bytes, bytes]:
             [rule_row(one.rule), one.order_id, one.applies] for one in report.throttles
         ]
         document["resets"] = list(report.resets)
+    if report.tables is not None:
+        document["tables"] = [table_row(one) for one in report.tables]
+        document["reloads"] = list(report.reloads)
     return f"{report.flow}/driver".encode(), pack(document)
 
 
@@ -107,6 +115,8 @@ def decode_driver_report(key: bytes | None, value: bytes | None) -> DriverReport
             to_go_s=_seconds(document.get("to_go_s")),
             throttles=_throttles(document.get("throttles")),
             resets=tuple(map(str, document.get("resets", ()))),
+            tables=_tables(document.get("tables")),
+            reloads=tuple(map(str, document.get("reloads", ()))),
         )
     except MALFORMED:
         return None
@@ -119,6 +129,10 @@ def _throttles(rows: Sequence[Any] | None) -> tuple[ThrottleState, ...] | None:
         ThrottleState(read_rule(rule), str(order_id), bool(applies))
         for rule, order_id, applies in rows
     )
+
+
+def _tables(rows: Sequence[Any] | None) -> tuple[TableState, ...] | None:
+    return None if rows is None else tuple(map(read_table, rows))
 
 
 def _seconds(value: object) -> float | None:

@@ -43,7 +43,7 @@ class EventKind(StrEnum):
     ``LOST``: a run ended without a last report. ``TAKEOVER``: another run had the flow until now.
     ``GOES_ON``: a halted partition is mirrored again. ``REPAIR``: records that the target lost are
     written again. ``THROTTLE``: a limit was set, changed or removed, or its daily window began or
-    ended.
+    ended. ``TABLES``: static tables were read again.
     """
 
     START = "start"
@@ -58,6 +58,7 @@ class EventKind(StrEnum):
     RESUME = "resume"
     DRAIN = "drain"
     THROTTLE = "throttle"
+    TABLES = "tables"
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,9 @@ class Figures:
                     throttle=ThrottleFigures()
                     if self._control is None
                     else self._control.throttle(name),
+                    tables={}
+                    if self._control is None
+                    else {one.name: (one.rows, one.read_ms) for one in self._control.tables(name)},
                 )
                 for name, flow in self._flows.items()
             ]

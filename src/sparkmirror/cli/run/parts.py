@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from sparkmirror.cli.run.quick_check import QuickCheckPart, QuickCheckThread
 from sparkmirror.cli.shared.errors import EXIT_START_FAILED
 from sparkmirror.errors import ConfigError, MirrorError
+from sparkmirror.internal_topics.tables import TableState
 from sparkmirror.model import Halt, SlotProgress, TopicPartition
 from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
 from sparkmirror.observe.figures.throttling import ThrottleFigures
@@ -104,6 +105,12 @@ class FlowPart(Protocol):
     def errors(self) -> tuple[MirrorError, ...]:
         """Why queries failed."""
 
+    def tables(self, flow: str) -> tuple[TableState, ...]:
+        """The static tables of ``flow``."""
+
+    def reload_tables(self, flow: str, table: str = "") -> tuple[TableState, ...]:
+        """Read ``table`` of ``flow`` again, or all of them."""
+
     def end(self, flow: str, *, grace_s: float) -> bool:
         """After its drain: wait for the query of ``flow``, then end it; False when all end."""
 
@@ -145,6 +152,14 @@ class NoFlows:
 
     def errors(self) -> tuple[MirrorError, ...]:
         """Nothing can fail."""
+        return ()
+
+    def tables(self, flow: str) -> tuple[TableState, ...]:
+        """None."""
+        return ()
+
+    def reload_tables(self, flow: str, table: str = "") -> tuple[TableState, ...]:
+        """Nothing to read."""
         return ()
 
     def end(self, flow: str, *, grace_s: float) -> bool:
@@ -213,6 +228,9 @@ class ControlPart(Protocol):
 
     def throttle(self, flow: str) -> ThrottleFigures:
         """What the flow's limits do."""
+
+    def tables(self, flow: str) -> tuple[TableState, ...]:
+        """The static tables of the flow's transforms."""
 
     def draining(self, flow: str) -> bool:
         """Whether the flow's slots were ordered to drain."""

@@ -156,6 +156,7 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
             take_over=options.take_over,
             release=tool_version(),
             key=flow.key,
+            tables=flow,
         )
         return control, chosen.quick_check(settings)
 

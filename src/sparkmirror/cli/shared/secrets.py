@@ -12,6 +12,10 @@ def hide_secrets(settings: MirrorSettings) -> None:
     """Mask every secret of the configuration in logs and errors from here on."""
     register_secret(settings.metrics.token)
     for flow in settings.flows:
+        for table in (table for one in flow.transforms for table in one.tables):
+            for name, value in table.options:
+                if is_secret(name):
+                    register_secret(value)
         for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
             for key, value in client.properties.items():
                 if is_secret(key):

@@ -184,7 +184,7 @@ def _give(
     from sparkmirror.control.coordination.status import FlowState, observe_status  # noqa: PLC0415
     from sparkmirror.internal_topics.throttles import ThrottleOrder  # noqa: PLC0415
 
-    _check_topics(target, flow)
+    check_orders_topic(target, flow)
     status = observe_status(target, flow, _now_ms())
     if status.state.alive and status.throttles is None and status.state is not FlowState.STARTING:
         version = f" (version {status.version})" if status.version else ""
@@ -198,7 +198,7 @@ def _give(
     return _await(target, flow, order, wait_s)
 
 
-def _check_topics(target: Cluster, flow: FlowSettings) -> None:
+def check_orders_topic(target: Cluster, flow: FlowSettings) -> None:
     """Raises TopicError unless the flow ran here, with a version that reads orders."""
     from sparkmirror.control.coordination.orders_topic import orders_topic  # noqa: PLC0415
     from sparkmirror.internal_topics.commands import control_topic  # noqa: PLC0415

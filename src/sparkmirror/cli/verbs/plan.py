@@ -107,6 +107,11 @@ def _passing(one: FlowPlan) -> list[str | Table]:
         for each in passing.transforms
         if not each.topics
     ]
+    found += [
+        f"{one.flow}: the transform {each.transform} reads the table {name} from {place}"
+        for each in passing.transforms
+        for name, place in each.tables
+    ]
     return found
 
 
@@ -129,7 +134,12 @@ def _document(one: FlowPlan) -> dict[str, object]:
     if one.pass_through is not None:
         found["pass_through"] = {
             "transformed": [
-                {"transform": each.transform, "topics": list(each.topics), "reason": each.reason}
+                {
+                    "transform": each.transform,
+                    "topics": list(each.topics),
+                    "reason": each.reason,
+                    "tables": dict(each.tables),
+                }
                 for each in one.pass_through.transforms
             ],
             "raw": list(one.pass_through.raw),

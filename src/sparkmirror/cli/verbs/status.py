@@ -47,7 +47,7 @@ class _Row:
         return max(0.0, (self.observed_ms - time_ms) / 1_000)
 
 
-# Columns of flows (a row), of standbys (row, standby) and of slots (row, slot).
+# Columns of flows (a row), of standbys (row, standby), tables (row, table) and slots (row, slot).
 _FLOW: Columns = {
     "FLOW": "flow.flow",
     "STATE": "flow.description",
@@ -67,6 +67,13 @@ _STANDBY: Columns = {
     "RUN": lambda of: of[1].run_id,
     "FILE": lambda of: of[1].file,
     "LAST-REPORT": lambda of: _ago(of[0].age_s(of[1].time_ms)),
+}
+_TABLE: Columns = {
+    "FLOW": lambda of: of[0].flow.flow,
+    "TABLE": lambda of: of[1].name,
+    "ROWS": lambda of: of[1].rows,
+    "READ": lambda of: _ago(of[0].age_s(of[1].read_ms)),
+    "FAULT": lambda of: of[1].fault,
 }
 _SLOT: Columns = {
     "FLOW": lambda of: of[0].flow.flow,
@@ -157,6 +164,16 @@ def _document(row: _Row) -> dict[str, object]:
         "lag_seconds": None if row.lag is None else row.lag.seconds,
         "to_go_seconds": flow.to_go_s,
         "throttles": [throttle_document(state) for state in flow.throttles or ()],
+        "tables": [
+            {
+                "table": one.name,
+                "rows": one.rows,
+                "read_ms": one.read_ms,
+                "took_ms": one.took_ms,
+                "fault": one.fault or None,
+            }
+            for one in flow.tables or ()
+        ],
         "slots": [
             {
                 "slot": slot.slot,
@@ -205,7 +222,12 @@ def _report(rows: Sequence[_Row]) -> Report:
         if row.flow.state.alive
         for state in row.flow.throttles or ()
     ]
-    tables = ((_STANDBY, standbys), (THROTTLES, limits), (_SLOT, slots))
+    found_tables = [
+        (row, one) for row in rows if row.flow.state.alive for one in row.flow.tables or ()
+    ]
+    tables = (
+        (_STANDBY, standbys), (THROTTLES, limits), (_TABLE, found_tables), (_SLOT, slots),
+    )  # fmt: skip
     columns: Columns
     found: Sequence[object]
     for columns, found in tables:

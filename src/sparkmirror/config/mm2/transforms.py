@@ -11,14 +11,22 @@ from itertools import combinations
 
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.values import ValueReader, merge_errors, parse_list
-from sparkmirror.config.table.own import HASH_SALT, TRANSFORM, TRANSFORMS, transform_option
+from sparkmirror.config.table.own import (
+    HASH_SALT,
+    TRANSFORM,
+    TRANSFORMS,
+    table_option,
+    transform_option,
+)
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FlowSettings, TransformSettings
+from sparkmirror.model import FlowSettings, TableSettings, TransformSettings
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 from sparkmirror.names.transforms import routes
 
 _SALT_CHARS_MIN = 16
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
+# NAME = FORMAT:PATH, or NAME = FORMAT. An address such as s3a://… is no format with a path.
+_TABLE = re.compile(r"([A-Za-z0-9_-]+)\s*=\s*([A-Za-z][\w.]*)(?:\s*:\s*(?!//)(.+))?", re.DOTALL)
 
 
 def transform_settings(
@@ -39,6 +47,7 @@ def transform_settings(
         except ConfigError as error:
             errors.append(error)
     errors += _met(made)
+    errors += _tables_met(made)
     if errors:
         raise merge_errors(errors, errors[0].where.rpartition(":")[0])
     return tuple(made)
@@ -120,7 +129,75 @@ def _transform(
         routes=routes(sql.get("select", "")),
         python=sql.get("python", ""),
         functions=parse_list(options["functions"]) if "functions" in options else (),
+        tables=_tables(options),
     )
+
+
+def _tables(options: Mapping[str, Entry]) -> tuple[TableSettings, ...]:
+    """The static tables of a transform. Raises ConfigError."""
+    readers: dict[str, dict[str, Entry]] = {}
+    for option, entry in options.items():
+        table, what = table_option(option)
+        if table:
+            readers.setdefault(table, {})[what] = entry
+    found: dict[str, TableSettings] = {}
+    if "tables" in options:
+        entry = options["tables"]
+        for part in filter(None, map(str.strip, entry.value.split(";"))):
+            table, kind, path = _table(entry, part)
+            if table in found:
+                raise ConfigError(
+                    f"{entry.key}: the table {table} is there twice.",
+                    where=entry.where,
+                    do="Remove one of them.",
+                )
+            found[table] = TableSettings(table, kind, path, *_reader(readers.pop(table, {})))
+    for table, own in readers.items():
+        one = min(own.values(), key=lambda one: one.key)
+        raise ConfigError(
+            f"{one.key}: the transform has no table {table}.",
+            where=one.where,
+            do=f"Add {table} to its tables, or remove the key.",
+        )
+    return tuple(found.values())
+
+
+def _table(entry: Entry, text: str) -> tuple[str, str, str]:
+    """Name, format and path of a table. Raises ConfigError."""
+    match = _TABLE.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            f"{entry.key}: {text!r} is not a table.",
+            where=entry.where,
+            do="Write NAME = FORMAT:PATH, separated by ';': customers = parquet:/data/customers.",
+        )
+    name, kind, path = match.groups(default="")
+    return name, kind, path.strip()
+
+
+def _reader(own: Mapping[str, Entry]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The schema of a table, and the options of Spark's reader."""
+    options = [
+        (what.removeprefix("option."), one.value.strip())
+        for what, one in sorted(own.items())
+        if what != "schema"
+    ]
+    return own["schema"].value.strip() if "schema" in own else "", tuple(options)
+
+
+def _tables_met(made: Sequence[TransformSettings]) -> Iterator[ConfigError]:
+    """Refuse two tables of one name: all transforms of a flow can look up in both."""
+    known: dict[str, tuple[TableSettings, str]] = {}
+    for one in made:
+        for table in one.tables:
+            before, name = known.setdefault(table.name, (table, one.name))
+            if before != table:
+                yield ConfigError(
+                    f"the transforms {name} and {one.name} both name a table {table.name}, and "
+                    "mean different ones.",
+                    where=one.place("tables"),
+                    do="Give one of them another name: transforms of one flow share their tables.",
+                )
 
 
 def _check_python(options: Mapping[str, Entry], used: Mapping[str, str]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sparkmirror.config.table.setting import Scope, Setting, Status, Type
+import re
+
+from sparkmirror.config.table.setting import Scope, Setting, Type
 from sparkmirror.model import FaultSettings
 
 _F = FaultSettings()
@@ -105,6 +107,9 @@ THROTTLE_ROWS = (
 TRANSFORMS = "sparkmirror.transforms"
 TRANSFORM = "sparkmirror.transform."
 _OPTION = f"{TRANSFORM}NAME."
+TABLE_SCHEMA = "table.TABLE.schema"
+TABLE_OPTION = "table.TABLE.option.OPTION"
+_TABLE_OPTION = re.compile(r"table\.([^.]+)\.(schema|option\..+)")
 HASH_SALT = "sparkmirror.hash.salt"
 _S = (Scope.SPARKMIRROR,)
 
@@ -147,23 +152,51 @@ TRANSFORM_ROWS = (
         "What the SQL function `hash_json` puts before each value, so that hashes cannot be "
         "looked up. At least 16 characters; the same salt gives the same hashes.", _S,
     ),
-    *(
-        Setting(
-            f"{_OPTION}{option}", Type.STRING, "", doc, _S, status=Status.REFUSED, reason=reason,
-        )
-        for option, doc, reason in (
-            ("tables", "Static tables to join with.", "joins are not supported yet"),
-        )
+    Setting(
+        f"{_OPTION}tables", Type.STRING, "",
+        "Static tables that the SQL looks up rows in, as in `lookup('customers', 'id', …)`: "
+        "`customers = parquet:/data/customers`, separated by `;`, with any format that Spark reads "
+        "([tables](transforms.md#tables)).", _S,
+    ),
+    Setting(
+        f"{_OPTION}{TABLE_SCHEMA}", Type.STRING, "",
+        "Columns of the table TABLE, as in `id BIGINT, name STRING`. Empty: as its files have "
+        "them; those of CSV and JSON are inferred.", _S,
+    ),
+    Setting(
+        f"{_OPTION}{TABLE_OPTION}", Type.STRING, "",
+        "Option of Spark's reader for the table TABLE. CSV has `header`, `inferSchema` = `true`, "
+        "`enforceSchema` = `false`; CSV and JSON have `mode` = `FAILFAST`.", _S,
     ),
 )  # fmt: skip
 
 
 def transform_option(key: str) -> tuple[str, str]:
-    """(NAME, option) of a key ``sparkmirror.transform.NAME.option``; both empty for other keys."""
+    """(NAME, option) of a key ``sparkmirror.transform.NAME.option``; both empty for other keys.
+
+    Options of a table are as in the file: ``table.limits.schema``.
+    """
     if not key.startswith(TRANSFORM):
         return "", ""
-    name, _, option = key[len(TRANSFORM) :].rpartition(".")
+    name, table, option = key[len(TRANSFORM) :].partition(".table.")
+    if table:
+        return name, f"table.{option}"
+    name, _, option = name.rpartition(".")
     return name, option
+
+
+def table_option(option: str) -> tuple[str, str]:
+    """(TABLE, ``schema`` or ``option.OPTION``) of a transform's option; else both empty."""
+    match = _TABLE_OPTION.fullmatch(option)
+    return (match[1], match[2]) if match else ("", "")
+
+
+def placeholder(option: str) -> str:
+    """The transform's ``option`` as the rows above name it."""
+    _, what = table_option(option)
+    if not what:
+        return option
+    return TABLE_SCHEMA if what == "schema" else TABLE_OPTION
 
 
 # MirrorMaker 1's positions have Java's format, which contains nothing about the target.

@@ -17,6 +17,7 @@ from sparkmirror.config.table.own import (
     THROTTLE_ROWS,
     TRANSFORM,
     TRANSFORM_ROWS,
+    placeholder,
     transform_option,
 )
 from sparkmirror.config.table.setting import Scope, Setting, Status, Type
@@ -98,7 +99,7 @@ def find(name: str, *scopes: Scope) -> Setting | None:
     """
     transform, option = transform_option(name)
     if transform:
-        name = f"{TRANSFORM}NAME.{option}"
+        name = f"{TRANSFORM}NAME.{placeholder(option)}"
     for scope in scopes or tuple(Scope):
         row = _BY_SCOPE.get((scope, name))
         if row is not None:

@@ -7,7 +7,7 @@ to the control topic still work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sparkmirror.control.coordination.orders_topic import Order, OrdersReader
 from sparkmirror.internal_topics.commands import (
@@ -17,6 +17,7 @@ from sparkmirror.internal_topics.commands import (
     control_topic,
     decode_command,
 )
+from sparkmirror.internal_topics.tables import ReloadOrder
 from sparkmirror.internal_topics.throttles import ThrottleOrder
 from sparkmirror.model import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
@@ -60,8 +61,9 @@ class OrderFollower:
     """Reads the orders of one flow for the run ``run_id``. For one thread.
 
     ``pass_on`` writes a command to the control topic, ``drain`` drains this run, ``throttle`` takes
-    the newest orders about limits; all may raise `MirrorError`. ``readable``: whether the last read
-    of the orders topic succeeded.
+    the newest orders about limits; all may raise `MirrorError`. ``reload`` takes orders to read
+    tables again, in their order; one that is read again comes again. ``readable``: whether the last
+    read of the orders topic succeeded.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class OrderFollower:
         pass_on: Callable[[Command], None],
         drain: Callable[[], None],
         throttle: Callable[[Mapping[str, ThrottleOrder]], None] = lambda _: None,
+        reload: Callable[[Sequence[ReloadOrder]], None] = lambda _: None,
     ) -> None:
         self._target = target
         self._flow = flow
@@ -80,6 +83,7 @@ class OrderFollower:
         self._pass_on = pass_on
         self._drain = drain
         self._throttle = throttle
+        self._reload = reload
         self._throttles: Mapping[str, ThrottleOrder] = {}
         self._reader: OrdersReader | None = None
         self._applied = ""
@@ -105,6 +109,7 @@ class OrderFollower:
         if self._reader.throttles != self._throttles:
             self._throttle(self._reader.throttles)
             self._throttles = dict(self._reader.throttles)
+        self._reload(self._reader.reloads)
         self.readable = True
 
     def _command(self, order: Order) -> Command:

@@ -1,4 +1,4 @@
-"""The orders topic: operators' orders to a flow (pause, resume, drain, throttle).
+"""The orders topic: operators' orders to a flow (pause, resume, drain, throttle, reload).
 
 The target has one compacted topic per source, ``mm2-sparkmirror-orders.<source>.internal``, with
 one partition. It is separate because Kafka's ACLs are per topic: a principal that may write to it
@@ -11,6 +11,7 @@ key                 value (JSON)
 ``<flow>/pause``    the newest pause or resume; it outlives runs
 ``<flow>/drain``    the newest drain, with the runs that it is for
 ``<flow>/throttle`` the newest limit (`internal_topics.throttles`); it outlives runs
+``<flow>/reload``   the newest order to read static tables again (`internal_topics.tables`)
 ==================  ===============================================================
 
 The codecs are pure, and return None for any other record.
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 
 from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
 from sparkmirror.internal_topics.commands import CommandKind, topic_beside
+from sparkmirror.internal_topics.tables import ReloadOrder, decode_reload, encode_reload
 from sparkmirror.internal_topics.throttles import (
     ThrottleOrder,
     decode_throttle,
@@ -40,6 +42,7 @@ __all__ = [
     "decode_order",
     "encode_order",
     "give_order",
+    "give_reload",
     "give_throttle",
     "orders_topic",
 ]
@@ -120,16 +123,23 @@ def give_throttle(target: Cluster, flow: FlowSettings, *orders: ThrottleOrder) -
     target.produce_many(orders_topic(flow), records)
 
 
+def give_reload(target: Cluster, flow: FlowSettings, order: ReloadOrder) -> None:
+    """Write an order to read tables again; it is acknowledged on return. Raises `MirrorError`."""
+    target.produce_many(orders_topic(flow), [(0, *encode_reload(order))])
+
+
 class OrdersReader:
     """Follows the orders of one flow, from the start of the log. For one thread.
 
-    ``throttles``: the newest order about each limit, by its topics; not among the others. The topic
-    must exist. Raises `MirrorError`.
+    ``throttles``: the newest order about each limit, by its topics; not among the others.
+    ``reloads``: the orders to read tables again that the last call has read. The topic must exist.
+    Raises `MirrorError`.
     """
 
     def __init__(self, target: Cluster, flow: FlowSettings) -> None:
         self._flow = flow.name
         self.throttles: dict[str, ThrottleOrder] = {}
+        self.reloads: list[ReloadOrder] = []
         self._tail: TopicTail = target.tail(orders_topic(flow), partitions=[0], passes=True)
 
     def read_to_end(self) -> list[Order]:
@@ -142,7 +152,12 @@ class OrdersReader:
 
     def _read(self, records: Iterable[tuple[int, bytes | None, bytes | None]]) -> list[Order]:
         found: list[Order] = []
+        self.reloads = []
         for _, key, value in records:
+            reload = decode_reload(self._flow, key, value)
+            if reload is not None:
+                self.reloads.append(reload)
+                continue
             throttle = decode_throttle(self._flow, key, value)
             if throttle is not None:
                 self.throttles[throttle.rule.topics] = throttle

@@ -18,6 +18,7 @@ from sparkmirror.errors import Denied
 from sparkmirror.internal_topics.commands import Command, CommandKind, control_topic, run_of
 from sparkmirror.internal_topics.driver_report import DriverReport, ThrottleState
 from sparkmirror.internal_topics.flow_claims import Standby
+from sparkmirror.internal_topics.tables import TableState
 from sparkmirror.model import FlowSettings, Halt, MirrorMode, SlotProgress, TopicPartition
 from sparkmirror.wire.admin.cluster import Cluster
 
@@ -81,7 +82,8 @@ class FlowStatus:
     for a driver that has not reported yet. ``to_go_s``: seconds until the flow has caught up, as
     its drivers report it; None if unknown, or while nothing is mirrored. ``throttles``: its limits
     as a driver reports them; None before that, or if a driver is of a version without them.
-    ``order_ids``: ids of the orders about limits that all its drivers obey.
+    ``order_ids``: ids of the orders about limits and tables that all its drivers obey. ``tables``:
+    its static tables; None as for the limits.
     """
 
     flow: str
@@ -101,6 +103,7 @@ class FlowStatus:
     standbys: tuple[Standby, ...] = ()
     throttles: tuple[ThrottleState, ...] | None = None
     order_ids: frozenset[str] = frozenset()
+    tables: tuple[TableState, ...] | None = None
 
     @property
     def description(self) -> str:
@@ -241,13 +244,15 @@ def judge(signals: ControlSignals, flow: str, now_ms: int, *, group: str = "") -
         standbys=_standbys(signals, flow, now_ms),
         throttles=None if driver is None else driver.throttles,
         order_ids=_order_ids(driver),
+        tables=None if driver is None else driver.tables,
     )
 
 
 def _order_ids(driver: DriverReport | None) -> frozenset[str]:
     if driver is None or driver.throttles is None:
         return frozenset()
-    return frozenset((*(one.order_id for one in driver.throttles), *driver.resets))
+    limits = (one.order_id for one in driver.throttles)
+    return frozenset((*limits, *driver.resets, *driver.reloads))
 
 
 def _newest_command(signals: ControlSignals, flow: str) -> Command | None:

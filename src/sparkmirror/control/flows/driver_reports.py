@@ -9,6 +9,7 @@ from sparkmirror.control.coordination.control_topic import ControlTopicWriter
 from sparkmirror.control.coordination.orders import OrderFollower
 from sparkmirror.control.coordination.place import own_host
 from sparkmirror.control.flows.publication import Publication
+from sparkmirror.control.flows.tables import Tables
 from sparkmirror.control.flows.throttling import Throttling
 from sparkmirror.internal_topics.driver_report import DriverReport
 
@@ -25,6 +26,7 @@ class DriverReports:
         published: Publication,
         orders: OrderFollower,
         throttling: Throttling,
+        tables: Tables,
         *,
         channel: str,
         run_id: str,
@@ -39,6 +41,7 @@ class DriverReports:
         self._published = published
         self._orders = orders
         self._throttling = throttling
+        self._tables = tables
         self._channel = channel
         self._run_id = run_id
         self._release = release
@@ -66,6 +69,8 @@ class DriverReports:
             to_go_s=self.to_go_s,
             throttles=self._throttling.states(),
             resets=self._throttling.resets(),
+            tables=self._tables.states(),
+            reloads=self._tables.confirmed(),
         )
         with self._writing:
             if ended or not self._over.is_set():  # no report may follow the last one

@@ -58,6 +58,18 @@ class Publication:
 
         Nothing is published after `drain`. Raises `MirrorError`.
         """
+        with self._publishing:
+            self._publish(assignment, kind, member)
+
+    def replan(self) -> None:
+        """End the slots' epochs; the next ones have the same assignment. Raises `MirrorError`."""
+        with self._publishing:
+            if self.version:  # else nothing runs
+                self._publish(self.assignment(), CommandKind.REPLAN, self.member)
+
+    def _publish(self, assignment: Assignment, kind: CommandKind, member: Member | None) -> None:
+        if self.draining:  # a later command would hide the drain from the slots
+            return
         version = self.version + 1
         document = AssignmentDocument(
             self._channel,
@@ -68,10 +80,7 @@ class Publication:
             member,
             self._term(),
         )
-        with self._publishing:
-            if self.draining:  # a later command would hide the drain from the slots
-                return
-            self._writer.assign(document, self._command(kind, version))
+        self._writer.assign(document, self._command(kind, version))
         with self._lock:
             self.version, self._assignment, self.member = version, assignment, member
 

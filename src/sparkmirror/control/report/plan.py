@@ -69,6 +69,7 @@ def pass_through(observed: Observation) -> PassThrough | None:
                 one.name,
                 tuple(topic for topic, found in numbers.items() if found == number),
                 _effect(one),
+                tuple((table.name, table.place) for table in one.tables),
             )
             for number, one in enumerate(transforms)
         ),

@@ -51,11 +51,15 @@ def creation(
 
 @dataclass(frozen=True, slots=True)
 class TransformTopics:
-    """The source ``topics`` that one transform processes. ``reason``: what it does to records."""
+    """The source ``topics`` that one transform processes. ``reason``: what it does to records.
+
+    ``tables``: the static tables that it names, and from where they are read.
+    """
 
     transform: str
     topics: tuple[str, ...]
     reason: str
+    tables: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

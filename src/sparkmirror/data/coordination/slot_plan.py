@@ -18,6 +18,7 @@ from sparkmirror.model import (
     Member,
     TopicPartition,
     TopicRule,
+    TransformSettings,
 )
 
 __all__ = ["SlotPlan", "assign_round_robin", "decode_flow", "encode_flow", "plan_slots"]
@@ -146,6 +147,9 @@ def encode_flow(flow: FlowSettings, key: str = "") -> str:
             # No worker needs the salt: Spark has it (`data.transform.functions`).
             rest = plain_fields(dataclasses.replace(value, control_secret="", hash_salt=""))
             return {**rest, "control_secret": sealed}
+        if isinstance(value, TransformSettings):
+            # The driver reads the tables. Options of Spark's reader may hold secrets.
+            return plain_fields(dataclasses.replace(value, tables=()))
         return plain_fields(value)
 
     def plain_fields(value: Any) -> Any:

@@ -70,13 +70,18 @@ def _local_master(master: str, slots: int, cores: int) -> str:
     return f"local[{max(asked, slots, 1)},{attempts}]"
 
 
+def _cores_needed(settings: MirrorSettings) -> int:
+    """One for each slot, and one that reads static tables again while the slots hold theirs."""
+    tables = any(one.tables for flow in settings.flows for one in flow.transforms)
+    return sum(flow.tasks_max for flow in settings.flows) + tables
+
+
 def _spark_settings(
     settings: MirrorSettings, *, master: str, work_dir: Path, scratch: Path, cores: int
 ) -> dict[str, str]:
     """Spark's configuration for the pipeline; each value was measured or has its reason here."""
-    slots = sum(flow.tasks_max for flow in settings.flows)
     conf = {
-        "spark.master": _local_master(master, slots, cores),
+        "spark.master": _local_master(master, _cores_needed(settings), cores),
         "spark.app.name": "sparkmirror",
         "spark.ui.enabled": "false",
         "spark.ui.killEnabled": "false",  # the UI has no login: others may look, but not end jobs
@@ -314,15 +319,18 @@ class Spark:
         if str(spark.sparkContext.master).startswith("local"):
             return
         slots = sum(flow.tasks_max for flow in self._settings.flows)
+        needed = _cores_needed(self._settings)
         deadline = time.monotonic() + 60
         cores = 0
         while time.monotonic() < deadline:
             cores = spark.sparkContext.defaultParallelism
-            if cores >= slots:
+            if cores >= needed:
                 return
             time.sleep(0.5)
+        also = " and one core to read tables" if needed > slots else ""
         raise ConfigError(
-            f"tasks.max asks for {slots} slots in all flows, the cluster offers {cores} cores.",
+            f"tasks.max asks for {slots} slots in all flows{also}, the cluster offers {cores} "
+            "cores.",
             where=f"master {spark.sparkContext.master}",
             do="Lower tasks.max, or give the cluster more cores.",
         )

@@ -3,37 +3,53 @@ package sparkmirror;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
+import java.util.TreeSet;
+import java.util.function.Function;
 
 import org.apache.spark.sql.Column;
 import org.apache.spark.sql.api.java.UDF1;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.objects.Invoke;
 import org.apache.spark.sql.classic.ColumnNodeToExpressionConverter$;
 import org.apache.spark.sql.classic.ExpressionUtils;
 import org.apache.spark.sql.functions;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.DecimalType;
+import org.apache.spark.sql.types.ObjectType;
+import scala.collection.immutable.Nil$;
 import scala.collection.immutable.Seq;
 import scala.runtime.AbstractFunction1;
 
 /**
- * Builds the expression for a call of mask_json, hash_json, drop_json or header in a user's SQL.
+ * Builds the expression for a call of one of our functions in a user's SQL.
  *
  * What is wrong with a call is an IllegalArgumentException: the driver adds key and line.
  */
 public final class RecordFunctions extends AbstractFunction1 {
     private final String name;
     private final byte[] salt;
+    private final Map tables;
 
-    /** salt: that of hash_json, null if the file has none. It is not part of any plan. */
-    public RecordFunctions(String name, byte[] salt) {
+    /**
+     * salt: that of hash_json, null if the file has none. It is not part of any plan. tables: a Table
+     * by its name.
+     */
+    public RecordFunctions(String name, byte[] salt, Map tables) {
         this.name = name;
         this.salt = salt;
+        this.tables = tables;
     }
 
     public Object apply(Object given) {
         Seq arguments = (Seq) given;
         if (name.equals("header")) {
             return header(arguments);
+        }
+        if (name.equals("lookup")) {
+            return lookup(arguments);
         }
         boolean masks = name.equals("mask_json");
         int count = arguments.length();
@@ -91,6 +107,74 @@ public final class RecordFunctions extends AbstractFunction1 {
         Column value = functions.try_element_at(
             functions.reverse(headers.getField("value")), found.cast(DataTypes.IntegerType));
         return built(value.cast(DataTypes.StringType));
+    }
+
+    /** The row of a table in which a column has the given value, as a struct; or null. */
+    private Expression lookup(Seq arguments) {
+        if (arguments.length() != 3) {
+            throw wrong("it takes a table, one of its columns and a value, as in "
+                + "lookup('customers', 'id', CAST(key AS STRING))");
+        }
+        String named = text((Expression) arguments.apply(0), "table");
+        String column = text((Expression) arguments.apply(1), "column");
+        Table table = (Table) tables.get(named);
+        if (table == null) {
+            throw wrong("there is no table '" + named + "' in tables"
+                + (tables.isEmpty() ? "" : ", but " + String.join(", ", new TreeSet(tables.keySet()))));
+        }
+        int at = column == null ? -1 : table.column(column);
+        if (at < 0) {
+            throw wrong("the table " + named + " has no column '" + column + "', but "
+                + String.join(", ", table.schema().fieldNames()));
+        }
+        DataType type = table.schema().fields()[at].dataType();
+        Expression key = key((Expression) arguments.apply(2), type, named + "." + column);
+        Literal target = new Literal(table.lookup(at), new ObjectType(Function.class));
+        // A null as the value gives null, without a call.
+        return new Invoke(target, "apply", table.schema(), Nil$.MODULE$.$colon$colon(key),
+            Nil$.MODULE$, true, true, true);
+    }
+
+    /** What is looked up, as a key of a Lookup. */
+    private Expression key(Expression given, DataType column, String where) {
+        String kind = kind(column);
+        String found = given.dataType().equals(DataTypes.NullType) ? kind : kind(given.dataType());
+        if (kind == null) {
+            throw wrong("rows cannot be found by " + where + ", which is of type "
+                + column.simpleString() + "; give the table a schema with another one, "
+                + "such as STRING or DECIMAL(20, 4)");
+        }
+        if (!kind.equals(found) && !(kind.equals("decimal") && "integer".equals(found))) {
+            throw wrong("its value is of type " + given.dataType().simpleString() + ", and " + where
+                + " is of type " + column.simpleString() + "; write CAST(… AS "
+                + column.sql() + ")");
+        }
+        Column key = ExpressionUtils.column(given);
+        if (kind.equals("integer")) {
+            return built(key.cast(DataTypes.LongType));
+        }
+        if (kind.equals("decimal") && !(given.dataType() instanceof DecimalType)) {
+            return built(key.cast(new DecimalType(20, 0)));
+        }
+        if (kind.equals("binary")) {
+            return built(key.cast(DataTypes.StringType));
+        }
+        return given.dataType().equals(DataTypes.NullType) ? built(key.cast(column)) : given;
+    }
+
+    /** Types whose values can be equal; null for those by which no row is found. */
+    private static String kind(DataType type) {
+        if (type.equals(DataTypes.ByteType) || type.equals(DataTypes.ShortType)
+            || type.equals(DataTypes.IntegerType) || type.equals(DataTypes.LongType)) {
+            return "integer";
+        }
+        if (type instanceof DecimalType) {
+            return "decimal";
+        }
+        boolean exact = type.equals(DataTypes.StringType) || type.equals(DataTypes.BinaryType)
+            || type.equals(DataTypes.BooleanType) || type.equals(DataTypes.DateType)
+            || type.equals(DataTypes.TimestampType) || type.equals(DataTypes.TimestampNTZType);
+        return exact ? type.simpleString() : null;
     }
 
     private static Expression built(Column column) {

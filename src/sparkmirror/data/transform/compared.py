@@ -105,8 +105,10 @@ class ReplayedTopics:
 
     def remark(self, tp: TopicPartition) -> str:
         """What was compared, in words."""
-        name = self._flow.transforms[self._transformed.number(tp.topic)].name
-        text = f"source records after the transform {name}"
+        one = self._flow.transforms[self._transformed.number(tp.topic)]
+        text = f"source records after the transform {one.name}"
+        if any(each.tables for each in self._flow.transforms):
+            text += ", with its tables as they are now"
         if tp in self._failed and tp not in self._stopped:
             text += ", without those on which it fails"
         return text

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from sparkmirror.config.callables import load_callable
 from sparkmirror.data.transform.columns import COLUMNS, spark_schema
 from sparkmirror.data.transform.columns import used as columns_used
-from sparkmirror.data.transform.refusals import HINTS, refused, words
+from sparkmirror.data.transform.refusals import HINTS, LOOKUP, refused, words
 from sparkmirror.model import TransformSettings
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _HINTS = {
     **HINTS,
     "Deduplicate": "A transform sees one record at a time: it does not know what came before.",
     "Distinct": "A transform sees one record at a time: it does not know what came before.",
-    "Join": "A transform sees one record at a time: it cannot join.",
+    "Join": f"A transform sees one record at a time: it cannot join. {LOOKUP}",
     "Union": "A record cannot become several ones.",
     "Expand": "A record cannot become several ones.",
     "GlobalLimit": _ALL,
@@ -235,7 +235,7 @@ class _Translation:
             raise self._refused(what, _HINTS.get(name, _ONE_RECORD))
         if node.subqueries().size():
             what = f"{self._one.python} needs Spark's operator Subquery"
-            raise self._refused(what, _ONE_RECORD)
+            raise self._refused(what, _HINTS["Subquery"])
 
     def _projected(self, named: Any, columns: dict[int, _Made]) -> tuple[int, _Made]:
         number = _number(named)

@@ -1,9 +1,10 @@
-"""SQL functions for every transform: `mask_json`, `hash_json`, `drop_json` and `header`.
+"""SQL functions for every transform: `mask_json`, `hash_json`, `drop_json`, `header` and `lookup`.
 
 They run within Spark's JVM, as part of the one projection: a Python function would send each record
 through one more process. The first three are a scanner of bytes in Java (``JsonFunction.java``),
 which leaves all bytes but those of the field; Spark's own functions write a document anew and
-change its numbers. ``RecordFunctions.java`` makes Spark's expressions from calls. Both files are
+change its numbers. `lookup` asks a static table (`data.transform.tables`).
+``RecordFunctions.java`` makes Spark's expressions from calls. The files are
 compiled at the start with the compiler that Spark brings for its generated code, and travel to
 executors as a jar. Users add Java and SQL functions of their own (``functions``).
 """
@@ -25,17 +26,17 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["python_functions", "register_functions"]
+__all__ = ["class_loader", "python_functions", "register_functions"]
 
-_NAMES = ("mask_json", "hash_json", "drop_json", "header")
+_NAMES = ("mask_json", "hash_json", "drop_json", "header", "lookup")
 
 # In this order: each may use those before it.
-_SOURCES = ("JsonFunction", "RecordFunctions")
+_SOURCES = ("JsonFunction", "Lookup", "Table", "RecordFunctions")
 _CALL = re.compile(rf"\b({'|'.join(_NAMES)})`?\s*\(", re.IGNORECASE)
 
 
 @lru_cache(maxsize=1)
-def _class_loader(context: SparkContext) -> Any:
+def class_loader(context: SparkContext) -> Any:
     """Compile the Java files for an application; its executors get the classes as a jar.
 
     This takes half a second. All flows of the application share the classes.
@@ -59,18 +60,18 @@ def _class_loader(context: SparkContext) -> Any:
     return loader
 
 
-def _builder(context: SparkContext, name: str, salt: bytes | None) -> Any:
+def _builder(context: SparkContext, name: str, salt: bytes | None, tables: Any) -> Any:
     """What makes an expression from a call of our function ``name``."""
     jvm: Any = context._jvm
     gateway: Any = context._gateway
-    arguments = gateway.new_array(jvm.java.lang.Object, 2)
-    arguments[0], arguments[1] = name, salt
-    kind = _class_loader(context).loadClass("sparkmirror.RecordFunctions")
+    arguments = gateway.new_array(jvm.java.lang.Object, 3)
+    arguments[0], arguments[1], arguments[2] = name, salt, tables
+    kind = class_loader(context).loadClass("sparkmirror.RecordFunctions")
     return kind.getConstructors()[0].newInstance(arguments)
 
 
-def register_functions(session: SparkSession, flow: FlowSettings) -> None:
-    """Register in ``session`` what the SQL of ``flow`` may call.
+def register_functions(session: SparkSession, flow: FlowSettings, tables: Any) -> None:
+    """Register in ``session`` what the SQL of ``flow`` may call. ``tables``: Java's map of them.
 
     Our functions, if it calls one, and those of the users' ``functions``, which may use ours.
     Raises ConfigError if one of the users' cannot be imported or fails, or if `hash_json` has no
@@ -95,7 +96,7 @@ def register_functions(session: SparkSession, flow: FlowSettings) -> None:
         salt = flow.hash_salt.encode() if flow.hash_salt else None
         for name in _NAMES:
             state.functionRegistry().createOrReplaceTempFunction(
-                name, _builder(session.sparkContext, name, salt), "scala_udf"
+                name, _builder(session.sparkContext, name, salt, tables), "scala_udf"
             )
     _register_own(session, flow)
 

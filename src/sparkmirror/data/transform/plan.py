@@ -27,7 +27,8 @@ from sparkmirror.data.transform.columns import (
 )
 from sparkmirror.data.transform.dataframe import Translated, run_trial, translate
 from sparkmirror.data.transform.functions import python_functions, register_functions
-from sparkmirror.data.transform.refusals import HINTS, refused, words
+from sparkmirror.data.transform.refusals import HINTS, LOOKUP, refused, words
+from sparkmirror.data.transform.tables import Tables
 from sparkmirror.model import FlowSettings, TransformSettings
 from sparkmirror.names.routed_names import RoutedNames
 
@@ -61,14 +62,15 @@ class Planned:
 class TransformPlan:
     """The checked transforms of one flow. ``session``: where its query runs.
 
-    ``columns``: the records' columns that the source must send, as an option. Raises ConfigError
-    with key, line and remedy.
+    ``columns``: the records' columns that the source must send, as an option. ``tables``: its
+    static tables. Raises ConfigError with key, line and remedy.
     """
 
     def __init__(self, spark: SparkSession, flow: FlowSettings) -> None:
         # Only this flow's rows travel in larger messages.
         self.session = spark.newSession()
-        register_functions(self.session, flow)
+        self.tables = Tables(self.session, flow)
+        register_functions(self.session, flow, self.tables.java)
         self.session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(FLUSH_ROWS))
         self.session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(_MESSAGE_BYTES_MAX))
         # Arguments of SQL functions are projections of their own until Spark merges them with ours:
@@ -222,7 +224,9 @@ def _analyzed(records: DataFrame, sql: str, one: TransformSettings, option: str)
     try:
         frame = records.select(F.expr(sql).alias("made"))
     except PySparkException as error:
-        raise refused(one, option, words(str(error)), "Correct the SQL.") from None
+        said = words(str(error))
+        do = LOOKUP if said.startswith("[TABLE_OR_VIEW_NOT_FOUND]") else "Correct the SQL."
+        raise refused(one, option, said, do) from None
     finally:
         logger.disabled = before
     for name in _operators(frame._jdf.queryExecution().analyzed()):

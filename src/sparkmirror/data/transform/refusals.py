@@ -7,9 +7,16 @@ import re
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import TransformSettings
 
-__all__ = ["HINTS", "refused", "words"]
+__all__ = ["HINTS", "LOOKUP", "refused", "words"]
+
+LOOKUP = (
+    "Name the table in tables, and write lookup('TABLE', 'COLUMN', value): it gives the row as a "
+    "struct, or null."
+)
+"""What to do instead of a subquery or a join."""
 
 HINTS = {
+    "Subquery": f"A transform sees one record at a time. {LOOKUP}",
     "Aggregate": "A transform sees one record at a time: it cannot aggregate.",
     "Window": "A transform sees one record at a time: it has no window over others.",
     "Generate": "A record cannot become several ones.",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sparkmirror.data.transform.plan import TransformPlan
     from sparkmirror.records.records import Record
 
-__all__ = ["reason_of", "table_of"]
+__all__ = ["message_of", "reason_of", "table_of"]
 
 # The parameters of Spark's messages that name parts of the SQL. All others may hold data.
 _OF_THE_SQL = frozenset(
@@ -75,12 +75,12 @@ def reason_of(plan: TransformPlan, number: int, record: pa.Table) -> str:
     try:
         plan.untried(frame, number).collect()
     except Exception as error:  # any function of any library may have raised it
-        return _words(error)
+        return message_of(error)
     return "the SQL succeeded on this record when it ran again"
 
 
-def _words(error: Exception) -> str:
-    """What Spark says: the innermost of the errors that has one of Spark's error classes."""
+def message_of(error: Exception) -> str:
+    """What Spark says, without data: the innermost error that has one of Spark's error classes."""
     thrown = _thrown(error)
     found = [each for each in thrown if _instance(each, "org.apache.spark.SparkThrowable")]
     found = [each for each in found if each.getCondition() is not None]

@@ -181,6 +181,14 @@ _OWN = (
         "sparkmirror_transform_failed_records", "counter", (*FLOW, "transform"),
         "Those on which the SQL fails; a partition that pauses counts its record with each try.",
     ),
+    Metric(
+        "sparkmirror_table_rows", "gauge", (*FLOW, "table"),
+        "Rows of a static table that transforms look up rows in.",
+    ),
+    Metric(
+        "sparkmirror_table_read_timestamp_seconds", "gauge", (*FLOW, "table"),
+        "Time when these rows were read.",
+    ),
     Metric("sparkmirror_throttled", "counter", FLOW, "Responses that were throttled by a quota."),
     Metric(
         "sparkmirror_throttle_bytes_per_second", "gauge", (*FLOW, "topics"),

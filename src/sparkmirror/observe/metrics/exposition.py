@@ -37,7 +37,10 @@ _Gauges = dict[str, GaugeMetricFamily]
 
 @dataclass(frozen=True, slots=True)
 class FlowFacts:
-    """All figures of one flow at one moment. ``remote``: remote topic by source topic."""
+    """All figures of one flow at one moment. ``remote``: remote topic by source topic.
+
+    ``tables``: rows of each static table, and when they were read (epoch ms).
+    """
 
     source: str
     target: str
@@ -50,6 +53,7 @@ class FlowFacts:
     checkpoints: Mapping[CheckpointKey, Spread] = field(default_factory=dict)
     groups: Sequence[GroupRow] = ()
     throttle: ThrottleFigures = field(default_factory=ThrottleFigures)
+    tables: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class MirrorCollector(Collector):
@@ -135,6 +139,9 @@ def _add_flow(gauges: _Gauges, one: FlowFacts) -> None:
             gauges[name].add_metric(flow, seconds)
     for topics, bytes_s in one.throttle.limits.items():
         gauges["sparkmirror_throttle_bytes_per_second"].add_metric([*flow, topics], bytes_s)
+    for table, (rows, read_ms) in one.tables.items():
+        gauges["sparkmirror_table_rows"].add_metric([*flow, table], rows)
+        gauges["sparkmirror_table_read_timestamp_seconds"].add_metric([*flow, table], read_ms / 1e3)
 
 
 def _add_counters(counters: dict[str, CounterMetricFamily], one: FlowFacts) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from sparkmirror.cli.run.parts import Parts, RunOptions
 from sparkmirror.cli.run.run import run_mirror
 from sparkmirror.errors import ConfigError, MirrorError, Unreachable
+from sparkmirror.internal_topics.tables import TableState
 from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
@@ -186,6 +187,9 @@ class FakeControl:
     def throttle(self, flow: str) -> ThrottleFigures:
         return ThrottleFigures()
 
+    def tables(self, flow: str) -> tuple[TableState, ...]:
+        return ()
+
     def unreachable_cluster(self, flow: str) -> str:
         return self._world.scenario.away
 
@@ -271,6 +275,12 @@ class FakeFlow:
 
     def stand_by(self, flows: Iterable[str]) -> None:
         self._world.say(f"flow.stand_by {','.join(flows)}")
+
+    def tables(self, flow: str) -> tuple[TableState, ...]:
+        return ()
+
+    def reload_tables(self, flow: str, table: str = "") -> tuple[TableState, ...]:
+        return ()
 
     def active(self) -> bool:
         scenario, run_s = self._world.scenario, self._world.run_s()

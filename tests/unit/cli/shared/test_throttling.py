@@ -87,7 +87,7 @@ class Target:
                 return target
 
         monkeypatch.setattr(throttling, "Connections", Connections)
-        monkeypatch.setattr(throttling, "_check_topics", lambda *_: None)
+        monkeypatch.setattr(throttling, "check_orders_topic", lambda *_: None)
         monkeypatch.setattr(throttling, "_standing", lambda *_: dict(self.standing))
         monkeypatch.setattr(throttling, "_LOOK_S", 0.01)
         monkeypatch.setattr(status, "observe_status", lambda *_: self.status())

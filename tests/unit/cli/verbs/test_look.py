@@ -91,7 +91,9 @@ def test_a_plan_in_words() -> None:
 def test_a_plan_names_the_topics_that_lose_raw_batches() -> None:
     passing = PassThrough(
         (
-            TransformTopics("mask", ("pay", "cards"), "changes records (select)"),
+            TransformTopics(
+                "mask", ("pay", "cards"), "changes records (select)", (("limits", "csv:/limits"),)
+            ),
             TransformTopics("clean", (), "leaves out records (where)"),
         ),
         ("plain",),
@@ -105,6 +107,7 @@ def test_a_plan_names_the_topics_that_lose_raw_batches() -> None:
         "pay no mask changes records (select)",
         "plain yes - -",
         "A->B: the transform clean matches no topic of the flow",
+        "A->B: the transform mask reads the table limits from csv:/limits",
     ]
     (flow,) = report.document["flows"]  # type: ignore[index]
     assert flow["pass_through"] == {
@@ -113,8 +116,14 @@ def test_a_plan_names_the_topics_that_lose_raw_batches() -> None:
                 "transform": "mask",
                 "topics": ["pay", "cards"],
                 "reason": "changes records (select)",
+                "tables": {"limits": "csv:/limits"},
             },
-            {"transform": "clean", "topics": [], "reason": "leaves out records (where)"},
+            {
+                "transform": "clean",
+                "topics": [],
+                "reason": "leaves out records (where)",
+                "tables": {},
+            },
         ],
         "raw": ["plain"],
     }

@@ -12,7 +12,7 @@ from sparkmirror.data.coordination.sealed_options import new_key
 from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
 from sparkmirror.data.spark.ports import secrets_of
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FlowSettings
+from sparkmirror.model import FlowSettings, TableSettings
 from sparkmirror.names.transforms import Transformed
 
 _SALT = "0123456789abcdef"
@@ -127,6 +127,46 @@ def test_functions_are_a_list(tmp_path: Path) -> None:
     assert (clean.functions, other.functions) == (("mine.sql:register", "mine.java:register"), ())
 
 
+def test_tables_with_options_of_their_readers(tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    tables = "customers = parquet:/data/customers; limits = CSV : /data/limits.csv;people=jdbc"
+    (flow,) = _flows(
+        path, _LISTED, *_CLEAN, *_OTHER,
+        f"{_KEY}.clean.tables = {tables}",
+        f"{_KEY}.clean.table.limits.schema = code STRING, most DECIMAL(10, 2)",
+        f"{_KEY}.clean.table.limits.option.sep = |",
+        f"{_KEY}.clean.table.people.option.driver.version = 2",
+        f"{_KEY}.clean.table.people.option.password = hidden-from-all",
+    )  # fmt: skip
+    clean, other = flow.transforms
+    assert clean.tables == (
+        TableSettings("customers", "parquet", "/data/customers"),
+        TableSettings(
+            "limits", "CSV", "/data/limits.csv", "code STRING, most DECIMAL(10, 2)", (("sep", "|"),)
+        ),
+        TableSettings(
+            "people", "jdbc", "", "", (("driver.version", "2"), ("password", "hidden-from-all"))
+        ),
+    )
+    assert other.tables == ()
+    assert clean.place("tables") == f"{path}:11: {_KEY}.clean.tables"
+    shown = {one.key: one.value for one in explain(path).flows[0].settings}
+    name = "sparkmirror.transform.clean"
+    assert shown[f"{name}.tables"] == tables
+    assert shown[f"{name}.table.limits.option.sep"] == "|"
+    assert shown[f"{name}.table.people.option.password"] == "[hidden]"
+    assert not any("TABLE" in key or "OPTION" in key for key in shown)
+    # No worker needs them: Spark's driver reads tables.
+    assert "hidden-from-all" not in repr(flow) + encode_flow(flow, new_key())
+    assert decode_flow(encode_flow(flow)).transforms[0].tables == ()
+
+
+def test_transforms_may_name_the_same_table(tmp_path: Path) -> None:
+    tables = [f"{_KEY}.{one}.tables = a = csv:/a" for one in ("clean", "other")]
+    (flow,) = _flows(tmp_path / "mm2.properties", _LISTED, *_CLEAN, *_OTHER, *tables)
+    assert [len(one.tables) for one in flow.transforms] == [1, 1]
+
+
 def test_the_salt_of_hashes_is_shown_nowhere(tmp_path: Path) -> None:
     """Neither in what `explain` prints, nor in options of Spark's query; no worker gets it."""
     path = tmp_path / "mm2.properties"
@@ -169,9 +209,33 @@ def test_executors_get_the_salt_only_where_it_is_safe_in_transit(tmp_path: Path)
             (_LISTED, *_CLEAN, _OTHER[0], f"{_KEY}.other.python = a.b"),
             "other.python: 'a.b' is not module:function",
         ),
+        *(
+            (
+                (_LISTED, *_CLEAN, *_OTHER, f"{_KEY}.clean.tables = {tables}"),
+                f"{_KEY}.clean.tables: {said}",
+            )
+            for tables, said in (
+                ("/data/customers", "'/data/customers' is not a table. Write NAME = FORMAT:PATH"),
+                ("a = /data/a", "'a = /data/a' is not a table"),
+                ("a = s3a://bucket/a", "'a = s3a://bucket/a' is not a table"),
+                ("a b = csv:/a", "'a b = csv:/a' is not a table"),
+                ("a = csv:/a; a = csv:/b", "the table a is there twice"),
+            )
+        ),
         (
-            (_LISTED, *_CLEAN, *_OTHER, f"{_KEY}.clean.tables = a = csv:/b"),
-            "clean.tables cannot be used: joins are not supported yet",
+            (_LISTED, *_CLEAN, *_OTHER, f"{_KEY}.clean.table.b.schema = id INT"),
+            "clean.table.b.schema: the transform has no table b. Add b to its tables",
+        ),
+        (
+            (_LISTED, *_CLEAN, *_OTHER, f"{_KEY}.clean.table.b.header = true"),
+            "clean.table.b.header is unknown",
+        ),
+        (
+            (
+                *(_LISTED, *_CLEAN, *_OTHER, f"{_KEY}.clean.tables = a = csv:/a"),
+                f"{_KEY}.other.tables = a = csv:/b",
+            ),
+            "the transforms clean and other both name a table a, and mean different ones",
         ),
     ],
 )

@@ -24,6 +24,7 @@ class World:
             SimpleNamespace(assignment=lambda: Assignment("A->B")),
             self,
             SimpleNamespace(states=tuple, resets=tuple),
+            SimpleNamespace(states=tuple, confirmed=tuple),
         )
         self.reports = DriverReports(
             *parts,

@@ -16,6 +16,7 @@ from sparkmirror.control.flows.throttling import Throttling, effective
 from sparkmirror.errors import Unreachable
 from sparkmirror.internal_topics.commands import CommandKind
 from sparkmirror.internal_topics.history import EventKind
+from sparkmirror.internal_topics.tables import ReloadOrder, encode_reload
 from sparkmirror.internal_topics.throttles import (
     Limits,
     SharedLimit,
@@ -293,7 +294,28 @@ def test_the_newest_order_of_each_limit_reaches_the_driver_once() -> None:
 def test_readers_keep_limits_apart_from_other_orders() -> None:
     topic = Topic()
     pause = Order("A->B", CommandKind.PAUSE, 5)
-    topic.records += [encode_throttle(order(5_000)), encode_order(pause)]
+    reload = ReloadOrder("A->B", "customers", 6)
+    topic.records += [encode_throttle(order(5_000)), encode_order(pause), encode_reload(reload)]
     reader = OrdersReader(topic, FlowSettings(A, B, A, B))  # type: ignore[arg-type]
     assert reader.read_to_end() == [pause]
     assert list(reader.throttles) == [""]
+    assert reader.reloads == [reload]
+    assert reader.poll() == reader.reloads == []
+
+
+def test_orders_to_read_tables_again_reach_the_driver_in_turn() -> None:
+    topic, taken = Topic(), []
+    follower = OrderFollower(
+        topic,  # type: ignore[arg-type]
+        FlowSettings(A, B, A, B),
+        "r1",
+        pass_on=lambda _: None,
+        drain=lambda: None,
+        reload=taken.extend,
+    )
+    orders = [ReloadOrder("A->B", name, 5) for name in ("customers", "")]
+    topic.records += map(encode_reload, orders)
+    topic.records.append(encode_reload(ReloadOrder("A->C", "", 5)))
+    follower.poll()
+    follower.poll()
+    assert taken == orders

@@ -21,6 +21,7 @@ A->B.sparkmirror.transform.clean.where = value IS NOT NULL
 A->B.sparkmirror.transform.clean.select = key
 A->B.sparkmirror.transform.mask.topics = cards
 A->B.sparkmirror.transform.mask.select = NULL AS value
+A->B.sparkmirror.transform.mask.tables = limits = csv:/c; people = jdbc
 """
 
 
@@ -42,7 +43,9 @@ def test_topics_with_a_transform_lose_their_raw_batches(tmp_path: Path) -> None:
             TransformTopics(
                 "clean", ("eu.a", "eu.b"), "leaves out records (where), changes records (select)"
             ),
-            TransformTopics("mask", (), "changes records (select)"),
+            TransformTopics(
+                "mask", (), "changes records (select)", (("limits", "csv:/c"), ("people", "jdbc"))
+            ),
         ),
         ("plain",),
     )

@@ -10,7 +10,7 @@ import pytest
 
 from sparkmirror.config.files.properties import parse_properties
 from sparkmirror.data.transform.plan import TransformPlan
-from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
+from sparkmirror.model import ClusterClient, FlowSettings, TableSettings, TransformSettings
 from sparkmirror.names.transforms import routes
 
 if TYPE_CHECKING:
@@ -45,6 +45,16 @@ def test_the_page_shows_functions_of_ones_own() -> None:
     assert "functions = mirrors.sql:register\n" in _PAGE.read_text()
 
 
+def _tables(directory: Path) -> tuple[TableSettings, ...]:
+    """Those of the page, as CSV."""
+    assert "tables = customers = parquet:/data/customers; limits = csv:" in _PAGE.read_text()
+    found = []
+    for name, columns in (("customers", "id BIGINT, name STRING"), ("limits", "code STRING")):
+        (directory / name).write_text("id,name\n1,Ann\n" if name == "customers" else "code\na\n")
+        found.append(TableSettings(name, "csv", str(directory / name), columns))
+    return tuple(found)
+
+
 @pytest.mark.parametrize(("option", "sql"), _shown())
 def test_what_the_page_shows_is_accepted(
     option: str, sql: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -60,6 +70,7 @@ def test_what_the_page_shows_is_accepted(
         ("orders",),
         routes=routes(settings["select"]),
         functions=("mirrors.sql:register",),
+        tables=_tables(tmp_path),
         **settings,
     )
     salt = "0123456789abcdef"

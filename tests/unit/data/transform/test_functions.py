@@ -12,6 +12,7 @@ import pytest
 from sparkmirror.data.transform.columns import COLUMNS, HIDDEN
 from sparkmirror.data.transform.functions import register_functions
 from sparkmirror.data.transform.plan import TransformPlan
+from sparkmirror.data.transform.tables import Tables
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
 
@@ -318,7 +319,9 @@ def test_the_plan_stays_one_projection(spark: SparkSession) -> None:
 
 def test_sessions_of_flows_that_call_none_have_none(spark: SparkSession) -> None:
     session = spark.newSession()
-    register_functions(session, _flow(where="offset > 1"))
+    plain = _flow(where="offset > 1")
+    register_functions(session, plain, Tables(session, plain).java)
     assert not session.catalog.functionExists("mask_json")
-    register_functions(session, _flow(where="Header ('a') IS NULL"))
+    calls = _flow(where="Header ('a') IS NULL")
+    register_functions(session, calls, Tables(session, calls).java)
     assert session.catalog.functionExists("mask_json")

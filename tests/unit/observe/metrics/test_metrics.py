@@ -147,6 +147,7 @@ def facts(made: FlowMeter) -> FlowFacts:
             GroupRow("audit", "t", 0, 0, 0.0),
         ),
         ThrottleFigures({"": 50_000_000, "logs.*": 5_000}, 0.5, 12.0),
+        {"customers": (1_000, 1_764_000_000_500)},
     )  # fmt: skip
 
 
@@ -322,6 +323,13 @@ def test_limits_are_told_by_topics_and_waits_by_kind() -> None:
     waited = "sparkmirror_throttle_wait_seconds_total"
     assert told[waited, "kind=current", *flow] == 0.5
     assert told[waited, "kind=backfill", *flow] == 12.0
+
+
+def test_tables_are_told_with_their_rows_and_when_they_were_read() -> None:
+    told = scrape(meter(report(*TWO)))
+    labels = ("source=A", "table=customers", "target=B")
+    assert told["sparkmirror_table_rows", *labels] == 1_000
+    assert told["sparkmirror_table_read_timestamp_seconds", *labels] == 1_764_000_000.5
 
 
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:

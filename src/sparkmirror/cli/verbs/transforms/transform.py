@@ -13,6 +13,7 @@ from sparkmirror.cli.shared.connections import Connections
 from sparkmirror.cli.shared.errors import EXIT_START_FAILED, show_error
 from sparkmirror.cli.shared.settings_options import Files, Mm2File, load_settings, since_ms
 from sparkmirror.cli.shared.tables import Format, Output
+from sparkmirror.cli.verbs.transforms.reload import reload
 from sparkmirror.errors import ClusterError, ConfigError, MirrorError
 
 if TYPE_CHECKING:
@@ -21,16 +22,14 @@ if TYPE_CHECKING:
     from sparkmirror.wire.admin.cluster import Cluster
 
 transform = typer.Typer(
-    help="Transforms without a mirror: what the SQL of a file does to records.",
+    help="What the SQL of a file does to records, and the tables that it looks rows up in.",
     no_args_is_help=True,
 )
+transform.command(
+    "reload", epilog="Example: sparkmirror transform reload mm2.properties --table customers"
+)(reload)
 
 _OFFSET = re.compile(r"\d{1,19}")
-
-
-@transform.callback()
-def _group() -> None:
-    """Keep the subcommand's name, although there is only one."""
 
 
 @transform.command("try", epilog="Example: sparkmirror transform try mm2.properties --from 1h")
