@@ -49,6 +49,7 @@ _CASE = re.compile(
     r"^\| sent on A \| arrives on B \|\n\|---\|---\|\n(?P<rows>(?:\|[^\n]*\n)+)",
     re.MULTILINE | re.DOTALL,
 )
+_FILE = re.compile(r"^`/etc/mirror/([^`]+)`.*\n```csv\n((?:.*\n)*?)```$", re.MULTILINE)
 _PART = re.compile(r"(?:(key|header|at) )?`([^`]+)`|(no|empty) value")
 
 
@@ -157,8 +158,16 @@ def _smt_flow(cases: Sequence[Case]) -> str:
     return f"{lines}{_SMTS}.bootstrap.servers = {OLD}\n"
 
 
+def _etc(directory: Path) -> None:
+    """Write the files that the page shows, which are in ``/etc/mirror`` there."""
+    shown = _FILE.findall((DOCS / "cookbook.md").read_text())
+    assert shown
+    for name, content in shown:
+        (directory / name).write_text(content)
+
+
 def _file(path: Path, text: str, clusters: Iterable[KafkaCluster]) -> Path:
-    text += _ONE_BROKER
+    text = text.replace("/etc/mirror", str(path.parent)) + _ONE_BROKER
     for there, cluster in zip((OLD, NEW), clusters, strict=True):
         assert there in text
         text = text.replace(there, cluster.bootstrap_servers)
@@ -259,6 +268,7 @@ def test_every_recipe_of_the_page(clusters: tuple[KafkaCluster, ...], tmp_path: 
     for case, alias in cases:
         _create_routed(target, case, alias)
 
+    _etc(tmp_path)
     _once(tmp_path, _file(tmp_path / "mm2.properties", text, clusters))
     for (case, alias), when in zip(cases, times, strict=True):
         _check(target, case, when, alias)
