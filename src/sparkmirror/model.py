@@ -405,6 +405,27 @@ class TransformSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RegistrySettings:
+    """The schema registry of a flow's transforms (``sparkmirror.registry``).
+
+    ``urls``: without a slash at the end; empty: there is none. ``authorization``: the value of that
+    HTTP header; never log it. ``truststore``: a file of type ``truststore_type``; empty: what Java
+    trusts. ``places``: where the file sets them, by option.
+    """
+
+    urls: tuple[str, ...] = ()
+    authorization: str = field(default="", repr=False)
+    truststore: str = ""
+    truststore_type: str = "JKS"
+    truststore_password: str = field(default="", repr=False)
+    places: tuple[tuple[str, ...], ...] = ()
+
+    def place(self, option: str) -> str:
+        """Where the file sets ``option``, with the key: for errors."""
+        return {one[0]: one[1] for one in self.places}.get(option, "sparkmirror.registry")
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetSyncSettings:
     """How the mirror publishes which target offsets belong to which source offsets.
 
@@ -576,6 +597,7 @@ class FlowSettings:
     returns: tuple[tuple[FlowNaming, ...], ...] = ()
     # What `hash_json` puts before each value; never log it.
     hash_salt: str = field(default="", repr=False)
+    registry: RegistrySettings = field(default_factory=RegistrySettings)
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sparkmirror.config.mm2.keys import KeyUse
 from sparkmirror.config.mm2.scoping import Conf
 from sparkmirror.config.mm2.smts import unlisted
-from sparkmirror.config.table.own import HASH_SALT, TRANSFORMS, transform_option
+from sparkmirror.config.table.own import HASH_SALT, REGISTRY, TRANSFORMS, transform_option
 from sparkmirror.config.table.settings import Scope, Status
 from sparkmirror.config.table.settings_clients import FETCH_ROWS
 from sparkmirror.model import FlowSettings, HeartbeatSettings
@@ -58,11 +58,11 @@ def _marked(use: KeyUse, reasons: Iterable[Reason]) -> KeyUse:
 
 
 def _transforms(flows: Iterable[FlowSettings]) -> Reason:
-    """Reason for keys of a transform that no flow has, and for a salt without any transform."""
+    """Reason for keys of a transform that no flow has, and for what only transforms use."""
     used = {one.name for flow in flows for one in flow.transforms}
 
     def reason(use: KeyUse) -> str:
-        if use.setting.name == HASH_SALT and not used:
+        if use.setting.name.startswith((HASH_SALT, REGISTRY)) and not used:
             return f"no flow has a transform ({TRANSFORMS})"
         name, _ = transform_option(use.entry.key)
         return f"no flow has a transform {name} ({TRANSFORMS})" if name not in {"", *used} else ""

@@ -50,6 +50,7 @@ from sparkmirror.config.mm2.idle import idle
 from sparkmirror.config.mm2.keys import KeyUse, Lost, classify, modern, unknown_keys_error
 from sparkmirror.config.mm2.metrics import metrics_settings
 from sparkmirror.config.mm2.overlaps import beside, check_names, returns
+from sparkmirror.config.mm2.registry import plain_logins, registry_settings
 from sparkmirror.config.mm2.scoping import (
     admin_config,
     cluster_pairs,
@@ -164,6 +165,7 @@ def read_mm2(
         *unsafe(flows, str(path)),
         *check_names(namings, str(path), maps),
         *routed(flows),
+        *plain_logins(flows),
     ]
     settings = MirrorSettings(
         flows=flows,
@@ -390,6 +392,7 @@ def _flow(
             *transform_settings(raw, f"{source}->{target}", own),
         ),
         hash_salt=hash_salt(own),
+        registry=registry_settings(own),
     )  # fmt: skip
 
 

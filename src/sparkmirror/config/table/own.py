@@ -1,10 +1,10 @@
-"""Settings rows of sparkmirror's own: lost and refused records, names, transforms, metrics."""
+"""Settings rows of sparkmirror's own: faults, names, transforms, schema registry, metrics."""
 
 from __future__ import annotations
 
 import re
 
-from sparkmirror.config.table.setting import Scope, Setting, Type
+from sparkmirror.config.table.setting import Scope, Setting, Status, Type
 from sparkmirror.model import FaultSettings
 
 _F = FaultSettings()
@@ -167,6 +167,54 @@ TRANSFORM_ROWS = (
         f"{_OPTION}{TABLE_OPTION}", Type.STRING, "",
         "Option of Spark's reader for the table TABLE. CSV has `header`, `inferSchema` = `true`, "
         "`enforceSchema` = `false`; CSV and JSON have `mode` = `FAILFAST`.", _S,
+    ),
+)  # fmt: skip
+
+REGISTRY = "sparkmirror.registry."
+_STORE = f"{REGISTRY}ssl.truststore."
+
+# Confluent's clients have the same keys, with schema.registry. in front of some.
+REGISTRY_ROWS = (
+    Setting(
+        f"{REGISTRY}url", Type.LIST, "",
+        "Addresses of the schema registry for the SQL functions `decode_registry` and "
+        "`encode_registry`, such as `https://registry:8081`; several are replicas of one registry "
+        "([transforms](transforms.md#schema-registry)).", _S,
+    ),
+    Setting(
+        f"{REGISTRY}basic.auth.credentials.source", Type.STRING, "USER_INFO",
+        "Where the login stands.", _S, java_default="URL", choices=("USER_INFO",),
+    ),
+    Setting(
+        f"{REGISTRY}basic.auth.user.info", Type.PASSWORD, "",
+        "`USER:PASSWORD` for the registry; safer from a config provider than here.", _S,
+    ),
+    Setting(
+        f"{REGISTRY}bearer.auth.credentials.source", Type.STRING, "STATIC_TOKEN",
+        "Where the token comes from.", _S, choices=("STATIC_TOKEN",),
+    ),
+    Setting(
+        f"{REGISTRY}bearer.auth.token", Type.PASSWORD, "",
+        "Token that the registry gets as `Authorization: Bearer …`, instead of user and password.",
+        _S,
+    ),
+    Setting(
+        f"{_STORE}location", Type.STRING, "",
+        "File with the certificates of the registry's authority, on the machine of the driver; "
+        "empty: those that Java trusts.", _S,
+    ),
+    Setting(f"{_STORE}password", Type.PASSWORD, "", "Password of that file.", _S),
+    Setting(
+        f"{_STORE}type", Type.STRING, "JKS", "Format of that file.", _S,
+        choices=("JKS", "PKCS12", "PEM"), fold_case=True,
+    ),
+    *(
+        Setting(
+            f"{REGISTRY}ssl.keystore.{option}", kind, "", "Client certificate for the registry.",
+            _S, status=Status.REFUSED,
+            reason="client certificates for the registry are not supported yet; use a login",
+        )
+        for option, kind in (("location", Type.STRING), ("password", Type.PASSWORD))
     ),
 )  # fmt: skip
 

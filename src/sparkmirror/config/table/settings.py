@@ -14,6 +14,7 @@ from sparkmirror.config.table.own import (
     FAULT_ROWS,
     METRICS_ROWS,
     NAME_ROWS,
+    REGISTRY_ROWS,
     THROTTLE_ROWS,
     TRANSFORM,
     TRANSFORM_ROWS,
@@ -64,6 +65,7 @@ SETTINGS: tuple[Setting, ...] = (
     + NAME_ROWS
     + THROTTLE_ROWS
     + TRANSFORM_ROWS
+    + REGISTRY_ROWS
     + FAULT_ROWS
     + METRICS_ROWS
 )

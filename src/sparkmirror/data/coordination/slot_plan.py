@@ -16,6 +16,7 @@ from sparkmirror.model import (
     ClusterClient,
     FlowSettings,
     Member,
+    RegistrySettings,
     TopicPartition,
     TopicRule,
     TransformSettings,
@@ -144,8 +145,11 @@ def encode_flow(flow: FlowSettings, key: str = "") -> str:
         if isinstance(value, FlowSettings):
             secret = {_SECRET: value.control_secret} if value.control_secret else {}
             sealed = seal(secret, key) if key else ""
-            # No worker needs the salt: Spark has it (`data.transform.functions`).
-            rest = plain_fields(dataclasses.replace(value, control_secret="", hash_salt=""))
+            # No worker needs what SQL functions have: Spark has it (`data.transform.functions`).
+            bare = dataclasses.replace(
+                value, control_secret="", hash_salt="", registry=RegistrySettings()
+            )
+            rest = plain_fields(bare)
             return {**rest, "control_secret": sealed}
         if isinstance(value, TransformSettings):
             # The driver reads the tables. Options of Spark's reader may hold secrets.

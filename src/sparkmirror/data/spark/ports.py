@@ -117,7 +117,8 @@ def check_local(given: Mapping[str, str]) -> None:
 def secrets_of(settings: MirrorSettings) -> list[str]:
     """The clusters whose client properties hold a secret that Spark's executors get, in order.
 
-    These include the targets of flows whose claims are signed, or with a salt for hashes.
+    These include the targets of flows whose claims are signed, and of those with a salt for hashes
+    or a login for a schema registry.
     """
     found = {
         client.alias: None
@@ -126,7 +127,9 @@ def secrets_of(settings: MirrorSettings) -> list[str]:
         if any(value and is_secret(key) for key, value in client.properties.items())
     }
     found |= {
-        flow.target.alias: None for flow in settings.flows if flow.control_secret or flow.hash_salt
+        flow.target.alias: None
+        for flow in settings.flows
+        if flow.control_secret or flow.hash_salt or flow.registry.authorization
     }
     return list(found)
 

@@ -6,7 +6,8 @@ which leaves all bytes but those of the field; Spark's own functions write a doc
 change its numbers. `lookup` asks a static table (`data.transform.tables`).
 ``RecordFunctions.java`` makes Spark's expressions from calls. The files are
 compiled at the start with the compiler that Spark brings for its generated code, and travel to
-executors as a jar. Users add Java and SQL functions of their own (``functions``).
+executors as a jar. So are `decode_registry` and `encode_registry` (`data.transform.registry`), if
+the flow has a schema registry. Users add Java and SQL functions of their own (``functions``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkmirror.config.callables import load_callable
+from sparkmirror.data.transform.registry import register
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import FlowSettings
 
@@ -31,27 +33,35 @@ __all__ = ["class_loader", "python_functions", "register_functions"]
 _NAMES = ("mask_json", "hash_json", "drop_json", "header", "lookup")
 
 # In this order: each may use those before it.
-_SOURCES = ("JsonFunction", "Lookup", "Table", "RecordFunctions")
+_SOURCES = tuple(
+    Path(__file__).with_name(f"{name}.java")
+    for name in ("JsonFunction", "Lookup", "Table", "RecordFunctions")
+)
 _CALL = re.compile(rf"\b({'|'.join(_NAMES)})`?\s*\(", re.IGNORECASE)
 
 
-@lru_cache(maxsize=1)
-def class_loader(context: SparkContext) -> Any:
-    """Compile the Java files for an application; its executors get the classes as a jar.
+@lru_cache(maxsize=2)
+def class_loader(context: SparkContext, sources: tuple[Path, ...] = _SOURCES) -> Any:
+    """Compile Java files for an application; its executors get the classes as a jar.
 
-    This takes half a second. All flows of the application share the classes.
+    Ours take half a second. All flows of the application share the classes. Other ``sources`` may
+    use ours.
     """
     jvm: Any = context._jvm
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    if sources == _SOURCES:
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    else:
+        loader = class_loader(context)
     made: dict[str, bytes] = {}
-    for name in _SOURCES:
+    for source in sources:
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
         compiler.setParentClassLoader(loader)
-        compiler.cook(Path(__file__).with_name(f"{name}.java").read_text(encoding="utf-8"))
+        compiler.cook(source.read_text(encoding="utf-8"))
         made |= {each: bytes(code) for each, code in compiler.getBytecodes().items()}
         loader = compiler.getClassLoader()
     # Spark removes that directory when it ends.
-    jar = Path(str(jvm.org.apache.spark.util.Utils.createTempDir())) / "sparkmirror-functions.jar"
+    directory = Path(str(jvm.org.apache.spark.util.Utils.createTempDir()))
+    jar = directory / f"sparkmirror-{sources[-1].stem}.jar"
     with zipfile.ZipFile(jar, "w") as archive:
         for each, code in made.items():
             archive.writestr(f"{each.replace('.', '/')}.class", code)
@@ -74,8 +84,8 @@ def register_functions(session: SparkSession, flow: FlowSettings, tables: Any) -
     """Register in ``session`` what the SQL of ``flow`` may call. ``tables``: Java's map of them.
 
     Our functions, if it calls one, and those of the users' ``functions``, which may use ours.
-    Raises ConfigError if one of the users' cannot be imported or fails, or if `hash_json` has no
-    salt.
+    Raises ConfigError if one of the users' cannot be imported or fails, if `hash_json` has no salt,
+    or if `decode_registry` has no registry that answers.
     """
     called = set()
     for one in flow.transforms:
@@ -98,6 +108,9 @@ def register_functions(session: SparkSession, flow: FlowSettings, tables: Any) -
             state.functionRegistry().createOrReplaceTempFunction(
                 name, _builder(session.sparkContext, name, salt, tables), "scala_udf"
             )
+    if register.calls_registry(flow):
+        loader = class_loader(session.sparkContext, register.SOURCES)
+        register.register_registry(session, flow, loader)
     _register_own(session, flow)
 
 

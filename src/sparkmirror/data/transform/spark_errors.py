@@ -36,6 +36,8 @@ _HIDDEN = "…"
 _MESSAGE_CHARS_MAX = 400
 _SQL_CHARS_MAX = 120
 _CAUSES_MAX = 20
+# Its messages are ours, and have no data.
+_OURS = "sparkmirror.RegistryException"
 # Strings in the SQL: they may be keys, as of aes_encrypt.
 _LITERAL = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"")
 
@@ -80,8 +82,13 @@ def reason_of(plan: TransformPlan, number: int, record: pa.Table) -> str:
 
 
 def message_of(error: Exception) -> str:
-    """What Spark says, without data: the innermost error that has one of Spark's error classes."""
+    """What Spark says, without data: the innermost error that has one of Spark's error classes.
+
+    What our own functions say needs nothing of that.
+    """
     thrown = _thrown(error)
+    if thrown and thrown[-1].getClass().getName() == _OURS:
+        return _cut(str(thrown[-1].getMessage()))
     found = [each for each in thrown if _instance(each, "org.apache.spark.SparkThrowable")]
     found = [each for each in found if each.getCondition() is not None]
     if not found:

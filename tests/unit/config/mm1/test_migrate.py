@@ -197,7 +197,7 @@ def test_every_field_of_a_flow_is_looked_at() -> None:
                "offset_storage_replication_factor", "offset_syncs", "checkpoints",
                "exactly_once", "signed", "control_secret", "session_ms", "transaction_interval_ms",
                "transaction_bytes", "transaction_timeout_ms", "beside", "transforms",
-               "hash_salt", "returns"}  # fmt: skip
+               "hash_salt", "registry", "returns"}  # fmt: skip
     assert {field.name for field in fields(FlowSettings)} == looked_at | of_mode
 
 

@@ -1,0 +1,443 @@
+package sparkmirror;
+
+import java.io.ByteArrayInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.Serializable;
+import java.net.HttpURLConnection;
+import java.net.URL;
+import java.net.URLEncoder;
+import java.nio.charset.StandardCharsets;
+import java.security.KeyStore;
+import java.security.cert.Certificate;
+import java.security.cert.CertificateFactory;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.Set;
+import java.util.UUID;
+
+import javax.net.ssl.HttpsURLConnection;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLException;
+import javax.net.ssl.SSLSocketFactory;
+import javax.net.ssl.TrustManagerFactory;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import org.apache.avro.NameValidator;
+import org.apache.avro.Schema;
+
+/**
+ * A schema registry with Confluent's REST API.
+ *
+ * An id means one schema for ever, so a schema is asked for once per JVM. A request ends after
+ * TIMEOUT_MS, whatever the registry does. After one that failed, nobody asks again for AGAIN_MS:
+ * where it is unavailable, records fail at once instead of holding up their task one by one.
+ */
+public final class SchemaRegistry implements Serializable {
+    // Shorter than the time for which a sink waits for the reason of a failed record.
+    private static final int TIMEOUT_MS = 2500;
+    private static final long AGAIN_MS = 2000;
+    private static final int SCHEMAS_MAX = 1000;
+    private static final int UNKNOWN_MAX = 10;
+    private static final int REFERENCES_MAX = 100;
+    private static final int ANSWER_BYTES_MAX = 8 << 20;
+    private static final int TEXT_CHARS_MAX = 200;
+
+    private static final Map STATES = new HashMap();
+
+    private final String key = UUID.randomUUID().toString();
+    private final String[] urls;
+    private final String authorization;
+    private final byte[] trusted;
+    private final String trustedType;
+    private final String trustedPassword;
+
+    /**
+     * authorization: the header's value, null for no login. trusted: a truststore with certificates
+     * of authorities, null for those of Java; type: JKS, PKCS12 or PEM.
+     */
+    public SchemaRegistry(
+        String[] urls, String authorization, byte[] trusted, String type, String password) {
+        this.urls = urls;
+        this.authorization = authorization;
+        this.trusted = trusted;
+        this.trustedType = type;
+        this.trustedPassword = password;
+    }
+
+    /** A schema of the registry. avro: null for other types. */
+    public static final class Registered {
+        public final String type;
+        public final AvroType avro;
+
+        Registered(String type, AvroType avro) {
+            this.type = type;
+            this.avro = avro;
+        }
+    }
+
+    /** What this JVM knows of the registry; all copies of one SchemaRegistry share it. */
+    private static final class State {
+        final Map schemas = new LinkedHashMap(16, 0.75f, true);
+        final Map latest = new HashMap();
+        final Map unknown = new HashMap();
+        long unknownUntil = 0;
+        int first = 0; // of the addresses: the one that answered
+        RegistryException down = null;
+        long downUntil = 0;
+        SSLSocketFactory sockets = null;
+    }
+
+    private State state() {
+        synchronized (STATES) {
+            State found = (State) STATES.get(key);
+            if (found == null) {
+                found = new State();
+                STATES.put(key, found);
+            }
+            return found;
+        }
+    }
+
+    /** The schema of that id. Raises RegistryException. */
+    public Registered schema(int id) {
+        State state = state();
+        Integer number = Integer.valueOf(id);
+        synchronized (state) {
+            Registered found = (Registered) state.schemas.get(number);
+            if (found != null) {
+                return found;
+            }
+            checkUnknown(state, number);
+        }
+        try {
+            JsonNode answer = get("/schemas/ids/" + id, "the registry has no schema " + id);
+            Registered found = registered(answer);
+            synchronized (state) {
+                state.schemas.put(number, found);
+                if (state.schemas.size() > SCHEMAS_MAX) {
+                    Iterator oldest = state.schemas.keySet().iterator();
+                    oldest.next();
+                    oldest.remove();
+                }
+            }
+            return found;
+        } catch (RegistryException error) {
+            if (!error.kind().equals(RegistryException.UNAVAILABLE)) {
+                synchronized (state) {
+                    state.unknown.put(number, error);
+                }
+            }
+            throw error;
+        }
+    }
+
+    /** Garbage in a topic must not make a request of each record. */
+    private static void checkUnknown(State state, Integer number) {
+        long now = System.nanoTime() / 1000000L;
+        if (now >= state.unknownUntil) {
+            state.unknown.clear();
+            state.unknownUntil = now + AGAIN_MS;
+        }
+        RegistryException before = (RegistryException) state.unknown.get(number);
+        if (before != null) {
+            throw before.again();
+        }
+        if (state.unknown.size() >= UNKNOWN_MAX) {
+            throw new RegistryException(RegistryException.MISSING, "the registry lacks the last "
+                + UNKNOWN_MAX + " schemas that it was asked for; schema " + number
+                + " is asked for later");
+        }
+    }
+
+    /** The id of a subject's newest schema, as it was when this JVM asked first. */
+    public int latest(String subject) {
+        State state = state();
+        synchronized (state) {
+            Integer known = (Integer) state.latest.get(subject);
+            if (known != null) {
+                return known.intValue();
+            }
+        }
+        JsonNode answer = get("/subjects/" + escaped(subject) + "/versions/latest",
+            "the registry has no subject '" + subject + "'");
+        Integer found = Integer.valueOf(part(answer, "id").asInt());
+        synchronized (state) {
+            state.latest.put(subject, found);
+        }
+        return found.intValue();
+    }
+
+    /** Raises RegistryException if the registry is unavailable, or refuses the login. */
+    public void check() {
+        try {
+            get("/schemas/types", "the registry does not list its types");
+        } catch (RegistryException error) {
+            // Old ones have no such list; they answered.
+            if (!error.kind().equals(RegistryException.MISSING)) {
+                throw error;
+            }
+        }
+    }
+
+    // -- schemas ---------------------------------------------------------------------------------
+
+    private Registered registered(JsonNode answer) {
+        String type = part(answer, "schemaType").asText("AVRO");
+        if (!type.equals("AVRO")) {
+            return new Registered(type, null);
+        }
+        Schema.Parser parser = new Schema.Parser(NameValidator.NO_VALIDATION);
+        parser.setValidateDefaults(false); // registries accept wrong ones
+        addReferences(answer, parser, new HashSet());
+        return new Registered(type, AvroType.of(parsed(answer, parser)));
+    }
+
+    /** The schemas that this one names, each after those that it names itself. */
+    private void addReferences(JsonNode answer, Schema.Parser parser, Set seen) {
+        Iterator references = part(answer, "references").elements();
+        while (references.hasNext()) {
+            JsonNode reference = (JsonNode) references.next();
+            String subject = part(reference, "subject").asText();
+            String version = part(reference, "version").asText();
+            if (!seen.add(subject + "/" + version)) {
+                continue;
+            }
+            if (seen.size() > REFERENCES_MAX) {
+                throw new RegistryException(
+                    "the schema has more than " + REFERENCES_MAX + " references");
+            }
+            JsonNode found = get("/subjects/" + escaped(subject) + "/versions/" + escaped(version),
+                "the schema names version " + version + " of '" + subject
+                    + "', which the registry lacks");
+            addReferences(found, parser, seen);
+            parsed(found, parser);
+        }
+    }
+
+    private static Schema parsed(JsonNode answer, Schema.Parser parser) {
+        try {
+            return parser.parse(part(answer, "schema").asText());
+        } catch (RuntimeException error) {
+            throw new RegistryException("the schema is no Avro schema: " + words(error));
+        }
+    }
+
+    // -- requests --------------------------------------------------------------------------------
+
+    /** The answer's JSON. missing: the words for an answer that there is no such thing. */
+    private JsonNode get(String path, String missing) {
+        State state = state();
+        int first;
+        synchronized (state) {
+            if (state.down != null && System.nanoTime() / 1000000L < state.downUntil) {
+                throw state.down.again();
+            }
+            first = state.first;
+        }
+        RegistryException failed = null;
+        for (int count = 0; count < urls.length; count++) {
+            int index = (first + count) % urls.length;
+            try {
+                JsonNode answer = answered(urls[index], path, missing);
+                synchronized (state) {
+                    state.first = index;
+                    state.down = null;
+                }
+                return answer;
+            } catch (RegistryException error) {
+                if (error.kind().equals(RegistryException.MISSING)) {
+                    throw error;
+                }
+                failed = failed == null ? error : failed;
+            }
+        }
+        synchronized (state) {
+            state.down = failed;
+            state.downUntil = System.nanoTime() / 1000000L + AGAIN_MS;
+        }
+        throw failed;
+    }
+
+    private JsonNode answered(String url, String path, String missing) {
+        Request request = new Request(url + path, authorization, sockets(url));
+        Thread thread = new Thread(request, "sparkmirror-registry");
+        thread.setDaemon(true);
+        thread.start();
+        try {
+            thread.join(TIMEOUT_MS);
+        } catch (InterruptedException error) {
+            request.abandon();
+            Thread.currentThread().interrupt();
+            throw unavailable(url, "the task was cancelled");
+        }
+        if (thread.isAlive()) {
+            request.abandon();
+            throw unavailable(url, "no answer within " + TIMEOUT_MS + " ms");
+        }
+        if (request.fault instanceof SSLException) {
+            throw new RegistryException(
+                RegistryException.TLS, "the registry " + url + ": " + words(request.fault));
+        }
+        if (request.fault != null) {
+            throw unavailable(url, words(request.fault));
+        }
+        return judged(url, request, missing);
+    }
+
+    private static JsonNode judged(String url, Request request, String missing) {
+        JsonNode found = null;
+        try {
+            found = new ObjectMapper().readTree(request.body);
+        } catch (IOException error) {
+            found = null;
+        }
+        boolean json = found != null && found.isContainerNode();
+        if (request.status == 200 && json) {
+            return found;
+        }
+        if (request.status == 401 || request.status == 403) {
+            throw new RegistryException(RegistryException.LOGIN,
+                "the registry " + url + " refuses the login (HTTP " + request.status + ")");
+        }
+        // Any server has a 404 for wrong addresses; only a registry's has this.
+        if (request.status == 404 && json && found.has("error_code")) {
+            throw new RegistryException(RegistryException.MISSING, missing);
+        }
+        throw unavailable(url, "HTTP " + request.status
+            + (json ? "" : ", and no JSON as a schema registry sends it"));
+    }
+
+    private static RegistryException unavailable(String url, String why) {
+        return new RegistryException(
+            RegistryException.UNAVAILABLE, "the registry " + url + " is unavailable: " + why);
+    }
+
+    private SSLSocketFactory sockets(String url) {
+        if (trusted == null || !url.startsWith("https:")) {
+            return null;
+        }
+        State state = state();
+        synchronized (state) {
+            if (state.sockets == null) {
+                try {
+                    state.sockets = opened();
+                } catch (Exception error) {
+                    throw new RegistryException(
+                        RegistryException.TLS, "the truststore cannot be read: " + words(error));
+                }
+            }
+            return state.sockets;
+        }
+    }
+
+    private SSLSocketFactory opened() throws Exception {
+        boolean pem = trustedType.equals("PEM");
+        KeyStore store = KeyStore.getInstance(pem ? "PKCS12" : trustedType);
+        InputStream data = new ByteArrayInputStream(trusted);
+        if (pem) {
+            store.load(null, null);
+            Iterator found =
+                CertificateFactory.getInstance("X.509").generateCertificates(data).iterator();
+            while (found.hasNext()) {
+                store.setCertificateEntry("ca" + store.size(), (Certificate) found.next());
+            }
+        } else {
+            store.load(data, trustedPassword == null ? null : trustedPassword.toCharArray());
+        }
+        if (store.size() == 0) {
+            throw new IOException("it has no certificates");
+        }
+        TrustManagerFactory managers =
+            TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+        managers.init(store);
+        SSLContext context = SSLContext.getInstance("TLS");
+        context.init(null, managers.getTrustManagers(), null);
+        return context.getSocketFactory();
+    }
+
+    /** The compiler takes path() for the one of another class. */
+    private static JsonNode part(JsonNode whole, String name) {
+        return (JsonNode) whole.path(name);
+    }
+
+    private static String escaped(String text) {
+        return URLEncoder.encode(text, StandardCharsets.UTF_8).replace("+", "%20");
+    }
+
+    private static String words(Throwable error) {
+        String text = error.getMessage();
+        String name = error.getClass().getSimpleName();
+        text = text == null ? name : name + ": " + text.replaceAll("\\s+", " ");
+        return text.length() > TEXT_CHARS_MAX ? text.substring(0, TEXT_CHARS_MAX) + "..." : text;
+    }
+
+    /** One GET, in a thread of its own: nothing else ends a slow name server or answer in time. */
+    private static final class Request implements Runnable {
+        private final String url;
+        private final String authorization;
+        private final SSLSocketFactory sockets;
+        private volatile HttpURLConnection connection = null;
+        int status = 0;
+        byte[] body = new byte[0];
+        Exception fault = null;
+
+        Request(String url, String authorization, SSLSocketFactory sockets) {
+            this.url = url;
+            this.authorization = authorization;
+            this.sockets = sockets;
+        }
+
+        public void run() {
+            try {
+                HttpURLConnection opened = (HttpURLConnection) new URL(url).openConnection();
+                connection = opened;
+                opened.setConnectTimeout(TIMEOUT_MS);
+                opened.setReadTimeout(TIMEOUT_MS);
+                opened.setInstanceFollowRedirects(false); // the login is for this address
+                opened.setUseCaches(false);
+                opened.setRequestProperty("Accept",
+                    "application/vnd.schemaregistry.v1+json, application/json");
+                if (authorization != null) {
+                    opened.setRequestProperty("Authorization", authorization);
+                }
+                if (sockets != null) {
+                    ((HttpsURLConnection) opened).setSSLSocketFactory(sockets);
+                }
+                status = opened.getResponseCode();
+                InputStream answer =
+                    status < 400 ? opened.getInputStream() : opened.getErrorStream();
+                if (answer != null) {
+                    body = whole(answer);
+                }
+            } catch (Exception error) {
+                fault = error;
+            }
+        }
+
+        private static byte[] whole(InputStream answer) throws IOException {
+            try {
+                byte[] found = answer.readNBytes(ANSWER_BYTES_MAX + 1);
+                if (found.length > ANSWER_BYTES_MAX) {
+                    throw new IOException("the answer is too large");
+                }
+                return found;
+            } finally {
+                answer.close();
+            }
+        }
+
+        /** Ends its thread. */
+        void abandon() {
+            HttpURLConnection opened = connection;
+            if (opened != null) {
+                opened.disconnect();
+            }
+        }
+    }
+}
