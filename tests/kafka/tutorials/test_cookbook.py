@@ -25,6 +25,7 @@ from tests.kafka.harness.support import (
     topic_names,
 )
 from tests.murmur2 import murmur2
+from tests.registries import SchemaRegistry, serving
 
 _HOUR_MS = 3_600_000
 _HOURS = ("2026-11-25T10:00:00Z", "2026-11-25T11:00:00Z")
@@ -49,8 +50,10 @@ _CASE = re.compile(
     r"^\| sent on A \| arrives on B \|\n\|---\|---\|\n(?P<rows>(?:\|[^\n]*\n)+)",
     re.MULTILINE | re.DOTALL,
 )
+_REGISTRY = "https://registry.example.com:8081"
+_SCHEMA = re.compile(r"^```json\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"^`/etc/mirror/([^`]+)`.*\n```csv\n((?:.*\n)*?)```$", re.MULTILINE)
-_PART = re.compile(r"(?:(key|header|at) )?`([^`]+)`|(no|empty) value")
+_PART = re.compile(r"(?:(key|header|bytes|at) )?`([^`]+)`|(no|empty) value")
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ def _shown(cell: str) -> Shown:
         elif kind == "header":
             name, _, content = text.partition("=")
             headers.append((name, content.encode()))
+        elif kind == "bytes":
+            value = bytes.fromhex(text)
         elif kind == "at":
             at = text
         elif which != "no":
@@ -269,7 +274,13 @@ def test_every_recipe_of_the_page(clusters: tuple[KafkaCluster, ...], tmp_path: 
         _create_routed(target, case, alias)
 
     _etc(tmp_path)
-    _once(tmp_path, _file(tmp_path / "mm2.properties", text, clusters))
+    registry = SchemaRegistry()
+    (schema,) = _SCHEMA.findall((DOCS / "cookbook.md").read_text())
+    assert registry.add("accounts-value", schema) == 1
+    with serving(registry) as url:
+        assert _REGISTRY in text
+        text = text.replace(_REGISTRY, url)
+        _once(tmp_path, _file(tmp_path / "mm2.properties", text, clusters))
     for (case, alias), when in zip(cases, times, strict=True):
         _check(target, case, when, alias)
     syncs = consume_all(source, _SYNCS)
