@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sparkmirror.config.table.setting import Scope, Setting, Type
+from sparkmirror.config.table.setting import Scope, Setting, Status, Type
 from sparkmirror.model import FaultSettings
 
 _F = FaultSettings()
