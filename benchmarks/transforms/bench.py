@@ -119,6 +119,10 @@ class TransformBench(Bench):
             say(f"{name} {key}, to find the size: {report.brief(trials[key])}")
         return trials
 
+    def _long_enough(self, one: Round) -> bool:
+        # A smoke run says that all works, and does not begin anew.
+        return self.smoke or super()._long_enough(one)
+
     def _copy(self, load: Load, records: int, gigabytes: float, key: str) -> Round:
         """One copy. Rates are of the source's records, also of those that are left out.
 

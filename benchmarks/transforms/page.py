@@ -167,9 +167,9 @@ def missing(results: dict[str, Any]) -> list[str]:
     """What a complete result would have and this one does not; nothing: it is complete."""
     if results.get("format") != FORMAT:
         return ["the format"]
-    found = []
     if results["smoke"]:
-        found.append("its size: it is a smoke run")
+        return ["its size: it is a smoke run"]
+    found = []
     if results["code"]["changed"] or not results["code"]["commit"]:
         found.append("a commit that holds what was measured")
     for name, step in STEPS.items():
