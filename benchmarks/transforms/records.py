@@ -18,7 +18,16 @@ from confluent_kafka import Producer
 
 from benchmarks.load import events
 
-__all__ = ["OUTPUTS", "SMALL_BYTES", "Headers", "arriving", "event_maker", "text_maker"]
+__all__ = [
+    "LEFT_OUT_OF",
+    "OUTPUTS",
+    "SMALL_BYTES",
+    "Headers",
+    "Maker",
+    "arriving",
+    "event_maker",
+    "text_maker",
+]
 
 Headers = tuple[tuple[str, bytes], ...]
 Maker = Callable[[int], tuple[bytes, Headers]]
