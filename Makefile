@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # itself xdist begins the files of one long test last.
 TEST_WORKERS ?= auto
 
-.PHONY: audit demo test lint bench bench-wan bench-control faults fuzz interop matrix long kerberos docs install prepare lock clean
+.PHONY: audit demo test lint bench bench-wan bench-transforms bench-control faults fuzz interop matrix long kerberos docs install prepare lock clean
 
 demo: prepare
 	$(BIN)/sparkmirror demo $(ARGS)
@@ -36,6 +36,10 @@ bench: prepare
 # Two places with a round trip of 50 ms between them; ARGS="--round-trip-ms 100 --side source".
 bench-wan: prepare
 	$(BIN)/python -m benchmarks.wan $(ARGS)
+
+# What transforms cost, beside a Python loop and the Java tools; some 25 minutes. ARGS="--only smts".
+bench-transforms: prepare
+	$(BIN)/python -m benchmarks.transforms $(ARGS)
 
 # Groups that move over, and the control plane of a large cluster; some 15 minutes.
 bench-control: prepare

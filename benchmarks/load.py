@@ -21,7 +21,9 @@ from sparkmirror.testing.jvm import SERVER_JVM
 if TYPE_CHECKING:
     from sparkmirror.testing.clusters import KafkaCluster
 
-__all__ = ["LOADS", "Load", "create", "delete", "fill", "warm"]
+__all__ = ["LOADS", "Load", "create", "delete", "events", "fill", "warm"]
+
+ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class Load:
     ``records``: how many the copy gets that says how much data the step needs. ``producer``:
     producer properties that shape batches, Java's; librdkafka's where ``keys`` says how many
     different keys the records have (0: they have none). ``events``: values are JSON events,
-    otherwise random capital letters, which no codec makes much smaller.
+    otherwise random capital letters, which no codec makes much smaller. ``module``: what writes
+    the records instead, with librdkafka's properties.
     """
 
     topic: str
@@ -43,6 +46,7 @@ class Load:
     processes: int = 1
     events: bool = False
     keys: int = 0
+    module: str = ""
 
 
 LOADS = {
@@ -143,7 +147,8 @@ def create(bootstrap: str, topic: str, partitions: int) -> None:
 def delete(bootstrap: str, *names: str) -> None:
     """Delete the topics among ``names`` that exist."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    there = [name for name in names if name in admin.list_topics(timeout=10).topics]
+    # librdkafka 2.16 crashes if a topic is named twice.
+    there = sorted(set(names).intersection(admin.list_topics(timeout=10).topics))
     if there:
         for future in admin.delete_topics(there).values():
             future.result(30)
@@ -200,11 +205,12 @@ def warm(cluster: KafkaCluster, load: Load, records: int) -> None:
 def fill(cluster: KafkaCluster, load: Load, records: int, there: int = 0) -> int:
     """Write ``records`` more to a topic with ``there``; how many it has then (may be a few less).
 
-    With Kafka's own ProducerPerformance unless records have keys.
+    With Kafka's own ProducerPerformance unless records have keys or a module.
     """
     share = max(1_000, records // load.processes)
-    if load.keys:
-        commands = [_keyed(cluster, load, share, there + n * share) for n in range(load.processes)]
+    if load.keys or load.module:
+        written = _by_module if load.module else _keyed
+        commands = [written(cluster, load, share, there + n * share) for n in range(load.processes)]
         _run_all(load, commands)
         return there + share * load.processes
     with tempfile.NamedTemporaryFile("w", prefix="sparkmirror-bench-", suffix=".jsonl") as file:
@@ -243,10 +249,19 @@ def _keyed(cluster: KafkaCluster, load: Load, records: int, first: int) -> list[
     ]
 
 
+def _by_module(cluster: KafkaCluster, load: Load, records: int, first: int) -> list[str]:
+    numbers = (load.partitions, records, first, load.record_bytes)
+    return [
+        *(sys.executable, "-m", load.module, cluster.bootstrap_servers, load.topic),
+        *(map(str, numbers)),
+        *load.producer,
+    ]
+
+
 def _run_all(load: Load, commands: Sequence[list[str]]) -> None:
     """Run all of ``commands`` at once, to their ends."""
     started = [
-        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=ROOT)
         for command in commands
     ]
     for process in started:

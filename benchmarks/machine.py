@@ -22,7 +22,7 @@ from sparkmirror.testing.jvm import KAFKA_VERSION
 __all__ = ["code", "head", "machine", "prepared"]
 
 ROOT = Path(__file__).parents[1]
-MEASURED = ("src", "benchmarks/*.py", "requirements.lock")
+MEASURED = ("src", "benchmarks/*.py", "benchmarks/*.java", "requirements.lock")
 """What decides about a figure; pages, tests and earlier results do not."""
 
 

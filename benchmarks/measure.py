@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -252,11 +253,12 @@ def latencies(
     seconds: float,
     work: Path,
     writer: list[str] | None = None,
+    form: Sequence[str] = (),
 ) -> dict[str, list[float]]:
     """Latencies in ms at the source itself and at the target, one probe producer for both.
 
     ``writer``: a command that writes instead of the probe. What is sent before the source itself
-    keeps up with it (`settled_s`) is left out.
+    keeps up with it (`settled_s`) is left out. ``form``: ``json`` for documents as values.
     """
     probes = Path(__file__).with_name("probe.py")
     outputs = {"source": work / "probe-source.json", "target": work / "probe-target.json"}
@@ -286,6 +288,7 @@ def latencies(
         str(partitions),
         str(seconds),
         str(rate),
+        *form,
     ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     for reader in readers:

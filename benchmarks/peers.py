@@ -15,7 +15,7 @@ from pathlib import Path
 from sparkmirror.java import find_java
 from sparkmirror.testing.maven import resolve
 
-__all__ = ["PEERS", "Peer", "Running", "start"]
+__all__ = ["MM1_JARS", "PEERS", "Handler", "Peer", "Running", "described", "start"]
 
 MM2_JARS = ("org.apache.kafka:connect-mirror:4.3.0", "org.apache.kafka:connect-runtime:4.3.0")
 MM1_JARS = ("org.apache.kafka:kafka_2.13:3.9.1",)
@@ -39,6 +39,14 @@ class Peer:
     name: str
     remote: str = "A.{topic}"
     exact: bool = False
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A message handler of MirrorMaker 1: its ``name``, and the directory that it is in."""
+
+    name: str
+    path: Path
 
 
 @dataclass
@@ -86,23 +94,25 @@ def start(
     tasks: int,
     latency: bool,
     extra: dict[str, str] | None = None,
+    handler: Handler | None = None,
 ) -> Running:
-    """Start mirror ``key`` for one topic. ``latency``: tuned for it instead of throughput."""
+    """Start mirror ``key`` for one topic, or several with commas between them.
+
+    ``latency``: tuned for it instead of throughput. ``extra``: further lines of the file.
+    ``handler``: of MirrorMaker 1's commands.
+    """
     work.mkdir(parents=True, exist_ok=True)
     log = work / f"{key}-{topic}.log"
-    if key == "mm1":
-        command = [
-            *_java(MM1_JARS),
-            "kafka.tools.MirrorMaker",
-            *_mm1(key, source, target, topic, work, tasks, latency, extra or {}),
-        ]
-    elif key == "sparkmirror-keys":
-        command = [
-            sys.executable,
-            "-m",
-            "sparkmirror.cli.kafka_mirror_maker",
-            *_mm1(key, source, target, topic, work, tasks, latency, extra or {}),
-        ]
+    environment = dict(os.environ)
+    if key in ("mm1", "sparkmirror-keys"):
+        command = [sys.executable, "-m", "sparkmirror.cli.kafka_mirror_maker"]
+        if key == "mm1":
+            further = [handler.path] if handler else []
+            command = [*_java(MM1_JARS, further), "kafka.tools.MirrorMaker"]
+        elif handler:
+            environment["PYTHONPATH"] = str(handler.path)
+        command += _mm1(key, source, target, topic, work, tasks, latency, extra or {})
+        command += ["--message.handler", handler.name] if handler else []
     else:
         ours = key.startswith("sparkmirror")
         path = work / f"{key}-{topic}.properties"
@@ -132,6 +142,7 @@ def start(
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             cwd=work,
+            env=environment,
         )
     return Running(process, log, began, settings)
 
@@ -214,8 +225,8 @@ def _compression(topic: str) -> str:
     return "lz4" if "lz4" in topic else "none"
 
 
-def _java(jars: tuple[str, ...]) -> list[str]:
-    classpath = os.pathsep.join(map(str, resolve(*jars)))
+def _java(jars: tuple[str, ...], further: Sequence[Path] = ()) -> list[str]:
+    classpath = os.pathsep.join(map(str, [*resolve(*jars), *further]))
     return [str(find_java().java), *HEAP, "-cp", classpath]
 
 

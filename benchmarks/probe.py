@@ -1,10 +1,11 @@
 """Latency probe, as processes of its own: ``write`` puts the send time into each value.
 
-usage: probe.py write BOOTSTRAP TOPIC PARTITIONS SECONDS RATE
+usage: probe.py write BOOTSTRAP TOPIC PARTITIONS SECONDS RATE [json]
        probe.py read  BOOTSTRAP TOPIC PARTITIONS SECONDS OUTPUT
 
-A value that starts with no send time counts from the record's timestamp (whole milliseconds, so
-half a millisecond too much on average).
+With ``json`` the values are documents that a transform can filter and mask. A value without a send
+time counts from the record's timestamp (whole milliseconds, so half a millisecond too much on
+average).
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 RECORD_BYTES = 100
 TICK_S = 0.0005
+TEXT, DOCUMENT = "{:.6f}", '{{"at": {:.6f}, "region": "US", "card": "4000123412341234"}}'
+_AT = len('{"at": ')
 
 
-def write(bootstrap: str, topic: str, partitions: int, seconds: float, rate: int) -> None:
+def write(
+    bootstrap: str, topic: str, partitions: int, seconds: float, rate: int, form: str = TEXT
+) -> None:
     """Records at a steady rate, round-robin, without linger."""
     # One connection answers one request at a time: several keep the source itself from queueing.
     producers = [
@@ -30,7 +35,7 @@ def write(bootstrap: str, topic: str, partitions: int, seconds: float, rate: int
     while (now := time.time()) - began < seconds:
         due = int((now - began) * rate)
         while sent < due:
-            value = f"{time.time():.6f}".ljust(RECORD_BYTES).encode()
+            value = form.format(time.time()).ljust(RECORD_BYTES).encode()
             partition = sent % partitions
             producers[partition % 4].produce(topic, value, partition=partition)
             sent += 1
@@ -71,8 +76,10 @@ def read(bootstrap: str, topic: str, partitions: int, seconds: float, output: Pa
 
 
 def _sent_ms(message: Message) -> float:
+    value = message.value()
+    first = _AT if value.startswith(b"{") else 0
     try:
-        return float(message.value()[:17]) * 1000
+        return float(value[first : first + 17]) * 1000
     except ValueError:
         return float(message.timestamp()[1])
 
@@ -80,6 +87,7 @@ def _sent_ms(message: Message) -> float:
 if __name__ == "__main__":
     verb, servers, name, count, duration, last = sys.argv[1:7]
     if verb == "write":
-        write(servers, name, int(count), float(duration), int(last))
+        form = DOCUMENT if sys.argv[7:] == ["json"] else TEXT
+        write(servers, name, int(count), float(duration), int(last), form)
     else:
         read(servers, name, int(count), float(duration), Path(last))

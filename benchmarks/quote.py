@@ -3,7 +3,8 @@
 usage: python -m benchmarks.quote
 
 What is between ``<!-- bench:NAME -->`` and ``<!-- /bench -->`` in `PAGES` is made here, of medians,
-also where sparkmirror is worse. A test compares the pages with what would be written.
+also where sparkmirror is worse. A test compares the pages with what would be written. The same goes
+for `TRANSFORMS_PAGE` and the newest complete result of `benchmarks.transforms`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from typing import Any
 from benchmarks.figures import advantage, middle, newest_complete
 from benchmarks.report import LABELS, LATENCY_LABELS, against
 from benchmarks.steps import MAIN
+from benchmarks.transforms import page as transforms
 
-__all__ = ["BLOCK", "PAGES", "RESULTS", "quoted"]
+__all__ = ["BLOCK", "PAGES", "RESULTS", "TRANSFORMS_PAGE", "quoted"]
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 PAGES = ("README.md", "docs/guarantees.md")
+TRANSFORMS_PAGE = "docs/transforms.md"
 WIDTH = 120
 BLOCK = re.compile(r"(<!-- bench:([\w-]+) -->)(.*?)(<!-- /bench -->)", re.DOTALL)
 LOADS = {
@@ -248,7 +251,12 @@ BLOCKS = {
 
 
 def main() -> int:
-    """Bring the pages up to date; 1: there is no complete result."""
+    """Bring the pages up to date; 1: there is no complete result of `make bench`."""
+    if (results := transforms.newest(RESULTS)) is not None:
+        path = ROOT / TRANSFORMS_PAGE
+        text = transforms.quoted(path.read_text(encoding="utf-8"), results)
+        path.write_text(text, encoding="utf-8")
+        print(f"{TRANSFORMS_PAGE}: as in {results['name']}.json")
     newest = newest_complete(RESULTS)
     if newest is None:
         print(f"no complete result in {RESULTS}")

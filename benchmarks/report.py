@@ -25,7 +25,19 @@ from benchmarks.figures import (
 )
 from benchmarks.steps import STEPS, WINDOW_S
 
-__all__ = ["LABELS", "LATENCY_LABELS", "against", "brief", "draw", "page", "promises", "write"]
+__all__ = [
+    "LABELS",
+    "LATENCY_LABELS",
+    "about_machine",
+    "against",
+    "as_json",
+    "brief",
+    "draw",
+    "page",
+    "promises",
+    "table",
+    "write",
+]
 
 LABELS = {
     "sparkmirror": "sparkmirror",
@@ -163,7 +175,7 @@ def page(results: dict[str, Any]) -> str:
     """The whole report."""
     lines = [f"# Benchmarks, {results['name']}", "", *_conditions(results)]
     lines += ["", "## Figures", ""]
-    lines += _table(
+    lines += table(
         ("figure", "wanted", f"median of {results['rounds']} rounds", ""),
         [
             (title, wanted, found, "met" if met else "**not met**")
@@ -182,7 +194,7 @@ def page(results: dict[str, Any]) -> str:
         ]
         if rows:
             lines += ["", f"## Ratios of medians: {title}", "", RATIOS_SAY, ""]
-            lines += _table(("step", "", "against", *figures), rows)
+            lines += table(("step", "", "against", *figures), rows)
     for name, step in results["steps"].items():
         lines += ["", *(_copies if step["kind"] == "catch-up" else _probes)(name, step)]
     return "\n".join([*lines, "", *_settings(results)]) + "\n"
@@ -195,11 +207,24 @@ RATIOS_SAY = (
 
 
 def _conditions(results: dict[str, Any]) -> list[str]:
-    one, code = results["machine"], results["code"]
     lacks = missing(results)
     state = "A complete result." if not lacks else "**Not complete.** It lacks " + "; ".join(lacks)
+    lines = [state, "", *table(("", ""), about_machine(results)), ""]
+    if results["smoke"]:
+        lines += ["**A smoke run: it shows that all works. Its figures mean nothing.**", ""]
+    return [
+        *lines,
+        f"Brokers, probes and mirror share the cores. Every mirror has {results['rounds']} rounds "
+        "in every step, in turns; figures are medians of them. How it is measured and why so: "
+        "`benchmarks/README.md`; how each tool is set: at the end of this page.",
+    ]
+
+
+def about_machine(results: dict[str, Any]) -> list[tuple[str, str]]:
+    """Rows that say what it was measured with."""
+    one, code = results["machine"], results["code"]
     changed = ", **with changes that no commit has**" if code["changed"] else ""
-    rows = [
+    return [
         ("commit", f"`{code['commit'] or 'unknown'}`{changed}"),
         ("machine", f"{one['cores']} cores ({one['processor']}), {one['memory_gib']} GiB"),
         ("kernel", one["kernel"]),
@@ -209,15 +234,6 @@ def _conditions(results: dict[str, Any]) -> list[str]:
         ("MirrorMaker 2, 1", f"{one['mirrormaker_2']}, {one['mirrormaker_1']}"),
         ("tasks of each mirror", str(results["tasks"])),
         ("begun", results["began"]),
-    ]
-    lines = [state, "", *_table(("", ""), rows), ""]
-    if results["smoke"]:
-        lines += ["**A smoke run: it shows that all works. Its figures mean nothing.**", ""]
-    return [
-        *lines,
-        f"Brokers, probes and mirror share the cores. Every mirror has {results['rounds']} rounds "
-        "in every step, in turns; figures are medians of them. How it is measured and why so: "
-        "`benchmarks/README.md`; how each tool is set: at the end of this page.",
     ]
 
 
@@ -276,7 +292,7 @@ def _copies(name: str, step: dict[str, Any]) -> list[str]:
         for peer, rounds in _ordered(step)
     ]
     heads = ("median", "records/s", "MB/s", "CPU-s per GB", "whole job", "first record after")
-    lines += _table((*heads, "CPU-s until then", "peak memory", "arrived"), medians)
+    lines += table((*heads, "CPU-s until then", "peak memory", "arrived"), medians)
     each = [
         (
             LABELS[peer],
@@ -296,7 +312,7 @@ def _copies(name: str, step: dict[str, Any]) -> list[str]:
     ]
     heads = ("each round", "", "records/s", "steady state", "CPU-s per GB", "whole job")
     more = ("first record after", "peak memory", "stolen", "elsewhere", "arrived")
-    return [*lines, "", *_table((*heads, *more), each)]
+    return [*lines, "", *table((*heads, *more), each)]
 
 
 def _probes(name: str, step: dict[str, Any]) -> list[str]:
@@ -319,7 +335,7 @@ def _probes(name: str, step: dict[str, Any]) -> list[str]:
         for place, text in places.items()
         if all(place in one for one in rounds)
     ]
-    lines += _table(("median, ms", *columns, "idle, % of a core"), medians)
+    lines += table(("median, ms", *columns, "idle, % of a core"), medians)
     each = [
         (
             LATENCY_LABELS[peer],
@@ -335,7 +351,7 @@ def _probes(name: str, step: dict[str, Any]) -> list[str]:
         for number, one in enumerate(rounds, 1)
     ]
     more = ("records", "source's p50", "idle, % of a core", "stolen", "elsewhere")
-    return [*lines, "", *_table(("each round, ms", "", *columns, *more), each)]
+    return [*lines, "", *table(("each round, ms", "", *columns, *more), each)]
 
 
 def _settings(results: dict[str, Any]) -> list[str]:
@@ -355,7 +371,8 @@ def _ordered(step: dict[str, Any]) -> list[tuple[str, list[Round]]]:
     return [(key, step["rounds"][key]) for key in LATENCY_LABELS if step["rounds"].get(key)]
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table, line by line."""
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     return lines + ["| " + " | ".join(row) + " |" for row in rows]
 
@@ -397,12 +414,15 @@ def write(results: dict[str, Any], out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     # A name may have dots of its own.
     text, data = (out / f"{results['name']}{end}" for end in (".md", ".json"))
-    whole = json.dumps(results, indent=1)
-    # A sample of (seconds, records) in one line.
-    whole = re.sub(r"\[\s+([\d.]+),\s+(\d+)\s+\]", r"[\1, \2]", whole)
-    data.write_text(whole + "\n", encoding="utf-8")
+    data.write_text(as_json(results), encoding="utf-8")
     text.write_text(f"{page(results)}\n![chart]({results['name']}.png)\n", encoding="utf-8")
     return [text, data]
+
+
+def as_json(results: dict[str, Any]) -> str:
+    """The raw numbers, a sample of (seconds, records) in one line."""
+    whole = json.dumps(results, indent=1)
+    return re.sub(r"\[\s+([\d.]+),\s+(\d+)\s+\]", r"[\1, \2]", whole) + "\n"
 
 
 def draw(results: dict[str, Any], path: Path) -> None:

@@ -110,6 +110,8 @@ class Bench:
         self.window_s = SMOKE_WINDOW_S if smoke else WINDOW_S
         self.number = rounds_of(smoke)
         self.settings: dict[str, str] = {}
+        # "json": the probe's values are documents.
+        self.form: tuple[str, ...] = ()
 
     def step(self, name: str, step: Step, peers: Sequence[str]) -> dict[str, Any]:
         """Measure step ``name`` with ``peers`` and say what was found, how and how long it took."""
@@ -166,10 +168,7 @@ class Bench:
         records = fill(self.a, load, first)
         warm(self.b, load, first)
         gigabytes = self._gigabytes(load)
-        trials = {}
-        for peer in [one for one in peers if one.startswith(_OURS)] or peers[:1]:
-            trials[peer] = self._copy(load, records, gigabytes, peer)
-            say(f"{name} {peer}, to find the size: {report.brief(trials[peer])}")
+        trials = self._trials(name, load, records, gigabytes, peers)
         fastest = max(trials, key=lambda peer: float(trials[peer]["rate"]))
         trial = trials[fastest]
         wanted = records_for(trial["rate"], self.window_s)
@@ -200,6 +199,16 @@ class Bench:
             "rounds": rounds,
             "repeated": repeated,
         }
+
+    def _trials(
+        self, name: str, load: Load, records: int, gigabytes: float, peers: Sequence[str]
+    ) -> dict[str, Round]:
+        """Copies that do not count, by all modes of sparkmirror."""
+        trials = {}
+        for peer in [one for one in peers if one.startswith(_OURS)] or peers[:1]:
+            trials[peer] = self._copy(load, records, gigabytes, peer)
+            say(f"{name} {peer}, to find the size: {report.brief(trials[peer])}")
+        return trials
 
     def _long_enough(self, one: Round) -> bool:
         # Of a copy that came to no end more data would not be more.
@@ -286,7 +295,7 @@ class Bench:
             tail = running.log.read_text(errors="replace")[-3000:]
             raise RuntimeError(f"{key} ended by itself with {running.process.returncode}:\n{tail}")
 
-    def _clean(self, remote: str) -> None:
+    def _clean(self, *remotes: str) -> None:
         """Leave the target as it was: no data, and no positions that a later run would find."""
         names = list(
             Consumer({"bootstrap.servers": self.b.bootstrap_servers, "group.id": "c"})
@@ -294,7 +303,7 @@ class Bench:
             .topics
         )
         internal = [name for name in names if name.startswith("mm2-")]
-        delete(self.b.bootstrap_servers, remote, *internal)
+        delete(self.b.bootstrap_servers, *remotes, *internal)
         at_source = [f"mm2-offset-syncs.{alias}.internal" for alias in "AB"]
         delete(self.a.bootstrap_servers, *at_source)
         time.sleep(2.0)
@@ -345,7 +354,8 @@ class Bench:
         self, topic: str, remote: str, partitions: int, **more: Any
     ) -> dict[str, list[float]]:
         servers = self.a.bootstrap_servers, self.b.bootstrap_servers
-        return latencies(*servers, topic, remote, partitions, work=self.work, **more)
+        whole = {"work": self.work, "form": self.form, **more}
+        return latencies(*servers, topic, remote, partitions, **whole)
 
     def _writer(self, topic: str, rate: int, seconds: float) -> list[str] | None:
         """Kafka's own producer for high rates: it puts all partitions into one request.
@@ -382,7 +392,8 @@ class Bench:
 
         def write(seconds: float) -> None:
             words = (self.a.bootstrap_servers, topic, partitions, seconds, PROBE_RATE_MAX)
-            subprocess.run([sys.executable, script, "write", *map(str, words)], check=True)
+            command = [sys.executable, script, "write", *map(str, words), *self.form]
+            subprocess.run(command, check=True)
 
         def wait_for(records: int) -> None:
             while end_offsets(target, remote, partitions) < records:
@@ -414,14 +425,17 @@ class Results:
     where the files of that name are of another machine, code or size.
     """
 
+    form: int | str = FORMAT
+    order: Sequence[str] = tuple(STEPS)
+
     def __init__(self, out: Path, name: str, *, smoke: bool, load_before: float) -> None:
         self.out = out
         self._before = {"commit": head(), "load_before": round(load_before, 2)}
         same = {
-            "format": FORMAT,
+            "format": self.form,
             "name": name,
             "smoke": smoke,
-            "rounds": rounds_of(smoke),
+            "rounds": self.rounds(smoke),
             "tasks": TASKS,
             "code": code(),
             "machine": machine(),
@@ -443,9 +457,17 @@ class Results:
         """Write the result with ``step``; a failure later on must not lose what was measured."""
         step = {**step, **self._before}
         steps = {**self.document["steps"], name: step}
-        self.document["steps"] = {one: steps[one] for one in STEPS if one in steps}
-        paths = report.write(self.document, self.out)
+        self.document["steps"] = {one: steps[one] for one in self.order if one in steps}
+        paths = self.write()
         say(f"{name} took {step['took_s'] / 60:.1f} min: {', '.join(map(str, paths))}")
+
+    def rounds(self, smoke: bool) -> int:
+        """How many rounds everybody has in every step."""
+        return rounds_of(smoke)
+
+    def write(self) -> list[Path]:
+        """Write the files; their paths."""
+        return report.write(self.document, self.out)
 
 
 def run(names: Sequence[str], results: Results, work: Path, options: argparse.Namespace) -> None:

@@ -148,7 +148,8 @@ def _columns(
             (fields.end - at < RECORD_BYTES_MIN)
             | (fields.end > len(flat))
             | (key_bytes < -1)
-            | (key_at + np.maximum(key_bytes, 0) >= fields.end)
+            # A size may be as large as an int64: nothing is added to it.
+            | (np.maximum(key_bytes, 0) >= fields.end - key_at)
         ).any()
     ):
         raise IrregularRecordError

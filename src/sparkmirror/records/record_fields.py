@@ -22,10 +22,12 @@ from sparkmirror.records.records import decode_rest
 
 __all__ = [
     "Fields",
+    "HeaderColumns",
     "Headers",
     "Varbin",
     "chosen",
     "gather",
+    "header_columns",
     "read_headers",
     "record_fields",
     "with_fields",
@@ -33,6 +35,9 @@ __all__ = [
 
 Headers = Sequence[tuple[bytes, bytes | None]]
 """The headers of one record."""
+
+_HEADERS_MAX = 64
+"""Records with more of them are rare; `header_columns` has a step for each."""
 
 
 @dataclass(slots=True)
@@ -59,6 +64,15 @@ class Fields:
     headers_at: Int64s
 
 
+@dataclass(slots=True)
+class HeaderColumns:
+    """The headers of many records, one after the other. ``counts``: how many each record has."""
+
+    counts: Int64s
+    names: Varbin
+    values: Varbin
+
+
 def record_fields(found: Scan) -> Fields:
     """The places of the values and headers. Raises CorruptBatch if they are outside the record."""
     columns = found.columns
@@ -68,11 +82,12 @@ def record_fields(found: Scan) -> Fields:
         value_bytes, value_at = read_varints(columns.flat, after_key)
     except IrregularRecordError:
         raise _corrupt(found, 0) from None
-    headers_at = value_at + np.maximum(value_bytes, 0)
-    wrong = (value_bytes < -1) | (headers_at >= end)
+    full = np.maximum(value_bytes, 0)
+    # A size may be as large as an int64: nothing is added to it before it is known to fit.
+    wrong = (value_bytes < -1) | (full >= end - value_at)
     if wrong.any():
         raise _corrupt(found, int(np.flatnonzero(wrong)[0]))
-    return Fields(value_at, value_bytes, headers_at)
+    return Fields(value_at, value_bytes, value_at + full)
 
 
 def gather(flat: npt.NDArray[np.uint8], at: Int64s, sizes: Int64s) -> Varbin:
@@ -104,6 +119,47 @@ def read_headers(found: Scan, fields: Fields, first: int, end: int) -> list[Head
         except CorruptBatch:
             headers[row] = None
     return headers
+
+
+def header_columns(found: Scan, fields: Fields, first: int, end: int) -> HeaderColumns | None:
+    """The headers of the records ``first`` to ``end``.
+
+    None: there is a record with headers that cannot be read, or with very many of them; then
+    `read_headers` reads one record after the other.
+    """
+    columns = found.columns
+    flat, rest_end = columns.flat, (columns.rest_at + columns.rest_bytes)[first:end]
+    try:
+        counts, at = read_varints(flat, fields.headers_at[first:end])
+        if not len(counts) or int(counts.min()) < 0 or int(counts.max()) > _HEADERS_MAX:
+            return None
+        places = np.cumsum(counts) - counts  # of each record's first header
+        name_at, name_bytes, value_at, value_bytes = np.empty((4, int(counts.sum())), np.int64)
+        rows = np.arange(len(counts))
+        for number in range(int(counts.max())):
+            rows = rows[counts[rows] > number]
+            place = places[rows] + number
+            name_bytes[place], name_at[place] = read_varints(flat, at[rows])
+            # Before sizes are added: a hostile one is as large as an int64.
+            if not _within(name_bytes[place], 0, len(flat)):
+                return None
+            after_name = name_at[place] + name_bytes[place]
+            value_bytes[place], value_at[place] = read_varints(flat, after_name)
+            if not _within(value_bytes[place], -1, len(flat)):
+                return None
+            at[rows] = value_at[place] + np.maximum(value_bytes[place], 0)
+            if bool((at[rows] > rest_end[rows]).any()):
+                return None
+    except IrregularRecordError:
+        return None
+    if not np.array_equal(at, rest_end):
+        return None
+    names, values = gather(flat, name_at, name_bytes), gather(flat, value_at, value_bytes)
+    return HeaderColumns(counts, names, values)
+
+
+def _within(sizes: Int64s, least: int, most: int) -> bool:
+    return int(sizes.min()) >= least and int(sizes.max()) <= most
 
 
 def chosen(found: Scan, rows: npt.NDArray[np.bool_]) -> Scan:

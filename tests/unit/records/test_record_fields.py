@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,9 +12,12 @@ from sparkmirror.errors import CorruptBatch
 from sparkmirror.records.encode_columns import encode_columns
 from sparkmirror.records.key_columns import Scan, scan
 from sparkmirror.records.record_fields import (
+    Fields,
+    Headers,
     Varbin,
     chosen,
     gather,
+    header_columns,
     read_headers,
     record_fields,
     with_fields,
@@ -114,8 +118,83 @@ def test_a_value_that_ends_outside_its_record_is_refused() -> None:
         record_fields(scan(memoryview(batch)))
 
 
+@pytest.mark.parametrize(
+    ("record", "read"),
+    [
+        (Record(5, 1, b"x" * 50, b"v"), scan),
+        (Record(5, 1, b"k", b"x" * 50), lambda data: record_fields(scan(data))),
+    ],
+    ids=["key", "value"],
+)
+def test_a_field_as_large_as_an_int64_is_refused(
+    record: Record, read: Callable[[memoryview], Scan | Fields]
+) -> None:
+    batch = bytearray(encode_batch([record]))
+    at = batch.index(b"xxx") - 1
+    batch[at : at + 10] = b"\xfe" + b"\xff" * 8 + b"\x01"  # 2^63 - 1 bytes
+    with pytest.raises(CorruptBatch, match="offset 5"):
+        read(memoryview(batch))
+
+
 def test_headers_that_cannot_be_read_do_not_stop_the_others() -> None:
     batch = bytearray(encode_batch([Record(5, 1, b"k", b"v"), Record(6, 1, b"k", b"v")]))
     batch[-1] = 0x08  # four headers, without any bytes
     found = scan(memoryview(batch))
     assert read_headers(found, record_fields(found), 0, 2) == [(), None]
+
+
+def _of_columns(found: Scan, first: int, end: int) -> list[Headers] | None:
+    """What `header_columns` reads, record by record."""
+    read = header_columns(found, record_fields(found), first, end)
+    if read is None:
+        return None
+    names, values = iter(_values(read.names)), iter(_values(read.values))
+    return [tuple((next(names), next(values)) for _ in range(one)) for one in read.counts.tolist()]
+
+
+@pytest.mark.parametrize(("first", "end"), [(0, 60), (0, 1), (3, 20), (59, 60)])
+@pytest.mark.parametrize("codec", [0, 3])
+def test_headers_of_all_records_are_read_at_once(codec: int, first: int, end: int) -> None:
+    read = _of_columns(_scan(codec), first, end)
+    assert read == [one.headers for one in RECORDS[first:end]]
+
+
+@pytest.mark.parametrize("count", [0, 1, 64, 65, 300])
+def test_records_with_very_many_headers_are_read_singly(count: int) -> None:
+    records = [
+        Record(5, 1, b"k", b"v", tuple((b"h", b"%d" % n) for n in range(count))),
+        Record(6, 1, None, None, ((b"", None), (b"", b""))),
+    ]
+    found = scan(memoryview(encode_batch(records)))
+    read = _of_columns(found, 0, 2)
+    assert read == (None if count > 64 else [one.headers for one in records])
+    assert read_headers(found, record_fields(found), 0, 2) == [one.headers for one in records]
+
+
+def test_damaged_headers_are_never_read_as_others() -> None:
+    """Bytes of the headers are replaced, also by those of varints as large as an int64."""
+    records = [
+        Record(5 + n, 1, b"k", b"v", ((b"name", b"value"), (b"", None), (b"h" * 70, b"x" * 70)))
+        for n in range(3)
+    ]
+    whole = encode_batch(records)
+    first = whole.index(b"name") - 2
+    rng, seen = random.Random(11), {True: 0, False: 0}
+    largest = [b"\xff" * 9 + b"\x01", b"\xfe" + b"\xff" * 8 + b"\x01", b"\x80" * 12]
+    for _ in range(3_000):
+        batch = bytearray(whole)
+        at = rng.randrange(first, len(batch))
+        junk = rng.choice([*largest, rng.randbytes(1), rng.randbytes(2)])[: len(batch) - at]
+        batch[at : at + len(junk)] = junk
+        try:
+            found = scan(memoryview(batch))
+            singly = read_headers(found, record_fields(found), 0, 3)
+        except CorruptBatch:
+            continue
+        read = _of_columns(found, 0, 3)
+        seen[read is None] += 1
+        if read is not None:
+            assert read == singly
+        else:
+            assert None in singly
+    assert min(seen.values()) > 100

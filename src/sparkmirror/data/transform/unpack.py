@@ -31,9 +31,11 @@ from sparkmirror.names.transforms import Transformed
 from sparkmirror.records.header_columns import Int64s
 from sparkmirror.records.key_columns import Scan
 from sparkmirror.records.record_fields import (
+    Fields,
     Headers,
     Varbin,
     gather,
+    header_columns,
     read_headers,
     record_fields,
 )
@@ -43,6 +45,8 @@ __all__ = ["Unpacker"]
 _ROWS_MAX = 4096
 _BYTES_MAX = 1 << 20
 _REPORT_S = 1.0
+_BINARY = pa.binary()
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
 class Unpacker:
@@ -141,7 +145,7 @@ class Unpacker:
                 if name in uses:
                     made[name] = _binary(gather(columns.flat, at[first:end], sizes[first:end]))
             if "headers" in uses:
-                made["headers"] = _headers(read_headers(found, fields, first, end))
+                made["headers"] = _header_column(found, fields, first, end)
             yield self._batch(count, made)
 
     def _batch(self, rows: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
@@ -177,20 +181,33 @@ def _slices(sizes: Int64s) -> Iterator[tuple[int, int]]:
         first = end
 
 
-def _binary(column: Varbin) -> pa.Array:
+def _binary(column: Varbin, kind: pa.DataType = _BINARY) -> pa.Array:
     count = len(column.sizes)
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(np.maximum(column.sizes, 0), out=offsets[1:])
     valid = pa.array(column.sizes >= 0)
     return pa.Array.from_buffers(
-        pa.binary(),
+        kind,
         count,
         [valid.buffers()[1], pa.py_buffer(offsets), pa.py_buffer(column.data)],
     )
 
 
+def _header_column(found: Scan, fields: Fields, first: int, end: int) -> pa.Array:
+    """The headers of the records ``first`` to ``end``; null for those that cannot be read."""
+    read = header_columns(found, fields, first, end)
+    # Other names than ASCII ones may be no UTF-8, which Arrow's strings have to be.
+    if read is None or bool((read.names.data > 0x7F).any()):
+        return _headers(read_headers(found, fields, first, end))
+    offsets = np.zeros(len(read.counts) + 1, np.int32)
+    np.cumsum(read.counts, out=offsets[1:])
+    pairs = pa.StructArray.from_arrays(
+        [_binary(read.names, pa.string()), _binary(read.values)], fields=list(_HEADER)
+    )
+    return pa.ListArray.from_arrays(pa.array(offsets), pairs)
+
+
 def _headers(records: Sequence[Headers | None]) -> pa.Array:
-    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     return pa.array(
         [
             None
@@ -200,5 +217,5 @@ def _headers(records: Sequence[Headers | None]) -> pa.Array:
             ]
             for headers in records
         ],
-        kind,
+        pa.list_(_HEADER),
     )

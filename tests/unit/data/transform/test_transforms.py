@@ -403,6 +403,21 @@ def test_many_rows_in_messages_of_any_size_lose_and_repeat_nothing() -> None:
         assert after.chunk.base_offset >= before.chunk.next_offset
 
 
+@pytest.mark.parametrize(
+    "name", [b"name", "größe".encode(), b"\xff\xfe"], ids=["ASCII", "UTF-8", "no UTF-8"]
+)
+def test_headers_become_a_column(name: bytes) -> None:
+    """Whether all are read at once or, because of a name, one record after the other."""
+    made = [(), ((name, b"\x00\xff"), (b"", None)), ((b"h", b""), (b"h", b"2")), ((name, None),)]
+    records = [Record(n, 1, None, b"v", headers) for n, headers in enumerate(made)]
+    rows = Unpacker(FLOW, USES, None).rows(iter([_row(("orders", records, 0)), FLUSH]))
+    found = pa.Table.from_batches(list(rows), arrow_schema(USES))["headers"].to_pylist()
+    assert [one for one in found if one is not None] == [
+        [{"key": key.decode("utf-8", "replace"), "value": value} for key, value in headers]
+        for headers in made
+    ]
+
+
 def test_each_message_ends_with_enough_rows_to_push_it_through() -> None:
     rows = [_row(("plain", _records(0, 3), 0)), FLUSH]
     messages = list(Unpacker(FLOW, USES, None).rows(iter(rows)))

@@ -1,0 +1,1 @@
+"""What transforms cost: `make bench-transforms`."""
