@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,7 @@ def layer_of(name: str) -> str:
     return parts[1] if parts[0] == "sparkmirror" and len(parts) > 1 else ""
 
 
+@cache
 def _imports(path: Path) -> set[str]:
     package = ".".join(["sparkmirror", *path.relative_to(SOURCE).parts[:-1]])
     return imported(path.read_text(), package)
@@ -237,6 +239,8 @@ def test_a_circle_is_found() -> None:
 
 def selects(source: str) -> list[int]:
     """The lines of ``source`` that use, or import, ``select`` of the standard module ``select``."""
+    if "select" not in source.lower():
+        return []  # most files: to parse them all takes seconds
     tree, names, found = ast.parse(source), set(), []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
