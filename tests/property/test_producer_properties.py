@@ -18,6 +18,7 @@ from sparkmirror.model import ProduceSettings, TopicPartition
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.produce.producer import Producer
+from sparkmirror.wire.produce.topic_limits import TopicLimits
 from sparkmirror.wire.produce.transactions import Transactions
 from tests.property.simulated_target import Brokers, SimTarget
 
@@ -66,11 +67,13 @@ class Run:
         self.target = SimTarget(NODES, PARTITIONS, brokers)
         self._ruthless = ruthless
         self.now = 0.0
+        self.limits = TopicLimits()
         self.producer = Producer(
             cast(ClusterConnections, self.target),
             ProduceSettings(link_joining=joining),
             transactions=transactions,
             arrival=self.target.arrival,
+            limits=self.limits,
             clock=lambda: self.now,
         )
         self.appended: dict[TopicPartition, list[int]] = defaultdict(list)

@@ -26,7 +26,8 @@ from sparkmirror.wire.probe.broker_path import (
     Step,
     resolve,
 )
-from sparkmirror.wire.produce.joining import JOINED_BYTES_MAX, ROUND_TRIP_S_MIN
+from sparkmirror.wire.produce.joining import ROUND_TRIP_S_MIN
+from sparkmirror.wire.produce.topic_limits import ACCEPTED_BYTES
 
 _TRIED = {
     DNS: "resolve the name",
@@ -185,8 +186,9 @@ def _of_far_target(flow: FlowSettings, trip_ms: float) -> str:
             f"Expect at most {usual} for each partition: sparkmirror.link.joining=off keeps the "
             "source's batches as they are."
         )
-    joined = carried(min(JOINED_BYTES_MAX, flow.produce.request_bytes_max))
+    joined = carried(min(ACCEPTED_BYTES, flow.produce.request_bytes_max))
     return (
         f"Expect {usual} for each partition, and up to {joined:.0f} MB/s while it is behind: "
-        "batches that wait are joined (sparkmirror.link.joining)."
+        "batches that wait are joined (sparkmirror.link.joining), to more if the topic's "
+        "max.message.bytes is above the default."
     )

@@ -41,13 +41,15 @@ _WORD_BYTES = 8
 class EncodedBatch:
     """One re-encoded batch; ``data`` is empty if no record was left.
 
-    ``runs``: ``(first source offset, record count)``, in order.
+    ``runs``: ``(first source offset, record count)``, in order. ``unpacked_bytes``: what its
+    records took in memory when they were read, if `rebatch.join_batches` wrote it; otherwise 0.
     """
 
     data: bytes
     runs: list[tuple[int, int]]
     record_count: int
     timestamp_ms_max: int
+    unpacked_bytes: int = 0
 
 
 _NOTHING = EncodedBatch(b"", [], 0, -1)

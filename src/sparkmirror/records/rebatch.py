@@ -19,7 +19,13 @@ from sparkmirror.records.header import HEADER_BYTES, MAGIC_AT, record_count
 from sparkmirror.records.header_columns import Int64s, gather_heads
 from sparkmirror.records.message_v0_v1 import carry_legacy
 from sparkmirror.records.record_offsets import IrregularRecordError
-from sparkmirror.records.records import Carried, Limits, carry, write_carried
+from sparkmirror.records.records import (
+    RECORD_COST_BYTES,
+    Carried,
+    Limits,
+    carry,
+    write_carried,
+)
 
 __all__ = [
     "BatchGroup",
@@ -184,7 +190,9 @@ def join_batches(batches: Sequence[memoryview], codec: int, limits: Limits) -> E
         columns = read_columns(buffer, first_bytes, heads, members, limits)
     except (IrregularRecordError, BatchError, TooMuchError):
         return None
-    return encode_columns(columns, [codec])[0]
+    joined = encode_columns(columns, [codec])[0]
+    joined.unpacked_bytes = len(columns.flat) + RECORD_COST_BYTES * joined.record_count
+    return joined
 
 
 # Many groups, as columns ---------------------------------------------------------------------

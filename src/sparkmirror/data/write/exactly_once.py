@@ -37,6 +37,7 @@ from sparkmirror.data.write.partition_state import (
     before_refusal,
     targets,
 )
+from sparkmirror.data.write.producers import limits_of
 from sparkmirror.data.write.routed_partitions import RoutedPartitions, own_places
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.data.write.transaction_positions import TransactionPositions
@@ -129,7 +130,7 @@ class ExactlyOnce:
         )
         joined = task.producer.joining.counts
         task.producer = producer = Producer(
-            connections, flow.produce, transactions=self._transactions
+            connections, flow.produce, transactions=self._transactions, limits=limits_of(flow)
         )
         # Counts of this task so far, from all of its producers.
         producer.joining.counts = joined.since(task.reports.joined_before)

@@ -6,14 +6,16 @@ Spark reuses its Python workers from epoch to epoch. A producer that is kept kee
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.producer import Producer
+from sparkmirror.wire.produce.topic_limits import LimitsRequest, TopicLimits
 
-__all__ = ["drop_producer", "drop_producers", "producer_of"]
+__all__ = ["drop_producer", "drop_producers", "limits_of", "producer_of"]
 
 _RESPONSES_S = 2.0
 
@@ -28,8 +30,13 @@ def producer_of(flow: FlowSettings) -> Producer:
         connections = ClusterConnections(
             flow.target, send_buffer_bytes=flow.produce.send_buffer_bytes
         )
-        producer = _kept[key] = Producer(connections, flow.produce)
+        producer = _kept[key] = Producer(connections, flow.produce, limits=limits_of(flow))
     return producer
+
+
+def limits_of(flow: FlowSettings) -> TopicLimits:
+    """The limits of the flow's topics on the target, requested when they are first needed."""
+    return TopicLimits(partial(LimitsRequest, flow.target))
 
 
 def drop_producer(flow: FlowSettings) -> None:

@@ -52,6 +52,7 @@ from sparkmirror.wire.cluster.error_codes import (
 from sparkmirror.wire.produce.in_doubt import WasWritten, WrittenCheck, was_written
 from sparkmirror.wire.produce.messages import PartitionProduceResponse
 from sparkmirror.wire.produce.partition_queue import PartitionQueue, QueuedBatch
+from sparkmirror.wire.produce.topic_limits import TopicLimits
 from sparkmirror.wire.produce.transactions import Transactions
 
 __all__ = ["Acknowledged", "Backlog", "Gate", "Refusals"]
@@ -110,7 +111,8 @@ class Backlog:
     """Unacknowledged batches for one cluster. One owner, no threads.
 
     ``transactions``: the batches become part of its open transaction, which its owner ends.
-    ``arrival`` finds out whether a batch in doubt was written. ``clock``: monotonic seconds.
+    ``arrival`` finds out whether a batch in doubt was written. ``limits`` learns which joined
+    batches were too large. ``clock``: monotonic seconds.
     """
 
     def __init__(
@@ -120,6 +122,7 @@ class Backlog:
         *,
         transactions: Transactions | None = None,
         arrival: WrittenCheck = was_written,
+        limits: TopicLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.connections = connections
@@ -140,6 +143,7 @@ class Backlog:
             limit_s = min(_TRANSACTION_STUCK_S_MAX, transactions.timeout_ms / 2_000)
             self._stuck_s = min(self._stuck_s, limit_s)
         self._was_written = arrival
+        self._limits = TopicLimits() if limits is None else limits
         self._clock = clock
         self._transactions = transactions
         self._partitions: dict[TopicPartition, PartitionQueue] = {}
@@ -304,7 +308,7 @@ class Backlog:
             # The error may concern one member only: they are sent one by one.
             self.bytes_waiting += state.take_apart(item)
             if code in TOO_LARGE:
-                state.join_state.refused(len(item.batch))
+                self._limits.refused(state.tp.topic, len(item.batch))
         elif code in TOO_LARGE and item.records > 1:
             self._cut(state, item)
         elif code in REFUSED and self.refusals is not None and self.refusals.wanted(item.whole):

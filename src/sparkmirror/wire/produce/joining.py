@@ -23,23 +23,28 @@ from typing import TYPE_CHECKING
 from sparkmirror.model import JoinCounts, ProduceSettings
 from sparkmirror.records.codecs import NAMES
 from sparkmirror.records.header import codec
-from sparkmirror.records.rebatch import join_batches
+from sparkmirror.records.rebatch import EncodedBatch, join_batches
 from sparkmirror.records.records import Limits
+from sparkmirror.wire.produce.topic_limits import (
+    ACCEPTED_BYTES,
+    ACCEPTED_BYTES_MIN,
+    TopicLimits,
+)
 
 if TYPE_CHECKING:
     from sparkmirror.wire.produce.partition_queue import PartitionQueue, QueuedBatch
 
-__all__ = ["JOINED_BYTES_MAX", "ROUND_TRIP_S_MIN", "JoinState", "Joining", "RoundTrip"]
+__all__ = ["ROUND_TRIP_S_MIN", "JoinState", "Joining", "RoundTrip"]
 
-JOINED_BYTES_MAX = 1_000_000
-"""Limit of a joined batch: below 1,048,588 bytes, the default of max.message.bytes."""
 ROUND_TRIP_S_MIN = 0.005
 """A broker that responds sooner is near: joining would cost more than the requests it saves."""
-_JOINED_BYTES_MIN = 32 * 1024
-# All joined batches of one request together.
+# All joined batches of one request together. Five such requests in flight, and what waits behind
+# them, are all that a slot may have unacknowledged.
 _REQUEST_BYTES = 4 * 1024 * 1024
 _RECORDS_MAX = 250_000
 _LIMITS = Limits(decompressed_bytes_max=16 << 20, joined_bytes_max=32 << 20)
+# Of what may be unpacked; the next batches may be smaller for their records than the last ones.
+_UNPACKED_SHARE = 0.75
 _TRIPS_BEHIND = 4
 _WAITED_SHARE = 0.25
 _HOLD_S, _HOLD_TRIPS = 1.0, 20
@@ -75,26 +80,41 @@ class JoinState:
 
     ``behind_since``: since when more wait than may be in flight; None: no more than that.
     ``waited_s``: the value of `Joining.waited_s` at that time. ``joins_until``: end of joining.
-    ``bytes_max``: limit of the next joined batch, at most ``taken_bytes``, the size that the
-    target's topic accepts as far as its responses show.
+    ``bytes_max``: limit of the next joined batch, besides those of the topic and of the request.
+    ``unpacked``: to how many bytes a byte of the last joined batches was unpacked.
     """
 
     behind_since: float | None = None
     waited_s: float = 0.0
     joins_until: float = float("-inf")
-    bytes_max: int = JOINED_BYTES_MAX
-    taken_bytes: int = JOINED_BYTES_MAX
+    bytes_max: int = ACCEPTED_BYTES
+    unpacked: float = 0.0
 
-    def refused(self, size: int) -> None:
-        """Note that the target's topic refused a joined batch of ``size`` bytes."""
-        self.taken_bytes = max(_JOINED_BYTES_MIN, min(self.taken_bytes, size // 2))
-        self.bytes_max = min(self.bytes_max, self.taken_bytes)
+    def grow(self, size: int, unpacked_bytes: int) -> None:
+        """Note that batches of ``size`` bytes were joined: the next ones may be more.
+
+        ``unpacked_bytes``: what they took when they were unpacked.
+        """
+        self.bytes_max = min(self.bytes_max + self.bytes_max // 8, _REQUEST_BYTES)
+        self.unpacked = unpacked_bytes / size
+
+    def shrink(self) -> None:
+        """Note that batches could not be joined: the next ones should be fewer."""
+        self.bytes_max = max(ACCEPTED_BYTES_MIN, self.bytes_max // 2)
+
+    def unpackable_bytes(self) -> int:
+        """How many bytes of batches may be unpacked at a time, if these are like the last ones."""
+        return int(_LIMITS.joined_bytes_max * _UNPACKED_SHARE / max(1.0, self.unpacked))
 
 
 class Joining:
-    """Decides which batches are joined, joins them, and counts that. One owner, no threads."""
+    """Decides which batches are joined, joins them, and counts that. One owner, no threads.
 
-    def __init__(self, settings: ProduceSettings) -> None:
+    ``limits``: how large a batch each topic accepts.
+    """
+
+    def __init__(self, settings: ProduceSettings, limits: TopicLimits | None = None) -> None:
+        self._limits = TopicLimits() if limits is None else limits
         self._mode = settings.link_joining
         name = settings.link_compression
         self._codec = NAMES.index(name) if name else -1
@@ -117,26 +137,34 @@ class Joining:
         if self._mode == "auto" and not self._needed(state, round_trip.seconds, now):
             return 0
         line = state.join_state
-        room = max(_JOINED_BYTES_MIN, _REQUEST_BYTES // partitions)
-        chosen = _first(waiting, min(room, line.bytes_max, self._bytes_max))
+        chosen = _first(waiting, self._room(state, partitions))
         if len(chosen) < 2:
             return 0
         began = time.thread_time()
-        data = self._joined([one.batch for one in chosen])
+        size = sum(len(one.batch) for one in chosen)
+        joined = self._joined([one.batch for one in chosen], size)
         spent = JoinCounts(cpu_s=time.thread_time() - began)
-        if data is None:
+        if joined is None:
             self.counts = self.counts.plus(spent)
             if len(chosen) > 2:
-                line.bytes_max = max(_JOINED_BYTES_MIN, line.bytes_max // 2)
+                line.shrink()
             # They cannot be joined, or are no smaller then: do not try them again.
             for one in chosen[:2]:
                 one.fixed = True
             return 0
-        line.bytes_max = min(line.bytes_max + line.bytes_max // 8, line.taken_bytes)
+        data = joined.data
+        line.grow(size, joined.unpacked_bytes)
         growth = state.join(len(chosen), data)
         done = JoinCounts(len(chosen), len(data) - growth, len(data), spent.cpu_s)
         self.counts = self.counts.plus(done)
         return growth
+
+    def _room(self, state: PartitionQueue, partitions: int) -> int:
+        """How many bytes of batches may become the next one of ``state``."""
+        line = state.join_state
+        share = max(ACCEPTED_BYTES_MIN, _REQUEST_BYTES // partitions)
+        accepted = min(self._limits.of(state.tp.topic), self._bytes_max)
+        return min(share, accepted, line.bytes_max, line.unpackable_bytes())
 
     def _needed(self, state: PartitionQueue, trip_s: float, now: float) -> bool:
         """Whether the batches of ``state`` wait for the link, with CPU time left to join them."""
@@ -161,16 +189,15 @@ class Joining:
         line.joins_until = now + max(_HOLD_S, _HOLD_TRIPS * trip_s)
         return True
 
-    def _joined(self, batches: list[memoryview]) -> bytes | None:
-        """``batches`` as one; None if they cannot be joined or the result is larger."""
-        size = sum(map(len, batches))
+    def _joined(self, batches: list[memoryview], size: int) -> EncodedBatch | None:
+        """``batches`` as one; None if they cannot be joined or the result exceeds ``size``."""
         own = codec(batches[0])
         for one in (self._codec, own) if self._codec not in (-1, own) else (own,):
             written = join_batches(batches, one, _LIMITS)
             if written is None:
                 return None
             if len(written.data) <= size:
-                return written.data
+                return written
         return None
 
 

@@ -54,6 +54,7 @@ from sparkmirror.wire.produce.partition_queue import (
     QueuedBatch,
 )
 from sparkmirror.wire.produce.producer_ids import ProducerIds
+from sparkmirror.wire.produce.topic_limits import TopicLimits
 from sparkmirror.wire.produce.transactions import Transactions
 
 __all__ = ["Producer"]
@@ -84,7 +85,8 @@ class Producer:
     """Writes raw record batches to one cluster. One owner, no threads.
 
     ``transactions``: the batches become part of its open transaction, which its owner ends.
-    ``arrival`` finds out whether a batch in doubt was written. ``clock``: monotonic seconds.
+    ``arrival`` finds out whether a batch in doubt was written. ``limits``: how large a batch each
+    topic accepts; without it, only refusals show that. ``clock``: monotonic seconds.
     """
 
     def __init__(
@@ -94,13 +96,16 @@ class Producer:
         *,
         transactions: Transactions | None = None,
         arrival: WrittenCheck = was_written,
+        limits: TopicLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.connections = connections
         self.settings = settings
+        limits = TopicLimits(clock=clock) if limits is None else limits
         self.backlog = Backlog(
-            connections, settings, transactions=transactions, arrival=arrival, clock=clock
-        )
+            *(connections, settings),
+            transactions=transactions, arrival=arrival, limits=limits, clock=clock,
+        )  # fmt: skip
         """The batches to send, and what became of them."""
         self.blocked = False
         """Whether batches wait only for requests in flight; a later `pump` sends them."""
@@ -113,7 +118,7 @@ class Producer:
         self._responses = Poller[Connection | int](within=self._either)
         self._not_before: dict[Connection, float] = {}
         self._round_trips: dict[int, RoundTrip] = {}
-        self.joining = Joining(settings)
+        self.joining = Joining(settings, limits)
         self._throttle_log_at = float("-inf")
         self._clock = clock
         self._transactions = transactions

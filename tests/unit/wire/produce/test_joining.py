@@ -21,8 +21,9 @@ from sparkmirror.records.header import (
 from sparkmirror.records.rebatch import join_batches
 from sparkmirror.records.records import Limits, Record, encode_batch
 from sparkmirror.records.split import decode_batches
-from sparkmirror.wire.produce.joining import JOINED_BYTES_MAX, Joining, RoundTrip
+from sparkmirror.wire.produce.joining import Joining, RoundTrip
 from sparkmirror.wire.produce.partition_queue import PartitionQueue, QueuedBatch
+from sparkmirror.wire.produce.topic_limits import ACCEPTED_BYTES, TopicLimits
 from tests.property.test_producer_properties import PARTITIONS, Run
 from tests.property.test_refusals import Taken
 
@@ -107,8 +108,7 @@ def test_a_joined_batch_that_is_too_large_goes_apart(run: Run) -> None:
     assert found == [(0, 1), (1, 2), (3, 2), (5, 2), (7, 2)]
     assert len({batch.producer_id for batch in log}) == 1
     assert not run.producer.backlog.halts
-    line = run.producer.backlog.queue(A).join_state
-    assert line.bytes_max < JOINED_BYTES_MAX, "the next one is smaller"
+    assert run.limits.of(A.topic) < ACCEPTED_BYTES, "the next one is smaller"
 
 
 def test_records_that_are_refused_belong_to_the_batch_that_they_came_in(run: Run) -> None:
@@ -211,7 +211,7 @@ def test_the_partitions_of_a_request_share_its_room() -> None:
     alone, shared = _queue(3_000), _queue(3_000)
     joining.form(alone, _trip(0.05), 1, 0.0)
     joining.form(shared, _trip(0.05), 16, 0.0)
-    assert JOINED_BYTES_MAX * 0.9 < len(alone.pending[0].batch) <= JOINED_BYTES_MAX
+    assert ACCEPTED_BYTES * 0.9 < len(alone.pending[0].batch) <= ACCEPTED_BYTES
     assert 230_000 < len(shared.pending[0].batch) <= 1 << 18
 
 
@@ -220,6 +220,58 @@ def test_a_request_stays_below_max_request_size() -> None:
     state = _queue(100)
     joining.form(state, _trip(0.05), 1, 0.0)
     assert 40_000 < len(state.pending[0].batch) <= 50_000
+
+
+class Stated(TopicLimits):
+    """Every topic accepts ``limit`` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def of(self, topic: str) -> int:
+        return self._limit
+
+
+@pytest.mark.parametrize(("limit", "largest"), [(8 << 20, 4 << 20), (2_000_000, 2_000_000)])
+def test_batches_grow_to_what_the_topic_accepts(limit: int, largest: int) -> None:
+    """At most 4 MiB: a slot has no room for more of them in flight."""
+    joining = Joining(ProduceSettings(link_joining="always"), Stated(limit))
+    state = PartitionQueue(TP)
+    sizes = []
+    for _ in range(20):
+        state.pending = _queue(60, size=100_000).pending
+        joining.form(state, _trip(0.05), 1, 0.0)
+        sizes.append(len(state.pending[0].batch))
+    assert sizes[0] <= ACCEPTED_BYTES
+    assert sizes == sorted(sizes)
+    assert largest - 110_000 < sizes[-1] <= largest
+
+
+def test_batches_stay_below_what_the_topic_accepts() -> None:
+    joining = Joining(ProduceSettings(link_joining="always"), Stated(10_000))
+    state = _queue(90)
+    for _ in range(10):
+        joining.form(state, _trip(0.05), 1, 0.0)
+        assert 9_000 < len(state.pending.popleft().batch) <= 10_000
+    assert not state.pending
+
+
+def test_large_batches_do_not_unpack_to_more_than_is_allowed() -> None:
+    """Text that shrinks to a tenth or less: 4 MiB of it would be more than 40 MiB."""
+    joining = Joining(ProduceSettings(link_joining="always"), Stated(8 << 20))
+    digits = Random(3)
+    text = b"".join(b"%08d" % digits.randrange(10**8) + b" " * 150 for _ in range(500))
+    one = memoryview(encode_batch([Record(0, 1, None, text)], codec=LZ4))
+    assert len(text) / 20 < len(one) < len(text) / 10
+    state = PartitionQueue(TP)
+    most = 0
+    for _ in range(30):
+        state.pending.extend(QueuedBatch(one, 1, None) for _ in range(600))
+        assert joining.form(state, _trip(0.05), 1, 0.0) != 0, "none is refused as too much"
+        most = max(most, state.pending[0].records * len(text))
+        state.pending.clear()
+    assert 16 << 20 < most < 32 << 20
 
 
 # -- the records -------------------------------------------------------------------------------
@@ -296,7 +348,7 @@ def test_what_unpacks_to_too_much_goes_as_it_is() -> None:
         assert joining.form(state, _trip(0.05), 1, 0.0) == 0
     assert [bytes(one.batch) for one in state.pending] == before
     assert state.pending[0].fixed
-    assert state.join_state.bytes_max < JOINED_BYTES_MAX
+    assert state.join_state.bytes_max < ACCEPTED_BYTES
 
 
 def test_records_that_cannot_be_read_go_as_they_are() -> None:
