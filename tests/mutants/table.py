@@ -13,6 +13,7 @@ __all__ = ["MUTANTS"]
 _BROKERS = "tests/unit/wire/cluster/test_cluster_connections.py"
 _ACLS = "tests/unit/control/topics/test_acl_sync.py"
 _BATCHES = "tests/property/test_batch_properties.py"
+_CONNECTING = "tests/unit/wire/cluster/test_connecting.py"
 _CHECKPOINTS = "tests/unit/control/groups/test_checkpoints.py"
 _CONTEST = "tests/unit/control/coordination/test_contest.py"
 _EXACT = "tests/unit/data/write/test_exactly_once.py"
@@ -907,6 +908,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "            if requests and now >= requests[0].deadline\n",
         "            if requests and now >= 2 * requests[0].deadline\n",
         (f"{_PRODUCE}::test_a_connection_without_an_answer_is_given_up_and_its_batches_go_again",),
+    ),
+    Mutant(
+        "whoever needs a broker waits for its handshake",
+        "A broker that accepts connections and is silent in the handshake",
+        "wire/cluster/cluster_connections.py",
+        "            attempt.wait(_AT_ONCE_S)\n",
+        "            attempt.wait(None)\n",
+        (f"{_CONNECTING}::test_a_silent_broker_keeps_the_others_from_nothing",),
     ),
     Mutant(
         "a slow target broker takes all the room",

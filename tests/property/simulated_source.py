@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -125,6 +126,9 @@ class SimSource:
         self.trips: dict[tuple[int, int], float] = {}
         self.trip_s = trip_s
         self.refused: set[int] = set()
+        self.slow: set[tuple[int, int]] = set()
+        """Connections that are not open yet."""
+        self.look_again_s = math.inf
         self.room_for_sessions = True
         self.throttle_ms = 0
         self.correlations = itertools.count(1)
@@ -154,11 +158,15 @@ class SimSource:
     def connection(self, node: int, number: int = 0) -> SimConnection | None:
         """One of the connections to a broker."""
         known = self.connections.get((node, number))
-        if known is None and node not in self.refused:
+        if known is None and node not in self.refused and (node, number) not in self.slow:
             trip_s = self.trips.get((node, number), self.trip_s)
             known = self.connections[node, number] = SimConnection(self, node, number, trip_s)
             self.opened.append((node, number))
         return known
+
+    def connecting(self, node: int, number: int = 0) -> bool:
+        """Whether it will be connected in a moment."""
+        return (node, number) in self.slow
 
     def drop(self, connection: SimConnection) -> None:
         """It is closed and forgotten."""

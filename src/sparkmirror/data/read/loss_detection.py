@@ -143,11 +143,15 @@ class LossWatch:
         told, self.gaps = self.gaps, []
         return told
 
-    def examine(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Finding]:
-        """Check the logs of partitions; those that cannot be judged now are missing."""
-        views = describe_logs(
-            self._connections, {tp: self.marks.get(tp, Mark()).leader_epoch for tp in positions}
-        )
+    def examine(
+        self, positions: Mapping[TopicPartition, int], *, patience_s: float | None = None
+    ) -> dict[TopicPartition, Finding]:
+        """Check the logs of partitions; those that cannot be judged now are missing.
+
+        ``patience_s``: as in `ClusterConnections.query_leaders`.
+        """
+        epochs = {tp: self.marks.get(tp, Mark()).leader_epoch for tp in positions}
+        views = describe_logs(self._connections, epochs, patience_s=patience_s)
         findings: dict[TopicPartition, Finding] = {}
         for tp, view in views.items():
             mark = self.marks.get(tp, Mark())

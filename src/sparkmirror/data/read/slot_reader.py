@@ -73,6 +73,8 @@ _JOIN_BELOW_BYTES = 4096
 _STARVED_S = 0.005
 # Pause before a log is checked again whose leader could not decide what happens to the position.
 _LOOK_AGAIN_S = 0.5
+# How long the other partitions wait for a connection to such a leader; it is used when it is there.
+_CONNECT_S = 0.2
 
 
 class SlotReader:
@@ -211,9 +213,10 @@ class SlotReader:
             self._jumps[tp] = first, end
         return verdict.position
 
-    def _examine(self, held: list[TopicPartition]) -> None:
+    def _examine(self, held: list[TopicPartition], patience_s: float | None = None) -> None:
         """Check whether the logs of held partitions still are the ones that were mirrored."""
-        findings = self._losses.examine({tp: self._fetcher.position(tp) for tp in held})
+        positions = {tp: self._fetcher.position(tp) for tp in held}
+        findings = self._losses.examine(positions, patience_s=patience_s)
         for tp in held:
             finding = findings.get(tp)
             if finding is None:
@@ -275,7 +278,7 @@ class SlotReader:
         self._fetcher.left_out = {partitions[number].source for number in self._frames.held_back()}
         self._fetcher.send()
         if self._fetcher.held:
-            self._examine(self._fetcher.held)
+            self._examine(self._fetcher.held, _CONNECT_S)
             self._fetcher.send()
 
     def _cut_off(self) -> bool:

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 _CHECK_INTERVAL_S = 30.0
 _CHECK_AGAIN_S = 0.2
-# How long a broker may take to respond to a check.
+# How long a broker may take to accept a connection for a check, and to respond.
 _RESPONSE_MS = 3_000
 
 Log = tuple[str, int]
@@ -239,8 +239,12 @@ class _Check(threading.Thread):
         self.views: dict[TopicPartition, EndView] = {}
         self.cluster_id = ""
         self.topic_ids: dict[str, str] = {}
-        timeout_ms = min(_RESPONSE_MS, flow.target.request_timeout_ms)
-        self._client = replace(flow.target, request_timeout_ms=timeout_ms)
+        client = flow.target
+        self._client = replace(
+            client,
+            request_timeout_ms=min(_RESPONSE_MS, client.request_timeout_ms),
+            connect_timeout_ms=min(_RESPONSE_MS, client.connect_timeout_ms),
+        )
 
     def run(self) -> None:
         """Fill in the fields; partitions whose leader does not respond stay missing."""

@@ -1,21 +1,25 @@
 """The connections of one client to the brokers of a cluster, and who leads its partitions.
 
-The Fetch and Produce paths use it in the workers. Everything is synchronous, and the caller decides
-when a refresh may cost a round trip. Only the responses to searches for leaders are not waited for
-(`metadata`).
+The Fetch and Produce paths use it in the workers. The caller decides when a refresh may cost a
+round trip. The responses to searches for leaders are not waited for (`metadata`). Brokers are
+connected on threads (`attempts`), so one that hangs does not delay the others.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import random
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from sparkmirror.errors import ClusterError, Unreachable
 from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.wire.cluster.attempts import Attempt, wait_for_any
 from sparkmirror.wire.cluster.broker_backoff import BrokerBackoff
 from sparkmirror.wire.cluster.idle_connections import Address, IdleConnections
 from sparkmirror.wire.cluster.log_queries import query_offsets
@@ -37,6 +41,13 @@ log = logging.getLogger(__name__)
 # An unavailable cluster is retried several times a second: not every failure is logged.
 _WARN_AGAIN_S = 10.0
 _METADATA = -1  # stands for no broker
+_SINGLE = -1  # the number of a connection for single requests, which becomes an idle one
+# How long `connection` waits for a connection. A near broker is connected in this time.
+_AT_ONCE_S = 0.05
+# How long a server may take before the next one is tried, too.
+_NEXT_SERVER_S = 0.5
+# How often attempts are looked at: the shorter they have lasted, the sooner.
+_LOOK_SHARE, _LOOK_S_MIN, _LOOK_S_MAX = 0.25, 0.01, 0.25
 _NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -71,6 +82,9 @@ class ClusterConnections:
         """For single requests. Fetch and Produce take them over, too."""
         self._addresses: dict[int, Address] = {}
         self._connections: dict[tuple[int, int], Connection] = {}  # by node id and number
+        self._attempts: dict[tuple[int, int], Attempt] = {}
+        self._ended = threading.Condition()
+        self._overtaken: set[Address] = set()  # others responded sooner
         self._backoff = BrokerBackoff(client, clock=clock)
         self._buffers = (send_buffer_bytes, receive_buffer_bytes)
         self._clock = clock
@@ -110,6 +124,8 @@ class ClusterConnections:
         call.
         """
         self.idle.close_old()
+        if self._attempts:
+            self._take_over_ended()
         search = self._requests.search
         if search is not None and self._receive(search):
             return True
@@ -213,58 +229,128 @@ class ClusterConnections:
             idle = self.idle.take(address)
             if idle is not None:
                 return idle
-        nodes = list(self._addresses.items())
-        self._random.shuffle(nodes)
-        # Brokers that failed a moment ago come last: each may cost a whole timeout.
-        nodes.sort(key=lambda entry: entry[0] in self._backoff)
-        bootstrap = [split_address(address) for address in self.client.bootstrap_servers]
-        self._random.shuffle(bootstrap)
+        bootstrap = map(split_address, self.client.bootstrap_servers)
+        known = self._in_order((address, node) for node, address in self._addresses.items())
+        servers: dict[Address, int] = {}
+        for address, node in known + self._in_order((one, _METADATA) for one in bootstrap):
+            servers.setdefault(address, node)
+        left = deque(servers.items())
         failure: ClusterError | None = None
-        tried: set[Address] = set()
-        for node, address in [*nodes, *((None, address) for address in bootstrap)]:
-            if address in tried:
-                continue
-            tried.add(address)
-            began = self._clock()
-            try:
-                connection = self._connect(address)
-            except ClusterError as error:
-                failure = error
-                if node is not None:
-                    self._backoff.failed(node, began)
-                continue
-            if node is not None and (node, 0) not in self._connections:
-                self._backoff.succeeded(node)
-            return connection
+        running: dict[Attempt, int] = {}
+        while left or running:
+            if left:
+                address, node = left.popleft()
+                running[self._attempt(address)] = node
+            wait_for_any(list(running), self._ended, _NEXT_SERVER_S if left else None)
+            for attempt in [one for one in running if one.over]:
+                node = running.pop(attempt)
+                try:
+                    connection = attempt.take()
+                except ClusterError as error:
+                    failure = error
+                    if node != _METADATA:
+                        self._failed_to_connect(node, attempt)
+                    continue
+                if connection is not None:
+                    self._leave(running, connection)
+                    if (node, 0) not in self._connections:
+                        self._backoff.succeeded(node)
+                    return connection
         raise failure or Unreachable(
             "no bootstrap server is configured.", where=f"cluster {self.client.alias}"
         )
+
+    def _in_order(self, servers: Iterable[tuple[Address, int]]) -> list[tuple[Address, int]]:
+        """In a random order; last those that failed or were slow: they may cost a timeout."""
+        found = list(servers)
+        self._random.shuffle(found)
+        found.sort(key=lambda one: one[1] in self._backoff or one[0] in self._overtaken)
+        return found
+
+    def _leave(self, running: Iterable[Attempt], connected: Connection) -> None:
+        """Abandon attempts that ``connected`` has overtaken."""
+        self._overtaken.discard((connected.host, connected.port))
+        for attempt in running:
+            self._overtaken.add(attempt.address)
+            attempt.abandon()
 
     # -- connections -----------------------------------------------------------------------
 
     def connection(self, node: int, number: int = 0) -> Connection | None:
         """The pooled connection to a broker; connects if there is none.
 
-        None while the broker is unknown, backs off or cannot be reached. ``number``: one of several
-        connections to the same broker.
+        None while the broker is unknown, backs off, cannot be reached, or is `connecting`: a later
+        call returns the connection then. ``number``: one of several connections to the same broker.
         """
-        existing = self._connections.get((node, number))
+        key = node, number
+        existing = self._connections.get(key)
         if existing is not None:
             return existing
         address = self._addresses.get(node)
-        if address is None or self._backoff.lasts(node):
-            return None
-        began = self._clock()
+        attempt = self._attempts.get(key)
+        if attempt is not None and attempt.address != address:
+            self._attempts.pop(key).abandon()
+            attempt = None
+        if attempt is None:
+            if address is None or self._backoff.lasts(node):
+                return None
+            idle = self.idle.take(address)
+            if idle is not None:
+                idle.socket.settimeout(self.client.request_timeout_ms / 1000)
+                return self._pooled(key, idle)
+            attempt = self._attempts[key] = self._attempt(address)
+            attempt.wait(_AT_ONCE_S)
+        return self._take_over(key, attempt) if attempt.over else None
+
+    def connecting(self, node: int, number: int = 0) -> bool:
+        """Whether an attempt to open that `connection` is under way."""
+        return (node, number) in self._attempts
+
+    @property
+    def look_again_s(self) -> float:
+        """Seconds until `connection` should be called again; infinite if nothing is connecting."""
+        if not self._attempts:
+            return math.inf
+        lasted_s = self._clock() - max(one.began for one in self._attempts.values())
+        return min(_LOOK_S_MAX, max(_LOOK_S_MIN, lasted_s * _LOOK_SHARE))
+
+    def _attempt(self, address: Address) -> Attempt:
+        return Attempt(address, self._connect, self._ended, self._clock())
+
+    def _take_over_ended(self) -> None:
+        """Take over the connections of attempts that have ended; log those that failed."""
+        for key, attempt in list(self._attempts.items()):
+            if attempt.over:
+                self._take_over(key, attempt)
+
+    def _take_over(self, key: tuple[int, int], attempt: Attempt) -> Connection | None:
+        """The connection of an attempt that is over; None if it failed, or is for `idle`."""
+        node, number = key
+        del self._attempts[key]
         try:
-            connection = self.connect(*address)
+            connection = attempt.take()
         except ClusterError as error:
-            self._backoff.failed(node, began)
+            if number != _SINGLE:
+                self._failed_to_connect(node, attempt)
             self._stale = True
             self._warn(node, f"{error}")
             return None
-        self._connections[node, number] = connection
-        self._backoff.succeeded(node)
-        self._warned_at.pop(node, None)
+        if connection is None:
+            return None
+        if number == _SINGLE:
+            self.idle.keep(connection)
+            return None
+        return self._pooled(key, connection)
+
+    def _failed_to_connect(self, node: int, attempt: Attempt) -> None:
+        # It may have ended long before somebody looked.
+        self._backoff.failed(node, self._clock() - attempt.lasted_s)
+
+    def _pooled(self, key: tuple[int, int], connection: Connection) -> Connection:
+        self._connections[key] = connection
+        self._overtaken.discard((connection.host, connection.port))
+        self._backoff.succeeded(key[0])
+        self._warned_at.pop(key[0], None)
         return connection
 
     def connect(self, host: str, port: int) -> Connection:
@@ -307,6 +393,9 @@ class ClusterConnections:
 
     def close(self) -> None:
         """Close every connection."""
+        for attempt in self._attempts.values():
+            attempt.abandon()
+        self._attempts.clear()
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -333,37 +422,74 @@ class ClusterConnections:
         self,
         partitions: Iterable[TopicPartition],
         query: Callable[[Connection, list[TopicPartition]], dict[TopicPartition, T]],
+        *,
+        patience_s: float | None = None,
     ) -> dict[TopicPartition, T]:
         """Call ``query`` with each leader and the partitions that it leads; merge the results.
 
         Partitions whose leader is unknown or does not respond are missing from the result.
+        ``patience_s``: how long a new connection may take; it is used by a later call then. None:
+        as long as the client's settings say.
         """
         by_node: dict[int, list[TopicPartition]] = {}
         for tp in partitions:
             leader = self.leaders.get(tp)
             if leader is not None:
                 by_node.setdefault(leader.node, []).append(tp)
+        for node in by_node:
+            if self._addresses[node] not in self.idle.addresses:
+                self._begin_single(node)
         found: dict[TopicPartition, T] = {}
-        for node, led in by_node.items():
-            address = self._addresses[node]
-            idle = self.idle.take(address)
-            if idle is not None:
-                # A broken idle connection says nothing about its broker: a new one is tried.
-                with suppress(ConnectionLost), self.idle.using(idle):
-                    found |= query(idle, led)
-                    self._warned_at.pop(node, None)
+        try:
+            for node, led in by_node.items():
+                idle = self.idle.take(self._addresses[node])
+                if idle is not None:
+                    # A broken idle connection says nothing about its broker: a new one is tried.
+                    with suppress(ConnectionLost), self.idle.using(idle):
+                        found |= query(idle, led)
+                        self._warned_at.pop(node, None)
+                        continue
+                connection = self._single(node, patience_s)
+                if connection is None:
                     continue
-            try:
-                connection = self._connect(address)
-            except ClusterError as error:
-                self._warn(node, f"{error}")
-                self._stale = True
-                continue
-            try:
-                with self.idle.using(connection):
-                    found |= query(connection, led)
-                self._warned_at.pop(node, None)
-            except ConnectionLost as error:
-                self._warn(node, f"offsets of cluster {self.client.alias}: {error}")
-                self._stale = True
+                try:
+                    with self.idle.using(connection):
+                        found |= query(connection, led)
+                    self._warned_at.pop(node, None)
+                except ConnectionLost as error:
+                    self._warn(node, f"offsets of cluster {self.client.alias}: {error}")
+                    self._stale = True
+        finally:
+            if patience_s is None:
+                for node in by_node:
+                    attempt = self._attempts.pop((node, _SINGLE), None)
+                    if attempt is not None:
+                        attempt.abandon()
         return found
+
+    def _begin_single(self, node: int) -> Attempt:
+        """Begin to open a connection for a single request, unless that has begun already."""
+        address = self._addresses[node]
+        attempt = self._attempts.get((node, _SINGLE))
+        if attempt is None or attempt.address != address:
+            if attempt is not None:
+                attempt.abandon()
+            attempt = self._attempts[node, _SINGLE] = self._attempt(address)
+        return attempt
+
+    def _single(self, node: int, patience_s: float | None) -> Connection | None:
+        """A new connection for a single request; None if it fails, or takes longer."""
+        attempt = self._begin_single(node)
+        left_s = None
+        if patience_s is not None:
+            left_s = max(0.0, attempt.began + patience_s - self._clock())
+        attempt.wait(left_s)
+        if not attempt.over:
+            return None
+        del self._attempts[node, _SINGLE]
+        try:
+            return attempt.take()
+        except ClusterError as error:
+            self._warn(node, f"{error}")
+            self._stale = True
+            return None

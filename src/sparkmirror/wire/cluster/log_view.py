@@ -30,12 +30,15 @@ class LogView:
 
 
 def describe_logs(
-    connections: ClusterConnections, epochs: Mapping[TopicPartition, int]
+    connections: ClusterConnections,
+    epochs: Mapping[TopicPartition, int],
+    *,
+    patience_s: float | None = None,
 ) -> dict[TopicPartition, LogView]:
     """The log of each partition. ``epochs``: the leader epoch to look up for each (-1: none).
 
     A partition is missing if its leader does not respond, returns an error, or is no longer the
-    leader that ``connections`` knows.
+    leader that ``connections`` knows. ``patience_s``: as in `ClusterConnections.query_leaders`.
     """
     leading = {tp: connections.leaders[tp].epoch for tp in epochs if tp in connections.leaders}
 
@@ -48,7 +51,7 @@ def describe_logs(
             if tp in starts and tp in ends and (tp not in asked or tp in told)
         }
 
-    return connections.query_leaders(leading, query)
+    return connections.query_leaders(leading, query, patience_s=patience_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,17 +59,23 @@ class Channels:
     def beside(self, channel: Channel, group: int, now: float) -> Channel:
         """The channel beside ``channel`` for group ``group`` of partitions that are slowed.
 
-        Opens its connection if there is none. Group 0, or a broker that refuses it: ``channel``.
+        Begins to open its connection if there is none. Group 0, or a broker that refuses it:
+        ``channel``.
         """
         node, number = channel
         if not group or now < self._alone_until.get(node, 0.0):
             return channel
         self._groups = max(self._groups, group)
         number += group * self._max
-        if self._connections.connection(node, number) is None:
+        if not self._opens(node, number):
             self._alone_until[node] = now + _ALONE_S
             return channel
         return node, number
+
+    def _opens(self, node: int, number: int) -> bool:
+        """Whether there is such a connection, or will be in a moment; begins to open it."""
+        open_one = self._connections.connection(node, number)
+        return open_one is not None or self._connections.connecting(node, number)
 
     def note_response(self, node: int, seconds: float) -> None:
         """Note that ``node`` responded ``seconds`` after its request."""
@@ -80,7 +86,7 @@ class Channels:
     ) -> Channel:
         """The channel of the next request at ``node`` for ``state``, which is not in flight.
 
-        ``states``: of all partitions. May open the connection of a channel.
+        ``states``: of all partitions. May begin to open the connection of a channel.
         """
         if state.node != node:
             state.node, state.channel, state.cut_short = node, 0, 0
@@ -103,11 +109,11 @@ class Channels:
             return
         if self._far(node, emptiest):
             state.channel = emptiest
-        else:
+        elif not self._connections.connecting(node, emptiest):
             self._alone_until[node] = now + _ALONE_S
 
     def _far(self, node: int, channel: int) -> bool:
-        """Whether the broker is far. Opens the channel's connection if there is none.
+        """Whether the broker is far; begins to open the channel's connection if there is none.
 
         A near broker that is busy may look far once. So the quickest response counts, of all
         connections and requests.

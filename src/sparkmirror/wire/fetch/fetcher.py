@@ -6,7 +6,8 @@ several fetchers share one wait. A partition is in exactly one of these states:
 
 * in flight: it is part of a request that has no response yet;
 * ready: the next request contains it;
-* waiting: its leader is unknown, its broker backs off, or its last error has a back-off;
+* waiting: its leader is unknown, its broker backs off or is being connected, or its last error has
+  a back-off;
 * held: its offset may belong to another log (another topic id, another leader epoch, offset out
   of range). The caller checks the log, then releases or halts the partition;
 * halted: an error that a quick retry does not cure. The caller reports it. A retriable halt ends
@@ -230,7 +231,8 @@ class Fetcher:
         if self.throttle is not None:
             due.append(self.throttle.due_at())
         idle = self.settings.fetch_max_wait_ms / 1000
-        return max(0.0, min([at - now for at in due] + [idle]))
+        again = self.connections.look_again_s
+        return max(0.0, min([at - now for at in due] + [idle, again]))
 
     def send(self) -> None:
         """Send a request in every channel that has ready partitions and no request in flight.
@@ -281,8 +283,9 @@ class Fetcher:
 
     def _node(self, state: FetchState, now: float) -> int | None:
         if state.replica is not None and now < state.replica_until:
-            if self.connections.connection(state.replica) is not None:
-                return state.replica
+            connections, replica = self.connections, state.replica
+            if connections.connection(replica) is not None or connections.connecting(replica):
+                return replica
             state.leave_replica(now)
         state.replica = None
         leader = self.connections.leaders.get(state.tp)

@@ -106,7 +106,7 @@ def test_a_log_that_nobody_answers_for_is_asked_about_at_its_next_leader(
 ) -> None:
     """A held partition is not fetched, so that no fetch says that its leader is another one."""
     asked: list[TopicPartition | None] = []
-    monkeypatch.setattr(reader._losses, "examine", lambda _: {})
+    monkeypatch.setattr(reader._losses, "examine", lambda *_, **__: {})
     monkeypatch.setattr(reader._connections, "mark_stale", asked.append)
     reader._examine([TP])
     assert asked == [TP]

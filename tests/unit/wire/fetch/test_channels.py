@@ -107,6 +107,20 @@ def test_a_far_broker_with_four_busy_partitions_has_three_requests_under_way() -
     assert reader.fetcher.errors == {}
 
 
+def test_a_channel_opens_when_its_connection_is_there() -> None:
+    """Connecting to a far broker takes longer than a response; nobody waits for it."""
+    reader = Reader(busy_source(FOUR, FAR_S))
+    reader.source.slow = {(NODE, 1), (NODE, 2)}
+    for _ in range(8):
+        reader.round()
+    assert channels(reader) == [FOUR]
+    reader.source.slow.clear()
+    for _ in range(8):
+        reader.round()
+    assert len(channels(reader)) == 3, "it was not given up for a minute"
+    reader.until_whole()
+
+
 def test_a_near_broker_has_one_connection() -> None:
     reader = Reader(busy_source(FOUR, NEAR_S))
     reader.until_whole(NEAR_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ class Cluster:
     )
     generation: int = 0
     sent: int = 0
+    look_again_s: float = math.inf
 
     def refresh_if_due(self) -> None:
         """Metadata never changes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -125,6 +126,8 @@ class Cluster:
 
     def mark_stale(self, _tp: TopicPartition | None = None) -> None:
         self.stale = True
+
+    look_again_s = math.inf
 
     def connection(self, node: int, _number: int = 0) -> Broker:
         return self.brokers[node]

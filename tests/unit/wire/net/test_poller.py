@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import struct
@@ -188,6 +189,8 @@ class _Cluster:
 
     def refresh_if_due(self) -> None:
         """Metadata never changes."""
+
+    look_again_s = math.inf
 
     def connection(self, _node: int, _number: int = 0) -> _Connection:
         if self._connection is None:
