@@ -36,6 +36,7 @@ from tests.unit.config_files import BASE, LINE, load, refused
         ("sasl.login.refresh.window.factor=2", "is out of range", "from 0.5 to 1"),
         ("sasl.login.refresh.window.factor=x", "is not a number", "0.8"),
         ("offset-syncs.topic.location=here", "is not one of the values", "source, target"),
+        ("sparkmirror.link.compression=none", "is not one of", "gzip, snappy, lz4, zstd"),
         ("metric.names.formats=old", "is not one of the values", "legacy, new"),
         ("A.consumer.isolation.level=none", "is not one of", "read_committed, read_uncommitted"),
         ("A.consumer.auto.offset.reset=first", "is not one of", "earliest, latest, none"),

@@ -56,6 +56,13 @@ def test_several_clusters_and_directions(tmp_path: Path) -> None:
     assert settings.flows[1].target.bootstrap_servers == ("[::1]:9092", "c:2")
 
 
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_far_link_has_settings_of_its_own(tmp_path: Path, codec: str) -> None:
+    extra = f"sparkmirror.link.joining=always\nA->B.sparkmirror.link.compression={codec}\n"
+    produce = load_flow(tmp_path, BASE + extra).produce
+    assert (produce.link_joining, produce.link_compression) == ("always", codec)
+
+
 def test_clusters_option_keeps_flows_to_these_targets(tmp_path: Path) -> None:
     text = BASE + "B->A.enabled=true\n"
     assert [flow.name for flow in load(tmp_path, text, ["A"]).flows] == ["B->A"]

@@ -311,12 +311,16 @@ def test_records_stay_what_they_are(kind: int, to: int) -> None:
     assert written.runs == [(7_000, len(records))]
 
 
-def test_a_link_has_a_codec_of_its_own() -> None:
-    joining = Joining(ProduceSettings(link_joining="always", link_compression="zstd"))
+@pytest.mark.parametrize("to", [GZIP, SNAPPY, LZ4, ZSTD], ids=lambda to: NAMES[to])
+def test_a_link_has_a_codec_of_its_own(to: int) -> None:
+    joining = Joining(ProduceSettings(link_joining="always", link_compression=NAMES[to]))
     for kind in (NONE, GZIP, SNAPPY, LZ4, ZSTD):
         state = _queue(10, kind=kind)
         assert joining.form(state, _trip(0.05), 1, 0.0) < 0
-        assert codec(state.pending[0].batch) == ZSTD
+        joined = state.pending[0].batch
+        assert codec(joined) == to
+        values = [one.value for one in decode_batches(joined)]
+        assert values == [b"x" * 1_000] * 10
 
 
 def test_the_sources_codec_is_kept_where_the_links_would_be_larger() -> None:
