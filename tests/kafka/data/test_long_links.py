@@ -9,20 +9,32 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sparkmirror.data.write import held_back
+from sparkmirror.internal_topics.commands import COMMAND_PARTITION, control_topic
 from sparkmirror.model import FaultSettings, FetchSettings, ProduceSettings, TopicPartition
 from sparkmirror.offset_reset import LATEST
-from sparkmirror.records.header import CONTROL_BIT
+from sparkmirror.records.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD
+from sparkmirror.records.header import CODEC_MASK, CONTROL_BIT
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.fetch.channels import Channel
 from sparkmirror.wire.fetch.fetcher import Fetcher
-from tests.kafka.clusters.faults import NODES, FaultyCluster, SlotRun
+from sparkmirror.wire.produce.topic_limits import TopicLimits
+from tests.kafka.clusters.faults import (
+    NODES,
+    FaultyCluster,
+    Load,
+    SlotRun,
+    check_mirrored,
+    leaders,
+)
 from tests.kafka.harness.mirror_process import stored, wait_until
 from tests.kafka.harness.support import (
     Sent,
@@ -36,6 +48,8 @@ from tests.kafka.harness.support import (
 
 # Each way. Answers take 50 ms, what a link between two regions takes.
 DELAY_S = 0.025
+DAY_MS = 24 * 60 * 60 * 1000
+ALWAYS = ProduceSettings(link_joining="always")
 
 
 @pytest.fixture
@@ -89,7 +103,8 @@ def _position(slot: SlotRun) -> int:
     coordinators = Coordinators(ClusterConnections(slot.flow.target))
     tp = TopicPartition(slot.remote, 0)
     try:
-        return coordinators.committed(slot.flow.position_group, [tp], stable=True)[tp][0]
+        found = coordinators.committed(slot.flow.position_group, [tp], stable=True)
+        return found.get(tp, (-1, ""))[0]
     finally:
         coordinators.close()
 
@@ -150,8 +165,7 @@ def test_a_broker_that_is_ten_times_slower_keeps_only_its_own_partitions_waiting
 @pytest.mark.parametrize("exact", [False, True])
 def test_joined_batches_in_doubt_arrive_once(source, far, topic_name, exact):
     _fill(source, topic_name)
-    always = ProduceSettings(link_joining="always")
-    with SlotRun(source, far, topic_name, exactly_once=exact, produce=always) as slot:
+    with SlotRun(source, far, topic_name, exactly_once=exact, produce=ALWAYS) as slot:
         slot.wait_until_mirroring()
         for number in range(8):
             time.sleep(0.1)
@@ -165,10 +179,55 @@ def test_joined_batches_in_doubt_arrive_once(source, far, topic_name, exact):
 
 
 @pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_what_waits_for_a_half_open_link_arrives_once(far_source, far, topic_name, side, exact):
+    """Nothing passes and nobody is told. What was under way arrives after its repetition."""
+    create_topic(far_source.kafka, topic_name, 1, replication=NODES)
+    quick = {"request_timeout_ms": 3_000, "connect_timeout_ms": 1_000}
+    with SlotRun(
+        far_source, far, topic_name, exactly_once=exact, produce=ALWAYS, client=quick
+    ) as slot:
+        proxies = (far_source if side == "source" else far).proxies.values()
+        with Load(far_source.kafka, topic_name, 1, per_s=1_000) as load:
+            load.wait_for(100)
+            slot.wait_until_mirroring()
+            before = sum(proxy.connections for proxy in proxies)
+            for proxy in proxies:
+                proxy.stall()
+            wait_until(
+                lambda: sum(proxy.connections for proxy in proxies) > before + 2,
+                "connections are given up and made anew",
+            )
+            for proxy in proxies:
+                proxy.resume()
+            load.wait_for(100)
+        ends = far_source.kafka, topic_name, far.kafka, slot.remote
+        check_mirrored(*ends, load.acknowledged)
+        slot.drain()
+        assert slot.failures == []
+
+
+def test_a_transaction_waits_for_a_broker_that_is_ten_times_slower(source, far, topic_name, caplog):
+    """All partitions of the slot wait for that broker; nothing is aborted for that."""
+    create_topic(source.kafka, topic_name, 3, replication=NODES)
+    sent = [Sent(random.randbytes(1_000), partition=n % 3) for n in range(6_000)]
+    produce(source.kafka, topic_name, sent)
+    for number, proxy in far.proxies.items():
+        proxy.delay_s = 0.1 if number == 1 else 0.01
+    alone = [[1], [2], [3]]
+    with SlotRun(source, far, topic_name, 3, replicas=alone, exactly_once=True) as slot:
+        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        slot.drain()
+        assert slot.failures == []
+    assert "the transaction is aborted" not in caplog.text
+    assert "CONNECTION_LOST" not in slot.errors()
+
+
+@pytest.mark.parametrize("exact", [False, True])
 def test_a_refused_record_in_a_joined_batch_is_left_out_alone(source, target, topic_name, exact):
     create_topic(source.kafka, topic_name, 1, replication=NODES)
     good = [Sent(b"good %d" % n, b"k") for n in range(40)]
-    bad = Sent(b"x" * 20_000, b"k")
+    bad = Sent(b"too old", b"k", timestamp_ms=int(time.time() * 1000) - 2 * DAY_MS)
     for number in range(0, 40, 4):
         produce(source.kafka, topic_name, good[number : number + 4])
         if number == 20:
@@ -176,7 +235,7 @@ def test_a_refused_record_in_a_joined_batch_is_left_out_alone(source, target, to
     apart = ProduceSettings(link_joining="always", join_bytes=0)
     skip = FaultSettings(bad_record="skip")
     slot = SlotRun(source, target, topic_name, produce=apart, faults=skip, exactly_once=exact)
-    set_topic_config(target.kafka, slot.remote, **{"max.message.bytes": "5000"})
+    set_topic_config(target.kafka, slot.remote, **{"message.timestamp.before.max.ms": f"{DAY_MS}"})
     with slot:
         wanted = [one.value for one in good]
         wait_until(
@@ -189,6 +248,72 @@ def test_a_refused_record_in_a_joined_batch_is_left_out_alone(source, target, to
     assert [(gap.first, gap.last) for gap in slot.gaps()] == [(24, 24)]
     assert slot.errors()["RECORD_SKIPPED"] == 1
     assert _position(slot) == 41
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_what_a_topic_does_not_accept_joined_it_gets_in_parts(
+    source, far, topic_name, exact, monkeypatch
+):
+    """Its limit is lowered while it is mirrored: nothing is left out, and nothing comes twice."""
+    refused: list[int] = []
+    learn = TopicLimits.refused
+
+    def learning(self: TopicLimits, topic: str, size: int) -> None:
+        refused.append(size)
+        learn(self, topic, size)
+
+    monkeypatch.setattr(TopicLimits, "refused", learning)
+    _fill(source, topic_name)
+    with SlotRun(source, far, topic_name, exactly_once=exact, produce=ALWAYS) as slot:
+        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        set_topic_config(far.kafka, slot.remote, **{"max.message.bytes": "30000"})
+        batches = {"batch.num.messages": 10}
+        produce(source.kafka, topic_name, _records(3_000), compression="lz4", config=batches)
+        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        slot.drain()
+        assert slot.failures == []
+    assert refused
+    assert min(refused) > 30_000
+    assert slot.gaps() == []
+    assert _position(slot) == 6_900 + 2
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_batches_are_joined_to_what_the_topic_accepts(source, far, topic_name, exact):
+    create_topic(source.kafka, topic_name, 1, replication=NODES)
+    sent = [Sent(random.randbytes(1_000)) for _ in range(12_000)]
+    produce(source.kafka, topic_name, sent, config={"batch.num.messages": 10})
+    large = {"max.message.bytes": str(8 << 20)}
+    with SlotRun(
+        source, far, topic_name, exactly_once=exact, produce=ALWAYS, remote_config=large
+    ) as slot:
+        wait_until(lambda: _position(slot) == 12_000, "the position is at the end")
+        assert _equal(slot)
+        slot.drain()
+        assert slot.failures == []
+    assert max(one.size for one in stored(far.kafka, slot.remote)) > 1_100_000
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("kind", [GZIP, SNAPPY, LZ4, ZSTD], ids=lambda kind: NAMES[kind])
+def test_joined_batches_have_the_codec_of_the_link(source, far, topic_name, kind, exact):
+    create_topic(source.kafka, topic_name, 1, replication=NODES)
+    lines = [Sent(b"line %d, and more of the same " % n * 20, b"%d" % n) for n in range(1_500)]
+    produce(source.kafka, topic_name, lines, config={"batch.num.messages": 10})
+    packed = replace(ALWAYS, link_compression=NAMES[kind], join_bytes=0)
+    with SlotRun(source, far, topic_name, exactly_once=exact, produce=packed) as slot:
+        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        slot.drain()
+        assert slot.failures == []
+    arrived = [one for one in stored(far.kafka, slot.remote) if not one.has(CONTROL_BIT)]
+    joined = slot.reports()[-1].joined
+    assert joined.batches > 100
+    assert joined.bytes_out < joined.bytes_in / 3
+    records: Counter[int] = Counter()
+    for one in arrived:
+        records[one.attributes & CODEC_MASK] += one.count
+    assert records.keys() <= {NONE, kind}
+    assert records[kind] > 1_000
 
 
 def test_a_source_broker_that_pauses_in_its_answer_keeps_only_its_own_partitions_waiting(
@@ -220,6 +345,32 @@ def test_a_source_broker_that_pauses_in_its_answer_keeps_only_its_own_partitions
         wait_until(lambda: _equal(slot), "the target holds the same records, in order")
         slot.drain()
         assert slot.failures == []
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_broker_that_is_silent_in_the_handshake_keeps_only_its_own_partitions_waiting(
+    source, target, topic_name, side
+):
+    """With the time that connecting may take by default: ten seconds."""
+    alone = [[1], [2], [3]]
+    create_topic(source.kafka, topic_name, config={"min.insync.replicas": "1"}, replicas=alone)
+    with SlotRun(source, target, topic_name, 3, replicas=alone, append_time=True) as slot:
+        hit = source if side == "source" else target
+        # Without the leader of its commands a slot asks the source for nothing more.
+        commands = leaders(target.kafka, control_topic(slot.flow))[COMMAND_PARTITION]
+        victim = 1 if hit is source or commands != 1 else 2
+        with Load(source.kafka, topic_name, 3) as load:
+            load.wait_for(100)
+            slot.wait_until_mirroring()
+            hit.proxies[victim].stall()
+            hit.proxies[victim].reset()
+            time.sleep(12)
+            hit.proxies[victim].resume()
+        check_mirrored(source.kafka, topic_name, target.kafka, slot.remote, load.acknowledged)
+        assert slot.failures == []
+        delays_s = slot.delays_s()
+    assert delays_s.pop(victim - 1) > 8
+    assert max(delays_s.values()) < 3, delays_s
 
 
 @pytest.mark.parametrize("exact", [False, True])
