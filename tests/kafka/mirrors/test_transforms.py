@@ -277,14 +277,19 @@ def test_what_a_transform_does_is_in_the_metrics(
     produce(cluster_a, orders, [Sent(one, partition=n % 2) for n, one in enumerate(values)])
     mirror = _run(tmp_path, str(path))
 
-    def shown() -> dict[str, float]:
+    def values(pattern: str) -> dict[str, float]:
         found = re.search(r"metrics on (http://127[.]0[.]0[.]1:[0-9]+/metrics)", mirror.text())
         if found is None:
             return {}
         with urllib.request.urlopen(found[1], timeout=10) as answer:
             text = answer.read().decode()
-        pattern = r'sparkmirror_transform_([a-z]+)_records_total[{].*transform="clean".*[}] (.*)'
         return {one[1]: float(one[2]) for one in re.finditer(pattern, text)}
+
+    def shown() -> dict[str, float]:
+        return values(r'sparkmirror_transform_(\w+)_records_total[{].*transform="clean".*[}] (.*)')
+
+    def stages() -> dict[str, float]:
+        return values(r'sparkmirror_transform_seconds_total[{].*stage="(\w+)".*[}] (.*)')
 
     try:
         counts = {"in": 100, "out": 88, "filtered": 10, "failed": 2}
@@ -292,6 +297,9 @@ def test_what_a_transform_does_is_in_the_metrics(
         produce(cluster_a, orders, [Sent(b"1", partition=0) for _ in range(5)])
         counts |= {"in": 105, "filtered": 15}
         wait_until(lambda: shown() == counts, "the counts of records that are all filtered")
+        wait_until(lambda: stages().get("unpack", 0) > 0, "the source worker's time")
+        assert stages().keys() == {"unpack", "sql", "pack"}
+        assert all(0 < seconds < 10 for seconds in stages().values()), stages()
         assert mirror.drain()[0] == 0, mirror.text()
     finally:
         mirror.kill()
