@@ -93,8 +93,6 @@ def serving(
     """The address of ``registry``. ``certificate``: a PEM file with key and chain, for https."""
 
     class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
         def do_GET(self) -> None:
             while registry.hangs and not ended.is_set():
                 time.sleep(0.05)

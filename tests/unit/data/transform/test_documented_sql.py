@@ -10,8 +10,9 @@ import pytest
 
 from sparkmirror.config.files.properties import parse_properties
 from sparkmirror.data.transform.plan import TransformPlan
-from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
+from sparkmirror.model import ClusterClient, FlowSettings, RegistrySettings, TransformSettings
 from sparkmirror.names.transforms import routes
+from tests.registries import SchemaRegistry, serving
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +63,11 @@ def test_what_the_page_shows_is_accepted(
         functions=("mirrors.sql:register",),
         **settings,
     )
-    salt = "0123456789abcdef"
-    flow = FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT, transforms=(one,), hash_salt=salt)
-    (planned,) = TransformPlan(spark, flow).planned
+    salt, registry = "0123456789abcdef", SchemaRegistry()
+    registry.add("orders-value", '"string"')
+    with serving(registry) as url:
+        flow = FlowSettings(
+            *[_CLIENT] * 4, transforms=(one,), hash_salt=salt, registry=RegistrySettings((url,))
+        )
+        (planned,) = TransformPlan(spark, flow).planned
     assert planned.uses

@@ -23,7 +23,8 @@ import java.util.UUID;
  * BYTES_MAX, or more stack than DEPTH_MAX levels.
  */
 public final class AvroToJson {
-    public static final int DEPTH_MAX = 1000;
+    // The stack of Spark's tasks has room for twice as many.
+    public static final int DEPTH_MAX = 300;
     public static final int BYTES_MAX = 64 << 20;
 
     private static final long DAY_S = 24L * 60 * 60;

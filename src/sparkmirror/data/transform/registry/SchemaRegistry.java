@@ -173,16 +173,15 @@ public final class SchemaRegistry implements Serializable {
         return found.intValue();
     }
 
-    /** Raises RegistryException if the registry is unavailable, or refuses the login. */
-    public void check() {
+    /** Why the registry cannot be used: it is unavailable, or refuses the login; null if it can. */
+    public RegistryException fault() {
         try {
             get("/schemas/types", "the registry does not list its types");
         } catch (RegistryException error) {
             // Old ones have no such list; they answered.
-            if (!error.kind().equals(RegistryException.MISSING)) {
-                throw error;
-            }
+            return error.kind().equals(RegistryException.MISSING) ? null : error;
         }
+        return null;
     }
 
     // -- schemas ---------------------------------------------------------------------------------

@@ -109,29 +109,26 @@ def _new(session: SparkSession, kind: Any, *given: Any) -> Any:
 
 
 def _check(registry: Any, flow: FlowSettings) -> None:
-    from py4j.protocol import Py4JJavaError  # noqa: PLC0415
-
+    fault = registry.fault()
+    if fault is None:
+        return
     given = {one[0] for one in flow.registry.places}
-    try:
-        registry.check()
-    except Py4JJavaError as error:
-        thrown: Any = error.java_exception
-        key = f"{flow.name}.sparkmirror.registry."
-        option, do = {
-            "login": (
-                "basic.auth.user.info",
-                f"Set {key}basic.auth.user.info or {key}bearer.auth.token to a login that may "
-                "read schemas.",
-            ),
-            "tls": (
-                "ssl.truststore.location",
-                f"Set {key}ssl.truststore.location, .type and .password to a store with the "
-                "certificate of the registry's authority, and write the host's name into the "
-                "address as its certificate has it.",
-            ),
-        }.get(thrown.kind(), ("url", f"Start the registry, or correct {key}url."))
-        raise ConfigError(
-            f"The schema registry cannot be used: {thrown.getMessage()}.",
-            where=flow.registry.place(option if option in given else "url"),
-            do=do,
-        ) from None
+    key = f"{flow.name}.sparkmirror.registry."
+    option, do = {
+        "login": (
+            "basic.auth.user.info",
+            f"Set {key}basic.auth.user.info or {key}bearer.auth.token to a login that may read "
+            "schemas.",
+        ),
+        "tls": (
+            "ssl.truststore.location",
+            f"Set {key}ssl.truststore.location, .type and .password to a store with the "
+            "certificate of the registry's authority, and write the host's name into the address "
+            "as its certificate has it.",
+        ),
+    }.get(fault.kind(), ("url", f"Start the registry, or correct {key}url."))
+    raise ConfigError(
+        f"The schema registry cannot be used: {fault.getMessage()}.",
+        where=flow.registry.place(option if option in given else "url"),
+        do=do,
+    )

@@ -220,7 +220,7 @@ _WRONG_JSON: list[tuple[Schema, list[str]]] = [
     ('"bytes"', ['"€"', "1"]),
     (_fixed(2), ['"a"', '"abc"']),
     (_ENUM, ['"BLUE"', "0", "null"]),
-    ({"type": "array", "items": "int"}, ["{}", "[1,]", "[null]", "[" * 1_001 + "]" * 1_001]),
+    ({"type": "array", "items": "int"}, ["{}", "[1,]", "[null]", "[" * 100_000 + "]" * 100_000]),
     ({"type": "map", "values": "int"}, ["[]", '{"a":1,"a":2}', '{"a":"x"}']),
     (_record(_field("a", "int")), ["{}", '{"a":1,"b":2}', "[]", '{"A":1}', "null"]),
     (["null", "int"], ['{"int":7}', '"x"']),
@@ -285,7 +285,7 @@ _BROKEN: list[tuple[Schema, list[bytes]]] = [
     ({"type": "array", "items": _record(name="Nothing")}, [_number(2**40)]),
     ({"type": "map", "values": "int"}, [_number(2**40) + b"\x02a\x02"]),
     ({"type": "array", "items": "int"}, [b"\x02\x02", b"\x02\x02\x04\x00", b"\x02\x02\x00\x00"]),
-    (_NODE, [b"\x00\x02" * 1_001 + b"\x00\x00", b"\x00\x02" * 500_000]),
+    (_NODE, [b"\x00\x02" * 301 + b"\x00\x00", b"\x00\x02" * 500_000]),
     (_DECIMAL, [b"\x00", _number(100_000) + b"\x7f" * 100_000]),
 ]  # fmt: skip
 
@@ -305,9 +305,9 @@ def test_blocks_with_their_size(sql: Sql, registry: SchemaRegistry) -> None:
     assert sql.of("decode_registry(value)", [wire(found, payload)]) == [b"[1,2,3]"]
 
 
-def test_as_many_levels_as_json_may_have(sql: Sql, registry: SchemaRegistry) -> None:
+def test_as_many_levels_as_are_allowed(sql: Sql, registry: SchemaRegistry) -> None:
     found = registry.add("deep", _NODE)
-    value = wire(found, b"\x00\x02" * 999 + b"\x00\x00")
+    value = wire(found, b"\x00\x02" * 299 + b"\x00\x00")
     assert sql.of(_BACK, [value]) == [value]
 
 
