@@ -43,10 +43,12 @@ TRANSFORMS: tuple[Mutant, ...] = (
                 yield from self._take(batch.slice(first, end - first))
             if head < batch.num_rows:
                 yield head
+                yield from self._handled()
                 yield from self._unreadable()
 """,
         """            if head < batch.num_rows:
                 yield head
+                yield from self._handled()
                 yield from self._unreadable()
             if len(rows):
                 first, end = after + int(rows[0]), after + int(rows[-1]) + 1

@@ -114,6 +114,9 @@ def _spark_settings(
                 # The JVM carries a few hundred rows per second. The second compiler would take
                 # minutes until it compiles their code, and processor time from the start.
                 "-XX:TieredStopAtLevel=1",
+                # Spark's analysis goes down into each nested expression: a condition with some
+                # hundred parts would overflow the usual 1 MB.
+                "-Xss4m",
                 "-Dio.netty.tryReflectionSetAccessible=true",
             ]
         ),

@@ -30,7 +30,8 @@ def spark() -> Iterator[SparkSession]:
     java = find_java()
     os.environ.update(java_environment(java))
     archive = ClassArchive.find(java)
-    options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]  # as a mirror's JVM
+    # As a mirror's JVM.
+    options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xss4m"]
     session = (
         SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")

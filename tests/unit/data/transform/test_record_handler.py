@@ -124,6 +124,11 @@ def _decoded(packed: Packed) -> list[Record]:
     return [one for start, end in split(data) for one in decode_records(data[start:end])]
 
 
+def _numbers(packed: Packed) -> TransformCounts | None:
+    """What was counted, without how long it took."""
+    return packed.counts and replace(packed.counts, unpack_s=0.0, sql_s=0.0, pack_s=0.0)
+
+
 def test_records_are_kept_changed_and_left_out() -> None:
     records = _records(b"a card", b"drop it", b"plain", None)
     (packed,) = _packed(_flow("Mask", "***"), records, codec=4)
@@ -133,7 +138,7 @@ def test_records_are_kept_changed_and_left_out() -> None:
     assert [tuple(one) for one in packed.chunk.source_runs] == [(100, 1), (102, 2)]
     assert (packed.chunk.base_offset, packed.chunk.next_offset) == (100, 104)
     assert (packed.halt, packed.failed) == (None, ())
-    assert packed.counts == TransformCounts("one", 4, 3, 1, 0)
+    assert _numbers(packed) == TransformCounts("one", 4, 3, 1, 0)
     # What the handler did not change keeps its bytes.
     assert [one.headers for one in _decoded(packed)] == [records[0].headers] * 3
     assert [one.timestamp for one in _decoded(packed)] == [1_000, 1_002, 1_003]
@@ -188,13 +193,13 @@ def test_a_record_on_which_it_fails(result: Any, said: str, bad_record: str) -> 
         assert packed.halt.code == "TRANSFORM_FAILED"
         assert (packed.chunk.next_offset, packed.chunk.record_count) == (102, 2)
         assert "first at source offset 102" in told
-        assert packed.counts == TransformCounts("one", 3, 2, 0, 1)
+        assert _numbers(packed) == TransformCounts("one", 3, 2, 0, 1)
     else:
         (failed,) = packed.failed
         assert [one.offset for one in failed.records] == [102]
         told = failed.said(102)
         assert (packed.chunk.next_offset, packed.chunk.record_count) == (104, 3)
-        assert packed.counts == TransformCounts("one", 4, 3, 0, 1)
+        assert _numbers(packed) == TransformCounts("one", 4, 3, 0, 1)
     assert "the handler of the transform one failed on these records" in told
     assert said in told
     assert _SECRET not in told

@@ -107,6 +107,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int, int, int
     return found
 
 
+def _sample(
+    source: Any, flow: FlowSettings, topic: str | None, start: str | None, most: int
+) -> None:
+    transform._check_start(start, topic)
+    partitions = transform._partitions(source, flow, topic)
+    transform._sample(source, flow, partitions, start, most)
+
+
 @pytest.mark.parametrize(
     ("start", "first"), [(None, 93), ("earliest", 10), ("60", 60), ("5", 10), ("1h", 50)]
 )
@@ -117,7 +125,7 @@ def test_where_a_sample_begins(
     asked: list[tuple[str, int, int, int, int]],
 ) -> None:
     source: Any = _Source("orders", "plain")
-    transform._sample(source, flow, "orders", start, 7)
+    _sample(source, flow, "orders", start, 7)
     assert asked == [("orders", 0, first, 100, 7)]
 
 
@@ -125,7 +133,7 @@ def test_partitions_share_a_sample_and_what_others_leave(
     flow: FlowSettings, asked: list[tuple[str, int, int, int, int]]
 ) -> None:
     source: Any = _Source("orders", partitions=3)
-    transform._sample(source, flow, None, "earliest", 9)
+    _sample(source, flow, None, "earliest", 9)
     assert [one[-1] for one in asked] == [3, 4, 5]
 
 
@@ -144,7 +152,7 @@ def test_what_cannot_be_read_is_named(
 ) -> None:
     source: Any = _Source("plain", "other")
     with pytest.raises(ConfigError) as caught:
-        transform._sample(source, flow, topic, start, 7)
+        _sample(source, flow, topic, start, 7)
     assert said in str(caught.value)
     assert caught.value.do
 
@@ -152,13 +160,13 @@ def test_what_cannot_be_read_is_named(
 def test_a_time_must_be_one(flow: FlowSettings) -> None:
     source: Any = _Source("orders")
     with pytest.raises(ConfigError, match="'soon' is neither a duration nor a date"):
-        transform._sample(source, flow, "orders", "soon", 7)
+        _sample(source, flow, "orders", "soon", 7)
 
 
 def test_a_topic_without_records_is_an_error(flow: FlowSettings) -> None:
     source: Any = _Source("orders", end=10)
     with pytest.raises(MirrorError, match="orders has no records from earliest on") as caught:
-        transform._sample(source, flow, None, "earliest", 7)
+        _sample(source, flow, None, "earliest", 7)
     assert caught.value.exit_code == 1
 
 
