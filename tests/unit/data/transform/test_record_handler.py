@@ -133,8 +133,10 @@ def test_records_are_kept_changed_and_left_out() -> None:
     records = _records(b"a card", b"drop it", b"plain", None)
     (packed,) = _packed(_flow("Mask", "***"), records, codec=4)
     assert [(one.offset, one.value) for one in _decoded(packed)] == [
-        *((100, b"a ***"), (101, b"plain"), (102, b"")),
+        *((0, b"a ***"), (1, b"plain"), (2, b"")),
     ]
+    assert packed.sources is not None
+    assert packed.sources.tolist() == [100, 102, 103]
     assert [tuple(one) for one in packed.chunk.source_runs] == [(100, 1), (102, 2)]
     assert (packed.chunk.base_offset, packed.chunk.next_offset) == (100, 104)
     assert (packed.halt, packed.failed) == (None, ())
