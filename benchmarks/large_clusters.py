@@ -12,7 +12,8 @@ from confluent_kafka.admin import AdminClient
 
 from benchmarks.run import say
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from sparkmirror.testing.jvm import SERVER_JVM
 from sparkmirror.wire.admin.cluster import Cluster

@@ -24,8 +24,9 @@ from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, read_row
 from sparkmirror.data.transform.columns import arrow_schema
 from sparkmirror.data.transform.pack import Packer
 from sparkmirror.data.transform.unpack import Unpacker
-from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import ClusterClient, FlowSettings
+from sparkmirror.transform_settings import TransformSettings
 
 _CLIENT = ClusterClient("A", ("localhost:1",), "bench")
 _FLOW = FlowSettings(*(_CLIENT,) * 4, transforms=(TransformSettings("clean", ("orders",), "true"),))

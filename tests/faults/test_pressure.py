@@ -10,7 +10,7 @@ import pytest
 
 from sparkmirror.data.rows.shared_frames import FRAMES, Frames
 from sparkmirror.data.write.held_back import UNACKNOWLEDGED_BYTES_MAX
-from sparkmirror.model import FETCH_BYTES_MAX
+from sparkmirror.settings import FETCH_BYTES_MAX
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.faults.pressure import (
     MIB,

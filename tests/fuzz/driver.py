@@ -23,7 +23,8 @@ from kafka.protocol.consumer import OffsetFetchResponse
 from kafka.protocol.metadata import MetadataResponse
 
 from sparkmirror.errors import BatchError
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.admin import (
     cluster,  # noqa: F401  (they register APIs)
     inspector,  # noqa: F401  (they register APIs)

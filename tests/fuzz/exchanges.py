@@ -31,7 +31,8 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import ClusterClient, FetchSettings, GroupSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient, FetchSettings, GroupSettings
 from sparkmirror.wire.cluster.metadata import Leader
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.fetch.messages import FETCH_HIGHEST, FETCH_LOWEST, FETCH_SESSIONS_FROM

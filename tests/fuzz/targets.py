@@ -73,21 +73,15 @@ from sparkmirror.internal_topics.mm2_records import (
 from sparkmirror.internal_topics.run_map import Run
 from sparkmirror.internal_topics.runs import decode_run, encode_run
 from sparkmirror.internal_topics.signing import Signer
-from sparkmirror.model import (
-    FetchSettings,
-    Halt,
-    Partitioner,
-    PartitionProgress,
-    SlotProgress,
-    Spread,
-    TopicPartition,
-)
+from sparkmirror.model import Partitioner, TopicPartition
+from sparkmirror.progress import Halt, PartitionProgress, SlotProgress, Spread
 from sparkmirror.records.codecs import DECOMPRESSED_BYTES_MAX, compress, decompress
 from sparkmirror.records.header import split, stamp
 from sparkmirror.records.key_columns import COST_BYTES_MAX, scans
 from sparkmirror.records.partitioner import RecordPartitioner, write_partitioned
 from sparkmirror.records.selection import AbortedTransaction, SelectRules, select
 from sparkmirror.records.split import cut_batch
+from sparkmirror.settings import FetchSettings
 from sparkmirror.wire.fetch import fetcher as fetching
 from sparkmirror.wire.fetch.messages import FETCH_HIGHEST, FETCH_LOWEST
 from sparkmirror.wire.net.connection import ConnectionLost

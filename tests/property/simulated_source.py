@@ -18,8 +18,9 @@ from typing import Any
 
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.cluster.metadata import Leader
 from sparkmirror.wire.net.connection import ConnectionLost
 

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.header import HEADER_BYTES
 from sparkmirror.records.split import decode_batches
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.cluster.metadata import Leader
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.net.poller import Poller

@@ -6,8 +6,9 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 
-from sparkmirror.model import FetchSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.header import last_offset_delta, split
+from sparkmirror.settings import FetchSettings
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.fetch.throttle import DEBT_S, Limit, Throttle
 from tests.property.simulated_source import SimConnection, SimSource

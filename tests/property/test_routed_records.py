@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import FlowSettings
 from tests.unit.data.write.test_exactly_once import (
     BILLS,
     ORDERS,

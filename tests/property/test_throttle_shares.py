@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from sparkmirror.control.flows.throttle_shares import Need, Needs, differ, divide
 from sparkmirror.data.read.slot_throttle import slot_limits
 from sparkmirror.internal_topics.throttles import Limits, SharedLimit
-from sparkmirror.model import SlotProgress, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import SlotProgress
 from tests.property.simulated_throttle import ThrottledSlot
 
 RATE = 1_000_000

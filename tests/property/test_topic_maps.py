@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from sparkmirror.control.topics.remote_names import plan_names
 from sparkmirror.internal_topics.remote_names import collect_remote_names
 from sparkmirror.internal_topics.remote_names import encode_remote_name as encode
-from sparkmirror.model import (
-    ClusterClient,
-    FlowNaming,
-    FlowSettings,
-    MirrorMode,
-    PolicySettings,
-    TopicRule,
-    TopicSettings,
-)
+from sparkmirror.model import MirrorMode
 from sparkmirror.names.regex_overlap import Undecided
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.names.topic_ways import common_target, loop_example, one_target_twice
 from sparkmirror.names.topics_map import name_fault
+from sparkmirror.settings import (
+    ClusterClient,
+    FlowNaming,
+    FlowSettings,
+    PolicySettings,
+    TopicRule,
+    TopicSettings,
+)
 
 _CHARS = "ab."
 _SHORT = ["".join(chars) for n in (1, 2, 3, 4) for chars in itertools.product(_CHARS, repeat=n)]

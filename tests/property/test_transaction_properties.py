@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkmirror.errors import Fenced
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.transactions import Transactions

@@ -9,7 +9,7 @@ import pytest
 
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FlowSettings, MirrorSettings
+from sparkmirror.settings import FlowSettings, MirrorSettings
 
 BASE = """\
 clusters=A,B

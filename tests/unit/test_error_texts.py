@@ -41,13 +41,14 @@ from sparkmirror.errors import (
     Unreachable,
     Unsupported,
 )
-from sparkmirror.model import ClusterClient, FlowSettings, GroupSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.observe.metrics.address import resolve
 from sparkmirror.records.codecs import decompress
 from sparkmirror.records.header import split
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.records.split import cut_batch
 from sparkmirror.records.varint import read_varint
+from sparkmirror.settings import ClusterClient, FlowSettings, GroupSettings
 from sparkmirror.testing import guard, maven
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.error_translation import translate

@@ -43,7 +43,8 @@ from sparkmirror.errors import (
     Unsupported,
 )
 from sparkmirror.internal_topics.commands import CONTROL_PARTITIONS, CommandKind, control_topic
-from sparkmirror.model import Halt, MirrorMode, TopicPartition
+from sparkmirror.model import MirrorMode, TopicPartition
+from sparkmirror.progress import Halt
 from sparkmirror.wire.admin import groups
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.inspector import Inspector

@@ -31,7 +31,7 @@ from sparkmirror.demo.traffic import Traffic
 from sparkmirror.demo.transactions import send_payments
 from sparkmirror.doctor import executors
 from sparkmirror.errors import ClusterError, ConfigError, MachineError, MirrorError
-from sparkmirror.model import MirrorSettings
+from sparkmirror.settings import MirrorSettings
 from sparkmirror.testing import maven, zookeeper
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.jvm import KafkaRuntime

@@ -18,12 +18,17 @@ from tests.module_page import folders, module_page
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(sparkmirror.__file__).parent
 
+# What everybody shares.
+_TYPES = "model progress transform_settings settings"
 # Who may import what, from the ground up: a row names only rows before it. `cli` is on top.
 MAY_IMPORT = {
-    layer: set(below.split())
+    layer: set(below.replace("types", _TYPES).split())
     for layer, below in {
         "errors": "",
         "model": "",
+        "progress": "",
+        "transform_settings": "model",
+        "settings": "model transform_settings",
         "offset_reset": "",
         "text": "",
         "ticks": "",
@@ -31,23 +36,23 @@ MAY_IMPORT = {
         "directories": "errors",
         "cache": "errors directories",
         "java": "errors cache",
-        "names": "errors model",
-        "records": "errors model",
-        "internal_topics": "errors model names",
-        "config": "errors model offset_reset text ticks names",
-        "observe": "errors model text ticks",
-        "wire": "errors model offset_reset text ticks names records internal_topics config observe",
-        "client": "errors model offset_reset text ticks names internal_topics config wire",
-        "control": "errors model offset_reset text ticks names records internal_topics config "
+        "names": "errors types",
+        "records": "errors types",
+        "internal_topics": "errors types names",
+        "config": "errors types offset_reset text ticks names",
+        "observe": "errors types text ticks",
+        "wire": "errors types offset_reset text ticks names records internal_topics config observe",
+        "client": "errors types offset_reset text ticks names internal_topics config wire",
+        "control": "errors types offset_reset text ticks names records internal_topics config "
         "observe wire",
-        "data": "errors model offset_reset text ticks directories cache java names records "
+        "data": "errors types offset_reset text ticks directories cache java names records "
         "internal_topics config observe wire",
         # Looks at both sides of a mirror: the control plane's plans and the executors' network.
-        "doctor": "errors model offset_reset text ticks names internal_topics config observe wire "
+        "doctor": "errors types offset_reset text ticks names internal_topics config observe wire "
         "control data",
         "testing": "errors cache java",
         # Of observe, what the results of a comparison are.
-        "demo": "errors model java names records observe wire testing",
+        "demo": "errors types java names records observe wire testing",
     }.items()
 }
 UNBOUND = {"__init__", "__main__", "cli"}

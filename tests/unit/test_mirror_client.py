@@ -17,8 +17,9 @@ from sparkmirror.internal_topics.remote_names import (
     RemoteName,
     encode_remote_name,
 )
-from sparkmirror.model import PolicySettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import make_policy
+from sparkmirror.settings import PolicySettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import TopicView
 

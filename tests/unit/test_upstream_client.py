@@ -18,8 +18,9 @@ from sparkmirror.control.topics.compacted import TopicFollower
 from sparkmirror.errors import Denied
 from sparkmirror.internal_topics.mm2_records import Checkpoint, encode_checkpoint
 from sparkmirror.internal_topics.offset_syncs import OffsetSync, OffsetSyncStore
-from sparkmirror.model import ClusterClient, FlowSettings, PolicySettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import make_policy
+from sparkmirror.settings import ClusterClient, FlowSettings, PolicySettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import TopicView
 

@@ -32,7 +32,8 @@ from sparkmirror.config.table.settings import (
     redact,
 )
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings, TransformSettings
+from sparkmirror.settings import ClusterClient, FlowSettings, MirrorSettings
+from sparkmirror.transform_settings import TransformSettings
 
 __all__ = ["Effective", "ExplainedFile", "FlowSetup", "Place", "explain"]
 

@@ -21,7 +21,7 @@ from sparkmirror.config.mm2.precedence import Part
 from sparkmirror.config.table.own import MM1_OWN_ROWS
 from sparkmirror.config.table.setting import Scope, Setting, Status
 from sparkmirror.config.table.settings import HIDDEN, SETTINGS, redact
-from sparkmirror.model import FlowSettings
+from sparkmirror.settings import FlowSettings
 
 __all__ = ["explain_mm1"]
 

@@ -17,8 +17,8 @@ from sparkmirror.config.files.providers import resolve
 from sparkmirror.config.files.values import ValueReader
 from sparkmirror.config.table.settings import CLIENT_SET, Scope
 from sparkmirror.errors import Defect
-from sparkmirror.model import ClusterClient, PolicySettings
 from sparkmirror.names.replication_policy import policy_kind
+from sparkmirror.settings import ClusterClient, PolicySettings
 
 __all__ = ["MirrorClientSettings", "mirror_client_settings"]
 

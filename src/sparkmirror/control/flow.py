@@ -50,9 +50,10 @@ from sparkmirror.internal_topics.commands import CommandKind, channel, control_t
 from sparkmirror.internal_topics.history import EventKind
 from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.internal_topics.throttles import ThrottleOrder
-from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics, dead_letter_topic
 from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
+from sparkmirror.settings import FlowSettings
 
 log = logging.getLogger(__name__)
 

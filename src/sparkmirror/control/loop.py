@@ -18,10 +18,12 @@ from sparkmirror.control.topics.heartbeats import HeartbeatJob
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.tables import TableState
-from sparkmirror.model import ClusterClient, MirrorSettings, SlotProgress, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
 from sparkmirror.observe.figures.throttling import ThrottleFigures
 from sparkmirror.observe.notice import Notice
+from sparkmirror.progress import SlotProgress
+from sparkmirror.settings import ClusterClient, MirrorSettings
 from sparkmirror.wire.probe.reach import reach
 
 __all__ = ["ControlLoop"]

@@ -10,8 +10,9 @@ from sparkmirror.control.flows.publication import Publication
 from sparkmirror.control.jobs import Job
 from sparkmirror.control.topics.acl_sync import AclSync
 from sparkmirror.control.topics.config_sync import ConfigSync
-from sparkmirror.model import FlowSettings, MirrorMode
+from sparkmirror.model import MirrorMode
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import FlowSettings
 
 _SYNC_FAILURE_PAUSE_S = 60.0
 

@@ -37,8 +37,8 @@ from sparkmirror.data.spark.restarts import QueryRestart, RestartLimit
 from sparkmirror.data.spark.session import Spark
 from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.tables import TableState
-from sparkmirror.model import FlowSettings, MirrorSettings
 from sparkmirror.observe.figures.queries import QueryFigures
+from sparkmirror.settings import FlowSettings, MirrorSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

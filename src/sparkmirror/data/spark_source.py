@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sparkmirror.data.read.slot_reader import SlotReader
     from sparkmirror.data.write.slot_sink import SlotSummary
     from sparkmirror.internal_topics.commands import AssignmentDocument
-    from sparkmirror.model import FlowSettings
+    from sparkmirror.settings import FlowSettings
 
 __all__ = ["FORMAT", "MirrorDataSource"]
 

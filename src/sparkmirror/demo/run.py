@@ -24,9 +24,9 @@ from sparkmirror.demo.tools import write_tools
 from sparkmirror.demo.traffic import Traffic
 from sparkmirror.demo.verify import read_topics
 from sparkmirror.errors import ClusterError, MachineError
-from sparkmirror.model import ClusterClient, PolicySettings
 from sparkmirror.names.replication_policy import make_policy
 from sparkmirror.observe.figures.comparison_result import PartitionResult, compare
+from sparkmirror.settings import ClusterClient, PolicySettings
 from sparkmirror.testing.clusters import KAFKA_VERSION, KafkaCluster, start_all
 from sparkmirror.testing.guard import forget, guard_directory
 from sparkmirror.testing.jvm import KafkaRuntime, tools_version

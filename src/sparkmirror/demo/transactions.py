@@ -8,8 +8,9 @@ from collections.abc import Iterable
 
 from sparkmirror.demo.scenario import Payment
 from sparkmirror.errors import ClusterError, MirrorError
-from sparkmirror.model import ClusterClient, ProduceSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import ClusterClient, ProduceSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.net.framing import ConnectionLost
 from sparkmirror.wire.produce.producer import Producer

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from sparkmirror.doctor.facts import Configs, Pair
 from sparkmirror.doctor.finding import Finding, Level, gathered, ok
-from sparkmirror.model import FlowSettings, MirrorMode, Partitioner, TopicPartition
+from sparkmirror.model import MirrorMode, Partitioner, TopicPartition
+from sparkmirror.settings import FlowSettings
 
 ONE_REPLICA = "one replica only"
 """Start of the text of a finding that is only advice."""

@@ -37,15 +37,10 @@ from sparkmirror.doctor.jobs import at_once
 from sparkmirror.doctor.network import Network, check_round_trip, explore, path_key
 from sparkmirror.doctor.remote_names import judge_names, look_at_names
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import (
-    ClusterClient,
-    FlowSettings,
-    HeartbeatSettings,
-    MirrorMode,
-    TopicPartition,
-)
+from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.names.topic_ways import copied_again
+from sparkmirror.settings import ClusterClient, FlowSettings, HeartbeatSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.inspector import Inspector
 from sparkmirror.wire.probe.broker_path import Resolver, resolve

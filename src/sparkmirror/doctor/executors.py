@@ -20,7 +20,7 @@ from sparkmirror.data.query import FlowRunner
 from sparkmirror.doctor.finding import Finding, Level, gathered
 from sparkmirror.doctor.network import explore
 from sparkmirror.errors import MachineError, MirrorError
-from sparkmirror.model import MirrorSettings
+from sparkmirror.settings import MirrorSettings
 
 __all__ = ["explore_from_executors", "explore_from_here"]
 

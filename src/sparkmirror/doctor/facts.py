@@ -8,8 +8,9 @@ from itertools import islice
 
 from sparkmirror.control.topics.config_sync import config_to_create_with
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.inspector import Inspector, TriedTopic
 from sparkmirror.wire.cluster.views import ClusterView, ConfigEntry, NewTopic, TopicView

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sparkmirror.doctor.finding import Finding, Level, at_work, ok
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import FETCH_BYTES_MAX, ClusterClient, FlowSettings
+from sparkmirror.settings import FETCH_BYTES_MAX, ClusterClient, FlowSettings
 from sparkmirror.wire.admin.inspector import Inspector
 from sparkmirror.wire.cluster.views import ClusterView
 from sparkmirror.wire.fetch.channels import CHANNELS_MAX

@@ -24,7 +24,8 @@ from sparkmirror.doctor.finding import Finding, Level, gathered
 from sparkmirror.doctor.jobs import at_once
 from sparkmirror.doctor.network import Network, explore, path_key
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode, MirrorSettings
+from sparkmirror.model import MirrorMode
+from sparkmirror.settings import ClusterClient, FlowSettings, MirrorSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.inspector import Inspector
 from sparkmirror.wire.cluster.views import ConfigEntry

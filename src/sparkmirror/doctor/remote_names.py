@@ -8,8 +8,8 @@ from sparkmirror.control.topics.remote_names import refused_names
 from sparkmirror.doctor.facts import SourceFacts
 from sparkmirror.doctor.finding import Finding, Level, gathered, ok
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
 _CHECK = "topics-map"

@@ -15,9 +15,10 @@ from sparkmirror.doctor.finding import Finding, Level, failed, gathered, listed,
 from sparkmirror.errors import Denied, MirrorError, TopicError
 from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.internal_topics.gaps import gaps_topic
-from sparkmirror.model import FlowSettings, MirrorMode
+from sparkmirror.model import MirrorMode
 from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.inspector import Inspector
 
 _LITERAL = re.compile(r"[\w.-]+")

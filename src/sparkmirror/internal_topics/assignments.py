@@ -13,7 +13,8 @@ from typing import Any
 from sparkmirror.errors import Defect
 from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
 from sparkmirror.internal_topics.signing import Signer
-from sparkmirror.model import Member, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import Member
 
 __all__ = [
     "ASSIGNMENT_KEY",

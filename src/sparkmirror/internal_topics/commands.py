@@ -52,7 +52,8 @@ from sparkmirror.internal_topics.reports import (
     encode_planned,
     encode_progress,
 )
-from sparkmirror.model import FlowSettings, MirrorMode
+from sparkmirror.model import MirrorMode
+from sparkmirror.settings import FlowSettings
 
 __all__ = [
     "COMMAND_PARTITION",

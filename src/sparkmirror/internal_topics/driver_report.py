@@ -11,7 +11,9 @@ from typing import Any
 from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
 from sparkmirror.internal_topics.tables import TableState, read_table, table_row
 from sparkmirror.internal_topics.throttles import read_rule, rule_row
-from sparkmirror.model import Halt, ThrottleRule, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt
+from sparkmirror.settings import ThrottleRule
 
 __all__ = ["DriverReport", "ThrottleState", "decode_driver_report", "encode_driver_report"]
 

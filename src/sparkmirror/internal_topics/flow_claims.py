@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from sparkmirror.errors import Fenced
 from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
 from sparkmirror.internal_topics.signing import CODE_FIELD, Signer
-from sparkmirror.model import EXACT_SLOTS_MAX, FlowSettings
+from sparkmirror.settings import EXACT_SLOTS_MAX, FlowSettings
 
 __all__ = [
     "Claim",

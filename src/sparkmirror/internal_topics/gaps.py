@@ -21,7 +21,8 @@ from enum import StrEnum
 from typing import Any
 
 from sparkmirror.internal_topics.commands import topic_beside
-from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import FlowSettings
 
 __all__ = [
     "DEAD_LETTERED",

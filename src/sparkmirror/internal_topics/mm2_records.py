@@ -12,8 +12,9 @@ import struct
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import make_policy
+from sparkmirror.settings import FlowSettings
 
 __all__ = [
     "Checkpoint",

@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from sparkmirror.internal_topics.codec import MALFORMED, inflated, pack, text, unpack
-from sparkmirror.model import (
+from sparkmirror.progress import (
     Halt,
     JoinCounts,
     PartitionProgress,

@@ -33,7 +33,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sparkmirror.internal_topics.run_map import Run
-from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import FlowSettings
 
 __all__ = ["RunRow", "decode_run", "encode_forgotten_run", "encode_run", "runs_topic"]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
 from sparkmirror.internal_topics.signing import Signer
-from sparkmirror.model import ThrottleRule
+from sparkmirror.settings import ThrottleRule
 
 __all__ = [
     "Limits",

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FaultSettings, FlowNaming, FlowSettings, MirrorMode, PolicySettings
+from sparkmirror.model import MirrorMode
 from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.smts import SmtChain
 from sparkmirror.names.topics_map import TopicsMap, name_fault
+from sparkmirror.settings import FaultSettings, FlowNaming, FlowSettings, PolicySettings
 
 __all__ = [
     "DefaultReplicationPolicy",

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from sparkmirror.model import FlowSettings
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.names.smts import BY_NAME, TIME_ROUTER
 from sparkmirror.names.topic_ways import quoted, ways_of
 from sparkmirror.names.topics_map import name_fault
+from sparkmirror.settings import FlowSettings
 
 __all__ = ["RoutedNames"]
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from sparkmirror.model import SmtSettings
 from sparkmirror.names.java_regex import compile_regex
 from sparkmirror.names.topics_map import parse_name
+from sparkmirror.transform_settings import SmtSettings
 
 __all__ = [
     "BY_NAME",

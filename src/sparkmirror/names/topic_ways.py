@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FlowNaming, MirrorMode, TopicRule
+from sparkmirror.model import MirrorMode
 from sparkmirror.names.java_regex import compile_regex
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.names.smts import ROUTER
 from sparkmirror.names.topics_map import Part, parse_name
+from sparkmirror.settings import FlowNaming, TopicRule
 
 __all__ = [
     "Way",

@@ -12,8 +12,8 @@ import string
 from collections.abc import Iterable, Mapping
 
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import TopicRule
 from sparkmirror.names.java_regex import compile_regex
+from sparkmirror.settings import TopicRule
 
 __all__ = ["TOPIC_CHARS_MAX", "Part", "TopicsMap", "name_fault", "parse_name", "parse_rules"]
 

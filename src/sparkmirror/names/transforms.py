@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FlowSettings
 from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import FlowSettings
 
 __all__ = ["Transformed", "constant_topic", "names_topics", "routes"]
 

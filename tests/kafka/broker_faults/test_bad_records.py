@@ -19,8 +19,8 @@ from confluent_kafka.admin import (
 
 from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
 from sparkmirror.errors import TargetLost
-from sparkmirror.model import FaultSettings
 from sparkmirror.names.replication_policy import dead_letter_topic
+from sparkmirror.settings import FaultSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.fetch import partition_state
 from tests.kafka.clusters.faults import Direct, SlotRun

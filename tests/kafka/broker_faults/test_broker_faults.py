@@ -16,8 +16,9 @@ import pytest
 from confluent_kafka import KafkaException
 
 from sparkmirror.internal_topics.commands import COMMAND_PARTITION, control_topic
-from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import ClusterClient, FetchSettings, ProduceSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.produce.producer import Producer

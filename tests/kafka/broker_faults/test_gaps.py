@@ -13,7 +13,8 @@ import pytest
 from sparkmirror.cli.main import main
 from sparkmirror.internal_topics.gaps import GAP_CODES
 from sparkmirror.internal_topics.position_metadata import Mark, PositionMetadata, encode_metadata
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm2

@@ -18,11 +18,11 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sparkmirror.control.loop import ControlLoop
-from sparkmirror.model import (
+from sparkmirror.progress import Halt
+from sparkmirror.settings import (
     ClusterClient,
     FetchSettings,
     FlowSettings,
-    Halt,
     MirrorSettings,
     TopicSettings,
 )

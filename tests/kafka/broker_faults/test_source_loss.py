@@ -9,7 +9,8 @@ import pytest
 
 from sparkmirror.internal_topics.gaps import Gap
 from sparkmirror.internal_topics.position_metadata import decode_metadata
-from sparkmirror.model import FaultSettings, FetchSettings, MirrorMode, TopicPartition
+from sparkmirror.model import MirrorMode, TopicPartition
+from sparkmirror.settings import FaultSettings, FetchSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators

@@ -13,9 +13,10 @@ from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.internal_topics.gaps import Gap
 from sparkmirror.internal_topics.position_metadata import decode_metadata
 from sparkmirror.internal_topics.runs import runs_topic
-from sparkmirror.model import FaultSettings, OffsetSyncSettings, ProduceSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.header import ATTRIBUTES_AT, CONTROL_BIT
 from sparkmirror.records.walk import walk_batches
+from sparkmirror.settings import FaultSettings, OffsetSyncSettings, ProduceSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections

@@ -31,7 +31,8 @@ from sparkmirror.config.mm1.load import load_mm1
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.doctor.examine import Examination, examine
 from sparkmirror.doctor.finding import Finding
-from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient, FlowSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.cluster import Cluster

@@ -13,7 +13,7 @@ import pytest
 
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.doctor.quick_check import LIMIT_S, QuickCheck
-from sparkmirror.model import MirrorSettings
+from sparkmirror.settings import MirrorSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.node import Node
 from sparkmirror.testing.probe import free_ports

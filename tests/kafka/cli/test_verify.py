@@ -218,7 +218,8 @@ def test_heartbeats_are_compared_only_when_they_are_asked_for(pair: Pair) -> Non
 
 
 def test_what_is_not_mirrored_yet_is_behind(pair: Pair) -> None:
-    from sparkmirror.model import ClusterClient, TopicPartition
+    from sparkmirror.model import TopicPartition
+    from sparkmirror.settings import ClusterClient
     from sparkmirror.wire.admin.cluster import Cluster
 
     pair.create()

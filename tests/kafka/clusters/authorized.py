@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KAFKA_VERSION, KafkaCluster, start_all
 from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.cluster import Cluster

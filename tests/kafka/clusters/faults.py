@@ -37,15 +37,9 @@ from sparkmirror.internal_topics.commands import (
     encode_command,
 )
 from sparkmirror.internal_topics.gaps import GAPS_PARTITIONS, Gap, collect_gaps, gaps_topic
-from sparkmirror.model import (
-    ClusterClient,
-    FetchSettings,
-    FlowSettings,
-    Halt,
-    ProduceSettings,
-    SlotProgress,
-)
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.progress import Halt, SlotProgress
+from sparkmirror.settings import ClusterClient, FetchSettings, FlowSettings, ProduceSettings
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from sparkmirror.testing.node import HOST, Node
 from sparkmirror.testing.probe import free_ports

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 )
 from cryptography import x509
 
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import QUICK_JVM, KafkaCluster, start_all
 from sparkmirror.testing.probe import free_ports
 from tests.certificates import PASSWORD, Authority

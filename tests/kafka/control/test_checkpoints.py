@@ -29,8 +29,8 @@ from sparkmirror.internal_topics.mm2_records import (
 from sparkmirror.internal_topics.offset_syncs import OffsetSyncStore
 from sparkmirror.internal_topics.run_map import OffsetMap
 from sparkmirror.internal_topics.runs import decode_run
-from sparkmirror.model import ClusterClient, FlowSettings, OffsetSyncSettings
 from sparkmirror.model import TopicPartition as Partition
+from sparkmirror.settings import ClusterClient, FlowSettings, OffsetSyncSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.jvm import KafkaRuntime
 from sparkmirror.testing.maven import resolve

@@ -31,20 +31,18 @@ from sparkmirror.internal_topics.mm2_records import (
     offset_syncs_topic,
 )
 from sparkmirror.internal_topics.runs import decode_run, runs_topic
-from sparkmirror.model import (
+from sparkmirror.model import MirrorMode, Partitioner, TopicPartition
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import (
     CheckpointSettings,
     ClusterClient,
     FaultSettings,
     FlowSettings,
-    MirrorMode,
     OffsetSyncSettings,
-    Partitioner,
     PolicySettings,
     ProduceSettings,
     RecordSettings,
-    TopicPartition,
 )
-from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections

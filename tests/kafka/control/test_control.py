@@ -34,22 +34,20 @@ from sparkmirror.internal_topics.commands import (
 )
 from sparkmirror.internal_topics.connect_offsets import encode_source_offset
 from sparkmirror.internal_topics.flow_claims import Claim, encode_claim
-from sparkmirror.model import (
+from sparkmirror.model import MirrorMode, TopicPartition
+from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.observe.notice import Notice
+from sparkmirror.progress import PartitionProgress, SlotProgress
+from sparkmirror.records.codecs import ZSTD
+from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import (
     ClusterClient,
     FetchSettings,
     FlowSettings,
-    MirrorMode,
     MirrorSettings,
-    PartitionProgress,
     PolicySettings,
-    SlotProgress,
-    TopicPartition,
     TopicSettings,
 )
-from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.observe.notice import Notice
-from sparkmirror.records.codecs import ZSTD
-from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import Committed, NewTopic

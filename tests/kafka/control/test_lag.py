@@ -18,7 +18,8 @@ from sparkmirror.cli.main import main
 from sparkmirror.config.mm1.load import load_mm1
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.control.positions.handover import hand_over
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.harness.mirror_process import wait_until, write_mm2

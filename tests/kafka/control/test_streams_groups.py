@@ -9,7 +9,8 @@ import pytest
 from sparkmirror.control.groups.job import GroupClusters, GroupsJob, create_offset_topics
 from sparkmirror.errors import ClusterError
 from sparkmirror.internal_topics.mm2_records import Checkpoint, decode_checkpoint
-from sparkmirror.model import CheckpointSettings, ClusterClient, OffsetSyncSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import CheckpointSettings, ClusterClient, OffsetSyncSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import Committed, GroupMember, GroupView

@@ -15,12 +15,7 @@ import pytest
 
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import (
-    ClusterClient,
-    FlowSettings,
-    MirrorSettings,
-    TopicSettings,
-)
+from sparkmirror.settings import ClusterClient, FlowSettings, MirrorSettings, TopicSettings
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from sparkmirror.testing.maven import resolve
 from sparkmirror.wire.admin.cluster import Cluster

@@ -19,8 +19,9 @@ from sparkmirror.data.write.offset_sync_writer import SyncSender
 from sparkmirror.internal_topics.gaps import gaps_topic
 from sparkmirror.internal_topics.mm2_records import decode_offset_sync, offset_syncs_topic
 from sparkmirror.internal_topics.runs import decode_run, runs_topic
-from sparkmirror.model import FaultSettings, OffsetSyncSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import dead_letter_topic
+from sparkmirror.settings import FaultSettings, OffsetSyncSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.produce.transactions import Transactions
 from tests.kafka.clusters.faults import Direct, SlotRun, check_mirrored

@@ -23,9 +23,10 @@ from sparkmirror.errors import Fenced, TooSlow
 from sparkmirror.internal_topics.commands import COMMAND_PARTITION, control_topic
 from sparkmirror.internal_topics.flow_claims import Claim, encode_claim, transactional_id
 from sparkmirror.internal_topics.signing import Signer
-from sparkmirror.model import ProduceSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.header import TRANSACTIONAL_BIT
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import ProduceSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators

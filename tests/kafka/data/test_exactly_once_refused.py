@@ -25,7 +25,7 @@ from sparkmirror.internal_topics.driver_report import DriverReport, encode_drive
 from sparkmirror.internal_topics.gaps import gaps_topic
 from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
 from sparkmirror.internal_topics.runs import runs_topic
-from sparkmirror.model import ClusterClient, FlowSettings, OffsetSyncSettings
+from sparkmirror.settings import ClusterClient, FlowSettings, OffsetSyncSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections

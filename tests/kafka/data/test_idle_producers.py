@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from kafka.protocol.admin import DescribeProducersRequest
 
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.net.connection import Connection
 from tests.kafka.clusters.faults import Direct, SlotRun, check_mirrored

@@ -18,10 +18,11 @@ import pytest
 
 from sparkmirror.data.write import held_back
 from sparkmirror.internal_topics.commands import COMMAND_PARTITION, control_topic
-from sparkmirror.model import FaultSettings, FetchSettings, ProduceSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.offset_reset import LATEST
 from sparkmirror.records.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD
 from sparkmirror.records.header import CODEC_MASK, CONTROL_BIT
+from sparkmirror.settings import FaultSettings, FetchSettings, ProduceSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.fetch.channels import Channel

@@ -9,7 +9,7 @@ import re
 import time
 from collections import Counter
 
-from sparkmirror.model import ProduceSettings
+from sparkmirror.settings import ProduceSettings
 from tests.kafka.clusters.faults import FETCH, NODES, PRODUCE, SlotRun, ThrottleTap, check_mirrored
 from tests.kafka.harness.support import Sent, create_topic, produce
 

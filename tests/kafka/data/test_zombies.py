@@ -11,7 +11,8 @@ import pytest
 
 from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, control_topic
 from sparkmirror.internal_topics.reports import encode_progress
-from sparkmirror.model import Halt, PartitionProgress, SlotProgress, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt, PartitionProgress, SlotProgress
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators

@@ -24,8 +24,8 @@ from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import MirrorSettings
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import MirrorSettings
 from sparkmirror.wire.cluster.views import AclBinding
 from tests.kafka.clusters.authorized import ADMIN, Authorized, properties
 from tests.kafka.harness.mirror_process import wait_until, write_mm2

@@ -10,7 +10,7 @@ from typing import Any, Self
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.consumer import OffsetCommitRequest
 
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.messages import commit_error, error_code
 from sparkmirror.wire.admin.requester import Requester

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 
-from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.header import HEADER_BYTES, LOG_OVERHEAD_BYTES
+from sparkmirror.settings import ClusterClient, FetchSettings, ProduceSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.messages import record_batch

@@ -14,7 +14,8 @@ from sparkmirror import MirrorClient, RemoteClusterUtils
 from sparkmirror.cli.main import main
 from sparkmirror.client import OffsetAndMetadata
 from sparkmirror.errors import TopicError
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.clusters.secure import Secured

@@ -21,7 +21,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from sparkmirror.model import ProduceSettings
 from sparkmirror.records.header import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -29,6 +28,7 @@ from sparkmirror.records.header import (
     LOG_APPEND_TIME_BIT,
     TRANSACTIONAL_BIT,
 )
+from sparkmirror.settings import ProduceSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.clusters.faults import Direct, SlotRun
 from tests.kafka.harness.mirror_process import MirrorProcess, stored, wait_until, write_mm2

@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm2

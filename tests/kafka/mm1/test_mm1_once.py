@@ -14,7 +14,8 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from sparkmirror.cli.main import main
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm1

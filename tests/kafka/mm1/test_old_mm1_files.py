@@ -18,7 +18,8 @@ from kazoo.client import KazooClient
 from sparkmirror.cli.main import main
 from sparkmirror.errors import ClusterError, Unreachable
 from sparkmirror.java import find_java
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.maven import resolve
 from sparkmirror.testing.probe import free_ports

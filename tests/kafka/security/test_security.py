@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from kafka.protocol.metadata import MetadataRequest
 
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MirrorError, NotKafka
-from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient, FetchSettings, ProduceSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.messages import record_batch
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections

@@ -17,7 +17,7 @@ _START = f"""{_ELSEWHERE}
 import logging
 from pathlib import Path
 from sparkmirror.data.spark.session import Spark
-from sparkmirror.model import MirrorSettings
+from sparkmirror.settings import MirrorSettings
 
 logging.basicConfig(level=logging.INFO)
 spark = Spark(

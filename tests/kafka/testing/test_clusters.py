@@ -17,8 +17,8 @@ from sparkmirror.demo.scenario import payments
 from sparkmirror.demo.transactions import send_payments
 from sparkmirror.demo.verify import read_topics
 from sparkmirror.errors import MachineError
-from sparkmirror.model import ClusterClient
 from sparkmirror.observe.figures.comparison_result import compare
+from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.probe import broker_ids, free_ports
 from sparkmirror.wire.admin.cluster import Cluster

@@ -11,7 +11,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from sparkmirror.errors import ClusterError, MirrorError, TopicError
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.error_translation import translated

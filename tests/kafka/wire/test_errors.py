@@ -16,7 +16,7 @@ import pytest
 
 from sparkmirror.errors import MirrorError, NotKafka, Unreachable, Unsupported
 from sparkmirror.java import find_java
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.cluster import Cluster

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sparkmirror.model import ClusterClient, FetchSettings, Halt, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt
 from sparkmirror.records.header import split
 from sparkmirror.records.records import decode_records
+from sparkmirror.settings import ClusterClient, FetchSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import Fetcher

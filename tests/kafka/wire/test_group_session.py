@@ -14,14 +14,8 @@ from confluent_kafka import Consumer
 from sparkmirror.control.mm1.membership import Membership
 from sparkmirror.data.write.position_commits import Commits
 from sparkmirror.errors import Fenced, MirrorError
-from sparkmirror.model import (
-    ClusterClient,
-    FlowSettings,
-    GroupSettings,
-    Member,
-    MirrorMode,
-    TopicPartition,
-)
+from sparkmirror.model import MirrorMode, TopicPartition
+from sparkmirror.settings import ClusterClient, FlowSettings, GroupSettings, Member
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators

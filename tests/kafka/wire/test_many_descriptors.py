@@ -12,8 +12,9 @@ import pytest
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.read.resume import Resumed, resume
 from sparkmirror.internal_topics.position_metadata import PositionMetadata, decode_metadata
-from sparkmirror.model import ClusterClient, FetchSettings, GroupSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.offset_reset import LATEST
+from sparkmirror.settings import ClusterClient, FetchSettings, GroupSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators

@@ -81,7 +81,7 @@ BROKERS: tuple[Mutant, ...] = (
     Mutant(
         "each mode has positions of its own",
         "A flow may change from at-least-once to exactly-once and back",
-        "model.py",
+        "settings.py",
         'return self.group_id or f"__mirror.{self.name}"',
         'return self.group_id or f"__mirror.{self.name}" + "-exact" * self.exactly_once',
         ("tests/unit/control/topics/test_sync.py::test_positions_are_in_one_group_in_both_modes",),

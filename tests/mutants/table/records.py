@@ -106,7 +106,7 @@ RECORDS: tuple[Mutant, ...] = (
     Mutant(
         "the driver shows whichever attempt reports last",
         "Nothing is written again below a position",
-        "model.py",
+        "progress.py",
         "if known is None or self.attempt != known.attempt:",
         "if known is None:",
         (
@@ -129,7 +129,7 @@ RECORDS: tuple[Mutant, ...] = (
     Mutant(
         "one acknowledgement is enough",
         "No acknowledged record is lost",
-        "model.py",
+        "settings.py",
         "    acks: int = -1\n",
         "    acks: int = 1\n",
         (f"{_PRODUCE}::test_all_replicas_in_sync_acknowledge",),

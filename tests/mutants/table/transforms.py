@@ -76,7 +76,7 @@ TRANSFORMS: tuple[Mutant, ...] = (
     Mutant(
         "a tombstone becomes an empty value",
         "Records are equal",
-        "data/transform/pack.py",
+        "data/transform/results.py",
         "    return Varbin(np.where(valid, sizes, -1), data",
         "    return Varbin(np.where(valid, sizes, 0), data",
         (f"{_ENDS}::test_replaced_fields_tombstones_headers_and_timestamps",),
@@ -92,7 +92,7 @@ TRANSFORMS: tuple[Mutant, ...] = (
     Mutant(
         "a header without a value is lost",
         "Records are equal",
-        "data/transform/pack.py",
+        "data/transform/results.py",
         '        if one is not None and one["key"] is not None',
         '        if one is not None and one["value"] is not None',
         (f"{_ENDS}::test_replaced_fields_tombstones_headers_and_timestamps",),
@@ -100,7 +100,7 @@ TRANSFORMS: tuple[Mutant, ...] = (
     Mutant(
         "a timestamp that the SQL gives is lost",
         "docs/transforms.md",
-        "data/transform/pack.py",
+        "data/transform/results.py",
         "        timestamp=timestamp,\n",
         "        timestamp=None,\n",
         (f"{_ENDS}::test_a_replaced_timestamp",),
@@ -160,8 +160,8 @@ TRANSFORMS: tuple[Mutant, ...] = (
         "a record on which the SQL fails is left out in silence",
         "No acknowledged record is lost",
         "data/transform/pack.py",
-        "        bad, record = np.flatnonzero(~_valid(results)), ",
-        "        bad, record = np.flatnonzero(~_valid(results))[:0], ",
+        "        bad, record = np.flatnonzero(~is_valid(results)), ",
+        "        bad, record = np.flatnonzero(~is_valid(results))[:0], ",
         (
             f"{_ENDS}::test_records_on_which_the_sql_fails_are_handed_over_as_they_are",
             f"{_ENDS}::test_a_partition_stops_before_the_first_record_on_which_the_sql_fails",
@@ -178,7 +178,7 @@ TRANSFORMS: tuple[Mutant, ...] = (
     Mutant(
         "a dead letter is not the record that it was at the source",
         "Gap records and letters count with the records around them",
-        "data/transform/pack.py",
+        "data/transform/results.py",
         "        made.append(Record(offset, time_ms, key, value, tuple(headers[row] or ())))\n",
         "        made.append(Record(offset, time_ms, key, value, ()))\n",
         (f"{_ENDS}::test_records_on_which_the_sql_fails_are_handed_over_as_they_are",),

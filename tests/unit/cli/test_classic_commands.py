@@ -12,7 +12,8 @@ from sparkmirror.cli import kafka_mirror_maker, kafka_run_class
 from sparkmirror.cli.main import main
 from sparkmirror.cli.run.parts import RunOptions
 from sparkmirror.cli.verbs.lag_queries import GroupOptions
-from sparkmirror.model import FlowSettings, MirrorMode, MirrorSettings
+from sparkmirror.model import MirrorMode
+from sparkmirror.settings import FlowSettings, MirrorSettings
 from tests.unit.config_files import BASE, write
 
 CONSUMER = "bootstrap.servers=a:1\ngroup.id=g\n"

@@ -16,7 +16,8 @@ import pytest
 import sparkmirror.cli.run.run
 from sparkmirror.cli import connect_mirror_maker, kafka_mirror_maker
 from sparkmirror.cli.run.parts import RunOptions
-from sparkmirror.model import MirrorMode, MirrorSettings
+from sparkmirror.model import MirrorMode
+from sparkmirror.settings import MirrorSettings
 from tests.unit.config_files import BASE, LINE, write
 
 

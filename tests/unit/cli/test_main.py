@@ -24,7 +24,7 @@ from sparkmirror.cli.run.parts import RunOptions
 from sparkmirror.cli.run.workdir import new_run_id, open_work_dir
 from sparkmirror.cli.shared.errors import as_mirror_error, error_text, show_error
 from sparkmirror.errors import ConfigError, MachineError, MirrorError, Unreachable
-from sparkmirror.model import MirrorSettings
+from sparkmirror.settings import MirrorSettings
 
 GOOD = """\
 clusters = A, B
@@ -335,7 +335,7 @@ import sys
 from sparkmirror.cli.shared.errors import error_text
 from sparkmirror.cli.shared.secrets import hide_secrets
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import *
+from sparkmirror.settings import ClusterClient, FlowSettings, MirrorSettings
 jaas = 'x.PlainLoginModule required username="u" password="s3cret-in-jaas";'
 def client(alias, **properties):
     return ClusterClient(alias, ("h:1",), alias, properties=properties)

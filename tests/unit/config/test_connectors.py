@@ -15,7 +15,7 @@ from sparkmirror.cli.main import main
 from sparkmirror.config.clients.sasl import OAuthLogin, sasl_settings
 from sparkmirror.config.clients.tls import tls_settings
 from sparkmirror.config.mm2.load import load_mm2
-from sparkmirror.model import FlowSettings, MirrorSettings
+from sparkmirror.settings import FlowSettings, MirrorSettings
 from sparkmirror.wire.security.oauth import TokenSource
 from tests.certificates import Authority
 from tests.unit.config_files import write

@@ -18,15 +18,9 @@ from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.errors import ClusterError, ConfigError, Unreachable
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.driver_report import DriverReport
-from sparkmirror.model import (
-    ClusterClient,
-    FlowSettings,
-    MirrorMode,
-    MirrorSettings,
-    PartitionProgress,
-    SlotProgress,
-    TopicPartition,
-)
+from sparkmirror.model import MirrorMode, TopicPartition
+from sparkmirror.progress import PartitionProgress, SlotProgress
+from sparkmirror.settings import ClusterClient, FlowSettings, MirrorSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.record_times import RecordAt
 from tests.unit.config_files import BASE, write

@@ -11,8 +11,8 @@ import pytest
 from sparkmirror.control.flows.clusters import FlowClusters
 from sparkmirror.control.sync_jobs import sync_jobs
 from sparkmirror.control.topics.sync import Assignment
-from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import FlowSettings
 from tests.unit.config_files import load_flow
 from tests.unit.control.mm1.test_membership import FLOW as MM1_FLOW
 

@@ -17,7 +17,7 @@ from sparkmirror.internal_topics.commands import (
     CommandKind,
     SourcePartition,
 )
-from sparkmirror.model import Member
+from sparkmirror.settings import Member
 
 RUN = "run"
 ONE = (SourcePartition("t", 0, "t", ""),)

@@ -14,7 +14,7 @@ from sparkmirror.data.spark_source import _Planner, _Writer
 from sparkmirror.data.transform.record_path import record_path
 from sparkmirror.internal_topics.commands import AssignmentDocument, SourcePartition
 from sparkmirror.internal_topics.flow_claims import Claim
-from sparkmirror.model import ClusterClient, FlowSettings
+from sparkmirror.settings import ClusterClient, FlowSettings
 
 # Nobody listens there: whatever asked these clusters would wait, and fail.
 A, B = (ClusterClient(name, ("127.0.0.1:1",), "c") for name in "AB")

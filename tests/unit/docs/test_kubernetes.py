@@ -19,9 +19,9 @@ from sparkmirror.cli.run.workdir import open_work_dir
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.data.spark.ports import secrets_of
 from sparkmirror.errors import ConfigError, MachineError
-from sparkmirror.model import MirrorSettings
 from sparkmirror.observe.metrics import server
 from sparkmirror.observe.metrics.address import resolve
+from sparkmirror.settings import MirrorSettings
 
 ROOT = Path(__file__).parents[3]
 PLACE = ROOT / "deploy" / "kubernetes"

@@ -27,7 +27,8 @@ from sparkmirror.doctor.quick_check import in_step
 from sparkmirror.doctor.rights import check_topics
 from sparkmirror.errors import Denied, MirrorError, Unreachable
 from sparkmirror.internal_topics.flow_claims import Standby
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.inspector import Inspector
 from sparkmirror.wire.cluster.views import ClusterView, ConfigEntry, TopicView

@@ -8,8 +8,8 @@ from sparkmirror.control.topics.remote_names import plan_names
 from sparkmirror.doctor.facts import SourceFacts
 from sparkmirror.doctor.finding import Finding, Level
 from sparkmirror.doctor.remote_names import judge_names
-from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.views import ClusterView, TopicView
 from tests.unit.config_files import load_flow
 

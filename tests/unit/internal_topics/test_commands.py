@@ -31,18 +31,16 @@ from sparkmirror.internal_topics.driver_report import (
     decode_driver_report,
     encode_driver_report,
 )
-from sparkmirror.model import (
-    ClusterClient,
-    FlowSettings,
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import (
     Halt,
     JoinCounts,
     PartitionProgress,
     SlotProgress,
     Spread,
-    TopicPartition,
-    TopicSettings,
     TransformCounts,
 )
+from sparkmirror.settings import ClusterClient, FlowSettings, TopicSettings
 
 FLOW = "A->B"
 ID = "35a11f88-5f94-4293-baf8-f3769c144d7a"

@@ -17,7 +17,7 @@ from sparkmirror.internal_topics.flow_claims import (
     standby_key,
     transactional_id,
 )
-from sparkmirror.model import ClusterClient, FlowSettings
+from sparkmirror.settings import ClusterClient, FlowSettings
 
 ENDS = ClusterClient("A", ("a:1",), "c"), ClusterClient("B", ("b:1",), "c")
 FLOW = FlowSettings(*ENDS, *ENDS)

@@ -39,7 +39,9 @@ from sparkmirror.internal_topics.history import (
     is_event_key,
 )
 from sparkmirror.internal_topics.reports import decode_halted, decode_planned, decode_progress
-from sparkmirror.model import FlowSettings, Halt, PartitionProgress, SlotProgress, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt, PartitionProgress, SlotProgress
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from tests.unit.config_files import BASE, load_flow, write
 

@@ -25,8 +25,9 @@ from sparkmirror.internal_topics.remote_names import (
 )
 from sparkmirror.internal_topics.run_map import Run
 from sparkmirror.internal_topics.runs import decode_run, encode_forgotten_run, encode_run
-from sparkmirror.model import PolicySettings, TopicPartition, TopicSettings
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import TopicFilter, make_policy
+from sparkmirror.settings import PolicySettings, TopicSettings
 
 ROW = RemoteName("tenant-eu.t", "A", "A", "eu.t")
 

@@ -30,7 +30,7 @@ from sparkmirror.internal_topics.flow_claims import (
     is_signed,
 )
 from sparkmirror.internal_topics.signing import Signer
-from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
+from sparkmirror.settings import ClusterClient, FlowSettings, MirrorSettings
 from tests.unit.config_files import BASE, write
 
 EXACT = f"{BASE}B.exactly.once.source.support = enabled\n"

@@ -20,7 +20,7 @@ from sparkmirror.internal_topics.commands import (
     encode_assignment,
 )
 from sparkmirror.internal_topics.signing import Signer
-from sparkmirror.model import ClusterClient, FlowSettings, Member
+from sparkmirror.settings import ClusterClient, FlowSettings, Member
 
 A, B = ClusterClient("A", ("a:1",), "c"), ClusterClient("B", ("b:1",), "c")
 FLOW = FlowSettings(A, B, A, B)

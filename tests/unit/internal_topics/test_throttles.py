@@ -25,7 +25,8 @@ from sparkmirror.internal_topics.throttles import (
     encode_limits,
     encode_throttle,
 )
-from sparkmirror.model import SlotProgress, ThrottleRule, ThrottleUse
+from sparkmirror.progress import SlotProgress, ThrottleUse
+from sparkmirror.settings import ThrottleRule
 
 FLOW = "A->B"
 RULE = ThrottleRule("", 50_000_000, "08:00-18:00")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode, PolicySettings, TopicSettings
+from sparkmirror.model import MirrorMode
 from sparkmirror.names.replication_policy import (
     FlowTopics,
     IdentityReplicationPolicy,
@@ -16,6 +16,7 @@ from sparkmirror.names.replication_policy import (
     policy_kind,
     should_replicate,
 )
+from sparkmirror.settings import ClusterClient, FlowSettings, PolicySettings, TopicSettings
 from tests.vectors import load
 
 POLICIES = load("policies")

@@ -9,8 +9,8 @@ import pytest
 
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
-from sparkmirror.model import FlowSettings
 from sparkmirror.names.routed_names import RoutedNames
+from sparkmirror.settings import FlowSettings
 
 IDENTITY = "replication.policy.class = IdentityReplicationPolicy"
 ROUTE = (

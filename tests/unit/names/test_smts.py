@@ -5,10 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.model import FlowNaming, PolicySettings, SmtSettings, TopicRule, TopicSettings
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.names.smts import SmtChain, conditions, variants
 from sparkmirror.names.topic_ways import one_target_twice
+from sparkmirror.settings import FlowNaming, PolicySettings, TopicRule, TopicSettings
+from sparkmirror.transform_settings import SmtSettings
 
 _NAMES = ("A.orders", "A.eu", "orders", "eu", "x")
 

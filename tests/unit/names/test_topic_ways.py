@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkmirror.model import FlowNaming, MirrorMode, PolicySettings, TopicSettings
+from sparkmirror.model import MirrorMode
 from sparkmirror.names.regex_overlap import Undecided
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.names.topic_ways import (
@@ -16,6 +16,7 @@ from sparkmirror.names.topic_ways import (
     rule_gives,
 )
 from sparkmirror.names.topics_map import parse_rules
+from sparkmirror.settings import FlowNaming, PolicySettings, TopicSettings
 
 
 def naming(

@@ -10,15 +10,10 @@ from __future__ import annotations
 import pytest
 
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import (
-    FlowNaming,
-    MirrorMode,
-    PolicySettings,
-    TopicRule,
-    TopicSettings,
-)
+from sparkmirror.model import MirrorMode
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.names.topics_map import TopicsMap, name_fault, parse_rules
+from sparkmirror.settings import FlowNaming, PolicySettings, TopicRule, TopicSettings
 
 
 def named(text: str, topic: str) -> str | None:

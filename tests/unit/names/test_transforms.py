@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
 from sparkmirror.names.transforms import Transformed, constant_topic, names_topics, routes
+from sparkmirror.settings import ClusterClient, FlowSettings
+from sparkmirror.transform_settings import TransformSettings
 
 
 @pytest.mark.parametrize(

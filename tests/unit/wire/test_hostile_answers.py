@@ -23,13 +23,7 @@ from sparkmirror.data.coordination import control_reader as watching
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.errors import BatchError, ClusterError, CorruptBatch, Denied, Unreachable
 from sparkmirror.internal_topics.commands import Command, CommandKind, encode_command
-from sparkmirror.model import (
-    ClusterClient,
-    FetchSettings,
-    FlowSettings,
-    GroupSettings,
-    TopicPartition,
-)
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.codecs import ZSTD
 from sparkmirror.records.header import (
     ATTRIBUTES_AT,
@@ -41,6 +35,7 @@ from sparkmirror.records.header import (
 from sparkmirror.records.records import Limits, Record, decode_records, encode_batch
 from sparkmirror.records.selection import Selection, SelectRules, select
 from sparkmirror.records.split import cut_batch
+from sparkmirror.settings import ClusterClient, FetchSettings, FlowSettings, GroupSettings
 from sparkmirror.wire.fetch import fetcher as fetching
 from sparkmirror.wire.group.assignors import decode_assignment, decode_subscription
 from sparkmirror.wire.group.session import GroupSession

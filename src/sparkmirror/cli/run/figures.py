@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sparkmirror.cli.run.parts import ControlPart
-from sparkmirror.model import FlowSettings, MirrorSettings
 from sparkmirror.observe.figures.meter import FlowMeter, FlowView, wall_ms
 from sparkmirror.observe.figures.queries import QueryFigures
 from sparkmirror.observe.figures.throttling import ThrottleFigures
 from sparkmirror.observe.metrics.health import FlowHealth, Health, judge
+from sparkmirror.settings import FlowSettings, MirrorSettings
 
 if TYPE_CHECKING:  # prometheus_client is loaded only when metrics are served
     from sparkmirror.observe.metrics.exposition import FlowFacts

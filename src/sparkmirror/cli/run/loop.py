@@ -21,7 +21,6 @@ from sparkmirror.cli.run.processes import child_processes, end_processes
 from sparkmirror.cli.run.quick_check import QuickCheckPart
 from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, show_error
 from sparkmirror.errors import ConfigError, Defect, MirrorError
-from sparkmirror.model import MirrorSettings
 from sparkmirror.observe.display.keys import Keys
 from sparkmirror.observe.display.line_view import Display
 from sparkmirror.observe.display.live_view import LiveDisplay
@@ -29,6 +28,7 @@ from sparkmirror.observe.display.summary import halt_lines
 from sparkmirror.observe.figures.meter import FlowView
 from sparkmirror.observe.logs import SHOWN
 from sparkmirror.observe.notice import Notice, named_places
+from sparkmirror.settings import MirrorSettings
 
 _log = logging.getLogger(__name__)
 

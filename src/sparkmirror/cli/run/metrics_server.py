@@ -9,9 +9,9 @@ from importlib.metadata import version
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from sparkmirror.cli.run.figures import Figures
-from sparkmirror.model import MetricsSettings
 from sparkmirror.observe.metrics.exposition import MirrorCollector
 from sparkmirror.observe.metrics.server import MetricsServer, open_metrics_server
+from sparkmirror.settings import MetricsSettings
 
 
 def serve_metrics(

@@ -13,10 +13,11 @@ from sparkmirror.cli.run.quick_check import QuickCheckPart, QuickCheckThread
 from sparkmirror.cli.shared.errors import EXIT_START_FAILED
 from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.internal_topics.tables import TableState
-from sparkmirror.model import Halt, SlotProgress, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
 from sparkmirror.observe.figures.queries import QueryFigures
 from sparkmirror.observe.figures.throttling import ThrottleFigures
+from sparkmirror.progress import Halt, SlotProgress
 
 # A drain takes ten seconds at most; `END_S` of it is for stopping Spark and the control plane.
 DRAIN_S = 6.5

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from typing import Protocol
 
-from sparkmirror.model import MirrorSettings
+from sparkmirror.settings import MirrorSettings
 
 _log = logging.getLogger(__name__)
 

@@ -34,12 +34,12 @@ from sparkmirror.cli.run.workdir import new_run_id, open_work_dir
 from sparkmirror.cli.shared.errors import show_error
 from sparkmirror.cli.shared.secrets import hide_secrets
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
-from sparkmirror.model import MirrorSettings
 from sparkmirror.observe.display.keys import Keys
 from sparkmirror.observe.display.line_view import Display, LineDisplay
 from sparkmirror.observe.display.live_view import LiveDisplay
 from sparkmirror.observe.display.streams import flush_or_discard
 from sparkmirror.observe.logs import LOG_FILE_NAME, close_logs, open_logs
+from sparkmirror.settings import MirrorSettings
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from sparkmirror.errors import ConfigError, MirrorError
 
 if TYPE_CHECKING:
     from sparkmirror.control.topics.observation import Observation
-    from sparkmirror.model import FlowSettings, MirrorSettings
+    from sparkmirror.settings import FlowSettings, MirrorSettings
     from sparkmirror.wire.admin.cluster import Cluster
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 from sparkmirror.text import printable
 
 if TYPE_CHECKING:
-    from sparkmirror.model import ClusterClient
+    from sparkmirror.settings import ClusterClient
     from sparkmirror.wire.admin.cluster import Cluster
 
 # Together with the start of the command, the user sees the reason within ten seconds.

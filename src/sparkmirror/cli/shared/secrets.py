@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sparkmirror.config.clients.jaas import parse_property
 from sparkmirror.config.table.settings import is_secret
-from sparkmirror.model import MirrorSettings
 from sparkmirror.observe.logs import register_secret
+from sparkmirror.settings import MirrorSettings
 
 
 def hide_secrets(settings: MirrorSettings) -> None:

@@ -21,7 +21,7 @@ import typer
 
 from sparkmirror.cli.shared.errors import EXIT_START_FAILED
 from sparkmirror.errors import ClusterError, ConfigError, Defect
-from sparkmirror.model import FlowSettings, MirrorSettings
+from sparkmirror.settings import FlowSettings, MirrorSettings
 
 ConsumerFiles = Annotated[
     list[Path] | None,

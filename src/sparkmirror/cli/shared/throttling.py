@@ -25,7 +25,7 @@ from sparkmirror.config.files.throttle import (
     rule_text,
 )
 from sparkmirror.errors import ConfigError, MirrorError, TopicError
-from sparkmirror.model import FlowSettings, ThrottleRule
+from sparkmirror.settings import FlowSettings, ThrottleRule
 from sparkmirror.text import echo
 
 if TYPE_CHECKING:

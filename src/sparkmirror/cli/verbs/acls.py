@@ -26,7 +26,7 @@ from sparkmirror.text import echo
 
 if TYPE_CHECKING:
     from sparkmirror.control.permissions.acl_lock import LockPlan
-    from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
+    from sparkmirror.settings import ClusterClient, FlowSettings, MirrorSettings
     from sparkmirror.wire.admin.cluster import Cluster
 
 acls = typer.Typer(
@@ -188,7 +188,7 @@ def _lock_plan(
         needed_permissions,
         remote_patterns,
     )
-    from sparkmirror.model import MirrorSettings  # noqa: PLC0415
+    from sparkmirror.settings import MirrorSettings  # noqa: PLC0415
 
     remote = remote_patterns(flow)
     if EVERY in remote:

@@ -11,7 +11,7 @@ from sparkmirror.cli.shared.settings_options import Files, with_files
 from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 
 if TYPE_CHECKING:
-    from sparkmirror.model import ClusterClient, FlowSettings
+    from sparkmirror.settings import ClusterClient, FlowSettings
     from sparkmirror.wire.cluster.views import ClusterView
 
 

@@ -14,7 +14,7 @@ from sparkmirror.errors import ConfigError, Defect
 
 if TYPE_CHECKING:
     from sparkmirror.config.explain import Effective, ExplainedFile, Place
-    from sparkmirror.model import MirrorSettings
+    from sparkmirror.settings import MirrorSettings
 
 
 @with_files

@@ -27,7 +27,7 @@ from sparkmirror.control.coordination.orders_topic import Order, give_order, ord
 from sparkmirror.control.coordination.status import FlowState, FlowStatus, observe_status
 from sparkmirror.errors import Denied, MirrorError, TopicError
 from sparkmirror.internal_topics.commands import Command, CommandKind, channel, control_topic
-from sparkmirror.model import FlowSettings
+from sparkmirror.settings import FlowSettings
 from sparkmirror.text import echo
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.acl_advice import Right, grant

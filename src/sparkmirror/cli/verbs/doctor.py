@@ -23,7 +23,7 @@ from sparkmirror.errors import ConfigError
 
 if TYPE_CHECKING:
     from sparkmirror.doctor.finding import Finding
-    from sparkmirror.model import MirrorSettings
+    from sparkmirror.settings import MirrorSettings
 
 _MARKS = {"ok": "✓ ok  ", "warn": "! WARN", "fail": "✗ FAIL", "skip": "- skip"}
 _CHECK_WIDTH = 16

@@ -20,7 +20,7 @@ from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 
 if TYPE_CHECKING:
     from sparkmirror.internal_topics.history import Event
-    from sparkmirror.model import FlowSettings
+    from sparkmirror.settings import FlowSettings
     from sparkmirror.wire.admin.cluster import Cluster
 
 _COLUMNS: Columns = {

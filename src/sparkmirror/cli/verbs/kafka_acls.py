@@ -12,7 +12,7 @@ from sparkmirror.wire.cluster.acl_advice import kafka_acls_command
 if TYPE_CHECKING:
     from sparkmirror.control.permissions.acl_lock import LockPlan
     from sparkmirror.control.permissions.needed import Permission
-    from sparkmirror.model import ClusterClient, FlowSettings
+    from sparkmirror.settings import ClusterClient, FlowSettings
     from sparkmirror.wire.cluster.views import AclBinding
 
 _COLUMNS: Columns = {

@@ -14,7 +14,7 @@ from sparkmirror.errors import ConfigError
 if TYPE_CHECKING:
     from sparkmirror.cli.shared.connections import Connections
     from sparkmirror.control.positions.lag import LagView
-    from sparkmirror.model import FlowSettings
+    from sparkmirror.settings import FlowSettings
 
 LagReader = Callable[[], "LagView"]
 

@@ -26,7 +26,7 @@ from sparkmirror.text import echo
 
 if TYPE_CHECKING:
     from sparkmirror.config.files.page import Migrated
-    from sparkmirror.model import FlowSettings, MirrorSettings
+    from sparkmirror.settings import FlowSettings, MirrorSettings
 
 
 def migrate_config(

@@ -23,8 +23,10 @@ from sparkmirror.cli.shared.settings_options import (
 from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 from sparkmirror.cli.shared.throttling import THROTTLES, throttle_document
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import FlowSettings, MirrorMode, SlotProgress
+from sparkmirror.model import MirrorMode
 from sparkmirror.observe.display.units import seconds_text
+from sparkmirror.progress import SlotProgress
+from sparkmirror.settings import FlowSettings
 
 if TYPE_CHECKING:
     from sparkmirror.control.coordination.status import FlowStatus

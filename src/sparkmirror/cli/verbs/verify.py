@@ -28,8 +28,8 @@ from sparkmirror.text import printable
 if TYPE_CHECKING:
     from sparkmirror.control.verify.scope import Bound, Progress, Scope
     from sparkmirror.data.transform.compared import ReplayedTopics
-    from sparkmirror.model import FlowSettings, MirrorSettings
     from sparkmirror.observe.figures.comparison_result import PartitionResult, Reading
+    from sparkmirror.settings import FlowSettings, MirrorSettings
 
 _DIGEST_SHOWN = 12
 _PROGRESS_S = 1.0

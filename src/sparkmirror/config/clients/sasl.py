@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from sparkmirror.config.clients.assertion import RETRIEVER, Assertion, assertion_of
 from sparkmirror.config.clients.jaas import QUOTES, LoginModule, named_options, parse_property
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 
 __all__ = [
     "ANONYMOUS",

@@ -15,7 +15,7 @@ from sparkmirror.config.clients.tls import TlsSettings, tls_settings
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.table.settings import ClientProperties
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ClusterClient, FlowSettings
+from sparkmirror.settings import ClusterClient, FlowSettings
 
 __all__ = [
     "KRB5_CONF",

@@ -18,16 +18,16 @@ from sparkmirror.config.table.mirrormaker1 import (
 from sparkmirror.config.table.settings import Scope, Status, find
 from sparkmirror.config.table.settings_clients import COMMON_ROWS, FETCH_ROWS, PRODUCE_ROWS
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import (
+from sparkmirror.model import Partitioner
+from sparkmirror.offset_reset import duration_ms
+from sparkmirror.settings import (
     ClusterClient,
     FaultSettings,
     FetchSettings,
     GroupSettings,
-    Partitioner,
     ProduceSettings,
     RecordSettings,
 )
-from sparkmirror.offset_reset import duration_ms
 
 _POSITION_KEYS = frozenset({"exclude.internal.topics"})
 _HOST_PORT = re.compile(r"(?:[A-Za-z_]+://)?(\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z._%-]+):([0-9]{1,5})")

@@ -12,8 +12,8 @@ from dataclasses import replace
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.values import ValueReader
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ThrottleRule
 from sparkmirror.names.java_regex import compile_regex
+from sparkmirror.settings import ThrottleRule
 
 __all__ = [
     "RULES_MAX",

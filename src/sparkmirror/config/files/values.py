@@ -13,9 +13,9 @@ from sparkmirror.config.files.origin import TABLE
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.table.settings import HIDDEN, Scope, Setting, Type, find, redact
 from sparkmirror.errors import ConfigError, Defect
-from sparkmirror.model import TopicRule
 from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.topics_map import parse_rules
+from sparkmirror.settings import TopicRule
 
 _SHOWN_MAX = 20
 _COMMA = re.compile(r"\s*,\s*")

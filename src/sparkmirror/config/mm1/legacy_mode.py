@@ -15,8 +15,8 @@ from sparkmirror.config.files.values import ValueReader, check
 from sparkmirror.config.mm2.keys import OF_CONNECTOR, KeyUse
 from sparkmirror.config.table.settings import RENAMED_KEYS, Scope, Status, find
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import TopicSettings
 from sparkmirror.names.replication_policy import policy_kind
+from sparkmirror.settings import TopicSettings
 
 __all__ = ["LegacyMode", "legacy_mode"]
 

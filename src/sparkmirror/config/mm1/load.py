@@ -30,17 +30,17 @@ from sparkmirror.config.mm2.slips import globs, repeated_keys
 from sparkmirror.config.table.own import MM1_OWN_ROWS, TOPICS_MAP
 from sparkmirror.config.table.settings import Scope, Status, Type, find, names
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import (
+from sparkmirror.model import MirrorMode
+from sparkmirror.names.java_regex import compile_regex
+from sparkmirror.settings import (
     FlowSettings,
     GroupSettings,
-    MirrorMode,
     MirrorSettings,
     PolicySettings,
     ProduceSettings,
     RecordSettings,
     TopicSettings,
 )
-from sparkmirror.names.java_regex import compile_regex
 
 __all__ = ["Extras", "load_mm1", "load_mm1_consumer", "normalise_include"]
 

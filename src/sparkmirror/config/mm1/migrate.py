@@ -9,7 +9,7 @@ from sparkmirror.config.files.properties import Entry, Properties
 from sparkmirror.config.mm1.legacy import TranslatedFile
 from sparkmirror.config.mm2.keys import MM1_ONLY
 from sparkmirror.config.table.settings import CLIENT_SET, Scope, Status, find, is_secret
-from sparkmirror.model import FlowSettings, MirrorSettings
+from sparkmirror.settings import FlowSettings, MirrorSettings
 
 __all__ = ["Migrated", "migrate"]
 

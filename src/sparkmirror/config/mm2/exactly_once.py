@@ -8,7 +8,7 @@ from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.values import ValueReader, shown
 from sparkmirror.config.table.settings import Scope
 from sparkmirror.errors import ConfigError, Defect
-from sparkmirror.model import EXACT_SLOTS_MAX, ProduceSettings
+from sparkmirror.settings import EXACT_SLOTS_MAX, ProduceSettings
 
 SECRET_CHARS_MIN = 32
 """Minimum length of ``sparkmirror.control.secret``: 16 bytes as hexadecimal digits."""

@@ -17,7 +17,7 @@ from sparkmirror.config.mm2.scoping import (
 )
 from sparkmirror.config.table.settings import Scope
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import CheckpointSettings, HeartbeatSettings, OffsetSyncSettings
+from sparkmirror.settings import CheckpointSettings, HeartbeatSettings, OffsetSyncSettings
 
 Conf = Mapping[str, Entry]
 

@@ -18,7 +18,7 @@ from sparkmirror.config.table.own import (
 )
 from sparkmirror.config.table.settings import Scope, Status
 from sparkmirror.config.table.settings_clients import FETCH_ROWS
-from sparkmirror.model import FlowSettings, HeartbeatSettings
+from sparkmirror.settings import FlowSettings, HeartbeatSettings
 
 _NO_SYNCS_THERE = "no offset syncs are written to that cluster"
 _NOT_EXACT = "only exactly-once writes in transactions (B.exactly.once.source.support=enabled)"

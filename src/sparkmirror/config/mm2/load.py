@@ -66,15 +66,15 @@ from sparkmirror.config.mm2.transforms import hash_salt, routed, transform_setti
 from sparkmirror.config.table.own import ROUTED_CREATE, ROUTED_MAX, TOPICS_MAP
 from sparkmirror.config.table.settings import Scope, Status, Type, names
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import (
+from sparkmirror.model import MirrorMode
+from sparkmirror.names.replication_policy import policy_kind
+from sparkmirror.settings import (
     FlowNaming,
     FlowSettings,
-    MirrorMode,
     MirrorSettings,
     PolicySettings,
     TopicSettings,
 )
-from sparkmirror.names.replication_policy import policy_kind
 
 __all__ = ["Mm2File", "client_configs", "load_mm2", "own_settings", "read_mm2"]
 

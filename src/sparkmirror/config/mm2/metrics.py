@@ -9,7 +9,7 @@ from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.values import ValueReader
 from sparkmirror.config.table.settings import Scope
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import MetricsSettings
+from sparkmirror.settings import MetricsSettings
 
 _P = "sparkmirror.metrics."
 

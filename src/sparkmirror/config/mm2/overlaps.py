@@ -13,7 +13,6 @@ from itertools import combinations
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.table.settings import HIDDEN
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FlowNaming, FlowSettings
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 from sparkmirror.names.topic_ways import (
     common_target,
@@ -23,6 +22,7 @@ from sparkmirror.names.topic_ways import (
     rule_catches,
     rule_gives,
 )
+from sparkmirror.settings import FlowNaming, FlowSettings
 
 # Limit of the loops that are searched; a file with more has failed or warned before.
 _RINGS_MAX = 200

@@ -11,7 +11,8 @@ from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.values import ValueReader
 from sparkmirror.config.table.own import REGISTRY
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FlowSettings, RegistrySettings
+from sparkmirror.settings import FlowSettings
+from sparkmirror.transform_settings import RegistrySettings
 
 _URL = f"{REGISTRY}url"
 _USER = f"{REGISTRY}basic.auth.user.info"

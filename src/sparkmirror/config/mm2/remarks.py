@@ -10,7 +10,7 @@ from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.values import shown
 from sparkmirror.config.mm2.keys import KeyUse, Lost
 from sparkmirror.config.table.settings import Status
-from sparkmirror.model import FETCH_BYTES_MAX
+from sparkmirror.settings import FETCH_BYTES_MAX
 
 _KEYS_SHOWN_MAX = 30
 

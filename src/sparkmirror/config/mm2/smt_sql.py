@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from sparkmirror.config.mm2.java_dates import Piece, date_pieces
 from sparkmirror.errors import Defect
-from sparkmirror.model import SmtSettings
 from sparkmirror.names.smts import FILTER, TIME_ROUTER, by_topic
+from sparkmirror.transform_settings import SmtSettings
 
 _PLAIN = re.compile(r"[A-Za-z0-9 ._:/-]*")
 _NO_HEADERS = "array()"

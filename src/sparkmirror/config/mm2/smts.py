@@ -22,11 +22,11 @@ from sparkmirror.config.files.values import (
 from sparkmirror.config.mm2.smt_sql import smt_sql, topic_pieces
 from sparkmirror.config.table.own import TOPICS_MAP, TRANSFORMS
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import SmtSettings, TransformSettings
 from sparkmirror.names.java_regex import compile_regex
 from sparkmirror.names.smts import BY_NAME, ROUTER, TIME_ROUTER, conditions, variants
 from sparkmirror.names.topics_map import parse_name
 from sparkmirror.names.transforms import routes
+from sparkmirror.transform_settings import SmtSettings, TransformSettings
 
 SMTS, PREDICATES = "transforms", "predicates"
 _PACKAGE = "org.apache.kafka.connect.transforms."

@@ -19,10 +19,11 @@ from sparkmirror.config.table.own import (
     transform_option,
 )
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FlowSettings, TableSettings, TransformSettings
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 from sparkmirror.names.smts import TIME_ROUTER
 from sparkmirror.names.transforms import routes
+from sparkmirror.settings import FlowSettings
+from sparkmirror.transform_settings import TableSettings, TransformSettings
 
 _SALT_CHARS_MIN = 16
 _NAME = re.compile(r"[A-Za-z0-9_-]+")

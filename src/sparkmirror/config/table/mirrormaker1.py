@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from sparkmirror.config.table.setting import Scope, Setting, Status, Type
-from sparkmirror.model import GroupSettings, Partitioner, RecordSettings
+from sparkmirror.model import Partitioner
+from sparkmirror.settings import GroupSettings, RecordSettings
 
 _CONSUMER = (Scope.CONSUMER,)
 _G = GroupSettings()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sparkmirror.config.table.setting import Scope, Setting, Status, Type
-from sparkmirror.model import FaultSettings
+from sparkmirror.settings import FaultSettings
 
 _F = FaultSettings()
 

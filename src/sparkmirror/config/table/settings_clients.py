@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sparkmirror.config.table.mirrormaker1 import GROUP_ROWS, RECORD_ROWS
 from sparkmirror.config.table.setting import Scope, Setting, Status, Type
-from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings
+from sparkmirror.settings import ClusterClient, FetchSettings, ProduceSettings
 
 _CONSUMER = (Scope.CONSUMER,)
 _PRODUCER = (Scope.PRODUCER,)

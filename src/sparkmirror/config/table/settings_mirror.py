@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparkmirror.config.table.setting import Scope, Setting, Status, Type
-from sparkmirror.model import (
+from sparkmirror.settings import (
     CheckpointSettings,
     OffsetSyncSettings,
     PolicySettings,

@@ -27,7 +27,7 @@ from sparkmirror.internal_topics.flow_claims import (
     is_believed,
     is_signed,
 )
-from sparkmirror.model import FlowSettings
+from sparkmirror.settings import FlowSettings
 
 REPORTS_PER_SESSION = 4
 """Reports per session, of an owner and of a standby."""

@@ -39,7 +39,7 @@ from sparkmirror.internal_topics.routed_topics import (
 )
 from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.internal_topics.throttles import Limits, encode_limits, is_limits_key
-from sparkmirror.model import SlotProgress
+from sparkmirror.progress import SlotProgress
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.topic_reader import TopicTail
 

@@ -19,7 +19,7 @@ from sparkmirror.internal_topics.commands import (
 )
 from sparkmirror.internal_topics.tables import ReloadOrder
 from sparkmirror.internal_topics.throttles import ThrottleOrder
-from sparkmirror.model import FlowSettings
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
 

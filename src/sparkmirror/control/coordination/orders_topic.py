@@ -31,7 +31,7 @@ from sparkmirror.internal_topics.throttles import (
     decode_throttle,
     encode_throttle,
 )
-from sparkmirror.model import FlowSettings
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.topic_reader import TopicTail
 

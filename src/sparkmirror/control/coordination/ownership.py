@@ -25,7 +25,8 @@ from sparkmirror.internal_topics.commands import (
     control_topic,
 )
 from sparkmirror.internal_topics.flow_claims import Standby, encode_standby, standby_key, taken_over
-from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import FlowSettings
 from sparkmirror.ticks import ticks_s
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.topic_reader import TopicTail

@@ -19,7 +19,9 @@ from sparkmirror.internal_topics.commands import Command, CommandKind, control_t
 from sparkmirror.internal_topics.driver_report import DriverReport, ThrottleState
 from sparkmirror.internal_topics.flow_claims import Standby
 from sparkmirror.internal_topics.tables import TableState
-from sparkmirror.model import FlowSettings, Halt, MirrorMode, SlotProgress, TopicPartition
+from sparkmirror.model import MirrorMode, TopicPartition
+from sparkmirror.progress import Halt, SlotProgress
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = [

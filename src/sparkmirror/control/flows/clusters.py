@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sparkmirror.control.groups.job import GroupClusters
-from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode
+from sparkmirror.model import MirrorMode
+from sparkmirror.settings import ClusterClient, FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from sparkmirror.control.coordination.control_topic import ControlTopicWriter
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.internal_topics.commands import AssignmentDocument, Command, CommandKind
-from sparkmirror.model import Member, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import Member
 
 
 class Publication:

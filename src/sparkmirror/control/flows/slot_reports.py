@@ -22,7 +22,8 @@ from sparkmirror.internal_topics.commands import (
 )
 from sparkmirror.internal_topics.history import EventKind
 from sparkmirror.internal_topics.routed_topics import TopicRequest
-from sparkmirror.model import FlowSettings, SlotProgress
+from sparkmirror.progress import SlotProgress
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
 log = logging.getLogger(__name__)

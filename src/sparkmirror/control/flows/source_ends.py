@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from sparkmirror.control.flows.publication import Publication
 from sparkmirror.control.positions.record_times import Reader, RecordTimes
-from sparkmirror.model import FlowSettings, SlotProgress, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import SlotProgress
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
 _INTERVAL_S = 2.0

@@ -16,7 +16,8 @@ from typing import Protocol
 from sparkmirror.control.report.history import History
 from sparkmirror.internal_topics.history import EventKind
 from sparkmirror.internal_topics.tables import ReloadOrder, TableState
-from sparkmirror.model import FlowSettings, SlotProgress
+from sparkmirror.progress import SlotProgress
+from sparkmirror.settings import FlowSettings
 
 _CONFIRMED_MAX = 20
 _LOOK_S = 0.1

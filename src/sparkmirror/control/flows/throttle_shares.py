@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sparkmirror.model import SlotProgress, ThrottleUse
+from sparkmirror.progress import SlotProgress, ThrottleUse
 
 _FLOOR = 0.01
 _HEADROOM = 0.1

@@ -13,8 +13,9 @@ from sparkmirror.errors import ConfigError
 from sparkmirror.internal_topics.driver_report import ThrottleState
 from sparkmirror.internal_topics.history import EventKind
 from sparkmirror.internal_topics.throttles import Limits, SharedLimit, ThrottleOrder
-from sparkmirror.model import FlowSettings, SlotProgress, ThrottleRule
 from sparkmirror.observe.figures.throttling import ThrottleFigures
+from sparkmirror.progress import SlotProgress
+from sparkmirror.settings import FlowSettings, ThrottleRule
 
 __all__ = ["Throttling", "effective"]
 

@@ -14,8 +14,8 @@ from sparkmirror.control.topics.discovery import Discovery
 from sparkmirror.control.topics.remote_names import RemoteNames
 from sparkmirror.control.topics.sync import Assignment, describe_changes
 from sparkmirror.internal_topics.commands import CommandKind, SourcePartition
-from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import FlowSettings
 
 
 @dataclass(frozen=True, slots=True)

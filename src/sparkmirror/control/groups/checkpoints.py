@@ -16,9 +16,10 @@ from operator import attrgetter
 from sparkmirror.control.topics.compacted import TopicFollower
 from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.mm2_records import Checkpoint, checkpoints_topic, decode_checkpoint
-from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics, TopicFilter
 from sparkmirror.names.transforms import Transformed
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import Committed, GroupView
 

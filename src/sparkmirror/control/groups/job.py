@@ -32,8 +32,8 @@ from sparkmirror.internal_topics.mm2_records import (
     offset_syncs_topic,
 )
 from sparkmirror.internal_topics.runs import runs_topic
-from sparkmirror.model import FlowSettings
 from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTimes
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.groups import GroupOffsets
 

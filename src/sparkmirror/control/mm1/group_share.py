@@ -11,7 +11,9 @@ from sparkmirror.control.positions.first_positions import FirstPositions
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.internal_topics.commands import Planned, SourcePartition
-from sparkmirror.model import SEND_FAILED, FlowSettings, Member, SlotProgress, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import SEND_FAILED, SlotProgress
+from sparkmirror.settings import FlowSettings, Member
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.net.connection import ConnectionLost
 

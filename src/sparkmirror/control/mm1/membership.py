@@ -26,7 +26,8 @@ from typing import Protocol
 
 from sparkmirror.control.mm1.rebalance_listener import RebalanceListener
 from sparkmirror.errors import Defect, Denied, GroupRefused, MirrorError
-from sparkmirror.model import FlowSettings, Member, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import FlowSettings, Member
 from sparkmirror.wire.group.session import GroupSession, Joined, MemberState
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from sparkmirror.config.callables import load_callable
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import GroupSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import GroupSettings
 
 
 class RebalanceListener:

@@ -22,7 +22,7 @@ from sparkmirror.control.topics.internal_topics import internal_names
 from sparkmirror.errors import Denied
 from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
 from sparkmirror.internal_topics.runs import runs_topic
-from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
+from sparkmirror.settings import ClusterClient, FlowSettings, MirrorSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.acl_advice import Right, grant, spelled
 

@@ -20,20 +20,20 @@ from sparkmirror.internal_topics.gaps import gaps_topic
 from sparkmirror.internal_topics.mm2_records import checkpoints_topic, offset_syncs_topic
 from sparkmirror.internal_topics.remote_names import REMOTE_NAMES_TOPIC
 from sparkmirror.internal_topics.runs import runs_topic
-from sparkmirror.model import (
-    ClusterClient,
-    FlowSettings,
-    HeartbeatSettings,
-    MirrorMode,
-    MirrorSettings,
-    SmtSettings,
-    TopicRule,
-)
+from sparkmirror.model import MirrorMode
 from sparkmirror.names.java_regex import compile_regex
 from sparkmirror.names.replication_policy import FlowTopics, dead_letter_topic
 from sparkmirror.names.smts import ROUTER, TIME_ROUTER
 from sparkmirror.names.topics_map import parse_name
 from sparkmirror.names.transforms import constant_topic
+from sparkmirror.settings import (
+    ClusterClient,
+    FlowSettings,
+    HeartbeatSettings,
+    MirrorSettings,
+    TopicRule,
+)
+from sparkmirror.transform_settings import SmtSettings
 from sparkmirror.wire.cluster.views import AclBinding
 
 __all__ = [

@@ -21,8 +21,10 @@ from sparkmirror.internal_topics.position_metadata import (
     TargetMark,
     encode_metadata,
 )
-from sparkmirror.model import FlowSettings, Halt, Member, MirrorMode, TopicPartition
+from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.offset_reset import EARLIEST, LATEST, reset_time_ms
+from sparkmirror.progress import Halt
+from sparkmirror.settings import FlowSettings, Member
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from sparkmirror.control.positions.seeding import check_group_is_free, plan_seeding
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.internal_topics.commands import SourcePartition
-from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["Handover", "hand_over"]

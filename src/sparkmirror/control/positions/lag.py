@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 from sparkmirror.control.topics.remote_names import refused_names
 from sparkmirror.errors import ClusterError, TopicError
-from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.observe.figures.partitions import worst_s
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import BrokerView, GroupOwner
 from sparkmirror.wire.legacy.zookeeper import ZookeeperGroup, read_group

@@ -13,9 +13,11 @@ from sparkmirror.control.positions.seeding import seed_positions
 from sparkmirror.control.topics.internal_topics import offset_storage_topic
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.errors import ConfigError, Denied, TopicError
-from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
+from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.names.topic_ways import copied_again
+from sparkmirror.progress import Halt
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
 PAUSED = "PAUSED"

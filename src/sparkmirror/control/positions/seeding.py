@@ -24,8 +24,9 @@ from sparkmirror.internal_topics.position_metadata import (
     TargetMark,
     encode_metadata,
 )
-from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import Committed
 

@@ -11,7 +11,8 @@ from sparkmirror.control.topics.observation import Observation
 from sparkmirror.errors import Denied, MirrorError
 from sparkmirror.internal_topics.mm2_records import Checkpoint, decode_offset_sync
 from sparkmirror.internal_topics.offset_syncs import OffsetSyncStore
-from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.groups import IDLE_STATES
 from sparkmirror.wire.cluster.views import Committed, GroupOwner, GroupView

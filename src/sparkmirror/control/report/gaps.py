@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from sparkmirror.internal_topics.gaps import GAP_CODES, Gap, collect_gaps, gaps_topic
-from sparkmirror.model import FlowSettings, SlotProgress
+from sparkmirror.progress import SlotProgress
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["GapReporter", "gap_line", "read_gaps"]

@@ -26,7 +26,9 @@ from sparkmirror.internal_topics.history import (
     decode_event,
     encode_event,
 )
-from sparkmirror.model import FlowSettings, Halt, MirrorMode, SlotProgress, TopicPartition
+from sparkmirror.model import MirrorMode, TopicPartition
+from sparkmirror.progress import Halt, SlotProgress
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["HaltWatch", "History", "read_history", "standing_still"]

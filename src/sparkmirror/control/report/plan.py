@@ -28,9 +28,11 @@ from sparkmirror.control.topics.routed_topics import (
 )
 from sparkmirror.control.topics.sync import CreateTopic, GrowTopic, RefuseTopic, plan_topics
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import FlowSettings, MirrorMode, TransformSettings
+from sparkmirror.model import MirrorMode
 from sparkmirror.names.routed_names import RoutedNames
 from sparkmirror.names.transforms import Transformed, constant_topic, names_topics
+from sparkmirror.settings import FlowSettings
+from sparkmirror.transform_settings import TransformSettings
 
 __all__ = ["PLANNERS", "Planner", "plan_flow"]
 

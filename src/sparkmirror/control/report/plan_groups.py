@@ -27,7 +27,8 @@ from sparkmirror.control.topics.observation import Change, FlowPlan, Observation
 from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.internal_topics.mm2_records import Checkpoint, offset_syncs_topic
 from sparkmirror.internal_topics.runs import runs_topic
-from sparkmirror.model import HeartbeatSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import HeartbeatSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import Committed
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from sparkmirror.control.topics.notices import Notices, first_few
 from sparkmirror.errors import MirrorError, TopicError
-from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import TopicFilter
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import ConfigEntry
 

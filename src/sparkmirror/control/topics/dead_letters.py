@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import FaultPolicy, dead_letter_topic
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import NewTopic
 

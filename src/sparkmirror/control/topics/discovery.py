@@ -16,8 +16,9 @@ from sparkmirror.control.topics.sync import (
 )
 from sparkmirror.errors import ConfigError
 from sparkmirror.internal_topics.commands import control_topic
-from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
 _TOPICS_SHOWN_MAX = 10

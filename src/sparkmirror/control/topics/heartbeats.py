@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from sparkmirror.control.topics.compacted import CompactedTopic, create_compacted
 from sparkmirror.internal_topics.mm2_records import Heartbeat, encode_heartbeat
-from sparkmirror.model import HeartbeatSettings
+from sparkmirror.settings import HeartbeatSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
 

@@ -12,7 +12,8 @@ from sparkmirror.internal_topics.commands import CONTROL_PARTITIONS, control_top
 from sparkmirror.internal_topics.connect_offsets import offsets_topic
 from sparkmirror.internal_topics.gaps import GAPS_PARTITIONS, gaps_topic
 from sparkmirror.internal_topics.remote_names import REMOTE_NAMES_TOPIC
-from sparkmirror.model import FlowSettings, MirrorMode
+from sparkmirror.model import MirrorMode
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import NewTopic, TopicView
 

@@ -11,8 +11,8 @@ from sparkmirror.control.topics.remote_names import refused_names
 from sparkmirror.control.topics.sync import ObservedTopics, observe_topics
 from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.commands import control_topic
-from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import NewTopic
 

@@ -22,8 +22,8 @@ from sparkmirror.internal_topics.remote_names import (
     encode_remote_name,
 )
 from sparkmirror.internal_topics.runs import runs_topic
-from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["NamePlan", "RemoteNames", "plan_names", "read_remote_names", "refused_names"]

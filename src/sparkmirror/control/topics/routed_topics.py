@@ -22,9 +22,9 @@ from sparkmirror.control.topics.sync import (
 from sparkmirror.errors import MirrorError, TopicError
 from sparkmirror.internal_topics.commands import COMMAND_PARTITION, control_topic
 from sparkmirror.internal_topics.routed_topics import RoutedTopics, TopicRequest, decode_routed
-from sparkmirror.model import FlowSettings
 from sparkmirror.names.routed_names import RoutedNames
 from sparkmirror.names.transforms import Transformed, constant_topic
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
 # An answer is one record: some 40 KB of reasons.

@@ -17,8 +17,10 @@ from functools import cached_property
 from sparkmirror.control.topics.config_sync import config_to_create_with, known_configs
 from sparkmirror.errors import Denied, MirrorError, TopicError
 from sparkmirror.internal_topics.commands import SourcePartition
-from sparkmirror.model import FlowSettings, Halt, MirrorMode, Partitioner, TopicPartition
+from sparkmirror.model import MirrorMode, Partitioner, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.progress import Halt
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import ConfigEntry, NewTopic, TopicView
 

@@ -20,7 +20,7 @@ from sparkmirror.control.verify.scope import (
     TransformedTopics,
 )
 from sparkmirror.errors import Defect
-from sparkmirror.model import FetchSettings, FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.comparison_result import (
     EMPTY,
     Difference,
@@ -28,6 +28,7 @@ from sparkmirror.observe.figures.comparison_result import (
     Reading,
 )
 from sparkmirror.records.records import Carried
+from sparkmirror.settings import FetchSettings, FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.fetch.record_stream import RecordStream
 

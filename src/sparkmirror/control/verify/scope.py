@@ -15,10 +15,11 @@ from typing import Protocol
 
 from sparkmirror.control.topics.remote_names import refused_names
 from sparkmirror.errors import ConfigError, MirrorError, TopicError
-from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.records.records import Carried
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["STRETCH", "Bound", "Progress", "Scope", "ScopeOffsets", "TransformedTopics"]

@@ -25,14 +25,16 @@ from sparkmirror.internal_topics.flow_claims import Claim, claim_signer, decode_
 from sparkmirror.internal_topics.routed_topics import RoutedTopics, decode_routed
 from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.internal_topics.throttles import Limits, decode_limits
-from sparkmirror.model import FetchSettings, FlowSettings, PartitionProgress, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.offset_reset import EARLIEST, LATEST
+from sparkmirror.progress import PartitionProgress
 from sparkmirror.records.header import base_offset, split
 from sparkmirror.records.records import RECORD_COST_BYTES, decode_records
 from sparkmirror.records.selection import Selection as Selected
 from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
 from sparkmirror.records.walk import behind_first
+from sparkmirror.settings import FetchSettings, FlowSettings
 from sparkmirror.ticks import ticks_s
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher

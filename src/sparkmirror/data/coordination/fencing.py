@@ -26,8 +26,9 @@ from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.coordination.hanging_transactions import close_all
 from sparkmirror.internal_topics.commands import AssignmentDocument, CommandKind
 from sparkmirror.internal_topics.flow_claims import Claim, taken_over, transactional_id
-from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.transforms import Transformed
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.produce.partition_queue import Identity

@@ -19,7 +19,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from sparkmirror.errors import ClusterError, Defect
 from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.internal_topics.position_metadata import decode_metadata
-from sparkmirror.model import FlowSettings, Halt, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.cluster.error_codes import (

@@ -15,7 +15,7 @@ from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.coordination.fencing import check_claim
 from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.flow_claims import Claim
-from sparkmirror.model import FlowSettings
+from sparkmirror.settings import FlowSettings
 from sparkmirror.ticks import ticks_s
 from sparkmirror.wire.net.connection import ConnectionLost
 

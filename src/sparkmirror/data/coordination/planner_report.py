@@ -18,8 +18,9 @@ from sparkmirror.internal_topics.commands import (
     control_topic,
     encode_planned,
 )
-from sparkmirror.model import FlowSettings, ProduceSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import FlowSettings, ProduceSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.producer import Producer

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Sequence
 
 from sparkmirror.internal_topics.commands import SourcePartition
-from sparkmirror.model import FlowSettings
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import FlowSettings
 
 __all__ = ["TopicSelection"]
 

@@ -12,15 +12,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 from sparkmirror.data.coordination.sealed_options import seal, unseal
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.throttles import Limits
-from sparkmirror.model import (
-    ClusterClient,
-    FlowSettings,
-    Member,
-    RegistrySettings,
-    TopicPartition,
-    TopicRule,
-    TransformSettings,
-)
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient, FlowSettings, Member, TopicRule
+from sparkmirror.transform_settings import RegistrySettings, TransformSettings
 
 __all__ = ["SlotPlan", "assign_round_robin", "decode_flow", "encode_flow", "plan_slots"]
 

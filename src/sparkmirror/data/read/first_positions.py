@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import time
 
-from sparkmirror.model import FlowSettings, Halt, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.offset_reset import LATEST, reset_time_ms
+from sparkmirror.progress import Halt
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import LEADER_NOT_AVAILABLE, error_name
 from sparkmirror.wire.fetch.fetcher import Fetcher

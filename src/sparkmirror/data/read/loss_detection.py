@@ -19,8 +19,10 @@ from dataclasses import dataclass, replace
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.gaps import LOSS_CODES, Gap, GapAction, GapKind
 from sparkmirror.internal_topics.position_metadata import Mark
-from sparkmirror.model import FlowSettings, Halt, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
+from sparkmirror.progress import Halt
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.log_view import LogView, describe_logs
 

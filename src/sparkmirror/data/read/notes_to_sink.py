@@ -10,7 +10,9 @@ from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.read.loss_detection import LossWatch
 from sparkmirror.data.read.target_loss import TargetWatch
 from sparkmirror.data.rows.notes import GapNote, HaltNote, RetryNote, SlotHello, SlotNotes
-from sparkmirror.model import Halt, Member, ThrottleUse, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt, ThrottleUse
+from sparkmirror.settings import Member
 from sparkmirror.wire.fetch.fetcher import Fetcher
 
 __all__ = ["NotesToSink"]

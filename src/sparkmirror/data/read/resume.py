@@ -33,13 +33,14 @@ from sparkmirror.data.read.resume_point import ends_alike
 from sparkmirror.errors import BatchError, MirrorError
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.position_metadata import PositionMetadata
-from sparkmirror.model import FetchSettings, FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.offset_reset import LATEST
 from sparkmirror.records.header import CONTROL_BIT, HEADER_BYTES, MAGIC_AT
 from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
 from sparkmirror.records.walk import walk_batches
+from sparkmirror.settings import FetchSettings, FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 from sparkmirror.wire.net.connection import ConnectionLost

@@ -30,10 +30,11 @@ from itertools import accumulate
 from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.internal_topics.run_map import OffsetMap, Run
 from sparkmirror.internal_topics.runs import decode_run, runs_topic
-from sparkmirror.model import ClusterClient, FetchSettings, FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.offset_reset import EARLIEST, LATEST
 from sparkmirror.records.split import decode_batches
+from sparkmirror.settings import ClusterClient, FetchSettings, FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.record_stream import RecordStream
 from sparkmirror.wire.net.connection import ConnectionLost

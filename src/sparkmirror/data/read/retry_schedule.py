@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sparkmirror.model import PartitionProgress, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import PartitionProgress
 
 __all__ = ["Retries"]
 

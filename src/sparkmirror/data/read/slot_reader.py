@@ -43,11 +43,13 @@ from sparkmirror.internal_topics.position_metadata import (
     PositionMetadata,
     TargetMark,
 )
-from sparkmirror.model import FETCH_BYTES_MAX, FlowSettings, Halt, MirrorMode, TopicPartition
+from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.transforms import Transformed
+from sparkmirror.progress import Halt
 from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
 from sparkmirror.records.walk import append_time_runs
+from sparkmirror.settings import FETCH_BYTES_MAX, FlowSettings
 from sparkmirror.ticks import ticks_s
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.channels import CHANNELS_MAX

@@ -18,8 +18,9 @@ from sparkmirror.internal_topics.position_metadata import (
     TargetMark,
     decode_metadata,
 )
-from sparkmirror.model import FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.transforms import Transformed
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.fetch.fetcher import Fetcher

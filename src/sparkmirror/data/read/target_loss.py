@@ -43,9 +43,11 @@ from sparkmirror.internal_topics.position_metadata import (
     PositionMetadata,
     TargetMark,
 )
-from sparkmirror.model import FlowSettings, Halt, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.offset_reset import EARLIEST, reset_time_ms
+from sparkmirror.progress import Halt
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.log_view import EndView, describe_ends, describe_logs
 from sparkmirror.wire.net.connection import ConnectionLost

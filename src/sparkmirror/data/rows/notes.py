@@ -16,7 +16,9 @@ from sparkmirror.errors import MachineError
 from sparkmirror.internal_topics.commands import member_row, read_member
 from sparkmirror.internal_topics.gaps import Gap, gap_document, read_document
 from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
-from sparkmirror.model import Halt, Member, ThrottleUse, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt, ThrottleUse
+from sparkmirror.settings import Member
 from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
 from sparkmirror.wire.produce.partition_queue import Identity
 

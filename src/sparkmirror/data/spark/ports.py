@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from sparkmirror.config.table.settings import is_secret
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import MirrorSettings
+from sparkmirror.settings import MirrorSettings
 
 __all__ = [
     "check_local",

@@ -28,7 +28,7 @@ from sparkmirror.data.spark.session import Spark
 from sparkmirror.data.spark.temp_dir import TempDirectory
 from sparkmirror.errors import MachineError
 from sparkmirror.java import find_java
-from sparkmirror.model import MirrorSettings
+from sparkmirror.settings import MirrorSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -41,8 +41,8 @@ from sparkmirror.data.workers.spark_versions import (
 from sparkmirror.directories import private_directory
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
 from sparkmirror.java import JavaHome, find_java, java_environment
-from sparkmirror.model import MirrorSettings
 from sparkmirror.observe.logs import SPARK_LOG_FILE_NAME, spark_log4j2_properties
+from sparkmirror.settings import MirrorSettings
 
 if TYPE_CHECKING:
     from pyspark import SparkConf

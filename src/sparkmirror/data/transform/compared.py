@@ -13,11 +13,12 @@ from sparkmirror.data.transform.columns import COLUMNS
 from sparkmirror.data.transform.pack import Packed
 from sparkmirror.data.transform.replay import Replay, groups, read_parts
 from sparkmirror.internal_topics.assignments import SourcePartition
-from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy, FlowTopics
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.records.header import split
 from sparkmirror.records.records import Carried, carry
+from sparkmirror.settings import FlowSettings
 
 __all__ = ["ReplayedTopics"]
 

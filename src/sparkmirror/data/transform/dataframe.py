@@ -24,7 +24,7 @@ from sparkmirror.config.callables import load_callable
 from sparkmirror.data.transform.columns import COLUMNS, spark_schema
 from sparkmirror.data.transform.columns import used as columns_used
 from sparkmirror.data.transform.refusals import HINTS, LOOKUP, refused, words
-from sparkmirror.model import TransformSettings
+from sparkmirror.transform_settings import TransformSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

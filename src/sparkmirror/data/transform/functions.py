@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from sparkmirror.config.callables import load_callable
 from sparkmirror.data.transform.registry import register
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FlowSettings
+from sparkmirror.settings import FlowSettings
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

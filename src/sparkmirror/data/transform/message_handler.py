@@ -14,12 +14,13 @@ from typing import Any
 from sparkmirror.config.callables import load_callable
 from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import FlowSettings, Partitioner, SourceRecord, TargetRecord
+from sparkmirror.model import Partitioner, SourceRecord, TargetRecord
 from sparkmirror.records.header import codec as batch_codec
 from sparkmirror.records.header import split
 from sparkmirror.records.key_columns import COST_BYTES_MAX, scan
 from sparkmirror.records.partitioner import PartitionedBatches, RecordPartitioner
 from sparkmirror.records.records import Record, decode_records, encode_batch
+from sparkmirror.settings import FlowSettings
 
 __all__ = ["MessageHandler"]
 

@@ -23,31 +23,35 @@ from sparkmirror.data.transform.failed_records import TRANSFORM_FAILED, FailedRe
 from sparkmirror.data.transform.portions import portions
 from sparkmirror.data.transform.reasons import Reasons
 from sparkmirror.data.transform.record_handler import RecordHandler
+from sparkmirror.data.transform.results import (
+    field_of,
+    is_valid,
+    records_of,
+    sql_seconds,
+    varbin_of,
+    written,
+)
 from sparkmirror.data.transform.routing import Create, Routed, Router, with_keys
 from sparkmirror.errors import BatchError, Defect
-from sparkmirror.model import FlowSettings, Halt, TopicPartition, TransformCounts
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.names.transforms import Transformed
+from sparkmirror.progress import Halt, TransformCounts
 from sparkmirror.records.header_columns import Int64s, merge_runs
 from sparkmirror.records.key_columns import Scan
 from sparkmirror.records.partitioner import write_partitioned
 from sparkmirror.records.record_fields import (
-    Varbin,
     chosen,
-    read_headers,
     record_fields,
-    with_fields,
 )
-from sparkmirror.records.records import Record, encode_headers
+from sparkmirror.settings import FlowSettings
 
-__all__ = ["Packed", "Packer", "records_of"]
+__all__ = ["Packed", "Packer"]
 
 # Without joining, batches are as large as a Java producer makes them.
 _BATCH_BYTES_MIN = 16 * 1024
 # A chunk of routed records cannot be divided later: its batches are not in the source's order.
 _ROUTED_BYTES_MAX = 1 << 20
-_ROUTING = ("topic", "partition")
-_HEADERS = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +139,8 @@ class Packer:
 
         The caller must `hold` the chunks of a row before it asks for the next part.
         """
-        heads = np.flatnonzero(_valid(batch.column(0))).tolist()
-        results = _valid(batch.column(2))
+        heads = np.flatnonzero(is_valid(batch.column(0))).tolist()
+        results = is_valid(batch.column(2))
         after = 0
         for head in (*heads, batch.num_rows):
             rows = np.flatnonzero(results[after:head])
@@ -215,7 +219,7 @@ class Packer:
                 self._portion, self._results, self._count = None, [], 0
                 if found.last:
                     del self._waiting[0]
-                yield from self._packed(waiting, found, results, _sql_s(results))
+                yield from self._packed(waiting, found, results, sql_seconds(results))
                 yield from self._unreadable()
 
     def _packed(
@@ -229,8 +233,8 @@ class Packer:
         chunk = waiting.chunk
         end = chunk.next_offset if found.last else int(found.columns.offset[-1]) + 1
         before, waiting.before = waiting.before, end
-        bad, record = np.flatnonzero(~_valid(results)), _field(results, "record")
-        kept = _valid(record)
+        bad, record = np.flatnonzero(~is_valid(results)), field_of(results, "record")
+        kept = is_valid(record)
         name = self._names[waiting.transform]
         faults: list[tuple[str, Int64s]] = []
         done, failures = len(results), 0
@@ -262,7 +266,7 @@ class Packer:
                 failures = sum(len(rows) for _, rows in faults)
             for _, rows in faults:
                 kept[rows] = False
-        new = _written(found, kept, record)
+        new = written(found, kept, record)
         offsets, count = new.columns.offset, len(new.columns.offset)
         counts = TransformCounts(name, done, count, done - count - failures, failures)
         counts = replace(counts, sql_s=evaluated_s)
@@ -319,25 +323,13 @@ class Packer:
         return FailedRecords(records, TRANSFORM_FAILED, reason, details)
 
 
-def _field(results: pa.StructArray, name: str) -> pa.Array:
-    """The field ``name`` of each result, null for records on which the SQL failed."""
-    return results.flatten()[results.type.get_field_index(name)]
-
-
-def _sql_s(results: pa.StructArray) -> float:
-    """Seconds in which Spark evaluated ``results``, from the records of which it is known."""
-    began, ended = _field(results, "began"), _field(results, "ended")
-    took_ns = ended.drop_null().to_numpy() - began.drop_null().to_numpy()
-    return float(took_ns.mean()) * len(results) / 1e9 if len(took_ns) else 0.0
-
-
 def _route(
     router: Router, chunk: Chunk, found: Scan, kept: npt.NDArray[np.bool_], record: pa.Array
 ) -> Routed:
     """Where the kept records go, by their number in ``found``."""
     wanted = record.filter(pa.array(kept))
     fields = dict(zip([one.name for one in record.type], wanted.flatten(), strict=True))
-    key = _varbin(fields["key"]) if "key" in fields else None
+    key = varbin_of(fields["key"]) if "key" in fields else None
     keys = with_keys(chosen(found, kept), key)
     routed = router.route(chunk, keys, fields.get("topic"), fields.get("partition"))
     rows = np.flatnonzero(kept)
@@ -449,72 +441,3 @@ def _damaged(waiting: _Waiting, error: BatchError) -> Packed:
     )
     reason = f"{TopicPartition(chunk.topic, chunk.partition)} at the source: {error}"
     return Packed(nothing, memoryview(b""), halt=Halt(error.code, reason, retriable=True))
-
-
-def _written(found: Scan, kept: npt.NDArray[np.bool_], record: pa.Array) -> Scan:
-    """The kept records, with the fields that the results replace."""
-    old = chosen(found, kept)
-    names = [field.name for field in record.type]
-    if not {*names[1:]} - {*_ROUTING} or not len(old.columns.offset):
-        return old
-    fields = dict(zip(names, record.filter(pa.array(kept)).flatten(), strict=True))
-    timestamp: Int64s | None = None
-    if "timestamp" in fields:
-        micros = fields["timestamp"].view(pa.int64()).fill_null(-1)
-        timestamp = micros.to_numpy(zero_copy_only=False) // 1000
-    return with_fields(
-        old,
-        key=_varbin(fields["key"]) if "key" in fields else None,
-        value=_varbin(fields["value"]) if "value" in fields else None,
-        headers=_headers(fields["headers"]) if "headers" in fields else None,
-        timestamp=timestamp,
-    )
-
-
-def _headers(column: pa.Array) -> list[bytes]:
-    """The headers of each record; a name may be any bytes, as in Kafka."""
-    return [
-        encode_headers(
-            (one["key"], one["value"])
-            for one in headers or ()
-            if one is not None and one["key"] is not None  # Kafka has no header without a key
-        )
-        for headers in column.cast(_HEADERS).to_pylist()
-    ]
-
-
-def _varbin(column: pa.Array) -> Varbin:
-    """A column of strings as `Varbin`."""
-    count = len(column)
-    _, offsets_buffer, data_buffer = column.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int32, count + 1, column.offset * 4).astype(np.int64)
-    sizes = np.diff(offsets)
-    valid = _valid(column)
-    if column.null_count and bool(sizes[~valid].any()):
-        return _varbin(pa.array(column.to_pylist(), pa.binary()))  # bytes behind a null
-    data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
-    return Varbin(np.where(valid, sizes, -1), data[int(offsets[0]) : int(offsets[-1])])
-
-
-def records_of(found: Scan) -> tuple[Record, ...]:
-    """The records as they are at the source."""
-    columns, fields = found.columns, record_fields(found)
-    headers = read_headers(found, fields, 0, len(columns.offset))
-    flat = columns.flat
-    made = []
-    for row in range(len(columns.offset)):
-        key, value = (
-            None if sizes[row] < 0 else flat[at[row] : at[row] + sizes[row]].tobytes()
-            for at, sizes in (
-                (found.key_at, found.key_bytes),
-                (fields.value_at, fields.value_bytes),
-            )
-        )
-        offset, time_ms = int(columns.offset[row]), int(columns.timestamp[row])
-        made.append(Record(offset, time_ms, key, value, tuple(headers[row] or ())))
-    return tuple(made)
-
-
-def _valid(column: pa.Array) -> npt.NDArray[np.bool_]:
-    valid: npt.NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
-    return valid

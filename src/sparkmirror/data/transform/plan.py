@@ -34,8 +34,9 @@ from sparkmirror.data.transform.functions import python_functions, register_func
 from sparkmirror.data.transform.record_handler import RecordHandler
 from sparkmirror.data.transform.refusals import HINTS, LOOKUP, refused, words
 from sparkmirror.data.transform.tables import Tables
-from sparkmirror.model import FlowSettings, TransformSettings
 from sparkmirror.names.routed_names import RoutedNames
+from sparkmirror.settings import FlowSettings
+from sparkmirror.transform_settings import TransformSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -18,8 +18,9 @@ import pyarrow as pa
 from sparkmirror.config.callables import load_callable
 from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.data.transform.columns import arrow_type
-from sparkmirror.model import SourceRecord, TargetRecord, TransformSettings
+from sparkmirror.model import SourceRecord, TargetRecord
 from sparkmirror.records.records import Record
+from sparkmirror.transform_settings import TransformSettings
 
 __all__ = ["RecordHandler"]
 

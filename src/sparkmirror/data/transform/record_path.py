@@ -26,9 +26,11 @@ from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, out, read_row
 from sparkmirror.data.rows.shared_frames import FrameReader, Frames, Reference, map_frames
 from sparkmirror.data.transform.message_handler import MessageHandler
 from sparkmirror.errors import BatchError, MirrorError, Unreachable
-from sparkmirror.model import FlowSettings, Halt, Partitioner, TopicPartition
+from sparkmirror.model import Partitioner, TopicPartition
+from sparkmirror.progress import Halt
 from sparkmirror.records.key_columns import scans
 from sparkmirror.records.partitioner import PartitionedBatches, RecordPartitioner, write_partitioned
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 
 __all__ = ["record_path"]

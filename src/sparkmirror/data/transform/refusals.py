@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import TransformSettings
+from sparkmirror.transform_settings import TransformSettings
 
 __all__ = ["HINTS", "LOOKUP", "refused", "words"]
 

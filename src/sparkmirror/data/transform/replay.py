@@ -29,8 +29,9 @@ from sparkmirror.data.transform.spark_errors import reason_of, table_of
 from sparkmirror.data.transform.unpack import Unpacker
 from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.assignments import SourcePartition
-from sparkmirror.model import FaultSettings, FlowSettings, MirrorSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record
+from sparkmirror.settings import FaultSettings, FlowSettings, MirrorSettings
 from sparkmirror.wire.fetch.record_stream import RecordStream
 
 if TYPE_CHECKING:

@@ -18,12 +18,13 @@ import pyarrow as pa
 
 from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.errors import ClusterError, Denied, MirrorError, Unreachable
-from sparkmirror.model import FlowSettings, Partitioner, TopicPartition
+from sparkmirror.model import Partitioner, TopicPartition
 from sparkmirror.names.routed_names import RoutedNames
 from sparkmirror.records.header_columns import Int64s
 from sparkmirror.records.key_columns import Scan
 from sparkmirror.records.partitioner import RecordPartitioner
 from sparkmirror.records.record_fields import Varbin, chosen
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import (

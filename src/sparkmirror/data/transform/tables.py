@@ -18,7 +18,8 @@ from sparkmirror.data.transform.functions import class_loader
 from sparkmirror.data.transform.spark_errors import message_of
 from sparkmirror.errors import ConfigError
 from sparkmirror.internal_topics.tables import TableState
-from sparkmirror.model import FlowSettings, TableSettings
+from sparkmirror.settings import FlowSettings
+from sparkmirror.transform_settings import TableSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sparkmirror.data.rows.rows import build_row, read_row
-from sparkmirror.data.transform.pack import Packed, records_of
+from sparkmirror.data.transform.pack import Packed
 from sparkmirror.data.transform.portions import portions
 from sparkmirror.data.transform.replay import Part, Replay
+from sparkmirror.data.transform.results import records_of
 from sparkmirror.errors import Defect
 from sparkmirror.model import TopicPartition
 from sparkmirror.records.header import base_offset, batches, record_count, split

@@ -26,7 +26,6 @@ from sparkmirror.data.transform.columns import (
 )
 from sparkmirror.data.transform.portions import portions
 from sparkmirror.errors import BatchError
-from sparkmirror.model import FlowSettings
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.records.header_columns import Int64s
 from sparkmirror.records.key_columns import Scan
@@ -39,6 +38,7 @@ from sparkmirror.records.record_fields import (
     read_headers,
     record_fields,
 )
+from sparkmirror.settings import FlowSettings
 
 __all__ = ["Unpacker"]
 

@@ -27,8 +27,10 @@ from sparkmirror.internal_topics.position_metadata import (
     TargetMark,
     encode_metadata,
 )
-from sparkmirror.model import SEND_FAILED, Halt, Member, MirrorMode, TopicPartition
+from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.transforms import Transformed
+from sparkmirror.progress import SEND_FAILED, Halt
+from sparkmirror.settings import Member
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.backlog import Acknowledged
 

@@ -23,10 +23,11 @@ from sparkmirror.internal_topics.gaps import (
     encode_gap,
     gaps_topic,
 )
-from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy, FlowTopics, dead_letter_topic
 from sparkmirror.records.codecs import NONE
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.error_codes import TOO_LARGE, error_name
 
 __all__ = ["Carrier", "RefusedRecords", "dead_letter"]

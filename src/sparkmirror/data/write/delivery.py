@@ -8,8 +8,8 @@ from typing import Protocol
 from sparkmirror.data.rows.notes import SlotHello
 from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.data.write.partition_state import Lane, Pending
-from sparkmirror.model import Member
 from sparkmirror.records.header import Passing
+from sparkmirror.settings import Member
 
 __all__ = ["ComeRound", "Delivery"]
 

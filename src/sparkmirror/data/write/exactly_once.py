@@ -46,8 +46,10 @@ from sparkmirror.errors import Defect, Fenced, TransactionError
 from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
 from sparkmirror.internal_topics.runs import runs_topic
-from sparkmirror.model import JoinCounts, Member, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import JoinCounts
 from sparkmirror.records.header import Passing, batches
+from sparkmirror.settings import Member
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.produce.backlog import Acknowledged, Backlog
 from sparkmirror.wire.produce.partition_queue import Identity

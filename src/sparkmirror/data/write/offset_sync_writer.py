@@ -26,9 +26,10 @@ from sparkmirror.internal_topics.mm2_records import encode_offset_sync, offset_s
 from sparkmirror.internal_topics.offset_syncs import PartitionState
 from sparkmirror.internal_topics.run_map import Run, extend_run
 from sparkmirror.internal_topics.runs import encode_run, runs_topic
-from sparkmirror.model import ClusterClient, FlowSettings, ProduceSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.codecs import NONE
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import ClusterClient, FlowSettings, ProduceSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.producer import Producer

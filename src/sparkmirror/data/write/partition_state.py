@@ -14,8 +14,9 @@ from sparkmirror.data.write.chunk_offsets import ChunkOffsets
 from sparkmirror.errors import Defect
 from sparkmirror.internal_topics.gaps import Gap, GapKind
 from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
-from sparkmirror.model import Halt, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.samples import Samples
+from sparkmirror.progress import Halt
 from sparkmirror.records.header import base_offset, record_count, split
 from sparkmirror.records.header_columns import Int64s
 from sparkmirror.records.records import Record

@@ -22,7 +22,9 @@ from sparkmirror.internal_topics.connect_offsets import (
     offsets_topic,
     partition_for_key,
 )
-from sparkmirror.model import FlowSettings, Halt, Member, MirrorMode, TopicPartition
+from sparkmirror.model import MirrorMode, TopicPartition
+from sparkmirror.progress import Halt
+from sparkmirror.settings import FlowSettings, Member
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import FlowSettings
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.producer import Producer

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from sparkmirror.data.rows.notes import SlotHello
 from sparkmirror.data.write.partition_state import Lane
 from sparkmirror.internal_topics.commands import encode_progress
-from sparkmirror.model import (
+from sparkmirror.observe.figures.latency import Histogram
+from sparkmirror.observe.figures.samples import steady_ms
+from sparkmirror.progress import (
     Halt,
     JoinCounts,
     PartitionProgress,
@@ -17,8 +19,6 @@ from sparkmirror.model import (
     ThrottleUse,
     TransformCounts,
 )
-from sparkmirror.observe.figures.latency import Histogram
-from sparkmirror.observe.figures.samples import steady_ms
 
 __all__ = ["SinkReports"]
 

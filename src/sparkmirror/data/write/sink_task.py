@@ -20,12 +20,14 @@ from sparkmirror.data.write.progress import SinkReports
 from sparkmirror.data.write.target_ends import TargetEnds
 from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, control_topic
 from sparkmirror.internal_topics.gaps import Gap, encode_gap, gaps_topic
-from sparkmirror.model import FlowSettings, Halt, MirrorMode, TopicPartition
+from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.names.transforms import Transformed
+from sparkmirror.progress import Halt
 from sparkmirror.records.codecs import NONE
 from sparkmirror.records.header import Passing, batches
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.backlog import Acknowledged
 

@@ -25,8 +25,9 @@ from sparkmirror.data.write.producers import drop_producer
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.data.write.topic_requests import TopicRequests
 from sparkmirror.errors import MirrorError, TargetLost
-from sparkmirror.model import FlowSettings, TransformCounts
+from sparkmirror.progress import TransformCounts
 from sparkmirror.records.header_columns import Int64s
+from sparkmirror.settings import FlowSettings
 
 if TYPE_CHECKING:
     from sparkmirror.data.transform.pack import Packed, Packer

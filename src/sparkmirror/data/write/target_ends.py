@@ -35,7 +35,9 @@ from sparkmirror.data.write.partition_state import Lane
 from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.gaps import TARGET_LOSS_CODES, GapKind
 from sparkmirror.internal_topics.position_metadata import TargetMark
-from sparkmirror.model import FlowSettings, Halt, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.log_view import EndView, describe_ends
 from sparkmirror.wire.net.connection import ConnectionLost

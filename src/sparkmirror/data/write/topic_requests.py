@@ -23,9 +23,10 @@ from sparkmirror.internal_topics.routed_topics import (
     TopicRequest,
     encode_request,
 )
-from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.codecs import NONE
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.net.connection import ConnectionLost
 
 __all__ = ["TopicRequests"]

@@ -36,7 +36,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol, TextIO
 
-from sparkmirror.model import Halt, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.observe.console import PrintableConsole
 from sparkmirror.observe.display.streams import discard
 from sparkmirror.observe.display.summary import summary_table
@@ -51,6 +51,7 @@ from sparkmirror.observe.display.units import (
 )
 from sparkmirror.observe.figures.meter import FlowView
 from sparkmirror.observe.notice import Notice
+from sparkmirror.progress import Halt
 from sparkmirror.text import printable, printable_json
 
 __all__ = ["Display", "LineDisplay", "flow_document", "flow_line"]

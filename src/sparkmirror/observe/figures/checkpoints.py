@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sparkmirror.model import Spread
 from sparkmirror.observe.figures.samples import Samples, steady_ms
+from sparkmirror.progress import Spread
 
 __all__ = ["CheckpointKey", "CheckpointTimes", "GroupRow"]
 

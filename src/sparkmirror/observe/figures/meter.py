@@ -13,14 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from sparkmirror.model import (
-    Halt,
-    JoinCounts,
-    PartitionProgress,
-    SlotProgress,
-    TopicPartition,
-    TransformCounts,
-)
+from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.catch_up import CATCHING_UP_S, CatchUp
 from sparkmirror.observe.figures.latency import BOUNDS_MS, Histogram
 from sparkmirror.observe.figures.partitions import (
@@ -32,6 +25,7 @@ from sparkmirror.observe.figures.partitions import (
 )
 from sparkmirror.observe.figures.samples import steady_ms
 from sparkmirror.observe.figures.transforms import TransformTotals
+from sparkmirror.progress import Halt, JoinCounts, PartitionProgress, SlotProgress, TransformCounts
 
 __all__ = ["FlowMeter", "FlowTotals", "FlowView", "TopicRow", "steady_ms", "wall_ms"]
 

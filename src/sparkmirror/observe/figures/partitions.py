@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from sparkmirror.model import Halt, PartitionProgress, Spread
 from sparkmirror.observe.figures.samples import Rate
+from sparkmirror.progress import Halt, PartitionProgress, Spread
 
 __all__ = ["PartitionRow", "PartitionTotal", "continued", "lag_of", "worst_s"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from sparkmirror.model import Spread
+from sparkmirror.progress import Spread
 
 __all__ = ["Rate", "Samples", "steady_ms"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sparkmirror.model import TransformCounts
+from sparkmirror.progress import TransformCounts
 
 
 class TransformTotals:

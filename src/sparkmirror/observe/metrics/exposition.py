@@ -17,7 +17,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from sparkmirror.model import Spread
 from sparkmirror.observe.figures.checkpoints import CheckpointKey, GroupRow
 from sparkmirror.observe.figures.latency import BOUNDS_MS
 from sparkmirror.observe.figures.meter import FlowTotals, FlowView
@@ -25,6 +24,7 @@ from sparkmirror.observe.figures.partitions import PartitionRow, worst_s
 from sparkmirror.observe.figures.queries import QueryFigures
 from sparkmirror.observe.figures.throttling import ThrottleFigures
 from sparkmirror.observe.metrics.catalog import CATALOG, MIRROR_CHECKPOINT, MIRROR_SOURCE, Metric
+from sparkmirror.progress import Spread
 
 __all__ = ["LABELS", "FlowFacts", "MirrorCollector"]
 

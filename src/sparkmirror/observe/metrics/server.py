@@ -36,9 +36,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from sparkmirror.errors import ConfigError, MachineError
-from sparkmirror.model import MetricsSettings
 from sparkmirror.observe.metrics.address import Address, resolve
 from sparkmirror.observe.metrics.health import Health
+from sparkmirror.settings import MetricsSettings
 
 __all__ = ["MetricsServer", "check_metrics_server", "open_metrics_server"]
 

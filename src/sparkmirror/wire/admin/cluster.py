@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sparkmirror.errors import Denied, MirrorError, TopicError, Unreachable
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.offset_reset import EARLIEST, LATEST
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.admin.acl_answers import read_acls
 from sparkmirror.wire.admin.acls import create_acls, delete_acls, describe_topic_acls
 from sparkmirror.wire.admin.authorized_operations import literal_errors, topic_rights

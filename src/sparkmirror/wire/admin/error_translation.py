@@ -13,7 +13,7 @@ from sparkmirror.errors import (
     Unreachable,
     Unsupported,
 )
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.net.framing import ConnectionLost
 from sparkmirror.wire.protocol_errors import ApiUnsupported, BrokerError, NoBroker, RequestError

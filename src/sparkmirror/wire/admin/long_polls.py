@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sparkmirror.errors import Unreachable
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.admin.leaders import Leaders
 from sparkmirror.wire.admin.messages import fetch_request
 from sparkmirror.wire.admin.requester import Requester

@@ -15,7 +15,7 @@ from typing import Any
 from kafka.protocol.metadata import MetadataRequest
 
 from sparkmirror.errors import Unreachable
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.admin.error_translation import translated
 from sparkmirror.wire.cluster.acl_advice import Right
 from sparkmirror.wire.cluster.broker_pool import BrokerPool, CannotConnect

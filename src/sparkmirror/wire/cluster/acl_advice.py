@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sparkmirror.config.clients.sasl import principal_of
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.cluster.views import AclBinding
 
 __all__ = ["COMMAND_CONFIG", "Right", "grant", "kafka_acls_command", "spelled"]

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable
 
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 
 
 class BrokerBackoff:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from kafka.protocol.metadata import MetadataRequest
 
 from sparkmirror.errors import ClusterError, Denied, Unreachable
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.cluster.metadata import split_address
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 from sparkmirror.wire.net.shared_connection import NoResponse, SharedConnection

@@ -18,7 +18,8 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from sparkmirror.errors import ClusterError, Unreachable
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.cluster.attempts import Attempt, wait_for_any
 from sparkmirror.wire.cluster.broker_backoff import BrokerBackoff
 from sparkmirror.wire.cluster.idle_connections import Address, IdleConnections

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sparkmirror.errors import ClusterError, Denied, Fenced, PartitionError, Unreachable
-from sparkmirror.model import Member, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import Member
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import RETRIABLE, UNKNOWN_TOPIC_OR_PARTITION, error_name

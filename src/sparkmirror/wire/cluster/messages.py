@@ -14,7 +14,8 @@ from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchReques
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
-from sparkmirror.model import Member, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import Member
 from sparkmirror.wire.cluster.views import Committed
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Any
 from kafka.protocol.metadata.metadata import MetadataRequest
 
 from sparkmirror.errors import ClusterError, Unreachable
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.cluster.idle_connections import Address, IdleConnections, limit_wait
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 

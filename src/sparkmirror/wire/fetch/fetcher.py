@@ -25,8 +25,10 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from sparkmirror.model import FetchSettings, Halt, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt
 from sparkmirror.records.selection import AbortedTransaction
+from sparkmirror.settings import FetchSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import THROTTLED, error_name
 from sparkmirror.wire.fetch.channels import Channel, Channels

@@ -10,8 +10,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparkmirror.model import FetchSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.selection import AbortedTransaction
+from sparkmirror.settings import FetchSettings
 from sparkmirror.wire.fetch.sessions import NO_SESSION
 from sparkmirror.wire.net.integers import I16, I32
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from sparkmirror.model import Halt, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import (

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import chain, islice
 
 from sparkmirror.errors import CorruptBatch, PartitionError, TopicError
-from sparkmirror.model import ClusterClient, FetchSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.header import (
     ATTRIBUTES_AT,
     CONTROL_BIT,
@@ -25,6 +25,7 @@ from sparkmirror.records.header import (
 from sparkmirror.records.records import Carried, carry
 from sparkmirror.records.selection import Selection, SelectRules, select
 from sparkmirror.records.walk import walk_batches
+from sparkmirror.settings import ClusterClient, FetchSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sparkmirror.model import FetchSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import FetchSettings
 from sparkmirror.wire.cluster.metadata import Leader
 from sparkmirror.wire.fetch.channels import Channel
 from sparkmirror.wire.fetch.messages import (

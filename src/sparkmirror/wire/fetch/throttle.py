@@ -23,9 +23,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from sparkmirror.model import FetchSettings, ThrottleUse, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import ThrottleUse
 from sparkmirror.records.header import HEADER_BYTES, base_offset, last_offset_delta
 from sparkmirror.records.walk import walk_batches
+from sparkmirror.settings import FetchSettings
 from sparkmirror.wire.fetch.partition_state import FetchState
 
 __all__ = ["DEBT_S", "Grant", "Limit", "Throttle"]

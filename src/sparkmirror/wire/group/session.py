@@ -24,7 +24,8 @@ from kafka.protocol.consumer import (
 )
 
 from sparkmirror.errors import ClusterError, Denied, GroupRefused, MirrorError, Unreachable
-from sparkmirror.model import ClusterClient, GroupSettings, Member, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient, GroupSettings, Member
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators

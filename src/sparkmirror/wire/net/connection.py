@@ -27,7 +27,7 @@ from sparkmirror.errors import (
     Unreachable,
     Unsupported,
 )
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.net.framing import ConnectionLost, FrameBuffer, FramedSocket, ReceiveBuffer
 from sparkmirror.wire.net.kafka_python_limits import UNREADABLE, guard_decoding
 

@@ -28,7 +28,7 @@ from sparkmirror.errors import (
     Unreachable,
     Unsupported,
 )
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.cluster.views import BrokerView, ClusterView
 from sparkmirror.wire.net.connection import (
     Connection,

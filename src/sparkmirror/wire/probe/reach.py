@@ -12,7 +12,7 @@ import time
 
 from sparkmirror.config.clients.security import uses_sasl
 from sparkmirror.errors import ConfigError, MirrorError, Unreachable
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.probe.broker_path import BrokerPath, Step, check_path
 
 __all__ = ["REACH_TIMEOUT_MS", "reach"]

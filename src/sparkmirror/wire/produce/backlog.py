@@ -26,10 +26,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sparkmirror.errors import BatchError, ClusterError, Defect, TransactionError
-from sparkmirror.model import Halt, ProduceSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt
 from sparkmirror.records.header import record_count
 from sparkmirror.records.records import Record
 from sparkmirror.records.split import separate
+from sparkmirror.settings import ProduceSettings
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import (

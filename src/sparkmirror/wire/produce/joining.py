@@ -20,11 +20,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sparkmirror.model import JoinCounts, ProduceSettings
+from sparkmirror.progress import JoinCounts
 from sparkmirror.records.codecs import NAMES
 from sparkmirror.records.header import codec
 from sparkmirror.records.rebatch import EncodedBatch, join_batches
 from sparkmirror.records.records import Limits
+from sparkmirror.settings import ProduceSettings
 from sparkmirror.wire.produce.topic_limits import (
     ACCEPTED_BYTES,
     ACCEPTED_BYTES_MIN,

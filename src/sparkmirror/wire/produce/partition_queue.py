@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sparkmirror.errors import Defect
-from sparkmirror.model import Halt, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt
 from sparkmirror.records.header import record_count, stamp
 from sparkmirror.records.split import cut_batch
 from sparkmirror.wire.produce.in_doubt import InDoubtBatch

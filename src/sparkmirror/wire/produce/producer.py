@@ -24,7 +24,8 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from sparkmirror.model import ProduceSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ProduceSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import (
     NETWORK_EXCEPTION,

@@ -16,7 +16,7 @@ from typing import Protocol
 from kafka.protocol.admin import DescribeConfigsRequest
 
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.protocol_errors import error_name

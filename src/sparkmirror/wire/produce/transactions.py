@@ -42,7 +42,8 @@ from sparkmirror.errors import (
     Unsupported,
 )
 from sparkmirror.internal_topics.flow_claims import transactional_id
-from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators

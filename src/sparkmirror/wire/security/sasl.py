@@ -16,7 +16,7 @@ from sparkmirror.config.clients.sasl import OAuthLogin, SaslSettings, sasl_setti
 from sparkmirror.config.clients.security import KRB5_CONF, uses_sasl
 from sparkmirror.config.clients.tls import tls_settings
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MirrorError
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.protocol_errors import code_of, error_name
 from sparkmirror.wire.security.kerberos import (
     gssapi_mechanism,

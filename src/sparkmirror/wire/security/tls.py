@@ -20,7 +20,7 @@ from pathlib import Path
 from sparkmirror.config.clients.security import uses_tls
 from sparkmirror.config.clients.tls import TlsSettings, tls_settings
 from sparkmirror.errors import ClusterError, ConfigError, Denied, NotKafka, Unreachable
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.security.keystores import read_identity, read_trusted
 from sparkmirror.wire.security.revocation import read_revocation_lists
 

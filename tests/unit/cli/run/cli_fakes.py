@@ -20,18 +20,12 @@ from sparkmirror.cli.run.parts import Parts, RunOptions
 from sparkmirror.cli.run.run import run_mirror
 from sparkmirror.errors import ConfigError, MirrorError, Unreachable
 from sparkmirror.internal_topics.tables import TableState
-from sparkmirror.model import (
-    ClusterClient,
-    FlowSettings,
-    Halt,
-    MirrorSettings,
-    PartitionProgress,
-    SlotProgress,
-    TopicPartition,
-)
+from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTimes, GroupRow
 from sparkmirror.observe.figures.queries import QueryFigures
 from sparkmirror.observe.figures.throttling import ThrottleFigures
+from sparkmirror.progress import Halt, PartitionProgress, SlotProgress
+from sparkmirror.settings import ClusterClient, FlowSettings, MirrorSettings
 
 
 @dataclass

@@ -12,7 +12,7 @@ import pytest
 from sparkmirror.cli.run.parts import Parts, RunOptions
 from sparkmirror.cli.run.run import run_mirror
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import MirrorSettings
+from sparkmirror.settings import MirrorSettings
 
 
 class _Look:

@@ -15,7 +15,7 @@ from sparkmirror.cli.main import main
 from sparkmirror.cli.shared import connections
 from sparkmirror.cli.shared.connections import Connections
 from sparkmirror.errors import Unreachable
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 
 FLOW = "A->B"
 VERBS = (

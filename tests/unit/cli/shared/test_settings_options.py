@@ -11,7 +11,8 @@ from sparkmirror.cli.run import run as run_module
 from sparkmirror.cli.run.parts import RunOptions
 from sparkmirror.cli.shared.settings_options import Files, TopicFiles, load_settings
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import MirrorMode, MirrorSettings, Partitioner
+from sparkmirror.model import MirrorMode, Partitioner
+from sparkmirror.settings import MirrorSettings
 from tests.unit.config_files import BASE, write
 
 CONSUMER = "bootstrap.servers=127.0.0.1:1\ngroup.id=g\n"

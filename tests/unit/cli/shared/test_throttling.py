@@ -15,7 +15,7 @@ from sparkmirror.control.coordination.status import FlowState, FlowStatus
 from sparkmirror.errors import ConfigError
 from sparkmirror.internal_topics.driver_report import ThrottleState
 from sparkmirror.internal_topics.throttles import ThrottleOrder
-from sparkmirror.model import ThrottleRule
+from sparkmirror.settings import ThrottleRule
 from tests.unit.config_files import BASE, write
 
 FLOW = "A->B"

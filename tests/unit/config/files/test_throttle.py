@@ -16,7 +16,7 @@ from sparkmirror.config.files.throttle import (
 )
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ThrottleRule
+from sparkmirror.settings import ThrottleRule
 
 FILE = "clusters=A,B\nA.bootstrap.servers=a:1\nB.bootstrap.servers=b:1\nA->B.enabled=true\n"
 

@@ -8,7 +8,8 @@ import pytest
 
 from sparkmirror.config.mm1.load import Extras, load_mm1
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FlowSettings, GroupSettings, Partitioner, RecordSettings
+from sparkmirror.model import Partitioner
+from sparkmirror.settings import FlowSettings, GroupSettings, RecordSettings
 from tests.unit.config_files import write
 
 

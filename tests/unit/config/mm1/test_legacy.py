@@ -12,7 +12,7 @@ from sparkmirror.config.mm1.load import load_mm1
 from sparkmirror.config.table.legacy_keys import CONSUMER_KEYS, PRODUCER_KEYS, VALUES, Fate, OldKey
 from sparkmirror.config.table.settings import Scope, Status, find
 from sparkmirror.errors import ConfigError, Unreachable
-from sparkmirror.model import MirrorSettings
+from sparkmirror.settings import MirrorSettings
 from tests import vectors
 from tests.unit.config_files import write
 

@@ -13,10 +13,11 @@ from sparkmirror.errors import ConfigError
 from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.internal_topics.gaps import gaps_topic
 from sparkmirror.internal_topics.runs import runs_topic
-from sparkmirror.model import FetchSettings, MirrorMode, MirrorSettings, ProduceSettings
+from sparkmirror.model import MirrorMode
 from sparkmirror.names.java_regex import compile_regex
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.records.codecs import LEVELS
+from sparkmirror.settings import FetchSettings, MirrorSettings, ProduceSettings
 from sparkmirror.wire.cluster.views import ConfigEntry
 from tests.unit.config_files import write
 from tests.vectors import load as vectors

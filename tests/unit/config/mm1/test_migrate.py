@@ -16,8 +16,8 @@ from sparkmirror.config.mm1.migrate import Migrated, migrate
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.config.table.settings import Scope
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ClusterClient, FlowSettings
 from sparkmirror.names.java_regex import compile_regex
+from sparkmirror.settings import ClusterClient, FlowSettings
 from tests.unit.config.mm1.test_legacy import (
     CONSUMER_011,
     CONSUMER_07,

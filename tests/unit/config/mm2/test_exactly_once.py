@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.config.mm2.load import load_mm2
-from sparkmirror.model import FlowSettings
+from sparkmirror.settings import FlowSettings
 from tests.unit.config_files import BASE, QUIET, load, refused
 
 ENABLED = "B.exactly.once.source.support=enabled\n"

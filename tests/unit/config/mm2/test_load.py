@@ -6,14 +6,9 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import (
-    FaultSettings,
-    FetchSettings,
-    MirrorMode,
-    PolicySettings,
-    ProduceSettings,
-)
+from sparkmirror.model import MirrorMode
 from sparkmirror.offset_reset import EARLIEST, LATEST, duration_ms, reset_time_ms
+from sparkmirror.settings import FaultSettings, FetchSettings, PolicySettings, ProduceSettings
 from tests.certificates import PASSWORD, Authority
 from tests.tutorials import TWO_WAYS_OVER_TLS
 from tests.unit.config_files import BASE, LINE, QUIET, load, load_flow, refused

@@ -13,7 +13,8 @@ from sparkmirror.data.coordination.sealed_options import new_key
 from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
 from sparkmirror.data.spark.ports import secrets_of
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FlowSettings, RegistrySettings
+from sparkmirror.settings import FlowSettings
+from sparkmirror.transform_settings import RegistrySettings
 
 _REGISTRY = "A->B.sparkmirror.registry"
 _URL = f"{_REGISTRY}.url = https://one:8081/, http://two/api"

@@ -13,8 +13,9 @@ from sparkmirror.config.mm2.smt_sql import smt_sql
 from sparkmirror.config.mm2.smts import OTHERS
 from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import MirrorSettings, SmtSettings
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import MirrorSettings
+from sparkmirror.transform_settings import SmtSettings
 from tests.vectors import load
 
 VECTORS = load("smts")

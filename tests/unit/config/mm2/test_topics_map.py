@@ -10,8 +10,8 @@ import pytest
 from sparkmirror.config.mm1.load import load_mm1
 from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import MirrorSettings, TopicRule
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import MirrorSettings, TopicRule
 from tests.unit.config_files import BASE, LINE, load, load_flow, refused, write
 
 KEY = "A->B.sparkmirror.topics.map"

@@ -12,8 +12,9 @@ from sparkmirror.data.coordination.sealed_options import new_key
 from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
 from sparkmirror.data.spark.ports import secrets_of
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FlowSettings, TableSettings
 from sparkmirror.names.transforms import Transformed
+from sparkmirror.settings import FlowSettings
+from sparkmirror.transform_settings import TableSettings
 
 _SALT = "0123456789abcdef"
 _KEY = "A->B.sparkmirror.transform"

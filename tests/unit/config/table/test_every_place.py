@@ -16,7 +16,7 @@ from sparkmirror.config.mm2.keys import KeyUse, classify
 from sparkmirror.config.table.setting import Scope, Setting, Status, Type
 from sparkmirror.config.table.settings import CLIENT_SET, SETTINGS
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import MirrorSettings
+from sparkmirror.settings import MirrorSettings
 from tests.unit.config_files import BASE, load, write
 
 _CLIENTS = ("consumer.", "producer.", "admin.")

@@ -19,7 +19,7 @@ from sparkmirror.config.table.settings import (
     redact,
     redact_all,
 )
-from sparkmirror.model import FetchSettings, FlowSettings, ProduceSettings, TopicSettings
+from sparkmirror.settings import FetchSettings, FlowSettings, ProduceSettings, TopicSettings
 from tests.vectors import load, table
 
 _SECTIONS = {

@@ -12,7 +12,7 @@ from sparkmirror.internal_topics.commands import Command, CommandKind, encode_co
 from sparkmirror.internal_topics.driver_report import DriverReport, encode_driver_report
 from sparkmirror.internal_topics.flow_claims import Claim, encode_claim
 from sparkmirror.internal_topics.signing import Signer
-from sparkmirror.model import ClusterClient, FlowSettings
+from sparkmirror.settings import ClusterClient, FlowSettings
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
 FLOW = FlowSettings(A, B, A, B)

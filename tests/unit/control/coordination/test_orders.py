@@ -15,7 +15,8 @@ from sparkmirror.control.coordination.orders_topic import (
     orders_topic,
 )
 from sparkmirror.internal_topics.commands import Command, CommandKind
-from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode, TopicSettings
+from sparkmirror.model import MirrorMode
+from sparkmirror.settings import ClusterClient, FlowSettings, TopicSettings
 
 A, B = ClusterClient("A", ("a:1",), "c"), ClusterClient("B", ("b:1",), "c")
 FLOW = FlowSettings(A, B, A, B)

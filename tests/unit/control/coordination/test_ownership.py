@@ -14,7 +14,8 @@ from sparkmirror.errors import ClusterError, Denied, Unreachable
 from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.internal_topics.driver_report import DriverReport, encode_driver_report
 from sparkmirror.internal_topics.flow_claims import Standby, decode_standby
-from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition, TopicSettings
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient, FlowSettings, TopicSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")

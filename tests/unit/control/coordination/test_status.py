@@ -24,16 +24,9 @@ from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.internal_topics.commands import Command, CommandKind, encode_command
 from sparkmirror.internal_topics.driver_report import DriverReport, ThrottleState
 from sparkmirror.internal_topics.flow_claims import Standby
-from sparkmirror.model import (
-    ClusterClient,
-    FlowSettings,
-    Halt,
-    MirrorMode,
-    PartitionProgress,
-    SlotProgress,
-    ThrottleRule,
-    TopicPartition,
-)
+from sparkmirror.model import MirrorMode, TopicPartition
+from sparkmirror.progress import Halt, PartitionProgress, SlotProgress
+from sparkmirror.settings import ClusterClient, FlowSettings, ThrottleRule
 from sparkmirror.wire.admin.cluster import Cluster
 from tests.unit.config_files import BASE, write
 

@@ -40,7 +40,8 @@ from sparkmirror.internal_topics.driver_report import DriverReport
 from sparkmirror.internal_topics.flow_claims import Claim
 from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind
 from sparkmirror.internal_topics.position_metadata import Mark
-from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt, JoinCounts, PartitionProgress, SlotProgress
 from sparkmirror.records.records import Record, encode_batch
 from tests.unit.config_files import BASE, load_flow
 from tests.unit.data.write.test_exactly_once import (

@@ -11,7 +11,8 @@ from sparkmirror.control.flows.tables import NoTables, Tables
 from sparkmirror.errors import Unreachable
 from sparkmirror.internal_topics.history import EventKind
 from sparkmirror.internal_topics.tables import ReloadOrder, TableState
-from sparkmirror.model import ClusterClient, FlowSettings, SlotProgress
+from sparkmirror.progress import SlotProgress
+from sparkmirror.settings import ClusterClient, FlowSettings
 
 A, B = (ClusterClient(alias, ("localhost:1",), "test") for alias in "AB")
 START_MS = 1_000

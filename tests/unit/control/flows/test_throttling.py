@@ -23,7 +23,8 @@ from sparkmirror.internal_topics.throttles import (
     ThrottleOrder,
     encode_throttle,
 )
-from sparkmirror.model import ClusterClient, FlowSettings, SlotProgress, ThrottleRule, ThrottleUse
+from sparkmirror.progress import SlotProgress, ThrottleUse
+from sparkmirror.settings import ClusterClient, FlowSettings, ThrottleRule
 
 A, B = ClusterClient("A", ("a:1",), "c"), ClusterClient("B", ("b:1",), "c")
 BY_FILE = ThrottleRule("", 50_000_000)

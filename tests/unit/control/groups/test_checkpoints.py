@@ -41,16 +41,16 @@ from sparkmirror.internal_topics.mm2_records import (
 )
 from sparkmirror.internal_topics.run_map import Run
 from sparkmirror.internal_topics.runs import encode_run
-from sparkmirror.model import (
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import (
     CheckpointSettings,
     ClusterClient,
     FlowSettings,
     OffsetSyncSettings,
     PolicySettings,
-    TopicPartition,
     TopicSettings,
-    TransformSettings,
 )
+from sparkmirror.transform_settings import TransformSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.requester import Requester
 from sparkmirror.wire.admin.topics import create_topics

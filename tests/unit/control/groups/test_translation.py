@@ -17,7 +17,8 @@ from sparkmirror.control.topics.compacted import TopicFollower
 from sparkmirror.internal_topics.mm2_records import encode_offset_sync
 from sparkmirror.internal_topics.run_map import Run
 from sparkmirror.internal_topics.runs import RunRow, decode_run, encode_run
-from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient, FlowSettings
 from sparkmirror.wire.cluster.views import Committed
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")

@@ -23,19 +23,19 @@ from sparkmirror.control.topics.acl_sync import wanted_acls
 from sparkmirror.control.topics.sync import CreateTopic, GrowTopic, ObservedTopics, plan_topics
 from sparkmirror.internal_topics.mm2_records import Checkpoint
 from sparkmirror.internal_topics.offset_syncs import PartitionState
-from sparkmirror.model import (
-    CheckpointSettings,
-    ClusterClient,
-    FlowSettings,
-    PolicySettings,
-    TopicPartition,
-    TopicSettings,
-)
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import (
     DefaultReplicationPolicy,
     FlowTopics,
     is_cycle,
     make_policy,
+)
+from sparkmirror.settings import (
+    CheckpointSettings,
+    ClusterClient,
+    FlowSettings,
+    PolicySettings,
+    TopicSettings,
 )
 from sparkmirror.wire.cluster.views import AclBinding, Committed, ConfigEntry, GroupView, TopicView
 from tests.unit.config_files import BASE, load

@@ -9,7 +9,8 @@ import pytest
 
 from sparkmirror.control.mm1 import membership
 from sparkmirror.control.mm1.membership import Membership
-from sparkmirror.model import ClusterClient, FlowSettings, Member, MirrorMode, TopicPartition
+from sparkmirror.model import MirrorMode, TopicPartition
+from sparkmirror.settings import ClusterClient, FlowSettings, Member
 from sparkmirror.wire.group.session import Joined, MemberState
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")

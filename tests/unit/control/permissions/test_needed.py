@@ -19,20 +19,19 @@ from sparkmirror.control.permissions.needed import (
     remote_patterns,
     source_patterns,
 )
-from sparkmirror.model import (
+from sparkmirror.model import MirrorMode
+from sparkmirror.settings import (
     CheckpointSettings,
     ClusterClient,
     FlowSettings,
     HeartbeatSettings,
-    MirrorMode,
     MirrorSettings,
     OffsetSyncSettings,
     PolicySettings,
-    SmtSettings,
     TopicRule,
     TopicSettings,
-    TransformSettings,
 )
+from sparkmirror.transform_settings import SmtSettings, TransformSettings
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.cluster.views import AclBinding
 

@@ -21,7 +21,8 @@ from sparkmirror.control.positions.first_positions import FirstPositions
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.errors import Denied, Fenced, MirrorError, Unreachable
 from sparkmirror.internal_topics.commands import CommandKind, SourcePartition
-from sparkmirror.model import FetchSettings, FlowSettings, Member, MirrorSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import FetchSettings, FlowSettings, Member, MirrorSettings
 from sparkmirror.wire.cluster.views import Committed
 from tests.patience import patience
 from tests.unit.config_files import load_flow

@@ -9,15 +9,10 @@ import pytest
 
 from sparkmirror.control.positions.preflight import refuse_mirroring_onto_itself
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import (
-    ClusterClient,
-    FlowSettings,
-    MirrorMode,
-    PolicySettings,
-    TopicSettings,
-)
+from sparkmirror.model import MirrorMode
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.names.topics_map import parse_rules
+from sparkmirror.settings import ClusterClient, FlowSettings, PolicySettings, TopicSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import ClusterView, TopicView
 

@@ -11,7 +11,7 @@ import pytest
 from sparkmirror.control.report.plan import pass_through
 from sparkmirror.control.topics.observation import Observation, PassThrough, TransformTopics
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FlowSettings
+from sparkmirror.settings import FlowSettings
 from tests.unit.config_files import load_flow
 
 _TWO = """\

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkmirror.control.topics.acl_sync import ObservedAcls, plan_acls, wanted_acls
-from sparkmirror.model import ClusterClient, FlowSettings, PolicySettings, TopicSettings
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import ClusterClient, FlowSettings, PolicySettings, TopicSettings
 from sparkmirror.wire.cluster.views import AclBinding
 
 A = ClusterClient("A", ("a:1",), "c")

@@ -18,7 +18,7 @@ from sparkmirror.control.topics.config_sync import (
 )
 from sparkmirror.control.topics.notices import Notices, first_few
 from sparkmirror.errors import Denied, TopicError
-from sparkmirror.model import ClusterClient, FlowSettings, TopicSettings
+from sparkmirror.settings import ClusterClient, FlowSettings, TopicSettings
 from sparkmirror.wire.cluster.views import ConfigEntry
 
 A = ClusterClient("A", ("a:1",), "c")

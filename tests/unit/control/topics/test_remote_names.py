@@ -31,16 +31,10 @@ from sparkmirror.internal_topics.remote_names import (
     RemoteName,
     encode_remote_name,
 )
-from sparkmirror.model import (
-    ClusterClient,
-    FlowSettings,
-    MirrorMode,
-    PolicySettings,
-    TopicPartition,
-    TopicSettings,
-)
+from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.names.topics_map import parse_rules
+from sparkmirror.settings import ClusterClient, FlowSettings, PolicySettings, TopicSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import AclBinding, TopicView
 

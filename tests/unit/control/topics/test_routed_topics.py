@@ -11,12 +11,8 @@ import pytest
 from sparkmirror.control.topics.routed_topics import RoutedTopicsJob, constant_topics
 from sparkmirror.errors import Denied, MirrorError
 from sparkmirror.internal_topics.routed_topics import RoutedTopics, TopicRequest, encode_routed
-from sparkmirror.model import (
-    ClusterClient,
-    FlowSettings,
-    TopicSettings,
-    TransformSettings,
-)
+from sparkmirror.settings import ClusterClient, FlowSettings, TopicSettings
+from sparkmirror.transform_settings import TransformSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import (
     BrokerView,

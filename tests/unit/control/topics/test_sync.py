@@ -38,16 +38,15 @@ from sparkmirror.control.topics.sync import (
 from sparkmirror.errors import Denied, TopicError
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.connect_offsets import ConnectOffsets
-from sparkmirror.model import (
+from sparkmirror.model import MirrorMode, TopicPartition
+from sparkmirror.settings import (
     ClusterClient,
     FlowSettings,
-    MirrorMode,
     PolicySettings,
-    SmtSettings,
-    TopicPartition,
     TopicRule,
     TopicSettings,
 )
+from sparkmirror.transform_settings import SmtSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import Committed, ConfigEntry, NewTopic, TopicOutcome, TopicView
 

@@ -12,15 +12,11 @@ from sparkmirror.control.verify import comparison
 from sparkmirror.control.verify.comparison import PartitionComparison
 from sparkmirror.control.verify.scope import STRETCH, Bound, Progress, Scope, _unrepeatable
 from sparkmirror.errors import Defect
-from sparkmirror.model import (
-    ClusterClient,
-    FetchSettings,
-    FlowSettings,
-    TopicPartition,
-    TransformSettings,
-)
+from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.comparison_result import EMPTY, PartitionResult
 from sparkmirror.records.records import Carried, encode_rest
+from sparkmirror.settings import ClusterClient, FetchSettings, FlowSettings
+from sparkmirror.transform_settings import TransformSettings
 
 TP, COPY = TopicPartition("t", 1), TopicPartition("A.t", 1)
 A, B = (ClusterClient(name, ("x:1",), "t") for name in "AB")

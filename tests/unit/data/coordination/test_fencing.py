@@ -20,7 +20,8 @@ from sparkmirror.internal_topics.commands import (
     SourcePartition,
 )
 from sparkmirror.internal_topics.flow_claims import Claim
-from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
+from sparkmirror.settings import ClusterClient, FlowSettings
+from sparkmirror.transform_settings import TransformSettings
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
 FLOW = FlowSettings(A, B, A, B, exactly_once=True)

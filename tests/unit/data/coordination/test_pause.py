@@ -16,7 +16,7 @@ from sparkmirror.data.spark_source import _Planner
 from sparkmirror.errors import Fenced, MirrorError, Unreachable
 from sparkmirror.internal_topics.commands import AssignmentDocument, SourcePartition
 from sparkmirror.internal_topics.flow_claims import Claim
-from sparkmirror.model import ClusterClient, FlowSettings
+from sparkmirror.settings import ClusterClient, FlowSettings
 from sparkmirror.ticks import ticks_s
 
 A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")

@@ -18,7 +18,8 @@ from sparkmirror.internal_topics.commands import (
     SourcePartition,
     encode_assignment,
 )
-from sparkmirror.model import ClusterClient, FlowSettings, MirrorMode, TopicRule, TopicSettings
+from sparkmirror.model import MirrorMode
+from sparkmirror.settings import ClusterClient, FlowSettings, TopicRule, TopicSettings
 
 A, B = ClusterClient("A", ("a:1",), "c"), ClusterClient("B", ("b:1",), "c")
 ORDERS = FlowSettings(A, B, A, B, topics=TopicSettings(include=("orders.*",)))

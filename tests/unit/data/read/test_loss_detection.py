@@ -31,8 +31,9 @@ from sparkmirror.internal_topics.position_metadata import (
     decode_metadata,
     encode_metadata,
 )
-from sparkmirror.model import ClusterClient, FaultSettings, FlowSettings, MirrorMode, TopicPartition
+from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
+from sparkmirror.settings import ClusterClient, FaultSettings, FlowSettings
 from sparkmirror.wire.cluster.log_view import LogView
 
 TP = TopicPartition("t", 3)

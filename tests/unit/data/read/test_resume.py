@@ -12,10 +12,11 @@ from sparkmirror.data.read.resume import Resumed, _by_producer, _counting
 from sparkmirror.data.write.chunk_offsets import ChunkOffsets
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.position_metadata import PositionMetadata
-from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.header import CONTROL_BIT, HEADER_BYTES, stamp
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.records.selection import AbortedTransaction, SelectRules
+from sparkmirror.settings import ClusterClient, FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import FetchedPartition
 

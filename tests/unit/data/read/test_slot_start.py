@@ -36,7 +36,9 @@ from sparkmirror.internal_topics.position_metadata import (
     TargetMark,
     encode_metadata,
 )
-from sparkmirror.model import FlowSettings, ProduceSettings, TopicPartition, TransformSettings
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import FlowSettings, ProduceSettings
+from sparkmirror.transform_settings import TransformSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.produce.producer import Producer
 from tests.unit.config_files import BASE, load_flow

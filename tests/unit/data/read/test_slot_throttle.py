@@ -16,7 +16,8 @@ from sparkmirror.data.read.notes_to_sink import NotesToSink
 from sparkmirror.data.read.slot_throttle import SlotThrottle, slot_limits
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.throttles import Limits, SharedLimit, encode_limits
-from sparkmirror.model import ClusterClient, FlowSettings, ThrottleUse
+from sparkmirror.progress import ThrottleUse
+from sparkmirror.settings import ClusterClient, FlowSettings
 from sparkmirror.wire.fetch.throttle import DEBT_S
 
 FLOW = "A->B"

@@ -38,10 +38,10 @@ from sparkmirror.internal_topics.position_metadata import (
 )
 from sparkmirror.internal_topics.run_map import Run
 from sparkmirror.internal_topics.runs import decode_run, encode_run
-from sparkmirror.model import ClusterClient, FaultSettings, FetchSettings, FlowSettings
 from sparkmirror.model import TopicPartition as Tp
 from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.records.records import Carried
+from sparkmirror.settings import ClusterClient, FaultSettings, FetchSettings, FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.log_view import EndView, LogView
 from sparkmirror.wire.cluster.metadata import Leader

@@ -24,7 +24,9 @@ from sparkmirror.data.rows.shared_frames import SharedMemory
 from sparkmirror.errors import MachineError
 from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind
 from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
-from sparkmirror.model import Halt, Member, ThrottleUse, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt, ThrottleUse
+from sparkmirror.settings import Member
 from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

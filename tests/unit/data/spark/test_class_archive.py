@@ -15,7 +15,7 @@ from sparkmirror.data.spark.class_archive import ClassArchive
 from sparkmirror.data.spark.session import Spark
 from sparkmirror.errors import MachineError
 from sparkmirror.java import JavaHome, find_java
-from sparkmirror.model import MirrorSettings
+from sparkmirror.settings import MirrorSettings
 
 _SOURCE = """public class Hello {
   interface Word { String say(); }

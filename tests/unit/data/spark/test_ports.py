@@ -18,7 +18,7 @@ from sparkmirror.data.spark.ports import (
     withheld,
 )
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ClusterClient, FlowSettings, MirrorSettings
+from sparkmirror.settings import ClusterClient, FlowSettings, MirrorSettings
 
 SECRET = {"spark.authenticate.secret": "x" * 32}
 CLOSED = {

@@ -14,14 +14,10 @@ from sparkmirror.data.transform import compared
 from sparkmirror.data.transform.compared import ReplayedTopics
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.data.transform.replay import Part, Replay
-from sparkmirror.model import (
-    ClusterClient,
-    FaultSettings,
-    FlowSettings,
-    TopicPartition,
-    TransformSettings,
-)
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, decode_rest, encode_batch
+from sparkmirror.settings import ClusterClient, FaultSettings, FlowSettings
+from sparkmirror.transform_settings import TransformSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

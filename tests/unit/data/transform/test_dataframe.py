@@ -18,7 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from sparkmirror.data.transform.columns import COLUMNS, decode_columns, spark_schema, used
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
+from sparkmirror.settings import ClusterClient, FlowSettings
+from sparkmirror.transform_settings import TransformSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,14 +10,9 @@ import pytest
 
 from sparkmirror.config.files.properties import parse_properties
 from sparkmirror.data.transform.plan import TransformPlan
-from sparkmirror.model import (
-    ClusterClient,
-    FlowSettings,
-    RegistrySettings,
-    TableSettings,
-    TransformSettings,
-)
 from sparkmirror.names.transforms import routes
+from sparkmirror.settings import ClusterClient, FlowSettings
+from sparkmirror.transform_settings import RegistrySettings, TableSettings, TransformSettings
 from tests.registries import SchemaRegistry, serving
 
 if TYPE_CHECKING:

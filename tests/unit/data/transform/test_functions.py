@@ -14,7 +14,8 @@ from sparkmirror.data.transform.functions import register_functions
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.data.transform.tables import Tables
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
+from sparkmirror.settings import ClusterClient, FlowSettings
+from sparkmirror.transform_settings import TransformSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

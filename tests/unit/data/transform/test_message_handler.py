@@ -14,17 +14,10 @@ from sparkmirror.data.rows.notes import SlotHello, SlotNotes
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, read_row
 from sparkmirror.data.transform.record_path import record_path
 from sparkmirror.errors import MirrorError
-from sparkmirror.model import (
-    ClusterClient,
-    FlowSettings,
-    MirrorMode,
-    Partitioner,
-    RecordSettings,
-    SourceRecord,
-    TargetRecord,
-)
+from sparkmirror.model import MirrorMode, Partitioner, SourceRecord, TargetRecord
 from sparkmirror.records.header import split
 from sparkmirror.records.records import Record, decode_records, encode_batch
+from sparkmirror.settings import ClusterClient, FlowSettings, RecordSettings
 
 SEEN: list[SourceRecord] = []
 

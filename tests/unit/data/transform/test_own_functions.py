@@ -10,7 +10,8 @@ import pytest
 from sparkmirror.data.transform.columns import HIDDEN
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
+from sparkmirror.settings import ClusterClient, FlowSettings
+from sparkmirror.transform_settings import TransformSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,8 +10,9 @@ import pytest
 from sparkmirror.data.transform.columns import decode_columns, spark_schema
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
 from sparkmirror.names.transforms import routes
+from sparkmirror.settings import ClusterClient, FlowSettings
+from sparkmirror.transform_settings import TransformSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

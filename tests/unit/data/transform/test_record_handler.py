@@ -19,19 +19,13 @@ from sparkmirror.data.transform.trial import tried
 from sparkmirror.data.transform.unpack import Unpacker
 from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import (
-    ClusterClient,
-    FaultSettings,
-    FlowSettings,
-    SourceRecord,
-    TargetRecord,
-    TopicPartition,
-    TransformCounts,
-    TransformSettings,
-)
+from sparkmirror.model import SourceRecord, TargetRecord, TopicPartition
 from sparkmirror.names.replication_policy import dead_letter_topic
+from sparkmirror.progress import TransformCounts
 from sparkmirror.records.header import split
 from sparkmirror.records.records import Record, decode_records, encode_batch
+from sparkmirror.settings import ClusterClient, FaultSettings, FlowSettings
+from sparkmirror.transform_settings import TransformSettings
 from tests.unit.data.write.test_exactly_once import BILLS, ORDERS, REMOTE, Source, simulated
 from tests.unit.data.write.test_exactly_once import _flow as _exactly_once
 

@@ -17,16 +17,12 @@ from sparkmirror.data.transform import routing
 from sparkmirror.data.transform.pack import Packed
 from sparkmirror.data.transform.routing import Router, TargetTopics
 from sparkmirror.errors import Denied, Unreachable
-from sparkmirror.model import (
-    FaultSettings,
-    FlowSettings,
-    TopicPartition,
-    TopicSettings,
-    TransformSettings,
-)
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.header import split
 from sparkmirror.records.key_columns import scan
 from sparkmirror.records.records import Record, decode_records, encode_batch
+from sparkmirror.settings import FaultSettings, FlowSettings, TopicSettings
+from sparkmirror.transform_settings import TransformSettings
 from sparkmirror.wire.cluster.error_codes import (
     LEADER_NOT_AVAILABLE,
     TOPIC_AUTHORIZATION_FAILED,

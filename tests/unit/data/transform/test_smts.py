@@ -21,16 +21,11 @@ from sparkmirror.data.transform.columns import (
 )
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.data.transform.unpack import Unpacker
-from sparkmirror.model import (
-    ClusterClient,
-    FlowSettings,
-    PolicySettings,
-    TopicSettings,
-    TransformSettings,
-)
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.names.transforms import Transformed, routes
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import ClusterClient, FlowSettings, PolicySettings, TopicSettings
+from sparkmirror.transform_settings import TransformSettings
 from tests.vectors import load
 
 if TYPE_CHECKING:

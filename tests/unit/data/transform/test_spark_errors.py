@@ -8,8 +8,9 @@ import pytest
 
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.data.transform.spark_errors import reason_of, table_of
-from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
 from sparkmirror.records.records import Record
+from sparkmirror.settings import ClusterClient, FlowSettings
+from sparkmirror.transform_settings import TransformSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

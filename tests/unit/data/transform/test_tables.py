@@ -15,7 +15,8 @@ from sparkmirror.data.transform import tables as module
 from sparkmirror.data.transform.columns import HIDDEN
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import ClusterClient, FlowSettings, TableSettings, TransformSettings
+from sparkmirror.settings import ClusterClient, FlowSettings
+from sparkmirror.transform_settings import TableSettings, TransformSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,20 +16,17 @@ from sparkmirror.data.rows.notes import SlotNotes
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, read_row
 from sparkmirror.data.transform import unpack
 from sparkmirror.data.transform.columns import COLUMNS, FLUSH_ROWS, arrow_schema
-from sparkmirror.data.transform.pack import Packed, Packer, _headers
+from sparkmirror.data.transform.pack import Packed, Packer
 from sparkmirror.data.transform.reasons import Reasons
+from sparkmirror.data.transform.results import encoded_headers
 from sparkmirror.data.transform.routing import Router
 from sparkmirror.data.transform.unpack import Unpacker
 from sparkmirror.errors import Defect
-from sparkmirror.model import (
-    ClusterClient,
-    FaultSettings,
-    FlowSettings,
-    TransformCounts,
-    TransformSettings,
-)
+from sparkmirror.progress import TransformCounts
 from sparkmirror.records.header import split
 from sparkmirror.records.records import Record, decode_records, encode_batch, encode_headers
+from sparkmirror.settings import ClusterClient, FaultSettings, FlowSettings
+from sparkmirror.transform_settings import TransformSettings
 
 _CLIENT = ClusterClient("A", ("localhost:1",), "test")
 FLOW = FlowSettings(
@@ -198,7 +195,9 @@ def test_header_names_that_are_no_text_keep_their_bytes() -> None:
     octets = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
     headers = [{"key": b"\xff\xc3", "value": b"x"}, {"key": None, "value": b"y"}, None]
     column = pa.array([headers, None, []], octets).cast(kind, safe=False)
-    assert _headers(column) == [encode_headers([(b"\xff\xc3", b"x")])] + 2 * [encode_headers([])]
+    assert encoded_headers(column) == [encode_headers([(b"\xff\xc3", b"x")])] + 2 * [
+        encode_headers([])
+    ]
 
 
 def test_a_replaced_timestamp() -> None:

@@ -14,9 +14,10 @@ from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.data.transform.replay import Part, Replay, groups, read_parts
 from sparkmirror.data.transform.routing import Router
 from sparkmirror.internal_topics.assignments import SourcePartition
-from sparkmirror.model import ClusterClient, FlowSettings, TransformSettings
 from sparkmirror.records.header import split
 from sparkmirror.records.records import Record, decode_records, encode_batch
+from sparkmirror.settings import ClusterClient, FlowSettings
+from sparkmirror.transform_settings import TransformSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,16 +16,7 @@ from sparkmirror.data.rows.notes import SlotHello, SlotNotes
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, read_row
 from sparkmirror.data.transform import message_handler, record_path
 from sparkmirror.errors import CorruptBatch
-from sparkmirror.model import (
-    ClusterClient,
-    FlowSettings,
-    MirrorMode,
-    Partitioner,
-    RecordSettings,
-    SourceRecord,
-    TargetRecord,
-    TopicPartition,
-)
+from sparkmirror.model import MirrorMode, Partitioner, SourceRecord, TargetRecord, TopicPartition
 from sparkmirror.records.codecs import ZSTD, compress
 from sparkmirror.records.header import ATTRIBUTES_AT, HEADER_BYTES, seal, split
 from sparkmirror.records.header import COVERED as HEAD
@@ -42,6 +33,7 @@ from sparkmirror.records.records import (
 )
 from sparkmirror.records.selection import SelectRules, select
 from sparkmirror.records.varint import varint
+from sparkmirror.settings import ClusterClient, FlowSettings, RecordSettings
 from sparkmirror.wire.fetch import record_stream
 from sparkmirror.wire.fetch.record_stream import _carried
 

@@ -11,18 +11,12 @@ from sparkmirror.data.read.retry_schedule import Retries
 from sparkmirror.data.transform.failed_records import TRANSFORM_FAILED, FailedRecords
 from sparkmirror.data.write.bad_records import RefusedRecords, dead_letter
 from sparkmirror.internal_topics.gaps import SKIPPED, decode_gap
-from sparkmirror.model import (
-    ClusterClient,
-    FaultSettings,
-    FlowSettings,
-    Halt,
-    PartitionProgress,
-    TopicPartition,
-    TopicSettings,
-)
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt, PartitionProgress
 from sparkmirror.records.header import base_offset, codec
 from sparkmirror.records.records import Record, decode_records, encode_batch
 from sparkmirror.records.split import separate
+from sparkmirror.settings import ClusterClient, FaultSettings, FlowSettings, TopicSettings
 from tests.unit.config_files import load_flow
 
 TP, REMOTE = TopicPartition("t", 3), TopicPartition("A.t", 3)

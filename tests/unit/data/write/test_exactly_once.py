@@ -30,17 +30,12 @@ from sparkmirror.data.write.transaction_size import TransactionSize
 from sparkmirror.internal_topics.gaps import decode_gap, gaps_topic
 from sparkmirror.internal_topics.mm2_records import decode_offset_sync, offset_syncs_topic
 from sparkmirror.internal_topics.runs import runs_topic
-from sparkmirror.model import (
-    ClusterClient,
-    FaultSettings,
-    FlowSettings,
-    OffsetSyncSettings,
-    TopicPartition,
-)
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import dead_letter_topic
 from sparkmirror.records.header import HEADER_BYTES
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.records.split import decode_batches
+from sparkmirror.settings import ClusterClient, FaultSettings, FlowSettings, OffsetSyncSettings
 from sparkmirror.wire.cluster.error_codes import (
     INVALID_RECORD,
     LEADER_NOT_AVAILABLE,

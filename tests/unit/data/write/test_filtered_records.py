@@ -10,15 +10,11 @@ import pytest
 from sparkmirror.data.rows.rows import FLUSH
 from sparkmirror.data.transform.pack import Packed
 from sparkmirror.internal_topics.gaps import decode_gap, gaps_topic
-from sparkmirror.model import (
-    FaultSettings,
-    FlowSettings,
-    ProduceSettings,
-    TopicPartition,
-    TransformSettings,
-)
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import dead_letter_topic
 from sparkmirror.records.records import Record
+from sparkmirror.settings import FaultSettings, FlowSettings, ProduceSettings
+from sparkmirror.transform_settings import TransformSettings
 from tests.unit.data.transform.test_transforms import FAILED, _row, _through
 from tests.unit.data.write.test_exactly_once import (
     ORDERS,

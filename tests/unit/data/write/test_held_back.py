@@ -11,7 +11,8 @@ import pytest
 from sparkmirror.data.rows.shared_frames import FRAMES, FrameReader
 from sparkmirror.data.write import held_back
 from sparkmirror.data.write.held_back import UNACKNOWLEDGED_BYTES_MAX, HeldBack
-from sparkmirror.model import ProduceSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ProduceSettings
 from sparkmirror.wire.produce.partition_queue import PartitionQueue, QueuedBatch
 from sparkmirror.wire.produce.producer import Producer
 

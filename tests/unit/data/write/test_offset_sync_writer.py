@@ -15,7 +15,8 @@ from sparkmirror.internal_topics.mm2_records import decode_offset_sync
 from sparkmirror.internal_topics.offset_syncs import PartitionState
 from sparkmirror.internal_topics.run_map import OffsetMap, Run
 from sparkmirror.internal_topics.runs import RunRow, decode_run, encode_forgotten_run, encode_run
-from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient, FlowSettings
 
 T = TopicPartition("t", 0)
 KeyValue = tuple[bytes, bytes | None]

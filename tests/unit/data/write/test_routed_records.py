@@ -17,9 +17,11 @@ from sparkmirror.data.transform.pack import Packed
 from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.internal_topics.gaps import decode_gap, gaps_topic
 from sparkmirror.internal_topics.position_metadata import PositionMetadata, decode_metadata
-from sparkmirror.model import FaultSettings, FlowSettings, TopicPartition, TransformSettings
+from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import dead_letter_topic
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import FaultSettings, FlowSettings
+from sparkmirror.transform_settings import TransformSettings
 from tests.unit.data.write.test_exactly_once import (
     BILLS,
     ORDERS,

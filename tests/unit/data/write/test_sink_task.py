@@ -9,14 +9,9 @@ import pytest
 from sparkmirror.data.write.partition_state import Lane
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.internal_topics.connect_offsets import encode_mapped_offset, encode_source_offset
-from sparkmirror.model import (
-    ClusterClient,
-    FlowSettings,
-    SmtSettings,
-    TopicPartition,
-    TopicRule,
-    TopicSettings,
-)
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient, FlowSettings, TopicRule, TopicSettings
+from sparkmirror.transform_settings import SmtSettings
 
 A, B = (ClusterClient(alias, ("localhost:1",), "test") for alias in "AB")
 SOURCE = TopicPartition("t", 0)

@@ -29,17 +29,9 @@ from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, gaps_topic
 from sparkmirror.internal_topics.mm2_records import decode_offset_sync
 from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.internal_topics.reports import decode_progress
-from sparkmirror.model import (
-    FlowSettings,
-    Halt,
-    JoinCounts,
-    Member,
-    OffsetSyncSettings,
-    Partitioner,
-    RecordSettings,
-    TopicPartition,
-    TransformCounts,
-)
+from sparkmirror.model import Partitioner, TopicPartition
+from sparkmirror.progress import Halt, JoinCounts, TransformCounts
+from sparkmirror.settings import FlowSettings, Member, OffsetSyncSettings, RecordSettings
 from sparkmirror.wire.cluster.error_codes import INVALID_RECORD
 from tests.unit.data.write.test_exactly_once import (
     BILLS,

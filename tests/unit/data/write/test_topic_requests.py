@@ -19,8 +19,9 @@ from sparkmirror.internal_topics.routed_topics import (
     TopicRequest,
     decode_request,
 )
-from sparkmirror.model import ClusterClient, FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import decode_records
+from sparkmirror.settings import ClusterClient, FlowSettings
 
 A, B = (ClusterClient(alias, (f"{alias}:1",), "c") for alias in "AB")
 FLOW = FlowSettings(A, B, A, B, routed_topics_max=7)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console, Group
 
-from sparkmirror.model import Halt, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.observe.display.line_view import LineDisplay, flow_document, flow_line
 from sparkmirror.observe.display.live_view import LiveDisplay, ViewState, draw, frame_svg
 from sparkmirror.observe.display.summary import halt_lines, summary_table
@@ -24,6 +24,7 @@ from sparkmirror.observe.display.units import (
 )
 from sparkmirror.observe.figures.meter import FlowView, TopicRow
 from sparkmirror.observe.notice import Notice, named_places
+from sparkmirror.progress import Halt
 
 BUSY = FlowView(
     flow="A->B",

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkmirror.model import Halt, JoinCounts, PartitionProgress, SlotProgress, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.latency import BOUNDS_MS, Histogram
 from sparkmirror.observe.figures.meter import FlowMeter
+from sparkmirror.progress import Halt, JoinCounts, PartitionProgress, SlotProgress
 
 WALL_MS = 1_700_000_000_000
 

@@ -18,14 +18,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from sparkmirror.model import (
-    Halt,
-    PartitionProgress,
-    SlotProgress,
-    Spread,
-    TopicPartition,
-    TransformCounts,
-)
+from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTimes, GroupRow
 from sparkmirror.observe.figures.latency import BOUNDS_MS, Histogram
 from sparkmirror.observe.figures.meter import FlowMeter
@@ -40,6 +33,7 @@ from sparkmirror.observe.metrics.catalog import (
 )
 from sparkmirror.observe.metrics.exposition import FlowFacts, MirrorCollector
 from sparkmirror.observe.metrics.health import FlowHealth, judge
+from sparkmirror.progress import Halt, PartitionProgress, SlotProgress, Spread, TransformCounts
 
 ROOT = Path(__file__).parents[4]
 WALL_MS = 1_700_000_000_000

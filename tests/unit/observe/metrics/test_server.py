@@ -21,11 +21,11 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from sparkmirror.errors import ConfigError, MachineError
-from sparkmirror.model import MetricsSettings
 from sparkmirror.observe.metrics import server
 from sparkmirror.observe.metrics.address import resolve
 from sparkmirror.observe.metrics.health import Health
 from sparkmirror.observe.metrics.server import MetricsServer, _Handler, open_metrics_server
+from sparkmirror.settings import MetricsSettings
 from tests.certificates import Authority, Certified
 from tests.unit.config_files import BASE, load, refused
 

@@ -10,7 +10,8 @@ import pytest
 from kafka.protocol.consumer import FetchResponse
 
 from sparkmirror.errors import Unsupported
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.admin.error_translation import translated
 from sparkmirror.wire.admin.long_polls import LongPolls
 from tests.unit.wire.fake_broker import FakeBroker, metadata

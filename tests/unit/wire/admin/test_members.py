@@ -15,7 +15,8 @@ from kafka.protocol.admin import (
 )
 
 from sparkmirror.errors import ClusterError, Denied, Unsupported
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.admin.group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,

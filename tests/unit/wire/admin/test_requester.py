@@ -14,7 +14,7 @@ from kafka.protocol.admin import ListGroupsRequest, ListGroupsResponse
 from kafka.protocol.metadata import FindCoordinatorResponse, MetadataRequest
 
 from sparkmirror.errors import ClusterError, MirrorError, Unreachable, Unsupported
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.messages import error_code
 from sparkmirror.wire.admin.requester import CONTROLLER, Requester

@@ -21,7 +21,7 @@ from sparkmirror.errors import (
     TopicError,
     Unreachable,
 )
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.offset_reset import EARLIEST
 from sparkmirror.records.header import (
     ATTRIBUTES_AT,
@@ -31,6 +31,7 @@ from sparkmirror.records.header import (
     seal,
 )
 from sparkmirror.records.records import Record, decode_records, encode_batch
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.admin.leaders import MOVED
 from sparkmirror.wire.admin.topic_reader import TopicTail, TopicWriter
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.cluster.broker_backoff import BrokerBackoff
 
 CLIENT = ClusterClient(

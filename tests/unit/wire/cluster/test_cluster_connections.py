@@ -17,7 +17,8 @@ import pytest
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, MetadataResponse
 
 from sparkmirror.errors import Unreachable
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.metadata import Leader, split_address
 from sparkmirror.wire.net.connection import Connection, ConnectionLost

@@ -13,8 +13,9 @@ import pytest
 from kafka.protocol.producer import ProduceResponse
 
 from sparkmirror.errors import ClusterError, Unreachable
-from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import ClusterClient, FetchSettings, ProduceSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.net.connection import Connection

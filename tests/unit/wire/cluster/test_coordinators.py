@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sparkmirror.errors import PartitionError
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.net.connection import ConnectionLost

@@ -17,8 +17,9 @@ import pytest
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, MetadataResponse
 from kafka.protocol.producer.transaction import InitProducerIdResponse
 
-from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import ClusterClient, FetchSettings, ProduceSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.produce.producer import Producer

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.model import FetchSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.header import split
 from sparkmirror.records.records import decode_records
+from sparkmirror.settings import FetchSettings
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from tests.property.simulated_source import SimConnection, SimSource, value
 

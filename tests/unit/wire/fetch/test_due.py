@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.model import ClusterClient, FetchSettings, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient, FetchSettings
 from sparkmirror.wire.fetch.fetcher import Fetcher
 
 TP = TopicPartition("t", 0)

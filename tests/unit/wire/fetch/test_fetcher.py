@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.model import ClusterClient, FetchSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import ClusterClient, FetchSettings
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 from sparkmirror.wire.fetch.messages import I32
 from sparkmirror.wire.net.connection import ConnectionLost

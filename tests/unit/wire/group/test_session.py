@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.model import ClusterClient, GroupSettings
+from sparkmirror.settings import ClusterClient, GroupSettings
 from sparkmirror.wire.group import session as sessions
 from sparkmirror.wire.group.session import GroupSession
 

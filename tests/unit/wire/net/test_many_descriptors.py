@@ -14,8 +14,9 @@ import pytest
 
 import sparkmirror
 from sparkmirror.cli.run.os_signals import Signals
-from sparkmirror.model import ProduceSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import ProduceSettings
 from sparkmirror.wire.produce.producer import Producer
 from tests.descriptors import BEYOND_SELECT
 from tests.property.simulated_target import SimTarget

@@ -14,8 +14,9 @@ from typing import Any, cast
 
 import pytest
 
-from sparkmirror.model import ClusterClient, FetchSettings, ProduceSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.settings import ClusterClient, FetchSettings, ProduceSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.metadata import Leader
 from sparkmirror.wire.fetch.fetcher import Fetcher

@@ -12,7 +12,7 @@ import pytest
 from kafka.protocol.admin import ListGroupsRequest, ListGroupsResponse
 from kafka.protocol.broker_version_data import BrokerVersionData
 
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 from sparkmirror.wire.net.shared_connection import NoResponse, SharedConnection
 from sparkmirror.wire.protocol_errors import ApiUnsupported

@@ -27,7 +27,7 @@ from sparkmirror.errors import (
     Unreachable,
     Unsupported,
 )
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.probe.broker_path import (
     DNS,
     KAFKA,

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from sparkmirror.model import ProduceSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD
 from sparkmirror.records.header import (
     LOG_APPEND_TIME_BIT,
@@ -21,6 +21,7 @@ from sparkmirror.records.header import (
 from sparkmirror.records.rebatch import join_batches
 from sparkmirror.records.records import Limits, Record, encode_batch
 from sparkmirror.records.split import decode_batches
+from sparkmirror.settings import ProduceSettings
 from sparkmirror.wire.produce.joining import Joining, RoundTrip
 from sparkmirror.wire.produce.partition_queue import PartitionQueue, QueuedBatch
 from sparkmirror.wire.produce.topic_limits import ACCEPTED_BYTES, TopicLimits

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkmirror.errors import PartitionError
-from sparkmirror.model import ClusterClient, ProduceSettings
+from sparkmirror.settings import ClusterClient, ProduceSettings
 from sparkmirror.wire.produce.producer import Producer
 
 LOADING, UNAVAILABLE, DENIED = 14, 15, 31

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kafka.protocol.admin import DescribeConfigsResponse
 
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.produce.topic_limits import (
     ACCEPTED_BYTES,
     ACCEPTED_BYTES_MIN,

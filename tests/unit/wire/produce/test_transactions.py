@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from sparkmirror.errors import ClusterError, Fenced, TooSlow
-from sparkmirror.model import ClusterClient, TopicPartition
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.net.connection import ConnectionLost
 from sparkmirror.wire.produce.transactions import Transactions

@@ -16,7 +16,7 @@ from kafka.net.sasl.plain import SaslMechanismPlain
 
 from sparkmirror.config.clients.sasl import OAuthLogin, sasl_settings
 from sparkmirror.errors import ClusterError, ConfigError, Denied
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.security.kerberos import GssapiExchange
 from sparkmirror.wire.security.mechanisms import ChallengeRefused, Mechanism, OAuthBearer, Plain
 from sparkmirror.wire.security.oauth import TokenSource

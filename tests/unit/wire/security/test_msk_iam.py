@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.errors import ClusterError
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.security.sasl import Exchange, Login, authenticate
 
 VECTORS = json.loads((Path(__file__).parents[3] / "vectors" / "msk_iam.json").read_text())

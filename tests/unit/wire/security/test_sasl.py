@@ -21,7 +21,7 @@ from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE, new_key
 from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MachineError, Unreachable
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.security.oauth import Token, TokenSource, unsecured_token
 from sparkmirror.wire.security.sasl import (
     Exchange,

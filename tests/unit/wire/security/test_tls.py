@@ -26,7 +26,7 @@ from cryptography.x509.oid import NameOID
 
 from sparkmirror.config.clients.tls import TlsSettings, openssl_name, tls_settings
 from sparkmirror.errors import ClusterError, ConfigError, MirrorError, NotKafka
-from sparkmirror.model import ClusterClient
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.security import tls
 from sparkmirror.wire.security.keystores import read_identity, read_trusted
 from sparkmirror.wire.security.tls import make_context, wrap

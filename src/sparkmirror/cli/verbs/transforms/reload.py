@@ -24,7 +24,7 @@ from sparkmirror.text import echo
 
 if TYPE_CHECKING:
     from sparkmirror.internal_topics.tables import TableState
-    from sparkmirror.model import FlowSettings
+    from sparkmirror.settings import FlowSettings
     from sparkmirror.wire.admin.cluster import Cluster
 
 _LOOK_S = 0.5

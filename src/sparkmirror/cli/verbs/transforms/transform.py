@@ -19,7 +19,8 @@ from sparkmirror.errors import ClusterError, ConfigError, MirrorError
 
 if TYPE_CHECKING:
     from sparkmirror.data.transform.replay import Part
-    from sparkmirror.model import FlowSettings, MirrorSettings, TopicPartition
+    from sparkmirror.model import TopicPartition
+    from sparkmirror.settings import FlowSettings, MirrorSettings
     from sparkmirror.wire.admin.cluster import Cluster
 
 transform = typer.Typer(

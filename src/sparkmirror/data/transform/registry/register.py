@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import FlowSettings, RegistrySettings
+from sparkmirror.settings import FlowSettings
+from sparkmirror.transform_settings import RegistrySettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

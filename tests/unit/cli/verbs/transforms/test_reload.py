@@ -13,7 +13,8 @@ from sparkmirror.control.coordination import orders_topic, status
 from sparkmirror.control.coordination.status import FlowState, FlowStatus
 from sparkmirror.errors import ConfigError
 from sparkmirror.internal_topics.tables import ReloadOrder, TableState
-from sparkmirror.model import ClusterClient, FlowSettings, TableSettings, TransformSettings
+from sparkmirror.settings import ClusterClient, FlowSettings
+from sparkmirror.transform_settings import TableSettings, TransformSettings
 from tests.unit.config_files import BASE, write
 
 

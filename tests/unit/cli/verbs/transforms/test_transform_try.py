@@ -16,8 +16,9 @@ from sparkmirror.cli.verbs.transforms.report import report, text_of
 from sparkmirror.data.transform import replay
 from sparkmirror.data.transform.trial import Cost, Tried
 from sparkmirror.errors import ConfigError, MirrorError
-from sparkmirror.model import FlowSettings, TopicPartition
+from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record
+from sparkmirror.settings import FlowSettings
 from tests.unit.config_files import BASE, load_flow, write
 
 _CLEAN = """\

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from sparkmirror.data.transform.columns import HIDDEN
 from sparkmirror.data.transform.plan import TransformPlan
-from sparkmirror.model import ClusterClient, FlowSettings, RegistrySettings, TransformSettings
+from sparkmirror.settings import ClusterClient, FlowSettings
+from sparkmirror.transform_settings import RegistrySettings, TransformSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

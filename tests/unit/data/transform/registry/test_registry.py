@@ -14,8 +14,8 @@ import pytest
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.data.transform.spark_errors import reason_of, table_of
 from sparkmirror.errors import ConfigError
-from sparkmirror.model import RegistrySettings
 from sparkmirror.records.records import Record
+from sparkmirror.transform_settings import RegistrySettings
 from tests.certificates import PASSWORD, Authority, to_jks
 from tests.registries import SchemaRegistry, basic, serving, wire
 from tests.unit.data.transform.registry.sql import FAILED, Sql, flow, made

@@ -1,0 +1,120 @@
+"""What Spark, or a handler, gives for records, and the records that it makes of them.
+
+A result is a struct with a ``record``: null if the record is left out, else its new fields. The
+struct itself is null for a record on which the SQL or the handler failed (`data.transform.plan`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sparkmirror.records.header_columns import Int64s
+from sparkmirror.records.key_columns import Scan
+from sparkmirror.records.record_fields import (
+    Varbin,
+    chosen,
+    read_headers,
+    record_fields,
+    with_fields,
+)
+from sparkmirror.records.records import Record, encode_headers
+
+__all__ = [
+    "ROUTING",
+    "encoded_headers",
+    "field_of",
+    "is_valid",
+    "records_of",
+    "sql_seconds",
+    "varbin_of",
+    "written",
+]
+
+ROUTING = ("topic", "partition")
+"""Fields of a ``record`` that say where it goes."""
+
+_HEADERS = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
+
+
+def field_of(results: pa.StructArray, name: str) -> pa.Array:
+    """The field ``name`` of each result, null for records on which the SQL failed."""
+    return results.flatten()[results.type.get_field_index(name)]
+
+
+def sql_seconds(results: pa.StructArray) -> float:
+    """Seconds in which Spark evaluated ``results``, from the records of which it is known."""
+    began, ended = field_of(results, "began"), field_of(results, "ended")
+    took_ns = ended.drop_null().to_numpy() - began.drop_null().to_numpy()
+    return float(took_ns.mean()) * len(results) / 1e9 if len(took_ns) else 0.0
+
+
+def written(found: Scan, kept: npt.NDArray[np.bool_], record: pa.Array) -> Scan:
+    """The kept records, with the fields that the results replace."""
+    old = chosen(found, kept)
+    names = [field.name for field in record.type]
+    if not {*names[1:]} - {*ROUTING} or not len(old.columns.offset):
+        return old
+    fields = dict(zip(names, record.filter(pa.array(kept)).flatten(), strict=True))
+    timestamp: Int64s | None = None
+    if "timestamp" in fields:
+        micros = fields["timestamp"].view(pa.int64()).fill_null(-1)
+        timestamp = micros.to_numpy(zero_copy_only=False) // 1000
+    return with_fields(
+        old,
+        key=varbin_of(fields["key"]) if "key" in fields else None,
+        value=varbin_of(fields["value"]) if "value" in fields else None,
+        headers=encoded_headers(fields["headers"]) if "headers" in fields else None,
+        timestamp=timestamp,
+    )
+
+
+def encoded_headers(column: pa.Array) -> list[bytes]:
+    """The headers of each record; a name may be any bytes, as in Kafka."""
+    return [
+        encode_headers(
+            (one["key"], one["value"])
+            for one in headers or ()
+            if one is not None and one["key"] is not None  # Kafka has no header without a key
+        )
+        for headers in column.cast(_HEADERS).to_pylist()
+    ]
+
+
+def varbin_of(column: pa.Array) -> Varbin:
+    """A column of strings as `Varbin`."""
+    count = len(column)
+    _, offsets_buffer, data_buffer = column.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32, count + 1, column.offset * 4).astype(np.int64)
+    sizes = np.diff(offsets)
+    valid = is_valid(column)
+    if column.null_count and bool(sizes[~valid].any()):
+        return varbin_of(pa.array(column.to_pylist(), pa.binary()))  # bytes behind a null
+    data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
+    return Varbin(np.where(valid, sizes, -1), data[int(offsets[0]) : int(offsets[-1])])
+
+
+def records_of(found: Scan) -> tuple[Record, ...]:
+    """The records as they are at the source."""
+    columns, fields = found.columns, record_fields(found)
+    headers = read_headers(found, fields, 0, len(columns.offset))
+    flat = columns.flat
+    made = []
+    for row in range(len(columns.offset)):
+        key, value = (
+            None if sizes[row] < 0 else flat[at[row] : at[row] + sizes[row]].tobytes()
+            for at, sizes in (
+                (found.key_at, found.key_bytes),
+                (fields.value_at, fields.value_bytes),
+            )
+        )
+        offset, time_ms = int(columns.offset[row]), int(columns.timestamp[row])
+        made.append(Record(offset, time_ms, key, value, tuple(headers[row] or ())))
+    return tuple(made)
+
+
+def is_valid(column: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which values of ``column`` are not null."""
+    valid: npt.NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
+    return valid
