@@ -313,3 +313,37 @@ def test_a_table_is_read_again_and_keeps_its_rows_if_that_fails(
     assert state.fault == ""
     assert _values(plan, "9") == ["Eva gold"]
     assert plan.tables.reload("other") == ()
+
+
+def test_a_running_query_has_the_new_rows_from_its_next_epoch_on(
+    customers: TableSettings, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Spark plans each epoch from the same columns; tasks carry the rows that were read last."""
+    select = "lookup('customers', 'id', CAST(CAST(value AS STRING) AS INT)).name AS value"
+    plan = _plan(spark, customers, select=select)
+    schema, source = f"{HIDDEN}, value binary", str(tmp_path / "records")
+
+    def write(value: str) -> None:
+        row = (None, None, 0, 0, bytearray(value.encode()))
+        plan.session.createDataFrame([row], schema).write.mode("append").parquet(source)
+
+    write("7")
+    rows = plan.session.readStream.schema(schema).parquet(source)
+    query = (
+        plan.transformed(rows)
+        .writeStream.format("memory")
+        .queryName("named")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        Path(customers.path).write_text("id,name,tier\n7,Anna,gold\n")
+        plan.tables.reload()
+        write("7")
+        query.processAllAvailable()
+        found = plan.session.table("named").collect()
+        names = {bytes(row["t0"]["record"]["value"]).decode() for row in found}
+        assert (len(found), names) == (2, {"Ann", "Anna"})
+    finally:
+        query.stop()
