@@ -27,7 +27,7 @@ TRANSFORMS: tuple[Mutant, ...] = (
         "filtered records have offsets at the target",
         "A consumer group that moves to the target loses nothing",
         "data/transform/pack.py",
-        "            runs=merge_runs(offsets, np.ones(count, np.int64))[-RUNS_MAX:],\n",
+        "            runs=merge_runs(offsets, np.ones(count, np.int64)),\n",
         "            runs=(),\n",
         (
             f"{_ENDS}::test_a_filter_keeps_records_and_runs_of_source_offsets",

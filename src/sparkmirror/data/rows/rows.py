@@ -100,7 +100,13 @@ class Chunk:
         return self.runs or ((self.base_offset, self.record_count),)
 
     def after(self, records: int) -> int:
-        """The source offset to continue from after the first ``records`` of them."""
+        """The source offset to continue from after the first ``records`` of them.
+
+        The chunk's first one if ``runs`` does not reach back so far.
+        """
+        records -= self.record_count - sum(count for _, count in self.source_runs)
+        if records < 0:
+            return self.base_offset
         for first, count in self.source_runs:
             if records < count:
                 return first + records
@@ -134,26 +140,30 @@ def divided(chunk: Chunk, batches: Sequence[tuple[int, int, int, int]], limit: i
     """``chunk`` in parts of at most ``limit`` bytes each, or of one batch.
 
     ``batches``: the batches in its bytes, as (start, end, first timestamp, records). The last part
-    ends where the chunk does.
+    ends where the chunk does. The first part has all records before those of which ``runs`` tells.
     """
+    # A position between records whose offsets are not known could pass some of them.
+    unknown = chunk.record_count - sum(count for _, count in chunk.source_runs)
     ends: list[int] = []  # numbers of batches
-    part_start = 0
-    for number, (start, end, _, _) in enumerate(batches):
-        if start > part_start and end - part_start > limit:
+    part_start = before = 0
+    for number, (start, end, _, records) in enumerate(batches):
+        if start > part_start and end - part_start > limit and before > unknown:
             ends.append(number)
             part_start = start
+        before += records
     parts: list[Chunk] = []
     first, done, offset = 0, 0, chunk.base_offset
     for last in (*ends, len(batches)):
         taken = batches[first:last]
         records = sum(one[3] for one in taken)
-        runs = _runs(chunk.source_runs, done, records)
+        hidden = max(0, unknown - done)
+        runs = _runs(chunk.source_runs, max(0, done - unknown), records - hidden)
         done += records
         next_offset = chunk.after(done) if last < len(batches) else chunk.next_offset
         parts.append(
             replace(
                 chunk,
-                base_offset=runs[0][0] if runs else offset,
+                base_offset=offset if hidden or not runs else runs[0][0],
                 next_offset=next_offset,
                 record_count=records,
                 start=chunk.start + taken[0][0],

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sparkmirror.data.rows.rows import RUNS_MAX, Chunk
+from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.data.transform.failed_records import TRANSFORM_FAILED, FailedRecords
 from sparkmirror.data.transform.portions import portions
 from sparkmirror.data.transform.reasons import Reasons
@@ -297,7 +297,7 @@ class Packer:
             timestamp_ms=int(new.columns.timestamp.max()) if count else -1,
             start=0,
             size=len(data),
-            runs=merge_runs(offsets, np.ones(count, np.int64))[-RUNS_MAX:],
+            runs=merge_runs(offsets, np.ones(count, np.int64)),
         )
         counts = replace(counts, pack_s=self._spent_s(began_s))
         yield Packed(part, memoryview(data), tuple(failed), halt, offsets, counts)

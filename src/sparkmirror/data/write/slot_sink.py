@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sparkmirror.data.rows.notes import SlotNotes
-from sparkmirror.data.rows.rows import Chunk, read_row
+from sparkmirror.data.rows.rows import RUNS_MAX, Chunk, read_row
 from sparkmirror.data.rows.shared_frames import Reference
 from sparkmirror.data.transform.failed_records import FailedRecords
 from sparkmirror.data.write.ages import oldest_ms
@@ -149,7 +149,8 @@ class SlotSink:
                 continue
             lane.check_next(chunk.base_offset)
             # Of routed records it is not known where they are.
-            runs, count = ((), 0) if lane.routed else (chunk.source_runs, chunk.record_count)
+            runs = () if lane.routed else chunk.source_runs[-RUNS_MAX:]
+            count = 0 if lane.routed else chunk.record_count
             offsets = ChunkOffsets(runs, count)
             pending = Pending(
                 lane, chunk.next_offset, chunk.record_count, chunk.size, chunk.timestamp_ms, -1, 0,

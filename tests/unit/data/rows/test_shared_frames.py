@@ -271,6 +271,44 @@ def test_rows_leave_when_flushed_and_not_before() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(
+    batches=st.lists(st.tuples(st.integers(1, 900), st.integers(1, 4)), min_size=1, max_size=15),
+    holes=st.lists(st.integers(0, 3), min_size=60, max_size=60),
+    kept=st.integers(1, 20),
+    limit=st.integers(1, 2_000),
+)
+def test_a_chunk_is_not_divided_where_its_offsets_are_unknown(
+    batches: list[tuple[int, int]], holes: list[int], kept: int, limit: int
+) -> None:
+    """A chunk names only the last runs of its records; no position passes a record after it."""
+    offsets = list(accumulate((1 + hole for hole in holes), initial=100))
+    total = sum(records for _, records in batches)
+    runs = [(offset, 1) for offset in offsets[:total]][-kept:]
+    cuts, start = [], 0
+    for size, records in batches:
+        cuts.append((start, start + size, 0, records))
+        start += size
+    end = offsets[total - 1] + 1
+    chunk = Chunk(*("t", 3, "A.t", offsets[0], end, total, 1_234, 7, start), runs=runs)
+    for records in range(total + 1):
+        after = chunk.after(records)
+        assert after <= (end if records == total else offsets[records])
+        assert after == chunk.base_offset or after > offsets[records - 1]
+
+    parts = divided(chunk, cuts, limit)
+    assert sum(part.size for part in parts) == start
+    assert sum(part.record_count for part in parts) == total
+    done = 0
+    for part in parts:
+        assert part.base_offset <= offsets[done]
+        done += part.record_count
+        assert offsets[done - 1] < part.next_offset
+        assert part.next_offset <= (end if done == total else offsets[done])
+        known = [at + n for at, count in part.source_runs for n in range(count)]
+        assert known
+        assert known == offsets[done - len(known) : done]
+
+
+@given(
     batches=st.lists(st.tuples(st.integers(61, 500), st.integers(1, 5)), min_size=1, max_size=12),
     holes=st.lists(st.integers(0, 3), min_size=60, max_size=60),
     after=st.integers(0, 3),
