@@ -1,1 +1,1 @@
-"""Configuration: reads MirrorMaker's own files and returns checked ``model.MirrorSettings``."""
+"""Configuration: reads MirrorMaker's own files and returns checked ``settings.MirrorSettings``."""

@@ -294,7 +294,7 @@ class FlowRunner:
             self._figures_at_s = now_s
             with contextlib.suppress(Exception):  # the JVM may have ended
                 self._figures = {
-                    name: _figures(query, self._restarts[name])
+                    name: _figures(query, self._restarts[name], self._figures.get(name))
                     for name, query in self._queries.items()
                 }
         return self._figures
@@ -343,10 +343,10 @@ class FlowRunner:
             self._reasons = None
 
 
-def _figures(query: StreamingQuery, restarts: int) -> QueryFigures:
+def _figures(query: StreamingQuery, restarts: int, before: QueryFigures | None) -> QueryFigures:
     progress = query.lastProgress
-    if progress is None:
-        return QueryFigures(restarts=restarts)
+    if progress is None:  # a query that was restarted goes on counting its epochs
+        return replace(before or QueryFigures(), restarts=restarts)
     rows_s = float(progress["processedRowsPerSecond"])
     return QueryFigures(
         int(progress["batchId"]) + 1,

@@ -12,9 +12,15 @@ def hide_secrets(settings: MirrorSettings) -> None:
     """Mask every secret of the configuration in logs and errors from here on."""
     register_secret(settings.metrics.token)
     for flow in settings.flows:
+        registry = flow.registry
+        register_secret(registry.authorization)
+        register_secret(registry.authorization.partition(" ")[2])
+        register_secret(registry.truststore_password)
+        register_secret(flow.hash_salt)
+        register_secret(flow.control_secret)
         for table in (table for one in flow.transforms for table in one.tables):
             for name, value in table.options:
-                if is_secret(name):
+                if is_secret(f"table.{table.name}.option.{name}"):
                     register_secret(value)
         for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
             for key, value in client.properties.items():

@@ -183,6 +183,13 @@ def _table(entry: Entry, text: str) -> tuple[str, str, str]:
             do="Write NAME = FORMAT:PATH, separated by ';': customers = parquet:/data/customers.",
         )
     name, kind, path = match.groups(default="")
+    if kind.lower() == "jdbc" and path:
+        raise ConfigError(
+            f"{entry.key}: the table {name} has an address where other tables have a path.",
+            where=entry.where,
+            do=f"Write {name} = jdbc, and set table.{name}.option.url, .dbtable, .user and "
+            ".password.",
+        )
     return name, kind, path.strip()
 
 

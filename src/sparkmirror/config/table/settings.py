@@ -77,7 +77,12 @@ CLIENT_SET: frozenset[str] = frozenset(row.name for row in SECURITY_ROWS)
 HIDDEN = "[hidden]"
 
 # Parts of a key's name that make its value a secret, even without a row in the table.
-_SECRET_PARTS = ("password", "secret", "passphrase", "jaas.config", "keystore.key", "token")
+_SECRET_PARTS = (
+    "password", "secret", "passphrase", "jaas.config", "keystore.key", "token", "account.key",
+    "private.key",
+    # Addresses of databases may have the password in them.
+    ".option.url",
+)  # fmt: skip
 
 
 def _index(rows: Iterable[Setting]) -> dict[tuple[Scope, str], Setting]:

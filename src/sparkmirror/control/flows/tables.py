@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sparkmirror.control.report.history import History
+from sparkmirror.errors import TopicError
 from sparkmirror.internal_topics.history import EventKind
 from sparkmirror.internal_topics.tables import ReloadOrder, TableState
 from sparkmirror.progress import SlotProgress
@@ -21,8 +22,8 @@ from sparkmirror.settings import FlowSettings
 
 _CONFIRMED_MAX = 20
 _LOOK_S = 0.1
-# Slots report once a second.
-_REPORT_S = 3.0
+# Slots report once a second, idle ones every ten.
+_REPORT_S = 12.0
 # The end of an epoch writes what was read.
 _SWITCH_S = 60.0
 
@@ -89,6 +90,7 @@ class Tables:
         self._ticks_s = ticks_s
         self._since_ms = now_ms()
         self._lock = threading.Lock()
+        self._looked = False
         self._known: set[str] = set()
         self._waiting: deque[ReloadOrder] = deque()
         self._confirmed: deque[str] = deque(maxlen=_CONFIRMED_MAX)
@@ -103,30 +105,47 @@ class Tables:
             return tuple(self._confirmed)
 
     def take_orders(self, orders: Sequence[ReloadOrder]) -> None:
-        """Keep new orders for `step`. Those from before the start are done: tables were read."""
+        """Keep new orders for `step`.
+
+        Of those that are there at the start, the ones from before it are done: tables were read.
+        """
         with self._lock:
+            first, self._looked = not self._looked, True
             for order in orders:
                 if order.order_id not in self._known:
                     self._known.add(order.order_id)
-                    if order.time_ms >= self._since_ms:
+                    if not first or order.time_ms >= self._since_ms:
                         self._waiting.append(order)
 
     def begin(self) -> None:
-        """The flow begins: a standby, which has read the tables long ago, reads them again."""
+        """The flow begins: a standby, which has read the tables long ago, reads them again.
+
+        Raises TopicError if one cannot be read: its rows may be older than those with which the
+        process before has mirrored.
+        """
         if not self.stood_by or not self.states():
             return
         with self._lock:
             orders = list(self._waiting)
-            self._waiting.clear()
-        self._tell(self._part.reload_tables(self._name))
+        read = self._part.reload_tables(self._name)
+        self._tell(read)
+        for one in read:
+            if one.fault:
+                raise TopicError(
+                    f"the table {one.name} cannot be read again: {one.fault}.",
+                    where=f"flow {self._name}",
+                    do="Until it can be, this process does not take the flow over.",
+                )
         with self._lock:
+            for order in orders:
+                self._waiting.remove(order)
             self._confirmed += [order.order_id for order in orders]
 
     def step(self) -> None:
         """Obey the oldest order. Raises `MirrorError`; the next call then does it again."""
         with self._lock:
             order = self._waiting[0] if self._waiting else None
-        if order is None:
+        if order is None or not (self._once or self.states()):  # they are not read yet
             return
         confirmed = True
         if self._once:
@@ -156,7 +175,11 @@ class Tables:
         before = {one.slot: one.time_ms for one in self._reports()}
         # What is known may be a second old, and an epoch may have begun since then.
         self._await(
-            lambda: all(one.time_ms != before.get(one.slot) for one in self._reports()), _REPORT_S
+            lambda: (
+                len(self._reports()) >= self._slots()
+                and all(one.time_ms != before.get(one.slot) for one in self._reports())
+            ),
+            _REPORT_S,
         )
         epoch = max((one.epoch for one in self._reports()), default=-1)
         self._replan()

@@ -38,7 +38,13 @@ public final class Lookup implements Function, Serializable {
     public Object apply(Object key) {
         Map found = known;
         if (found == null) {
-            found = (Map) rows.value();
+            try {
+                found = (Map) rows.value();
+            } catch (Exception error) {
+                // An exception would make a bad record of each one. This is no fault of theirs, and
+                // an Error ends the task, which then tries again.
+                throw new Error("the rows of " + name + " cannot be fetched: " + error);
+            }
             known = found;
         }
         return found.get(key);

@@ -7,6 +7,7 @@ import java.util.List;
 import java.util.Map;
 
 import org.apache.spark.api.java.JavaSparkContext;
+import org.apache.spark.broadcast.Broadcast;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
@@ -80,10 +81,16 @@ public final class Table {
             }
             made.put(column, index);
         }
+        // All or none: a broadcast takes time, and may fail.
+        Map sent = new HashMap();
         for (Iterator each = made.keySet().iterator(); each.hasNext();) {
             Object column = each.next();
-            Map index = (Map) made.get(column);
-            ((Lookup) lookups.get(column)).replace(index, context.broadcast(index));
+            sent.put(column, context.broadcast(made.get(column)));
+        }
+        for (Iterator each = sent.keySet().iterator(); each.hasNext();) {
+            Object column = each.next();
+            ((Lookup) lookups.get(column)).replace(
+                (Map) made.get(column), (Broadcast) sent.get(column));
         }
         rows = read;
         return null;

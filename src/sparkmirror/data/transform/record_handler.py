@@ -25,6 +25,8 @@ from sparkmirror.transform_settings import TransformSettings
 __all__ = ["RecordHandler"]
 
 _ROUND_S = 0.1
+# Spark's timestamps are microseconds.
+_TIME_MS_MAX = (1 << 63) // 1000 - 1
 _FIELDS = ("key", "value", "headers", "timestamp")
 
 
@@ -101,11 +103,15 @@ def _fields(source: SourceRecord, found: TargetRecord, changed: set[str]) -> dic
         raise Refusal(f"it returned a timestamp of type {type(time_ms).__name__}, not int")
     if time_ms is None or (time_ms < 0 and time_ms != source.timestamp_ms):
         time_ms = int(time.time() * 1000)
+    if time_ms > _TIME_MS_MAX:
+        raise Refusal("it returned a timestamp that is too large for milliseconds")
     headers = tuple(found.headers)
     if headers != source.headers and not all(
         isinstance(name, str) and isinstance(value, bytes | None) for name, value in headers
     ):
         raise Refusal("it returned headers that are not pairs of text and bytes")
+    for name, _ in headers:
+        name.encode()  # half a surrogate pair is no name: UnicodeEncodeError
     fields = {
         "key": found.key,
         "value": found.value,

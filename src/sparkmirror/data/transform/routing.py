@@ -7,6 +7,7 @@ record goes where Java's producer would send it: by murmur2 of its key.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -211,13 +212,12 @@ class Router:
         """Have missing topics of ``names`` created; returns by name why some are not."""
         if self._create is None:
             return {}
-        missing = [
-            name
-            for name in names
-            if name != chunk.remote_topic
-            and not self._names.fault(name)
-            and not self._topics.partitions(name)
-        ]
+        missing = []
+        for name in names:
+            if name != chunk.remote_topic and not self._names.fault(name):
+                with contextlib.suppress(Denied):  # `_topic` meets it again
+                    if not self._topics.partitions(name):
+                        missing.append(name)
         refused = self._create(chunk.topic, missing) if missing else {}
         self._topics.await_new([name for name in missing if name not in refused])
         return refused
@@ -238,7 +238,14 @@ class Router:
             shown = name if len(name) <= _SHOWN_CHARS_MAX else name[:_SHOWN_CHARS_MAX] + "…"
             routed.faults.append(Fault(f"they cannot go to topic {shown!r}: {fault}", rows))
             return
-        count = self._topics.partitions(name)
+        try:
+            count = self._topics.partitions(name)
+        except Denied as error:
+            if name == chunk.remote_topic:
+                raise
+            # The record chose the name.
+            routed.faults.append(Fault(f"they cannot go to topic {name!r}: {error}", rows))
+            return
         numbers = wanted[rows]
         keyed = by_key[rows]
         if count and bool((~keyed & (numbers >= count)).any()):

@@ -122,14 +122,16 @@ class Tables:
         else:
             fields = {field.name: field.dataType for field in frame.schema.fields}
             for field in table.schema().fields():
-                name, kind = str(field.name()), str(field.dataType().simpleString())
+                # Java's simpleString leaves out fields of large structs.
+                name, kind = str(field.name()), str(field.dataType().catalogString())
                 now = fields[name].simpleString() if name in fields else "not there"
                 if now != kind:
                     return (
                         f"its column {name} was {kind} when the mirror started, and is {now}: set "
                         "its schema, or start the mirror again"
                     )
-            frame = frame.select(*(f"`{name}`" for name in table.schema().fieldNames()))
+            names = (str(name).replace("`", "``") for name in table.schema().fieldNames())
+            frame = frame.select(*(f"`{name}`" for name in names))
         plan = frame._jdf.queryExecution().executedPlan()
         fault = table.read(plan.executeToIterator(), ROWS_MAX, BYTES_MAX)
         if fault is None:

@@ -43,7 +43,11 @@ class Attempt:
         self._connection: Connection | None = None
         self._error: Exception | None = None
         name = f"connect-{address[0]}:{address[1]}"
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # there can be no more threads
+            self._run()
 
     def _run(self) -> None:
         connection: Connection | None = None

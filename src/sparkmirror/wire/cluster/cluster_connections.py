@@ -219,6 +219,8 @@ class ClusterConnections:
         self._searches.on_metadata(topics, self.leaders, self._asked_at)
         if wanted is None:
             self._refreshed_at, self._stale = self._asked_at, False
+        elif any(one.node not in self._addresses for one in self.leaders.values()):
+            self._stale = True  # brokers that lead other topics have gone
 
     def any_connection(self) -> Connection:
         """An idle connection, or a new one to the first broker that responds.
@@ -435,7 +437,7 @@ class ClusterConnections:
         by_node: dict[int, list[TopicPartition]] = {}
         for tp in partitions:
             leader = self.leaders.get(tp)
-            if leader is not None:
+            if leader is not None and leader.node in self._addresses:
                 by_node.setdefault(leader.node, []).append(tp)
         for node in by_node:
             if self._addresses[node] not in self.idle.addresses:

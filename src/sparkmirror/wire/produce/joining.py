@@ -140,6 +140,9 @@ class Joining:
         line = state.join_state
         chosen = _first(waiting, self._room(state, partitions))
         if len(chosen) < 2:
+            # Batches of another kind may have set a limit that lets no two of these through.
+            line.unpacked *= 0.9
+            line.bytes_max = max(line.bytes_max, min(ACCEPTED_BYTES, line.bytes_max * 9 // 8))
             return 0
         began = time.thread_time()
         size = sum(len(one.batch) for one in chosen)

@@ -221,6 +221,7 @@ def test_executors_get_the_salt_only_where_it_is_safe_in_transit(tmp_path: Path)
                 ("a = s3a://bucket/a", "'a = s3a://bucket/a' is not a table"),
                 ("a b = csv:/a", "'a b = csv:/a' is not a table"),
                 ("a = csv:/a; a = csv:/b", "the table a is there twice"),
+                ("a = jdbc:postgresql://h/d?user=u", "the table a has an address where other"),
             )
         ),
         (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkmirror.control.flows.tables import NoTables, Tables
-from sparkmirror.errors import Unreachable
+from sparkmirror.errors import TopicError, Unreachable
 from sparkmirror.internal_topics.history import EventKind
 from sparkmirror.internal_topics.tables import ReloadOrder, TableState
 from sparkmirror.progress import SlotProgress
@@ -27,6 +27,7 @@ class World:
         self.fault = ""
         self.fails = False
         self.stuck = False
+        self.unread = False
         self.epoch = 4
         self.now_s = 0.0
         self.reports = [self._report(slot) for slot in range(slots)]
@@ -47,7 +48,7 @@ class World:
         )
 
     def tables(self, flow: str) -> tuple[TableState, ...]:
-        return (TableState("customers", 10, 5, 7, self.fault),)
+        return () if self.unread else (TableState("customers", 10, 5, 7, self.fault),)
 
     def reload_tables(self, flow: str, table: str = "") -> tuple[TableState, ...]:
         self.calls.append(f"read {table}".strip())
@@ -151,6 +152,47 @@ def test_orders_of_before_the_start_and_known_ones_are_done() -> None:
     assert world.ours.confirmed() == ("a", "b")
 
 
+def test_an_order_from_a_clock_that_is_behind_is_obeyed() -> None:
+    world = World()
+    world.ours.take_orders([])
+    world.ours.take_orders([_order(START_MS - 600)])
+    world.ours.step()
+    assert world.ours.confirmed() == ("a",)
+
+
+def test_an_order_waits_until_the_tables_are_there() -> None:
+    """Spark may still be starting."""
+    world = World()
+    world.unread = True
+    world.ours.take_orders([_order()])
+    world.ours.step()
+    assert (world.calls, world.ours.confirmed()) == ([], ())
+    world.unread = False
+    world.ours.step()
+    assert world.ours.confirmed() == ("a",)
+    assert world.calls.count("read") == 1
+
+
+def test_a_slot_that_has_not_reported_yet_is_waited_for() -> None:
+    """Its first report may be of an epoch that began with the old rows."""
+    world = World()
+    late = world.reports.pop()
+    world.epoch = 0
+    pause = world._pause
+
+    def paused(seconds: float) -> None:
+        pause(seconds)
+        if world.now_s > 5 and len(world.reports) == 1:
+            world.reports.append(late)
+            pause(0)
+
+    world.ours._pause = paused
+    world.ours.take_orders([_order()])
+    world.ours.step()
+    assert world.ours.confirmed() == ("a",)
+    assert {one.epoch for one in world.reports} == {1}
+
+
 def test_a_run_with_frozen_ends_reads_no_table_again() -> None:
     world = World(once=True)
     world.ours.take_orders([_order()])
@@ -171,6 +213,17 @@ def test_a_standby_reads_its_tables_again_when_it_takes_over() -> None:
     world.ours.step()
     assert world.ours.confirmed() == ("a",)
     assert world.calls.count("read") == 1, "the order is done with that"
+
+
+def test_a_standby_whose_rows_may_be_older_does_not_take_over() -> None:
+    world = World()
+    world.ours.stood_by, world.fault = True, "it is gone"
+    world.ours.take_orders([_order()])
+    with pytest.raises(TopicError, match="the table customers cannot be read again: it is gone"):
+        world.ours.begin()
+    world.fault = ""
+    world.ours.begin()
+    assert world.ours.confirmed() == ("a",)
 
 
 def test_a_pipeline_without_tables() -> None:

@@ -175,6 +175,8 @@ def test_every_field_can_be_replaced() -> None:
             TargetRecord("orders", b"", timestamp_ms="x"),
             "it returned a timestamp of type str, not int",
         ),  # type: ignore[arg-type]
+        (TargetRecord("orders", b"", timestamp_ms=1 << 62), "it returned a timestamp that is too"),
+        (TargetRecord("orders", b"", headers=(("\ud800", b"v"),)), "UnicodeEncodeError"),
     ],
 )
 @pytest.mark.parametrize("bad_record", ["pause", "skip"])

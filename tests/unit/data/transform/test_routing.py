@@ -343,6 +343,25 @@ def test_missing_topics_are_created_before_their_records_are_routed() -> None:
     assert len(asked) == 1
 
 
+def test_a_name_without_permission_is_a_wrong_place() -> None:
+    """The record chose it; the others go on."""
+
+    class Closed(Topics):
+        def partitions(self, topic: str, *, again: bool = False) -> int:
+            if topic == "closed":
+                raise Denied("topic closed may not be read or written.", where="cluster B", do="x")
+            return super().partitions(topic, again=again)
+
+    records = scan(memoryview(encode_batch(_records(2), codec=0)))
+    asked: list[Any] = []
+    router = _created(Closed(dict(COUNTS)), {}, asked)
+    routed = router.route(_chunk(2), records, pa.array(["closed", "eu"]), None)
+    assert (routed.error, asked) == (None, [])
+    (fault,) = routed.faults
+    assert fault.rows.tolist() == [0]
+    assert "topic closed may not be read or written" in fault.reason
+
+
 def test_a_topic_that_is_created_and_not_visible_yet_is_no_fault_of_its_records() -> None:
     records = scan(memoryview(encode_batch(_records(1), codec=0)))
     router = Router(ROUTED, cast(TargetTopics, Topics({})), lambda _topic, _names: {})

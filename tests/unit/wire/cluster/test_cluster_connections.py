@@ -592,3 +592,24 @@ def test_each_leader_is_asked_for_its_own_and_the_others_do_not_suffer(
     assert all(one.socket.fileno() == -1 for one in used), "none is left open"
     assert "offsets of cluster A: gone" in caplog.text
     assert known._stale
+
+
+def test_a_leader_that_a_later_answer_no_longer_names_is_not_asked(world: World) -> None:
+    """The answer was about another topic; what leads this one now is not known yet."""
+    known = world.connections()
+    known.refresh()
+    other = TopicPartition("u", 0)
+    known.leaders[other] = Leader(2, 5)
+    world.says["metadata"] = metadata({1: world.one.port}, {0: (1, 3, 0), 1: (1, 6, 0)})
+    known.refresh({"t"})
+    assert known.leaders[other] == Leader(2, 5)
+    asked: list[list[TopicPartition]] = []
+
+    def ask(_: Connection, led: list[TopicPartition]) -> dict[TopicPartition, int]:
+        asked.append(led)
+        return dict.fromkeys(led, 7)
+
+    assert known.query_leaders([other, tp(0)], ask) == {tp(0): 7}
+    assert asked == [[tp(0)]]
+    assert known._stale, "all leaders are asked for soon"
+    known.close()

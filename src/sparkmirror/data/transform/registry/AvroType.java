@@ -32,6 +32,9 @@ public final class AvroType {
     public static final int RECORD = 12;
     public static final int UNION = 13;
 
+    /** More digits are a bomb, not a number: such decimals are shown as their bytes. */
+    private static final int DIGITS_MAX = 1000;
+
     public static final int PLAIN = 0;
     public static final int DECIMAL = 1;
     public static final int DATE = 2;
@@ -162,6 +165,8 @@ public final class AvroType {
             return made.toByteArray();
         } catch (Exception error) {
             return null;
+        } catch (StackOverflowError error) {
+            return null; // a record whose default is a record of its own type
         }
     }
 
@@ -177,7 +182,8 @@ public final class AvroType {
     private void logical(LogicalType type) {
         String called = type == null ? "" : type.getName();
         boolean local = called.startsWith("local-");
-        if (called.equals("decimal")) {
+        if (called.equals("decimal") && size <= DIGITS_MAX
+                && ((LogicalTypes.Decimal) type).getPrecision() <= DIGITS_MAX) {
             logical = DECIMAL;
             precision = ((LogicalTypes.Decimal) type).getPrecision();
             scale = ((LogicalTypes.Decimal) type).getScale();

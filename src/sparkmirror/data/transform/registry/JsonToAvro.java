@@ -188,6 +188,10 @@ public final class JsonToAvro {
             } catch (RegistryException error) {
                 throw error.under("." + name);
             }
+            if (made.size() > AvroToJson.BYTES_MAX) { // small objects with large defaults
+                throw new RegistryException(
+                    "its Avro has more than " + (AvroToJson.BYTES_MAX >> 20) + " MiB");
+            }
         }
         if (used < members.size()) {
             throw new RegistryException(

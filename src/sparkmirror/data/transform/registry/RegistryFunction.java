@@ -30,8 +30,8 @@ public final class RegistryFunction implements UDF1, UDF2 {
         }
         byte[] data = (byte[]) value;
         int id = id(data);
-        SchemaRegistry.Registered schema = usable(registry, id);
         try {
+            SchemaRegistry.Registered schema = usable(registry, id);
             if (schema.avro != null) {
                 return AvroToJson.text(schema.avro, data, HEAD);
             }
@@ -55,9 +55,9 @@ public final class RegistryFunction implements UDF1, UDF2 {
             throw new RegistryException("encode_registry has no schema: its second value is null");
         }
         int id = schema instanceof byte[] ? id((byte[]) schema) : number((Number) schema);
-        SchemaRegistry.Registered found = usable(registry, id);
         byte[] head = ByteBuffer.allocate(HEAD).put((byte) 0).putInt(id).array();
         try {
+            SchemaRegistry.Registered found = usable(registry, id);
             if (found.avro != null) {
                 return JsonToAvro.bytes(found.avro, text, head);
             }

@@ -211,7 +211,8 @@ public final class SchemaRegistry implements Serializable {
                 throw new RegistryException(
                     "the schema has more than " + REFERENCES_MAX + " references");
             }
-            JsonNode found = get("/subjects/" + escaped(subject) + "/versions/" + escaped(version),
+            JsonNode found = get("/subjects/" + escaped(subject) + "/versions/" + escaped(version)
+                    + "?deleted=true", // records with deleted schemas can still be read
                 "the schema names version " + version + " of '" + subject
                     + "', which the registry lacks");
             addReferences(found, parser, seen);
@@ -269,15 +270,15 @@ public final class SchemaRegistry implements Serializable {
         thread.setDaemon(true);
         thread.start();
         try {
-            thread.join(TIMEOUT_MS);
+            thread.join(limitMs());
         } catch (InterruptedException error) {
-            request.abandon();
+            abandon(request);
             Thread.currentThread().interrupt();
             throw unavailable(url, "the task was cancelled");
         }
         if (thread.isAlive()) {
-            request.abandon();
-            throw unavailable(url, "no answer within " + TIMEOUT_MS + " ms");
+            abandon(request);
+            throw unavailable(url, "no answer within " + limitMs() + " ms");
         }
         if (request.fault instanceof SSLException) {
             throw new RegistryException(
@@ -287,6 +288,22 @@ public final class SchemaRegistry implements Serializable {
             throw unavailable(url, words(request.fault));
         }
         return judged(url, request, missing);
+    }
+
+    /** For one address: all of them together have TIMEOUT_MS. */
+    private long limitMs() {
+        return TIMEOUT_MS / urls.length;
+    }
+
+    /** On a thread of its own: closing waits for a read that goes on. */
+    private static void abandon(final Request request) {
+        Thread thread = new Thread(new Runnable() {
+            public void run() {
+                request.abandon();
+            }
+        }, "sparkmirror-registry-close");
+        thread.setDaemon(true);
+        thread.start();
     }
 
     private static JsonNode judged(String url, Request request, String missing) {

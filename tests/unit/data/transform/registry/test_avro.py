@@ -108,6 +108,11 @@ _TYPES: list[tuple[Schema, str, str]] = [
      '"01010101-0101-0101-0101-010101010101"'),
     (_fixed(12, logicalType="duration"), '"' + "a" * 12 + '"', '"' + "a" * 12 + '"'),
     (["null", _DECIMAL], r'{"bytes":"\u04d2"}', "12.34"),
+    # Its only digit stands behind two thousand million zeros.
+    (_logical("bytes", "decimal", precision=2_000_000_000, scale=2_000_000_000), '"a"', '"a"'),
+    # A default that never ends.
+    (_record(_field("n", ["Endless", "null"], default={}), name="Endless"), '{"n":null}',
+     '{"n":null}'),
 ]  # fmt: skip
 
 
