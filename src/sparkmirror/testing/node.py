@@ -179,7 +179,10 @@ class Node:
                 where=where,
                 do="Start again, or name other ports.",
             )
-        cause = [line for line in log.splitlines() if re.search(r"ERROR|FATAL|Exception", line)]
+        # The line of the exception says more than the one that it is logged with.
+        lines = log.splitlines()
+        cause = [line for line in lines if re.search(r"Exception: .", line)]
+        cause += [line for line in lines if re.search(r"ERROR|FATAL|Exception", line)]
         return MachineError(
             f"Broker {self.id} {what}: {cause[0].strip() if cause else tail(self.log, 3)}",
             where=where,

@@ -145,6 +145,7 @@ def test_a_record_goes_to_the_remote_topic_that_the_mirror_will_create(
         "A->B.sparkmirror.transforms": "clean",
         f"{CLEAN}.topics": orders,
         f"{CLEAN}.select": f"{select} AS topic",
+        "A->B.sparkmirror.routing.create.topics": "false",
     }
     path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, f"{name}.*", extra)
     found, said = _try(capsys, path, code=1)

@@ -286,7 +286,12 @@ def test_batches_are_joined_to_what_the_topic_accepts(source, far, topic_name, e
     produce(source.kafka, topic_name, sent, config={"batch.num.messages": 10})
     large = {"max.message.bytes": str(8 << 20)}
     with SlotRun(
-        source, far, topic_name, exactly_once=exact, produce=ALWAYS, remote_config=large
+        source,
+        far,
+        topic_name,
+        exactly_once=exact,
+        produce=ALWAYS,
+        remote_config=large,
     ) as slot:
         wait_until(lambda: _position(slot) == 12_000, "the position is at the end")
         assert _equal(slot)

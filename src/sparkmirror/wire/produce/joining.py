@@ -138,7 +138,8 @@ class Joining:
         if self._mode == "auto" and not self._needed(state, round_trip.seconds, now):
             return 0
         line = state.join_state
-        chosen = _first(waiting, self._room(state, partitions))
+        room = self._room(state, partitions)
+        chosen = _first(waiting, room)
         if len(chosen) < 2:
             # Batches of another kind may have set a limit that lets no two of these through.
             line.unpacked *= 0.9
@@ -146,7 +147,10 @@ class Joining:
             return 0
         began = time.thread_time()
         size = sum(len(one.batch) for one in chosen)
-        joined = self._joined([one.batch for one in chosen], size)
+        # Numbers of records take more bytes in a larger batch: without compression, some more than
+        # the headers that are saved.
+        most = min(room, size + size // 64)
+        joined = self._joined([one.batch for one in chosen], most)
         spent = JoinCounts(cpu_s=time.thread_time() - began)
         if joined is None:
             self.counts = self.counts.plus(spent)
@@ -193,14 +197,14 @@ class Joining:
         line.joins_until = now + max(_HOLD_S, _HOLD_TRIPS * trip_s)
         return True
 
-    def _joined(self, batches: list[memoryview], size: int) -> EncodedBatch | None:
-        """``batches`` as one; None if they cannot be joined or the result exceeds ``size``."""
+    def _joined(self, batches: list[memoryview], most: int) -> EncodedBatch | None:
+        """``batches`` as one; None if they cannot be joined, or to more than ``most`` bytes."""
         own = codec(batches[0])
         for one in (self._codec, own) if self._codec not in (-1, own) else (own,):
             written = join_batches(batches, one, _LIMITS)
             if written is None:
                 return None
-            if len(written.data) <= size:
+            if len(written.data) <= most:
                 return written
         return None
 

@@ -94,8 +94,8 @@ class TopicLimits:
                 return
             self._asked = None
             self._take(asked.limits)
-        if self._ask_at[topic] <= now:
-            due = [name for name, at in self._ask_at.items() if at <= now]
+        due = [name for name, at in self._ask_at.items() if at <= now]
+        if due:
             self._ask_at |= dict.fromkeys(due, now + _ASK_AGAIN_S)
             self._asked = ask(due)
 
