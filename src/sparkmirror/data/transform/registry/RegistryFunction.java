@@ -30,8 +30,8 @@ public final class RegistryFunction implements UDF1, UDF2 {
         }
         byte[] data = (byte[]) value;
         int id = id(data);
+        SchemaRegistry.Registered schema = usable(registry, id);
         try {
-            SchemaRegistry.Registered schema = usable(registry, id);
             if (schema.avro != null) {
                 return AvroToJson.text(schema.avro, data, HEAD);
             }
@@ -56,8 +56,8 @@ public final class RegistryFunction implements UDF1, UDF2 {
         }
         int id = schema instanceof byte[] ? id((byte[]) schema) : number((Number) schema);
         byte[] head = ByteBuffer.allocate(HEAD).put((byte) 0).putInt(id).array();
+        SchemaRegistry.Registered found = usable(registry, id);
         try {
-            SchemaRegistry.Registered found = usable(registry, id);
             if (found.avro != null) {
                 return JsonToAvro.bytes(found.avro, text, head);
             }
@@ -74,7 +74,12 @@ public final class RegistryFunction implements UDF1, UDF2 {
 
     /** The schema of that id, if it is of a type that we know. */
     public static SchemaRegistry.Registered usable(SchemaRegistry registry, int id) {
-        SchemaRegistry.Registered found = registry.schema(id);
+        SchemaRegistry.Registered found;
+        try {
+            found = registry.schema(id);
+        } catch (StackOverflowError error) {
+            throw deep(id);
+        }
         if (found.avro == null && !found.type.equals("JSON")) {
             throw new RegistryException("schema " + id + " is of type " + found.type
                 + "; decode_registry and encode_registry know AVRO and JSON");
