@@ -43,9 +43,9 @@ bench-transforms: prepare
 
 # Groups that move over, and the control plane of a large cluster; some 15 minutes.
 bench-control: prepare
-	$(BIN)/python -m benchmarks.failover
-	$(BIN)/python -m benchmarks.control_plane $(ARGS)
-	$(BIN)/python -m benchmarks.control_plane --latency $(ARGS)
+	$(BIN)/python -m benchmarks.control.failover
+	$(BIN)/python -m benchmarks.control.control_plane $(ARGS)
+	$(BIN)/python -m benchmarks.control.control_plane --latency $(ARGS)
 
 faults: prepare
 	$(BIN)/python -m tests.faults $(ARGS)

@@ -133,7 +133,7 @@ TRANSFORMS: tuple[Mutant, ...] = (
     Mutant(
         "of two fields of one name the second is not masked",
         "docs/transforms.md",
-        "data/transform/JsonFunction.java",
+        "data/transform/java/JsonFunction.java",
         "            if (drops || step != function.names.length) {\n",
         "            if (drops || made != null || step != function.names.length) {\n",
         (f"{_FUNCTIONS}::test_mask_replaces_the_field_alone",),
@@ -141,7 +141,7 @@ TRANSFORMS: tuple[Mutant, ...] = (
     Mutant(
         "what follows the document is no error",
         "docs/transforms.md",
-        "data/transform/JsonFunction.java",
+        "data/transform/java/JsonFunction.java",
         "            if (at < text.length) {\n                throw wrong();\n            }\n",
         "            if (at < text.length && made == null) {\n                throw wrong();\n"
         "            }\n",

@@ -34,7 +34,7 @@ _NAMES = ("mask_json", "hash_json", "drop_json", "header", "lookup")
 
 # In this order: each may use those before it.
 _SOURCES = tuple(
-    Path(__file__).with_name(f"{name}.java")
+    Path(__file__).parent / "java" / f"{name}.java"
     for name in ("JsonFunction", "Lookup", "Table", "RecordFunctions")
 )
 _CALL = re.compile(rf"\b({'|'.join(_NAMES)})`?\s*\(", re.IGNORECASE)

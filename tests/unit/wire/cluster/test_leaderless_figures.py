@@ -1,8 +1,8 @@
-"""What `benchmarks.leaderless` reads from the requests that a mirror sends."""
+"""What `benchmarks.control.leaderless` reads from the requests that a mirror sends."""
 
 from __future__ import annotations
 
-from benchmarks.leaderless import Asked, Turn, metadata_requests, table
+from benchmarks.control.leaderless import Asked, Turn, metadata_requests, table
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
 OURS = "A->B|MirrorSourceConnector|replication-consumer"

@@ -1,6 +1,6 @@
 """What a topic without a leader costs the others: their latency, and the Metadata requests.
 
-usage: python -m benchmarks.leaderless [--topics N] [--seconds S] [--turns N]
+usage: python -m benchmarks.control.leaderless [--topics N] [--seconds S] [--turns N]
 
 Broker 1 of the source leads ``--topics`` topics of one partition and a probe's topic, broker 2
 alone has one topic more. The probe's latency at the target is measured for ``--seconds`` with both
@@ -33,8 +33,8 @@ from tests.kafka.clusters.faults import leaders
 from tests.kafka.harness.capture import Capture
 from tests.kafka.harness.support import Sent, create_topic, produce, topic_names
 
-from benchmarks.control_plane import PROBE, PROBE_PARTITIONS
-from benchmarks.large_clusters import wait_until
+from benchmarks.control.control_plane import PROBE, PROBE_PARTITIONS
+from benchmarks.control.large_clusters import wait_until
 from benchmarks.measure import end_offsets, latencies, quantiles
 from benchmarks.run import say
 from sparkmirror.testing.clusters import KafkaCluster, start_all
@@ -110,7 +110,9 @@ def table(turns: list[Turn]) -> str:
 
 def main() -> int:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.leaderless", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.control.leaderless", description=__doc__
+    )
     parser.add_argument("--topics", type=int, default=2_000)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--turns", type=int, default=2)

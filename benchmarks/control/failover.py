@@ -1,6 +1,6 @@
 """Consumer groups that move over: how many records come again, after each mirror.
 
-usage: python -m benchmarks.failover [--records N] [--out DIR]
+usage: python -m benchmarks.control.failover [--records N] [--out DIR]
 
 Groups are committed on the source a known number of records before the end of each partition; each
 mirror then copies the topic into an empty target and writes checkpoints until no more come. The
@@ -143,8 +143,8 @@ def table(found: dict[str, dict[str, list[int]]], records: int) -> str:
     lines = [
         f"# Groups that move over, {datetime.date.today()}",
         "",
-        f"`python -m benchmarks.failover`: {records:,} records of 100 bytes in {PARTITIONS} "
-        "partitions; groups committed so many records (and 7 more per partition number) before the",
+        f"`python -m benchmarks.control.failover`: {records:,} records of 100 bytes in "
+        f"{PARTITIONS} partitions; groups committed so many records (and 7 more per partition number) before the",
         "end of each partition; checkpoints every second, `offset.lag.max` 100, offsets flushed "
         "every second, target empty at the start. Records that",
         "come again per partition when a group goes on at its newest checkpoint (least to most of "
@@ -165,9 +165,11 @@ def table(found: dict[str, dict[str, list[int]]], records: int) -> str:
 
 def main() -> int:
     """Measure both and write the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.failover", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.control.failover", description=__doc__
+    )
     parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
     options = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="sparkmirror-bench-"))
     producer = ("batch.size=16384", "linger.ms=5", "compression.type=none")

@@ -1,6 +1,6 @@
 """The control plane of a large cluster: topics, configs, ACLs and checkpoints, after each mirror.
 
-usage: python -m benchmarks.control_plane [--topics N] [--groups N] [--latency] [--out DIR]
+usage: python -m benchmarks.control.control_plane [--topics N] [--groups N] [--latency] [--out DIR]
 
 Each mirror starts twice. First on an empty target: the seconds from the start of its process until
 all remote topics, their ACLs and all checkpoints are there. MirrorMaker 2 asks for all topics in
@@ -41,8 +41,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.failover import Checkpoints
-from benchmarks.large_clusters import (
+from benchmarks.control.failover import Checkpoints
+from benchmarks.control.large_clusters import (
     CHECKPOINTS,
     NEW_TOPICS,
     SECOND,
@@ -366,7 +366,9 @@ def keep(path: Path, one: World, found: dict[str, Any]) -> None:
 
 def main() -> int:
     """Measure what is asked for; the figures go to a JSON file."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.control_plane", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.control.control_plane", description=__doc__
+    )
     parser.add_argument("--topics", type=int, default=2_000)
     parser.add_argument("--groups", type=int, default=200)
     parser.add_argument("--peers", nargs="+", choices=list(_ROUNDS), default=list(_ROUNDS))
@@ -374,7 +376,7 @@ def main() -> int:
                         help="on an empty target, on one that has the topics")  # fmt: skip
     parser.add_argument("--latency", action="store_true")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each mirror")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     work = Path(tempfile.mkdtemp(prefix="sparkmirror-bench-"))

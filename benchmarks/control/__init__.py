@@ -1,0 +1,1 @@
+"""The control plane of a large cluster, and groups that move over."""
