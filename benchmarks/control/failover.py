@@ -144,7 +144,8 @@ def table(found: dict[str, dict[str, list[int]]], records: int) -> str:
         f"# Groups that move over, {datetime.date.today()}",
         "",
         f"`python -m benchmarks.control.failover`: {records:,} records of 100 bytes in "
-        f"{PARTITIONS} partitions; groups committed so many records (and 7 more per partition number) before the",
+        f"{PARTITIONS} partitions; groups committed so many records (and 7 more per partition "
+        "number) before the",
         "end of each partition; checkpoints every second, `offset.lag.max` 100, offsets flushed "
         "every second, target empty at the start. Records that",
         "come again per partition when a group goes on at its newest checkpoint (least to most of "
