@@ -41,6 +41,8 @@ def avro() -> Iterator[Avro]:
 
     os.environ.update(java_environment(find_java()))
     gateway = launch_gateway()
+    # Otherwise an object that is collected during a call opens one more connection, in some test.
+    gateway._gateway_client.gateway_property.enable_memory_management = False
     yield Avro(gateway.jvm)
     _end_gateway(gateway)
 
