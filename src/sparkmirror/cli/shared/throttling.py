@@ -224,19 +224,36 @@ def _await(
     target: Cluster, flow: FlowSettings, order: ThrottleOrder, wait_s: float
 ) -> tuple[str, bool]:
     """Wait until the mirror reports that it applies ``order``."""
+    status = await_order(target, flow, order.order_id, wait_s)
+    if not status.state.alive:
+        return f"{_said(flow, order, None)} for the next run; no mirror runs now", True
+    if order.order_id in status.order_ids:
+        return _said(flow, order, status), True
+    return unconfirmed(status), wait_s == 0
+
+
+def await_order(
+    target: Cluster, flow: FlowSettings, order_id: str, wait_s: float, *, next_run: bool = False
+) -> FlowStatus:
+    """Wait until the mirror confirms an order, until none runs, or for ``wait_s``; its status.
+
+    ``next_run``: if none runs, wait for the next one.
+    """
     from sparkmirror.control.coordination.status import observe_status  # noqa: PLC0415
 
     deadline = time.monotonic() + wait_s
     while True:
         status = observe_status(target, flow, _now_ms())
-        if not status.state.alive:
-            return f"{_said(flow, order, None)} for the next run; no mirror runs now", True
-        if order.order_id in status.order_ids:
-            return _said(flow, order, status), True
+        if order_id in status.order_ids or not (status.state.alive or next_run):
+            return status
         if time.monotonic() >= deadline:
-            said = f"ordered, but the mirror has not confirmed it yet ({status.state.value})"
-            return said, wait_s == 0
+            return status
         time.sleep(_LOOK_S)
+
+
+def unconfirmed(status: FlowStatus) -> str:
+    """The line for an order that the mirror has not confirmed in time."""
+    return f"ordered, but the mirror has not confirmed it yet ({status.state.value})"
 
 
 def _said(flow: FlowSettings, order: ThrottleOrder, status: FlowStatus | None) -> str:

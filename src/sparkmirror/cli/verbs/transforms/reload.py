@@ -18,7 +18,7 @@ from sparkmirror.cli.shared.settings_options import (
     choose_flows,
     load_settings,
 )
-from sparkmirror.cli.shared.throttling import check_orders_topic
+from sparkmirror.cli.shared.throttling import await_order, check_orders_topic, unconfirmed
 from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.text import echo
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from sparkmirror.internal_topics.tables import TableState
     from sparkmirror.settings import FlowSettings
     from sparkmirror.wire.admin.cluster import Cluster
-
-_LOOK_S = 0.5
 
 
 def reload(
@@ -111,13 +109,10 @@ def _give(target: Cluster, flow: FlowSettings, table: str, wait_s: float) -> tup
         return [f"not done: the mirror{version} does not know tables; start this version"], False
     order = ReloadOrder(flow.name, table, _now_ms())
     give_reload(target, flow, order)
-    deadline = time.monotonic() + wait_s
-    while order.order_id not in status.order_ids:
-        if time.monotonic() >= deadline:
-            said = f"ordered, but the mirror has not confirmed it yet ({status.state.value})"
-            return [said], wait_s == 0
-        time.sleep(_LOOK_S)
-        status = observe_status(target, flow, _now_ms())
+    # A standby may take the flow over meanwhile.
+    status = await_order(target, flow, order.order_id, wait_s, next_run=True)
+    if order.order_id not in status.order_ids:
+        return [unconfirmed(status)], wait_s == 0
     read = [one for one in status.tables or () if table in ("", one.name)]
     if not read:
         return [f"not done: the mirror has no table {table}; start it with this file"], False

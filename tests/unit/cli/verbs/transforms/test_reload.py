@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.cli.main import main
+from sparkmirror.cli.shared import throttling
 from sparkmirror.cli.verbs.transforms import reload as module
 from sparkmirror.cli.verbs.transforms.reload import told, with_table
 from sparkmirror.control.coordination import orders_topic, status
@@ -93,7 +94,7 @@ class Target:
 
         monkeypatch.setattr(module, "Connections", Connections)
         monkeypatch.setattr(module, "check_orders_topic", lambda *_: None)
-        monkeypatch.setattr(module, "_LOOK_S", 0.01)
+        monkeypatch.setattr(throttling, "_LOOK_S", 0.01)
         monkeypatch.setattr(status, "observe_status", lambda *_: self.status())
         monkeypatch.setattr(orders_topic, "give_reload", lambda *args: self.given.append(args[2]))
 
