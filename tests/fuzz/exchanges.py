@@ -135,7 +135,9 @@ class _SessionBroker:
     def watched_by(self, _poller: object) -> None:
         """Nobody waits: `read` is called when there is something to read."""
 
-    def send_frame(self, parts: list[bytes], size: int) -> None:
+    unsent = False
+
+    def begin_frame(self, parts: list[bytes], size: int) -> None:
         if self.breaks:
             raise ConnectionLost("broken")
         body = b"".join(parts)

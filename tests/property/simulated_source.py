@@ -90,7 +90,9 @@ class SimConnection:
         """Whether the answer has come."""
         return bool(self.frame)
 
-    def send_frame(self, parts: list[bytes], _size: int) -> None:
+    unsent = False
+
+    def begin_frame(self, parts: list[bytes], _size: int) -> None:
         """The request goes out, and the broker takes in what it says of the session."""
         assert not self.closed
         assert self.waiting is None, "one request under way per connection"

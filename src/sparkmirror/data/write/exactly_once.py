@@ -128,7 +128,7 @@ class ExactlyOnce:
             transactional_id(flow, task.slot),
             timeout_ms=flow.transaction_timeout_ms,
             identity=identity,
-            sleep=task.rest,
+            sleep=self._rest,
         )
         joined = task.producer.joining.counts
         task.producer = producer = Producer(
@@ -273,6 +273,12 @@ class ExactlyOnce:
         if overdue or self._due_s() <= 0:
             self._last_commit = now
             self._commit()
+
+    def _rest(self, seconds: float) -> None:
+        """A pause within a request of a transaction: Spark and the driver are served meanwhile."""
+        self._task.rest(seconds)
+        self._task.report_if_due(time.monotonic())
+        self._send_reports()
 
     def _send_reports(self) -> None:
         if not self._task.reporter.backlog.idle:

@@ -1,7 +1,7 @@
 """The connections of one client to the brokers of a cluster, and who leads its partitions.
 
 The Fetch and Produce paths use it in the workers. The caller decides when a refresh may cost a
-round trip. The responses to searches for leaders are not waited for (`metadata`). Brokers are
+round trip. Only the first metadata is waited for (`metadata`). Brokers are
 connected on threads (`attempts`), so one that hangs does not delay the others.
 """
 
@@ -12,22 +12,23 @@ import math
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from sparkmirror.errors import ClusterError, Unreachable
+from sparkmirror.errors import ClusterError
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient
-from sparkmirror.wire.cluster.attempts import Attempt, wait_for_any
+from sparkmirror.wire.cluster.attempts import Attempt, FirstConnection
 from sparkmirror.wire.cluster.broker_backoff import BrokerBackoff
 from sparkmirror.wire.cluster.idle_connections import Address, IdleConnections
 from sparkmirror.wire.cluster.log_queries import query_offsets
 from sparkmirror.wire.cluster.metadata import (
     Leader,
+    MetadataRefresh,
     MetadataRequests,
     MetadataSearch,
+    leader_of,
     split_address,
 )
 from sparkmirror.wire.cluster.searches import Searches
@@ -43,10 +44,8 @@ log = logging.getLogger(__name__)
 _WARN_AGAIN_S = 10.0
 _METADATA = -1  # stands for no broker
 _SINGLE = -1  # the number of a connection for single requests, which becomes an idle one
-# How long `connection` waits for a connection. A near broker is connected in this time.
+# How long a connection or metadata is waited for. A near broker responds in this time.
 _AT_ONCE_S = 0.05
-# How long a server may take before the next one is tried, too.
-_NEXT_SERVER_S = 0.5
 # How often attempts are looked at: the shorter they have lasted, the sooner.
 _LOOK_SHARE, _LOOK_S_MIN, _LOOK_S_MAX = 0.25, 0.01, 0.25
 _NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
@@ -93,7 +92,7 @@ class ClusterConnections:
         self._refreshed_at = float("-inf")  # last metadata of all topics
         self._asked_at = float("-inf")  # last metadata of any topic
         self._searches = Searches(client.retry_backoff_ms / 1000)
-        self._requests = MetadataRequests(client, self.idle, self.any_connection, clock=clock)
+        self._requests = MetadataRequests(client, self.idle, self.opening, clock=clock)
         self._warned_at: dict[int, float] = {}
         self._random = random.Random()  # noqa: S311  (spreads load, guards nothing)
 
@@ -120,9 +119,9 @@ class ClusterConnections:
     def refresh_if_due(self) -> bool:
         """Refresh if requested (at most once per retry back-off), or if the metadata is old.
 
-        Returns whether fresh metadata arrived. An unreachable cluster is logged and retried at a
-        later call; the caller decides when to give up. The response to a search arrives at a later
-        call.
+        Returns whether fresh metadata arrived. Only the first metadata is waited for; later on,
+        the response of a broker that is far, or hangs, is taken in by a later call. An unreachable
+        cluster is logged and retried at a later call; the caller decides when to give up.
         """
         self.idle.close_old()
         if self._attempts:
@@ -130,6 +129,8 @@ class ClusterConnections:
         search = self._requests.search
         if search is not None and self._receive(search):
             return True
+        if self._requests.refresh is not None:
+            return self._receive_refresh(self._requests.refresh, 0.0)
         now = self._clock()
         wanted: set[str] | None = None
         rested = (now - self._asked_at) * 1000 >= self.client.retry_backoff_ms
@@ -140,12 +141,38 @@ class ClusterConnections:
             wanted = self._searches.topics(now)
             if self._requests.begin(wanted, self.generation):
                 return False
+        if not self.generation:
+            try:
+                self.refresh(wanted)
+            except (ClusterError, ConnectionLost) as error:
+                self._failed(error)
+                return False
+            return True
+        self._stale = self._stale and wanted is not None
+        topics = set(self.topics) if wanted is None else wanted
+        refresh = self._requests.begin_refresh(topics, self.generation, whole=wanted is None)
+        return self._receive_refresh(refresh, _AT_ONCE_S)
+
+    def _receive_refresh(self, refresh: MetadataRefresh, wait_s: float) -> bool:
+        """`_receive` for a refresh, which is waited for ``wait_s`` seconds."""
         try:
-            self.refresh(wanted)
-        except (ClusterError, ConnectionLost) as error:
-            self._failed(error)
+            response = self._requests.receive_refresh(
+                refresh, wait_s, searching=bool(self._searches)
+            )
+        except ClusterError as error:
+            self._not_answered(refresh.search, error)
             return False
-        return True
+        return self._arrived(
+            response, refresh.generation, None if refresh.whole else refresh.topics
+        )
+
+    def _not_answered(self, search: MetadataSearch | None, error: Exception) -> None:
+        if search is not None:
+            for node, address in self._addresses.items():
+                if address == (search.connection.host, search.connection.port):
+                    self._backoff.failed(node, search.asked_at)
+        self.reachable = False
+        self._failed(error)
 
     def _failed(self, error: Exception) -> None:
         self._warn(_METADATA, f"metadata of cluster {self.client.alias}: {error}")
@@ -153,7 +180,7 @@ class ClusterConnections:
         self._stale = True
 
     def refresh(self, wanted: set[str] | None = None) -> None:
-        """Request metadata now, of ``wanted`` topics or of all.
+        """Request metadata now, of ``wanted`` topics or of all, and wait for it.
 
         Raises `ClusterError` when no broker responds.
         """
@@ -162,6 +189,8 @@ class ClusterConnections:
             self.topics if wanted is None else wanted, searching=bool(self._searches)
         )
         self._note_reachable()
+        if wanted is None:
+            self._stale = False
         self._take_in(response, wanted)
 
     def _note_reachable(self) -> None:
@@ -173,18 +202,18 @@ class ClusterConnections:
         try:
             response = self._requests.receive(search, searching=bool(self._searches))
         except ConnectionLost as error:
-            for node, address in self._addresses.items():
-                if address == (search.connection.host, search.connection.port):
-                    self._backoff.failed(node, search.asked_at)
-            self.reachable = False
-            self._failed(error)
+            self._not_answered(search, error)
             return False
+        return self._arrived(response, search.generation, search.topics)
+
+    def _arrived(self, response: Any | None, generation: int, wanted: set[str] | None) -> bool:
         if response is None:
             return False
         self._note_reachable()
-        if search.generation != self.generation:
+        if generation != self.generation:
+            self._stale = self._stale or wanted is None
             return False  # metadata that arrived since may be newer
-        self._take_in(response, search.topics)
+        self._take_in(response, wanted)
         return True
 
     def _take_in(self, response: Any, wanted: set[str] | None) -> None:
@@ -210,15 +239,14 @@ class ClusterConnections:
             for part in topic.partitions:
                 tp = TopicPartition(topic.name, part.partition_index)
                 if part.leader_id >= 0 and part.leader_id in self._addresses:
-                    epoch = getattr(part, "leader_epoch", -1)
-                    self.leaders[tp] = Leader(part.leader_id, -1 if epoch is None else epoch)
+                    self.leaders[tp] = leader_of(part)
                 else:
                     self.leaderless[tp] = part.error_code or 5
         self.generation += 1
         self._asked_at = self._clock()
         self._searches.on_metadata(topics, self.leaders, self._asked_at)
         if wanted is None:
-            self._refreshed_at, self._stale = self._asked_at, False
+            self._refreshed_at = self._asked_at
         elif any(one.node not in self._addresses for one in self.leaders.values()):
             self._stale = True  # brokers that lead other topics have gone
 
@@ -228,40 +256,22 @@ class ClusterConnections:
         For single requests: ``idle.using`` returns it to the idle ones; otherwise the caller closes
         it. Raises `ClusterError` when no broker responds.
         """
-        for address in self.idle.addresses:
-            idle = self.idle.take(address)
-            if idle is not None:
-                return idle
-        bootstrap = map(split_address, self.client.bootstrap_servers)
-        known = self._in_order((address, node) for node, address in self._addresses.items())
-        servers: dict[Address, int] = {}
-        for address, node in known + self._in_order((one, _METADATA) for one in bootstrap):
-            servers.setdefault(address, node)
-        left = deque(servers.items())
-        failure: ClusterError | None = None
-        running: dict[Attempt, int] = {}
-        while left or running:
-            if left:
-                address, node = left.popleft()
-                running[self._attempt(address)] = node
-            wait_for_any(list(running), self._ended, _NEXT_SERVER_S if left else None)
-            for attempt in [one for one in running if one.over]:
-                node = running.pop(attempt)
-                try:
-                    connection = attempt.take()
-                except ClusterError as error:
-                    failure = error
-                    if node != _METADATA:
-                        self._failed_to_connect(node, attempt)
-                    continue
-                if connection is not None:
-                    self._leave(running, connection)
-                    if (node, 0) not in self._connections:
-                        self._backoff.succeeded(node)
-                    return connection
-        raise failure or Unreachable(
-            "no bootstrap server is configured.", where=f"cluster {self.client.alias}"
-        )
+        return self.opening().connection()
+
+    def opening(self, address: Address | None = None) -> FirstConnection:
+        """`any_connection`, or that to ``address``, for those who do not wait for it."""
+        wanted = self.idle.addresses if address is None else [address]
+        idle = next((one for one in map(self.idle.take, wanted) if one is not None), None)
+        servers = {} if address is None else {address: _METADATA}
+        if address is None:
+            known = self._in_order((one, node) for node, one in self._addresses.items())
+            bootstrap = map(split_address, self.client.bootstrap_servers)
+            for one, node in known + self._in_order((each, _METADATA) for each in bootstrap):
+                servers.setdefault(one, node)
+        return FirstConnection(
+            *(self.client.alias, servers.items(), self._attempt, self._ended),
+            failed=self._failed_to_connect, opened=self._leave, ready=idle,
+        )  # fmt: skip
 
     def _in_order(self, servers: Iterable[tuple[Address, int]]) -> list[tuple[Address, int]]:
         """In a random order; last those that failed or were slow: they may cost a timeout."""
@@ -270,12 +280,14 @@ class ClusterConnections:
         found.sort(key=lambda one: one[1] in self._backoff or one[0] in self._overtaken)
         return found
 
-    def _leave(self, running: Iterable[Attempt], connected: Connection) -> None:
+    def _leave(self, connected: Connection, node: int, running: list[Attempt]) -> None:
         """Abandon attempts that ``connected`` has overtaken."""
         self._overtaken.discard((connected.host, connected.port))
         for attempt in running:
             self._overtaken.add(attempt.address)
             attempt.abandon()
+        if (node, 0) not in self._connections:
+            self._backoff.succeeded(node)
 
     # -- connections -----------------------------------------------------------------------
 
@@ -311,10 +323,15 @@ class ClusterConnections:
 
     @property
     def look_again_s(self) -> float:
-        """Seconds until `connection` should be called again; infinite if nothing is connecting."""
-        if not self._attempts:
+        """Seconds until `connection` and `refresh_if_due` should be called again.
+
+        Infinite if nothing is connecting, and no metadata is refreshed.
+        """
+        refresh = self._requests.refresh
+        if refresh is None and not self._attempts:
             return math.inf
-        lasted_s = self._clock() - max(one.began for one in self._attempts.values())
+        began = [one.began for one in self._attempts.values()]
+        lasted_s = self._clock() - max(began if refresh is None else [*began, refresh.began])
         return min(_LOOK_S_MAX, max(_LOOK_S_MIN, lasted_s * _LOOK_SHARE))
 
     def _attempt(self, address: Address) -> Attempt:
@@ -347,7 +364,8 @@ class ClusterConnections:
 
     def _failed_to_connect(self, node: int, attempt: Attempt) -> None:
         # It may have ended long before somebody looked.
-        self._backoff.failed(node, self._clock() - attempt.lasted_s)
+        if node != _METADATA:
+            self._backoff.failed(node, self._clock() - attempt.lasted_s)
 
     def _pooled(self, key: tuple[int, int], connection: Connection) -> Connection:
         self._connections[key] = connection

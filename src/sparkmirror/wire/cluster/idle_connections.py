@@ -57,12 +57,15 @@ class IdleConnections:
         self._idle[address] = connection, self._clock()
 
     def take(self, address: Address) -> Connection | None:
-        """The idle connection to ``address``; None without one, or if its broker closed it."""
+        """The idle connection to ``address``; None without one, or if its broker closed it.
+
+        Also None if it would have to log in again: a new one does that on its way.
+        """
         self.close_old()
         if address not in self._idle:
             return None
         connection, _ = self._idle.pop(address)
-        if connection.hung_up():
+        if connection.login_due or connection.hung_up():
             connection.close()
             return None
         return connection

@@ -63,6 +63,8 @@ log = logging.getLogger(__name__)
 # Smaller responses are paced. A response that took longer than the interval adds no delay.
 _PACED_BELOW_BYTES = 64 * 1024
 _THROTTLE_LOG_S = 60.0
+# How often to look whether a login has ended.
+_LOGIN_S = 0.02
 
 _I32 = struct.Struct(">i")
 
@@ -132,6 +134,7 @@ class Fetcher:
         self._plan = RequestPlan(settings, linger_ms, batch_bytes)
         self._pauses = Pauses()
         self._looked_at = float("-inf")
+        self._logging_in = False  # a connection, on a thread of its own
         self._buffer = ReceiveBuffer() if buffer is None else buffer
         self._throttle_log_at = float("-inf")
         self._holds = holds
@@ -233,7 +236,7 @@ class Fetcher:
         if self.throttle is not None:
             due.append(self.throttle.due_at())
         idle = self.settings.fetch_max_wait_ms / 1000
-        again = self.connections.look_again_s
+        again = _LOGIN_S if self._logging_in else self.connections.look_again_s
         return max(0.0, min([at - now for at in due] + [idle, again]))
 
     def send(self) -> None:
@@ -246,7 +249,7 @@ class Fetcher:
         self.connections.refresh_if_due()
         if self._holds and self.connections.generation != self._generation:
             self._hold_moved()
-        self.held = []
+        self.held, self._logging_in = [], False
         if self.throttle is not None:
             self.throttle.begin(now)
         by_channel: dict[Channel, list[FetchState]] = {}
@@ -304,6 +307,14 @@ class Fetcher:
             return
         if connection is None:
             return
+        try:
+            if not connection.ready_to_send(idle=True):
+                self._logging_in = True
+                return
+        except ConnectionLost as error:
+            self._lost(connection, error)
+            return
+        connection.watched_by(self._poller)
         settings, grant = self._plan.waits(channel), None
         if self.throttle is not None:
             grant = self.throttle.grant(states, settings)
@@ -323,9 +334,7 @@ class Fetcher:
             now=now,
         )
         try:
-            connection.watched_by(self._poller)
-            connection.ready_to_send(idle=True)
-            connection.send_frame([head, request.body], len(head) + len(request.body))
+            connection.begin_frame([head, request.body], len(head) + len(request.body))
         except ConnectionLost as error:
             if request.session is not None:
                 request.session.restart()
@@ -397,6 +406,10 @@ class Fetcher:
         channel = requested[0]
         request = self._requests[channel]
         try:
+            if connection.unsent:
+                connection.go_on_sending()
+                if not connection.readable():
+                    return []
             frame = request.connection.receive_available(self._buffer)
             if frame is None:
                 # A response that still makes progress does not time out.

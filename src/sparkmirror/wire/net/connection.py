@@ -28,8 +28,16 @@ from sparkmirror.errors import (
     Unsupported,
 )
 from sparkmirror.settings import ClusterClient
-from sparkmirror.wire.net.framing import ConnectionLost, FrameBuffer, FramedSocket, ReceiveBuffer
+from sparkmirror.wire.net.framing import (
+    RESPONSE_FRAME_BYTES_MAX,
+    ConnectionLost,
+    FrameBuffer,
+    FramedSocket,
+    NewBuffer,
+    ReceiveBuffer,
+)
 from sparkmirror.wire.net.kafka_python_limits import UNREADABLE, guard_decoding
+from sparkmirror.wire.net.login_again import LoginAgain
 
 if TYPE_CHECKING:
     from sparkmirror.wire.security.sasl import Login
@@ -51,6 +59,8 @@ _SASL_AUTHENTICATE = 36
 _AHEAD_BYTES_MAX = 16 << 10
 # Part of a session's life after which a client logs in again (KIP-368, as Java's clients do).
 _LOGIN_AGAIN = (0.85, 0.95)
+# How long `ready_to_send` waits for a login. A near broker accepts it in this time.
+_LOGIN_S = 0.05
 
 guard_decoding()
 
@@ -80,6 +90,8 @@ class Connection(FramedSocket):
     `ConnectionLost`. ``round_trip_s``: how long the first response took. ``connected``: a socket
     that is connected to the broker, with TLS if the settings say so; it belongs to the connection.
     """
+
+    _login_again: LoginAgain | None = None
 
     def __init__(
         self,
@@ -264,8 +276,8 @@ class Connection(FramedSocket):
         self._receive_into(view)
         return bytes(view)
 
-    def ready_to_send(self, *, idle: bool) -> bool:
-        """Whether a request may be sent now; logs in again before the session ends (KIP-368).
+    def log_in_if_due(self, *, idle: bool) -> bool:
+        """Log in again before the session ends (KIP-368); whether a request may be sent then.
 
         ``idle``: no response is outstanding. If one is and a login is due, the caller must receive
         it first. Raises `ConnectionLost` when the login fails.
@@ -279,6 +291,36 @@ class Connection(FramedSocket):
         except (ClusterError, ConfigError) as error:
             raise ConnectionLost(f"logging in again: {error}") from error
         return True
+
+    def ready_to_send(self, *, idle: bool) -> bool:
+        """`log_in_if_due` for those who serve several brokers: the login has a thread of its own.
+
+        It is waited for only as long as a near broker takes. Until it has ended, this is False,
+        and no poller watches the connection: call `watched_by` again before the next request.
+        """
+        if self._login_again is None:
+            if time.monotonic() < self._login_at:
+                return True
+            if not idle:
+                return False
+            self._leave_pollers()
+            self._login_again = LoginAgain(lambda: self.log_in_if_due(idle=True), self.socket)
+            self._login_again.join(_LOGIN_S)
+        if self._login_again.is_alive():
+            return False
+        error, self._login_again = self._login_again.error, None
+        if error is not None:
+            raise error
+        return True
+
+    def hung_up(self) -> bool:
+        """As `FramedSocket.hung_up`; False during a login, which finds out by itself."""
+        return self._login_again is None and super().hung_up()
+
+    def close(self) -> None:
+        """Close the socket; never raises. A login under way fails, and then closes it."""
+        if self._login_again is None or not self._login_again.leave():
+            super().close()
 
     @property
     def api_versions(self) -> dict[int, tuple[int, int]]:
@@ -332,7 +374,7 @@ class Connection(FramedSocket):
 
         Returns kafka-python's response object. Raises `ConnectionLost`, `Unsupported`.
         """
-        self.ready_to_send(idle=True)
+        self.log_in_if_due(idle=True)
         return self._query(message, lowest=lowest, highest=highest)
 
     def request_all(self, requested: Iterable[tuple[Any, int, int]]) -> list[Any]:
@@ -340,7 +382,7 @@ class Connection(FramedSocket):
 
         Small requests are pipelined, so over a long link they take one round trip together.
         """
-        self.ready_to_send(idle=True)
+        self.log_in_if_due(idle=True)
         versions = [
             (one, self._version(one, lowest, highest)) for one, lowest, highest in requested
         ]
@@ -373,12 +415,35 @@ class Connection(FramedSocket):
 
         Wait with `readable`, then call `finish`. Nothing else may be in flight.
         """
-        self.ready_to_send(idle=True)
+        self.log_in_if_due(idle=True)
         return self.send_message(message, version)
+
+    def begin_now(self, message: Any, version: int) -> int:
+        """`begin` without waiting for anything; `finish_now` sends what the socket does not take.
+
+        No login may be due (`login_due`).
+        """
+        correlation, frame = self._encoded(message, version)
+        self.begin_frame([memoryview(frame)[4:]], len(frame) - 4)
+        return correlation
+
+    @property
+    def login_due(self) -> bool:
+        """Whether the session ends soon (KIP-368)."""
+        return time.monotonic() >= self._login_at
 
     def finish(self, message: Any, version: int, correlation: int) -> Any:
         """The response to ``message``. Raises `ConnectionLost`."""
-        frame = self.receive_frame()
+        return self._decoded(message, version, correlation, self.receive_frame())
+
+    def finish_now(self, message: Any, version: int, correlation: int) -> Any | None:
+        """The response to ``message`` if it has arrived, else None. Raises `ConnectionLost`."""
+        if self.unsent:
+            self.go_on_sending()
+        frame = self.receive_available(NewBuffer(), RESPONSE_FRAME_BYTES_MAX)
+        return None if frame is None else self._decoded(message, version, correlation, frame)
+
+    def _decoded(self, message: Any, version: int, correlation: int, frame: memoryview) -> Any:
         if _CORRELATION.unpack_from(frame)[0] != correlation:
             self.close()
             raise ConnectionLost(f"{self.host}:{self.port}: a response to another request")

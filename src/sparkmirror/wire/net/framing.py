@@ -74,6 +74,14 @@ class ReceiveBuffer:
         return self._view[:size]
 
 
+class NewBuffer:
+    """Memory of its own for each response, for those that come now and then."""
+
+    def view(self, size: int) -> memoryview:
+        """A writable view of exactly ``size`` bytes."""
+        return memoryview(bytearray(size))
+
+
 # A connection that was used more recently is not checked before a send: brokers close idle ones
 # only after minutes.
 _IDLE_S = 1.0
@@ -227,8 +235,10 @@ class FramedSocket:
         if not 4 <= size <= size_max:
             raise ConnectionLost(f"{self.host}:{self.port}: invalid frame size ({size} bytes)")
 
-    def receive_available(self, buffer: FrameBuffer) -> memoryview | None:
-        """A Fetch response in ``buffer``; None while it is incomplete.
+    def receive_available(
+        self, buffer: FrameBuffer, size_max: int = FETCH_FRAME_BYTES_MAX
+    ) -> memoryview | None:
+        """A response in ``buffer``, by default one to Fetch; None while it is incomplete.
 
         A broker that stops in the middle of a response delays the caller by `_WHOLE_S` at most.
         The part that has arrived is then copied, so that ``buffer`` is free for other responses.
@@ -240,7 +250,7 @@ class FramedSocket:
             if self._arrived < _SIZE.size:
                 return None
             size: int = _SIZE.unpack_from(self._size_buffer)[0]
-            self._check(size, FETCH_FRAME_BYTES_MAX)
+            self._check(size, size_max)
             self._size, self._arrived = size, 0
         if not self._arrived:
             view = buffer.view(self._size)
@@ -298,27 +308,50 @@ class FramedSocket:
                 self.socket.settimeout(timeout_s)
         return arrived
 
-    def receive_ahead(self) -> memoryview:
-        """`receive_frame` for small responses that arrive in quick succession.
+    def receive_ahead(self) -> memoryview | None:
+        """One of several small responses that arrive in quick succession; None while incomplete.
 
         One call reads all that have arrived; `has_ahead` tells whether the next one is among them.
+        It does not wait: a broker that stops in the middle of a response delays nobody.
         """
-        while len(self._ahead) < _SIZE.size:
-            try:
-                data = self.socket.recv(_AHEAD_BYTES)
-            except OSError as error:
-                raise self._broken(error) from error
+        ahead, end = self._ahead, _SIZE.size
+        while True:
+            if len(ahead) >= _SIZE.size:
+                size: int = _SIZE.unpack_from(ahead)[0]
+                self._check(size, RESPONSE_FRAME_BYTES_MAX)
+                end = _SIZE.size + size
+                if end <= len(ahead):
+                    break
+            data = self._read_now(max(_AHEAD_BYTES, end - len(ahead)))
             if not data:
-                raise self._closed()
-            self._ahead += data
-        size: int = _SIZE.unpack_from(self._ahead)[0]
-        end = _SIZE.size + size
-        if size < 4 or end > len(self._ahead):
-            return self.receive_frame()  # it waits for the rest, or refuses the size
-        view = memoryview(self._ahead)[_SIZE.size : end]
-        self._ahead = self._ahead[end:]
+                self._ahead = ahead
+                return None
+            ahead += data
+        view = memoryview(ahead)[_SIZE.size : end]
+        self._ahead = ahead[end:]
         self.last_used = time.monotonic()
         return view
+
+    def _read_now(self, size: int) -> bytes:
+        """Up to ``size`` bytes of what has arrived; empty if nothing has."""
+        try:
+            if not self._tls:
+                # A socket with a timeout waits before it receives; its descriptor does not.
+                data = os.read(self.socket.fileno(), size)
+            else:
+                timeout_s = self.socket.gettimeout()
+                self.socket.settimeout(0.0)
+                try:
+                    data = self.socket.recv(size)
+                finally:
+                    self.socket.settimeout(timeout_s)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return b""
+        except OSError as error:
+            raise self._broken(error) from error
+        if not data:
+            raise self._closed()
+        return data
 
     def has_ahead(self) -> bool:
         """Whether `receive_ahead` has a whole response, or TLS has decrypted more data."""
@@ -365,10 +398,13 @@ class FramedSocket:
             return True
         return True
 
-    def close(self) -> None:
-        """Close the socket; never raises."""
+    def _leave_pollers(self) -> None:
         while self._pollers:
             self._pollers.pop().remove(self)
+
+    def close(self) -> None:
+        """Close the socket; never raises."""
+        self._leave_pollers()
         with contextlib.suppress(OSError):
             self.socket.close()
 

@@ -138,7 +138,7 @@ class SharedConnection:
             now = time.monotonic()
             pause_s = self._paused_until - now
             try:
-                if pause_s <= 0 and self._connection.ready_to_send(idle=not self._waiting):
+                if pause_s <= 0 and self._connection.log_in_if_due(idle=not self._waiting):
                     return
             except ConnectionLost as error:
                 self._fail(error)

@@ -227,7 +227,6 @@ class Producer:
             return False
         if requests is None:
             requests = self._requests[connection] = deque()
-            connection.watched_by(self._responses)
         if connection.unsent:
             self.blocked = True  # `_receive` sends the rest when the socket is writable
             return True
@@ -239,7 +238,9 @@ class Producer:
             try:
                 if not connection.ready_to_send(idle=not requests):
                     self.blocked = True
-                    return True
+                    return bool(requests)  # otherwise it is logging in
+                if not requests:
+                    connection.watched_by(self._responses)
             except ConnectionLost as error:
                 self._lost(connection, error)
                 return False
@@ -341,8 +342,7 @@ class Producer:
                     backlog.stirred = connection.go_on_sending() or backlog.stirred
                     if not connection.readable():
                         continue
-                while self._requests.get(connection):
-                    self._read_response(connection)
+                while self._requests.get(connection) and self._read_response(connection):
                     if not connection.has_ahead():
                         break
             except (ConnectionLost, struct.error, UnicodeDecodeError) as error:
@@ -355,9 +355,12 @@ class Producer:
         self._not_before.pop(connection, None)
         self.connections.drop(connection)
 
-    def _read_response(self, connection: Connection) -> None:
+    def _read_response(self, connection: Connection) -> bool:
+        """Process the next response; False while it is incomplete."""
         backlog = self.backlog
         frame = connection.receive_ahead()
+        if frame is None:
+            return False
         backlog.stirred = True
         request = self._requests[connection][0]
         if response_correlation(frame) != request.correlation:
@@ -372,6 +375,7 @@ class Producer:
         for state, item in request.items:
             if item in state.in_flight:  # otherwise a halt has dropped it
                 backlog.settle(state, item, responses.get(state.tp, _MISSING_RESPONSE), now)
+        return True
 
     def _note_throttle(self, throttle_ms: int, now: float) -> None:
         self.backlog.count(THROTTLED)

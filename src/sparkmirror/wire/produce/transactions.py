@@ -46,16 +46,16 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
-from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.cluster.error_codes import (
     CONCURRENT_TRANSACTIONS,
     FENCED,
     RETRIABLE,
     error_name,
 )
-from sparkmirror.wire.cluster.messages import GROUP, TRANSACTION
+from sparkmirror.wire.cluster.messages import GROUP, TRANSACTION, find_coordinator_request
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 from sparkmirror.wire.produce.partition_queue import NO_IDENTITY, Identity
+from sparkmirror.wire.produce.waiting import connected, request
 
 __all__ = ["Transactions", "fence_slots"]
 
@@ -82,7 +82,8 @@ class Transactions:
     ``timeout_ms``: the cluster aborts a transaction that is open longer. ``identity``: producer id
     and epoch of its batches. ``members``: partitions of the open transaction. ``errors``: number
     of retriable errors by name, without CONCURRENT_TRANSACTIONS. ``patience_s``: how long they are
-    retried. Requests raise `ClusterError`; the module says which.
+    retried. ``sleep`` is called with the seconds of each pause, and with 0 while a broker does not
+    respond; its errors end the request. Requests raise `ClusterError`; the module says which.
     """
 
     def __init__(
@@ -112,7 +113,6 @@ class Transactions:
         self._patience_s = patience_s
         self._clock = clock
         self._sleep = sleep
-        self._coordinators = Coordinators(connections)
         self._by_key: dict[tuple[int, str], Connection] = {}
 
     @property
@@ -414,20 +414,31 @@ class Transactions:
         if connection is None:
             connection = self._by_key[kind, key] = self._find(kind, key)
         try:
-            return connection.request(message, highest=highest)
-        except ConnectionLost:
+            return request(connection, message, highest=highest, meanwhile=self._meanwhile)
+        except BaseException:  # the response may still come
             self._by_key.pop((kind, key), None)
             connection.close()
             raise
 
-    def _find(self, kind: int, key: str) -> Connection:
-        def failure(code: int) -> Exception:
-            if code in RETRIABLE:
-                return ConnectionLost(f"no coordinator of {key} ({error_name(code)})")
-            group = key if kind == GROUP else ""
-            return self._refusal(code, f"the coordinator of {key} cannot be looked up", group)
+    def _meanwhile(self) -> None:
+        self._sleep(0.0)
 
-        return self.connections.connect(*self._coordinators.find(key, kind, failure))
+    def _find(self, kind: int, key: str) -> Connection:
+        connections = self.connections
+        asked = connected(connections.opening(), self._meanwhile)
+        with connections.idle.using(asked):  # closed after an error: the next may be another
+            message = find_coordinator_request(key, kind)
+            response = request(asked, message, highest=3, meanwhile=self._meanwhile)
+            code = int(response.error_code)
+            if code in RETRIABLE:
+                raise ConnectionLost(f"no coordinator of {key} ({error_name(code)})")
+            if code:
+                group = key if kind == GROUP else ""
+                raise self._refusal(code, f"the coordinator of {key} cannot be looked up", group)
+        address = response.host, response.port
+        found = connected(connections.opening(address), self._meanwhile)
+        found.socket.settimeout(connections.client.request_timeout_ms / 1000)  # it may be idle
+        return found
 
     def _forget_connections(self) -> None:
         for connection in self._by_key.values():

@@ -24,6 +24,7 @@ class Broker:
     """A connection whose broker coordinates every group. ``answer``: to all but the lookup."""
 
     host, port = "a", 9092
+    login_due = False
 
     def __init__(self, answer: Callable[[], Any]) -> None:
         self.socket = SimpleNamespace(settimeout=lambda _: None)

@@ -53,7 +53,9 @@ class Cluster:
     def ready_to_send(self, *, idle: bool) -> bool:
         return idle
 
-    def send_frame(self, *_: object) -> None:
+    unsent = False
+
+    def begin_frame(self, *_: object) -> None:
         self.sent += 1
 
     def receive_available(self, _: object) -> memoryview:

@@ -50,7 +50,9 @@ class Broker:
     def watched_by(self, _poller: object) -> None:
         """Nobody waits: tests call when there is something to read."""
 
-    def send_frame(self, parts: list[bytes], _size: int) -> None:
+    unsent = False
+
+    def begin_frame(self, parts: list[bytes], _size: int) -> None:
         self.asked.append(self._wanted(parts[1]))
         self.waits.append(struct.unpack_from(">ii", parts[1], 4))
 
