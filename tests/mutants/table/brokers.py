@@ -9,6 +9,7 @@ __all__ = ["BROKERS"]
 _BROKERS = "tests/unit/wire/cluster/test_cluster_connections.py"
 _CONNECTING = "tests/unit/wire/cluster/test_connecting.py"
 _FETCH = "tests/unit/wire/fetch/test_fetcher.py"
+_FRAMING = "tests/unit/wire/net/test_framing.py"
 _HELD_BACK = "tests/unit/data/write/test_held_back.py"
 _LEADERLESS = "tests/unit/wire/cluster/test_leaderless.py"
 _PLAIN = "tests/unit/data/write/test_slot_sink.py"
@@ -16,6 +17,7 @@ _POLLER = "tests/unit/wire/net/test_poller.py"
 _PRODUCE = "tests/unit/wire/produce/test_producer.py"
 _PRODUCER = "tests/property/test_producer_properties.py"
 _SLOT = "tests/unit/data/read/test_slot_selection.py"
+_STALLED = "tests/unit/wire/test_stalled_brokers.py"
 _ONCE_AND_IN_ORDER = f"{_PRODUCER}::test_every_batch_arrives_once_and_in_order"
 
 BROKERS: tuple[Mutant, ...] = (
@@ -53,6 +55,30 @@ BROKERS: tuple[Mutant, ...] = (
         "                    state.requeue(item)\n",
         "                    state.acknowledge(item)\n",
         (f"{_PRODUCE}::test_a_connection_without_an_answer_is_given_up_and_its_batches_go_again",),
+    ),
+    Mutant(
+        "the rest of a response is waited for",
+        "A broker that stalls on an open connection",
+        "wire/net/framing.py",
+        "                data = os.read(self.socket.fileno(), size)\n",
+        "                data = self.socket.recv(size)\n",
+        (f"{_FRAMING}::test_a_small_answer_that_stops_half_way_keeps_nobody_waiting",),
+    ),
+    Mutant(
+        "a source broker that reads nothing is waited for",
+        "A broker that stalls on an open connection",
+        "wire/fetch/fetcher.py",
+        "            connection.begin_frame(",
+        "            connection.send_frame(",
+        (f"{_STALLED}::test_a_source_broker_that_reads_nothing_keeps_only_its_own_partitions",),
+    ),
+    Mutant(
+        "metadata is waited for until it arrives",
+        "A broker that stalls on an open connection",
+        "wire/cluster/cluster_connections.py",
+        "        if not self.generation:\n",
+        "        if True:\n",
+        (f"{_STALLED}::test_a_broker_that_does_not_answer_metadata_keeps_nobody_waiting",),
     ),
     Mutant(
         "no source broker is asked while another one owes an answer",
@@ -242,8 +268,8 @@ BROKERS: tuple[Mutant, ...] = (
         "a slot waits for the answer about a missing leader",
         "What has no leader costs the others nothing",
         "wire/cluster/metadata.py",
-        "            if not connection.readable():\n",
-        "            if not connection.readable(1.0):\n",
+        "            response = connection.finish_now(",
+        "            connection.readable(1.0)\n            response = connection.finish_now(",
         (f"{_BROKERS}::test_a_search_keeps_nobody_waiting_for_a_broker_that_is_far_or_hangs",),
     ),
     Mutant(

@@ -35,7 +35,7 @@ HEALTHY, STALLED = TopicPartition("t", 0), TopicPartition("t", 1)
 # So many answers of the healthy broker arrive while the other one stalls.
 MORE = 20
 # Less than `MORE` answers would take if one of them waited for the stalled broker.
-IMPATIENT = {"request_timeout_ms": 6_000, "connect_timeout_ms": 6_000}
+IMPATIENT = {"request_timeout_ms": 10_000, "connect_timeout_ms": 10_000}
 
 
 def _produced(tp: TopicPartition) -> ProduceResponse:
@@ -301,7 +301,10 @@ def test_a_connection_that_is_closed_during_a_login_frees_its_descriptor_after_i
 @pytest.mark.parametrize("answer", [..., _half(METADATA)], ids=["silent", "half"])
 @pytest.mark.parametrize("work", [Writing, Reading], ids=["target", "source"])
 def test_a_broker_that_does_not_answer_metadata_keeps_nobody_waiting(
-    brokers: Brokers, work: type[Writing | Reading], answer: object
+    brokers: Brokers,
+    work: type[Writing | Reading],
+    answer: object,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     side = work(brokers.known(**IMPATIENT))
     side.more(1)
@@ -315,9 +318,39 @@ def test_a_broker_that_does_not_answer_metadata_keeps_nobody_waiting(
     side.more()
     assert known.generation == generation
     assert side.errors == {}
+    assert "metadata of cluster" not in caplog.text, "it was given up"
     brokers.stalls = {}
     _until(lambda: known.generation > generation, lambda: side.more(1))
     assert known._requests.refresh is None
+
+
+# -- questions about logs ------------------------------------------------------------------------
+
+
+def test_a_question_that_others_wait_for_has_a_second_and_then_twice_as_long(
+    brokers: Brokers,
+) -> None:
+    """A broker that is only slow has the time that it needs in the end."""
+    known = brokers.known(request_timeout_ms=6_000)
+    limits: list[float | None] = []
+    answers = False
+
+    def query(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, int]:
+        limits.append(connection.socket.gettimeout())
+        if not answers:
+            raise ConnectionLost("timed out")
+        return dict.fromkeys(led, 1)
+
+    def ask(patience_s: float | None) -> dict[TopicPartition, int]:
+        known.idle.close()
+        return known.query_leaders([HEALTHY], query, patience_s=patience_s)
+
+    for _ in range(4):
+        assert ask(5.0) == {}
+    assert limits == [1.0, 2.0, 4.0, 6.0]
+    answers = True
+    assert ask(5.0) == ask(5.0) == ask(None) == {HEALTHY: 1}
+    assert limits[4:] == [6.0, 1.0, 6.0]
 
 
 # -- transactions --------------------------------------------------------------------------------

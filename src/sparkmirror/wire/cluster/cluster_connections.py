@@ -46,6 +46,8 @@ _METADATA = -1  # stands for no broker
 _SINGLE = -1  # the number of a connection for single requests, which becomes an idle one
 # How long a connection or metadata is waited for. A near broker responds in this time.
 _AT_ONCE_S = 0.05
+# How long a response may take if other brokers' partitions wait for it.
+_ANSWER_S = 1.0
 # How often attempts are looked at: the shorter they have lasted, the sooner.
 _LOOK_SHARE, _LOOK_S_MIN, _LOOK_S_MAX = 0.25, 0.01, 0.25
 _NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
@@ -94,6 +96,7 @@ class ClusterConnections:
         self._searches = Searches(client.retry_backoff_ms / 1000)
         self._requests = MetadataRequests(client, self.idle, self.opening, clock=clock)
         self._warned_at: dict[int, float] = {}
+        self._answer_s: dict[int, float] = {}  # of brokers that did not respond in that time
         self._random = random.Random()  # noqa: S311  (spreads load, guards nothing)
 
     # -- metadata --------------------------------------------------------------------------
@@ -449,8 +452,9 @@ class ClusterConnections:
         """Call ``query`` with each leader and the partitions that it leads; merge the results.
 
         Partitions whose leader is unknown or does not respond are missing from the result.
-        ``patience_s``: how long a new connection may take; it is used by a later call then. None:
-        as long as the client's settings say.
+        ``patience_s``: how long a new connection may take; it is used by a later call then. A
+        response may take a second, and twice as long after each one that did not come. None: both
+        may take as long as the client's settings say.
         """
         by_node: dict[int, list[TopicPartition]] = {}
         for tp in partitions:
@@ -467,16 +471,14 @@ class ClusterConnections:
                 if idle is not None:
                     # A broken idle connection says nothing about its broker: a new one is tried.
                     with suppress(ConnectionLost), self.idle.using(idle):
-                        found |= query(idle, led)
-                        self._warned_at.pop(node, None)
+                        found |= self._asked(node, idle, led, query, patience_s)
                         continue
                 connection = self._single(node, patience_s)
                 if connection is None:
                     continue
                 try:
                     with self.idle.using(connection):
-                        found |= query(connection, led)
-                    self._warned_at.pop(node, None)
+                        found |= self._asked(node, connection, led, query, patience_s)
                 except ConnectionLost as error:
                     self._warn(node, f"offsets of cluster {self.client.alias}: {error}")
                     self._stale = True
@@ -486,6 +488,23 @@ class ClusterConnections:
                     attempt = self._attempts.pop((node, _SINGLE), None)
                     if attempt is not None:
                         attempt.abandon()
+        return found
+
+    def _asked(
+        self,
+        node: int,
+        connection: Connection,
+        led: list[TopicPartition],
+        query: Callable[[Connection, list[TopicPartition]], dict[TopicPartition, T]],
+        patience_s: float | None,
+    ) -> dict[TopicPartition, T]:
+        if patience_s is not None:
+            limit_s = self._answer_s.get(node, _ANSWER_S)
+            connection.socket.settimeout(limit_s)
+            self._answer_s[node] = min(2 * limit_s, self.client.request_timeout_ms / 1000)
+        found = query(connection, led)
+        self._answer_s.pop(node, None)
+        self._warned_at.pop(node, None)
         return found
 
     def _begin_single(self, node: int) -> Attempt:
