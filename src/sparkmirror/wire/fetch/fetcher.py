@@ -164,6 +164,10 @@ class Fetcher:
         """Stop fetching ``tp``. A response in flight for it is dropped."""
         self._states.pop(tp, None)
 
+    def assigned(self, tp: TopicPartition) -> bool:
+        """Whether ``tp`` is assigned."""
+        return tp in self._states
+
     def position(self, tp: TopicPartition) -> int:
         """Next offset to fetch. Raises KeyError for a partition that is not assigned."""
         return self._states[tp].offset
