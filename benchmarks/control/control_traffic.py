@@ -58,6 +58,9 @@ A->B.enabled=true
 
 Round = Callable[[float], None]
 
+_heard = [0]
+"""How many reports the driver has read."""
+
 
 def _flow(servers: str) -> FlowSettings:
     with tempfile.TemporaryDirectory(prefix="sparkmirror-bench-") as directory:
@@ -146,7 +149,9 @@ def _driver(flow: FlowSettings, slots: int, _: int) -> Round:
     looked = [0.0]
 
     def step(timeout_s: float) -> None:
-        slots_seen.update(one.slot for one in reader.poll(int(timeout_s * 1000)).progress)
+        reports = reader.poll(int(timeout_s * 1000)).progress
+        _heard[0] += len(reports)
+        slots_seen.update(one.slot for one in reports)
         now = time.monotonic()
         if now - looked[0] >= owner.check_interval_s:
             looked[0] = now
@@ -177,22 +182,18 @@ def _work(
     window: tuple[float, float],
     results: Any,
 ) -> None:
-    """Measure ``window`` (epoch seconds): puts (sent, received, CPU s) per second."""
+    """Measure ``window`` (epoch seconds): puts (sent, received, CPU s, reports) per second."""
     step = trade(_flow(servers), slots, partitions)
     begins, ends = window
     while time.time() < begins:
         step(0.1)
-    before, began, cpu = _tcp_bytes(), time.time(), time.process_time()
+    before, began, cpu, heard = _tcp_bytes(), time.time(), time.process_time(), _heard[0]
     while time.time() < ends:
         step(0.1)
     seconds = time.time() - began
     sent, received = (after - b for after, b in zip(_tcp_bytes(), before, strict=True))
-    results.put((trade.__name__, sent / seconds, received / seconds, cpu_s(cpu) / seconds))
-
-
-def cpu_s(since: float) -> float:
-    """Processor time of this process since ``since``."""
-    return time.process_time() - since
+    figures = sent, received, time.process_time() - cpu, _heard[0] - heard
+    results.put((trade.__name__, *(figure / seconds for figure in figures)))
 
 
 def measure(servers: str, slots: int, partitions: int, seconds: float) -> str:
@@ -221,7 +222,8 @@ def measure(servers: str, slots: int, partitions: int, seconds: float) -> str:
         began = time.monotonic()
         fence_slots(flow, slots)
     fenced_s = time.monotonic() - began
-    return f"| {slots} | {shown} | {found['_sources'][2]:.2f} | {fenced_s:.2f} |"
+    cores, reports = found["_sources"][2], found["_driver"][3]
+    return f"| {slots} | {reports:.0f} | {shown} | {cores:.2f} | {fenced_s:.2f} |"
 
 
 def main() -> int:
@@ -242,8 +244,8 @@ def main() -> int:
     print(
         f"\n{options.partitions} busy partitions per slot, one driver, one standby, "
         f"{options.seconds:.0f} s, {os.cpu_count()} cores; MB/s of the control topic:\n\n"
-        "| slots | written | read by slots | by the driver | by a standby | all "
-        "| cores of all slots' readers | fencing, s |\n|---|---|---|---|---|---|---|---|"
+        "| slots | reports/s | written | read by slots | by the driver | by a standby | all "
+        "| cores of all slots' readers | fencing, s |\n|---|---|---|---|---|---|---|---|---|"
     )
     print("\n".join(rows))
     return 0

@@ -100,6 +100,7 @@ class Fetcher:
         self._channels = Channels(connections, channels_max)
         self._requests: dict[Channel, _Request] = {}
         self._repeats = Repeats()
+        self._halts: dict[TopicPartition, Halt] | None = None
         self._plan = RequestPlan(settings, linger_ms, batch_bytes)
         self._pauses = Pauses()
         self._looked_at = float("-inf")
@@ -180,8 +181,11 @@ class Fetcher:
 
     @property
     def halts(self) -> dict[TopicPartition, Halt]:
-        """Halted partitions and the reasons."""
-        return {tp: state.halt for tp, state in self._states.items() if state.halt is not None}
+        """Halted partitions and the reasons; the dictionary is the fetcher's."""
+        if self._halts is None:
+            states = self._states.items()
+            self._halts = {tp: state.halt for tp, state in states if state.halt is not None}
+        return self._halts
 
     def _partition_bytes(self) -> int:
         return self.settings.partition_fetch_bytes_max
@@ -244,11 +248,13 @@ class Fetcher:
     def _unsettle(self) -> None:
         """Something has happened to a partition: the next `send` looks at all of them."""
         self._repeats.end(self._requests.values())
+        self._halts = None
 
     def _send_all(self, now: float) -> None:
         """Look at all partitions, and send what is ready."""
         self._repeats.free()
         self._repeats.changed.clear()
+        self._halts = None
         if self._holds and self.connections.generation != self._generation:
             self._hold_moved()
         if self.throttle is not None:
