@@ -67,8 +67,8 @@ log = logging.getLogger(__name__)
 _TICK_S = 0.5
 # Drivers report four times in a session. Nobody takes over a flow sooner after the last report.
 _SILENT_SHARE = 0.75
-# A sink that has not mapped the memory by then probably cannot.
-_MAPPED_S = 10.0
+# A sink that has said nothing in the memory by then probably cannot map it.
+_SILENT_SINK_S = 10.0
 _CORRUPT_RETRY_S = 1.0
 _CORRUPT_TRIES = 3
 # How often in a row a response may end past the high watermark that it states.
@@ -147,6 +147,7 @@ class SlotReader:
         self._ahead: dict[TopicPartition, int] = {}
         self._marks_before: dict[TopicPartition, Mark] = {}
         self._last_row = 0.0
+        self._sink_speaks = False
         self._checks_claims = checks_claims(flow)
         self._silence_s = flow.session_ms / 1000 * _SILENT_SHARE
         self._targets = TargetWatch(flow, plan.partitions, self._losses)
@@ -234,9 +235,9 @@ class SlotReader:
 
     def _stream(self, deadline: float) -> Iterator[Any]:
         # Without memory to map, there is nothing to wait for.
-        mapped_by = time.monotonic() + (0.0 if self._frames.note() is None else _MAPPED_S)
+        heard_by = time.monotonic() + (0.0 if self._frames.note() is None else _SILENT_SINK_S)
         while not self._over(deadline):
-            self._hear_sink(mapped_by)
+            self._hear_sink(heard_by)
             self._send_fetches()
             self._watch.fetcher.send()
             # Without a free frame nothing is received: this is how a slow target slows the source.
@@ -314,17 +315,17 @@ class SlotReader:
             tp in halts or self._fetcher.position(tp) >= end for tp, end in self._ends.items()
         )
 
-    def _hear_sink(self, mapped_by: float) -> None:
+    def _hear_sink(self, heard_by: float) -> None:
         """Process what the sink says in the shared memory; without that, read its reports.
 
-        ``mapped_by``: monotonic s until which the sink may still map the memory.
+        ``heard_by``: monotonic s until which its first message may take.
         """
         message = self._frames.take_message()
         if message:
+            self._sink_speaks = True
             for progress in decode_halted(message):
                 self._stop(progress)
-        overdue = time.monotonic() >= mapped_by
-        self._watch.follow_reports(overdue and not self._frames.shared)
+        self._watch.follow_reports(not self._sink_speaks and time.monotonic() >= heard_by)
 
     def _halt_stopped(self) -> None:
         """Stop fetching what the sink has reported to have given up."""

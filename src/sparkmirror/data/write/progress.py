@@ -206,12 +206,14 @@ class _Pieces:
 class HaltMessages:
     """Tells the source of the slot which partitions the sink has given up: each attempt once.
 
+    The first message is there even if it is empty: the source then knows that it hears the sink.
     ``frames``: the memory that both share; None: the source reads the reports instead.
     """
 
     def __init__(self, frames: FrameReader | None) -> None:
         self._frames = frames
         self._told: dict[TopicPartition, int] = {}
+        self._spoke = False
 
     def tell(self, halts: Halts) -> None:
         """Leave a message about what is new, if there is room; a later call tells the rest."""
@@ -222,8 +224,9 @@ class HaltMessages:
             for lane, halt in halts.items()
             if halt is not None and 0 <= halt.attempt != self._told.get(lane.source)
         ]
-        if not halted:
+        if not halted and self._spoke:
             return
+        self._spoke = True
         message, count = encode_halted(halted)
         self._frames.send(message)
         for one in halted[:count]:

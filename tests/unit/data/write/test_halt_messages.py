@@ -13,8 +13,21 @@ from hypothesis import strategies as st
 
 from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.data.read.slot_reader import SlotReader
-from sparkmirror.data.rows.notes import RetryNote, decode_halted, encode_halted
-from sparkmirror.data.rows.shared_frames import MESSAGE_BYTES_MAX, FrameReader, Frames
+from sparkmirror.data.rows.notes import (
+    RetryNote,
+    SlotHello,
+    SlotNotes,
+    decode_halted,
+    encode_halted,
+)
+from sparkmirror.data.rows.rows import FLUSH, build_row, read_row
+from sparkmirror.data.rows.shared_frames import (
+    MESSAGE_BYTES_MAX,
+    FrameReader,
+    Frames,
+    map_frames,
+)
+from sparkmirror.data.transform.record_path import _RecordPath
 from sparkmirror.data.write.partition_state import Lane
 from sparkmirror.data.write.progress import HaltMessages
 from sparkmirror.errors import MachineError
@@ -79,6 +92,8 @@ def test_a_message_of_another_release_is_refused() -> None:
 
 def test_each_attempt_is_told_once(frames: Frames) -> None:
     messages, lane = HaltMessages(_sink_of(frames)), _lane()
+    messages.tell({lane: None})
+    assert decode_halted(frames.take_message()) == [], "the source knows that it hears the sink"
     said: list[PartitionProgress] = []
     for halt in (None, replace(REFUSED, attempt=-1), REFUSED, REFUSED, None):
         messages.tell({lane: halt})
@@ -134,14 +149,14 @@ def test_a_slot_goes_back_for_what_its_sink_says(reader: SlotReader) -> None:
     assert reader._notes.tried == [RetryNote(TP, 1)]
 
 
-def test_a_slot_whose_sink_has_the_memory_reads_no_reports(reader: SlotReader) -> None:
+def test_a_slot_whose_sink_speaks_reads_no_reports(reader: SlotReader) -> None:
     """They are those of all slots: the traffic would grow with the square of their number."""
-    _sink_of(reader._frames)
+    HaltMessages(_sink_of(reader._frames)).tell({_lane(): None})
     reader._hear_sink(0.0)
     assert not _follows(reader)
 
 
-def test_a_slot_reads_reports_while_its_sink_cannot_map_the_memory(reader: SlotReader) -> None:
+def test_a_slot_reads_reports_while_its_sink_does_not_speak(reader: SlotReader) -> None:
     reader._hear_sink(float("inf"))
     assert not _follows(reader), "the sink may still do it"
     reader._watch._reports_from = 12
@@ -158,6 +173,35 @@ def test_a_slot_reads_reports_while_its_sink_cannot_map_the_memory(reader: SlotR
     reader._watch.fetcher.advance(progress, 20)
     reader._hear_sink(0.0)
     assert reader._watch.fetcher.position(progress) == 20, "it continues where it is"
-    _sink_of(reader._frames)
+    sink = _sink_of(reader._frames)
+    reader._hear_sink(0.0)
+    assert _follows(reader), "another worker may have mapped it"
+    HaltMessages(sink).tell({_lane(): None})
     reader._hear_sink(0.0)
     assert not _follows(reader)
+
+
+# -- the record path ---------------------------------------------------------------------------
+
+
+def test_the_record_path_passes_messages_on(tmp_path: Path, frames: Frames) -> None:
+    """It is between source and sink, with memory for each of them."""
+    path = _RecordPath(load_flow(tmp_path, BASE))
+    hello = SlotHello(0, 1, "A->B", "r", 7, frames.note())
+    first = build_row([], memoryview(b""), [], SlotNotes(hello=hello)).slice(0, 1)
+    seen: list[FrameReader] = []
+
+    def source() -> Iterator[Any]:
+        yield first
+        for _ in range(3):
+            yield FLUSH
+
+    for row in path.rows(source()):
+        _, _, notes, _ = read_row(row, 0)
+        if notes is not None and notes.hello is not None:
+            sink = map_frames(notes.hello.memory)
+            assert sink is not None
+            seen.append(sink)
+            HaltMessages(sink).tell({_lane(position=3): REFUSED})
+    assert seen
+    assert [one.position for one in decode_halted(frames.take_message())] == [3]
