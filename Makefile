@@ -46,6 +46,7 @@ bench-control: prepare
 	$(BIN)/python -m benchmarks.control.failover
 	$(BIN)/python -m benchmarks.control.control_plane $(ARGS)
 	$(BIN)/python -m benchmarks.control.control_plane --latency $(ARGS)
+	$(BIN)/python -m benchmarks.control.control_traffic
 
 faults: prepare
 	$(BIN)/python -m tests.faults $(ARGS)

@@ -24,10 +24,10 @@ def text(key: bytes | None) -> str:
         return ""
 
 
-def pack(document: Mapping[str, object]) -> bytes:
-    """``document`` as JSON, zlib-compressed from 16 KiB up."""
+def pack(document: Mapping[str, object], compress_from_bytes: int = _COMPRESS_FROM_BYTES) -> bytes:
+    """``document`` as JSON, zlib-compressed from that size up (16 KiB by default)."""
     value = json.dumps(document, separators=(",", ":")).encode()
-    return zlib.compress(value, 1) if len(value) >= _COMPRESS_FROM_BYTES else value
+    return zlib.compress(value, 1) if len(value) >= compress_from_bytes else value
 
 
 def inflated(value: bytes | None) -> bytes | None:

@@ -16,6 +16,7 @@ partition  key                      value (JSON; from 16 KiB up zlib-compressed)
 0          ``<flow>/topics``        what was created for routed records (`routed_topics`)
 0          ``<flow>/claim``         which run owns the flow (`flow_claims`)
 1          ``<flow>/<slot>``        progress of one slot, about once a second
+1          ``<flow>/<slot>/rows/…`` partitions of a slot that has many of them (`reports`)
 1          ``<flow>/<slot>/topics`` topics that a slot needs for routed records
 1          ``<flow>/planner``       the version of the assignment that all slots follow
 1          ``<flow>/driver``        the driver's report, at least every ten seconds

@@ -1,11 +1,19 @@
-"""Records of the reports of slots and planner in the control topic. Pure codecs."""
+"""Records of the reports of slots and planner in the control topic. Pure codecs.
+
+A slot with at most `ROWS_MAX` partitions reports in one record. A larger one writes its partitions
+in **pieces**, records of their own with at most `ROWS_MAX` rows each, and writes only those anew
+that have changed (`data.write.progress`). Each piece is complete in itself, so a compacted topic
+keeps all that belongs together. Readers join them with `ReportCollector`. Releases without pieces
+skip them: they see the slot's totals, and no partitions.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from sparkmirror.internal_topics.codec import MALFORMED, inflated, pack, text, unpack
@@ -20,15 +28,28 @@ from sparkmirror.progress import (
 )
 
 __all__ = [
+    "ROWS_MAX",
     "Planned",
+    "ReportCollector",
+    "ReportPiece",
     "decode_halted",
+    "decode_piece",
     "decode_planned",
     "decode_progress",
+    "encode_piece",
     "encode_planned",
     "encode_progress",
+    "record_names",
 ]
 
+ROWS_MAX = 250
+"""Partitions in one record of a report."""
+# Reports are the traffic of the topic, and shrink to a third.
+_COMPRESS_FROM_BYTES = 1024
+# Attempts of one slot whose pieces are kept: the newest, and zombies that still report.
+_ATTEMPTS_MAX = 4
 _PROGRESS_KEY = re.compile(r"(.+)/(\d{1,9})")
+_PIECE_KEY = re.compile(r"(.+)/(\d{1,9})/rows/(\d{1,4})")
 _HALT = b',["'
 _PLANNER_KEY = re.compile(r"(.+)/planner")
 
@@ -42,10 +63,89 @@ class Planned:
     version: int
 
 
-def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
-    """Key and value of ``progress``, for partition ``PROGRESS_PARTITION``."""
-    partitions: dict[str, list[list[object]]] = {}
-    for p in progress.partitions:
+@dataclass(frozen=True, slots=True)
+class ReportPiece:
+    """Piece ``number`` of the partitions of a slot, as an attempt of its task reports them."""
+
+    flow: str
+    slot: int
+    run_id: str
+    attempt: int
+    number: int
+    partitions: tuple[PartitionProgress, ...]
+
+
+def encode_piece(piece: ReportPiece) -> tuple[bytes, bytes]:
+    """Key and value of ``piece``, for partition ``PROGRESS_PARTITION``."""
+    document: dict[str, object] = {
+        "run_id": piece.run_id,  # first, as in `encode_progress`
+        "attempt": piece.attempt,
+        "partitions": _rows(piece.partitions),
+    }
+    key = f"{piece.flow}/{piece.slot}/rows/{piece.number}"
+    return key.encode(), pack(document, _COMPRESS_FROM_BYTES)
+
+
+def decode_piece(key: bytes | None, value: bytes | None) -> ReportPiece | None:
+    """The piece in a record; None if it holds none."""
+    match = _PIECE_KEY.fullmatch(text(key))
+    document = None if match is None else unpack(value)
+    if match is None or document is None:
+        return None
+    try:
+        return ReportPiece(
+            match[1],
+            int(match[2]),
+            str(document["run_id"]),
+            int(document["attempt"]),
+            int(match[3]),
+            _read_rows(document["partitions"]),
+        )
+    except MALFORMED:
+        return None
+
+
+def record_names(progress: SlotProgress) -> list[str]:
+    """The ends of the keys of all records that ``progress`` is in."""
+    pieces = (f"{progress.slot}/rows/{number}" for number in range(progress.pieces))
+    return [f"{progress.slot}", *pieces]
+
+
+class ReportCollector:
+    """Joins the pieces of reports as they are read from the topic.
+
+    A slot writes the pieces before the record that counts them.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: dict[
+            tuple[str, int], OrderedDict[tuple[str, int], dict[int, tuple[PartitionProgress, ...]]]
+        ] = {}
+
+    def add(self, piece: ReportPiece) -> None:
+        """Keep ``piece`` for the reports of its attempt."""
+        attempts = self._pieces.setdefault((piece.flow, piece.slot), OrderedDict())
+        attempt = piece.run_id, piece.attempt
+        attempts.setdefault(attempt, {})[piece.number] = piece.partitions
+        attempts.move_to_end(attempt)
+        while len(attempts) > _ATTEMPTS_MAX:
+            attempts.popitem(last=False)
+
+    def join(self, progress: SlotProgress) -> SlotProgress:
+        """``progress`` with the partitions of its pieces, as far as these are known."""
+        if not progress.pieces:
+            return progress
+        attempts = self._pieces.get((progress.flow, progress.slot), OrderedDict())
+        known = attempts.get((progress.run_id, progress.attempt), {})
+        for number in [number for number in known if number >= progress.pieces]:
+            del known[number]
+        rows = (row for number in sorted(known) for row in known[number])
+        return replace(progress, partitions=(*progress.partitions, *rows))
+
+
+def _rows(partitions: Iterable[PartitionProgress]) -> dict[str, list[list[object]]]:
+    rows: dict[str, list[list[object]]] = {}
+    for p in partitions:
         row: list[object] = [p.partition, p.position, p.timestamp_ms, p.records, p.bytes]
         halt = None
         if p.halt is not None:
@@ -54,7 +154,19 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
         while tail and tail[-1] is None:
             tail.pop()
         row += tail
-        partitions.setdefault(p.topic, []).append(row)
+        rows.setdefault(p.topic, []).append(row)
+    return rows
+
+
+def _read_rows(document: Any) -> tuple[PartitionProgress, ...]:
+    """The partitions in ``document``. Raises an error of `MALFORMED`."""
+    return tuple(
+        _partition_progress(topic, row) for topic, rows in document.items() for row in rows
+    )
+
+
+def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
+    """Key and value of ``progress``, for partition ``PROGRESS_PARTITION``."""
     document: dict[str, object] = {
         # First, so that a reader finds them without decoding the rest (`decode_halted`).
         "run_id": progress.run_id,
@@ -68,8 +180,10 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
         "latency_counts": list(progress.latency_counts),
         "latency_ms_sum": progress.latency_ms_sum,
         "errors": dict(progress.errors),
-        "partitions": partitions,
+        "partitions": _rows(progress.partitions),
     }
+    if progress.pieces:
+        document["pieces"] = progress.pieces
     if progress.paused:
         document["paused"] = True
     if progress.joined.batches:
@@ -87,7 +201,8 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
             ]
             for one in progress.transforms
         }
-    return _progress_key(progress.flow, progress.slot), pack(document)
+    key = _progress_key(progress.flow, progress.slot)
+    return key, pack(document, _COMPRESS_FROM_BYTES)
 
 
 def _teller(run_id: str, attempt: int) -> bytes:
@@ -132,11 +247,8 @@ def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | No
                 for name, counts in document.get("transforms", {}).items()
             ),
             errors={str(code): int(n) for code, n in document.get("errors", {}).items()},
-            partitions=tuple(
-                _partition_progress(topic, row)
-                for topic, rows in document.get("partitions", {}).items()
-                for row in rows
-            ),
+            partitions=_read_rows(document.get("partitions", {})),
+            pieces=int(document.get("pieces", 0)),
         )
     except MALFORMED:
         return None
@@ -145,22 +257,24 @@ def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | No
 def decode_halted(
     flow: str, slot: int, attempt: tuple[str, int], key: bytes | None, value: bytes | None
 ) -> tuple[PartitionProgress, ...] | None:
-    """The halted partitions in a slot's progress record; None if the record is another one.
+    """The halted partitions in a record of a slot's report; None if the record is another one.
 
     ``attempt``: run id and number of the attempt that must have written the record. The positions
     of another attempt, or of an unknown one, are not those of this slot.
 
-    Slots read the progress of all slots, thousands of partitions per second. So the record is fully
-    decoded only if it contains a halt: the only list in a partition's row that begins with text.
+    A slot that cannot share memory with its sink reads the progress of all slots, thousands of
+    partitions per second. So the record is fully decoded only if it contains a halt: the only list
+    in a partition's row that begins with text.
     """
-    if key != _progress_key(flow, slot):
+    head = _progress_key(flow, slot)
+    if key != head and not (key or b"").startswith(head + b"/rows/"):
         return None
     data = inflated(value)
     if data is None or not data.startswith(_teller(*attempt)):
         return None
     if _HALT not in data:
         return ()
-    progress = decode_progress(key, data)
+    progress = decode_progress(key, data) or decode_piece(key, data)
     if progress is None:
         return None
     return tuple(one for one in progress.partitions if one.halt is not None)

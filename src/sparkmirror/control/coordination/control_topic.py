@@ -29,7 +29,14 @@ from sparkmirror.internal_topics.driver_report import (
 )
 from sparkmirror.internal_topics.flow_claims import Standby, decode_claim, decode_standby
 from sparkmirror.internal_topics.history import is_event_key
-from sparkmirror.internal_topics.reports import Planned, decode_planned, decode_progress
+from sparkmirror.internal_topics.reports import (
+    Planned,
+    ReportCollector,
+    decode_piece,
+    decode_planned,
+    decode_progress,
+    record_names,
+)
 from sparkmirror.internal_topics.routed_topics import (
     RoutedTopics,
     TopicRequest,
@@ -75,6 +82,7 @@ class ControlTopicReader:
         only_from_now = (PROGRESS_PARTITION,) if only_new else ()
         self._tail: TopicTail = cluster.tail(topic, only_new=only_from_now, passes=True)
         self._collectors: dict[str, AssignmentCollector] = {}
+        self._reports = ReportCollector()
 
     def poll(self, timeout_ms: int = 500) -> ControlSignals:
         """Signals since the last call. Raises `MirrorError` when the cluster is unavailable."""
@@ -99,7 +107,9 @@ class ControlTopicReader:
                 driver = decode_driver_report(key, value) if report is None else None
                 word = decode_planned(key, value) if report is None and driver is None else None
                 if report is not None:
-                    progress.append(report)
+                    progress.append(self._reports.join(report))
+                elif (piece := decode_piece(key, value)) is not None:
+                    self._reports.add(piece)
                 elif driver is not None:
                     drivers.append(driver)
                 elif word is not None:
@@ -156,14 +166,15 @@ class ControlTopicWriter:
         records = [(COMMAND_PARTITION, *encode_command(command)) for command in commands]
         self._cluster.produce_many(self._topic, records)
 
-    def forget(self, flow: str, slots: Iterable[int]) -> None:
+    def forget(self, flow: str, reports: Iterable[SlotProgress]) -> None:
         """Delete all signals of ``flow``, a `channel` that no run will use again.
 
-        Raises `MirrorError`.
+        ``reports``: those of its slots. Raises `MirrorError`.
         """
-        reports = (f"{flow}/{name}" for name in ("planner", "driver", *slots))
+        slots = sorted({name for report in reports for name in record_names(report)})
+        names = (f"{flow}/{name}" for name in ("planner", "driver", *slots))
         commands = (flow, f"{flow}/assignment", f"{flow}/pause", f"{flow}/limits")
-        keys = [*commands, *reports]
+        keys = [*commands, *names]
         self._cluster.produce_many(
             self._topic,
             [

@@ -168,8 +168,7 @@ def forget_ended_runs(
     signals = read_signals(target, flow)
     for each in dict.fromkeys(one.flow for one in signals.commands if run_of(one.flow, flow.name)):
         if not judge(signals, each, now_ms - _SILENT_MS_MAX).state.alive:
-            slots = {report.slot for report in signals.progress if report.flow == each}
-            writer.forget(each, sorted(slots))
+            writer.forget(each, [one for one in signals.progress if one.flow == each])
 
 
 def judge_group(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:

@@ -55,11 +55,13 @@ _RULES = SelectRules(
 
 
 class ControlWatch:
-    """Follows one flow's commands, assignment and (for a slot) its sink's reports.
+    """Follows one flow's commands, assignment and (for a slot) perhaps its sink's reports.
 
     ``slot`` is None in the planner, which reads commands from the beginning. A slot reads from
-    ``offset`` on; ``paused`` says whether the flow was paused there. It also reads which of its
-    partitions the sink of its own attempt (``attempt_id``) has given up. With ``run_id``,
+    ``offset`` on; ``paused`` says whether the flow was paused there. With `follow_reports` it also
+    reads which of its partitions the sink of its own attempt (``attempt_id``) has given up. That is
+    for a slot whose sink cannot say so in the memory that both share: all slots' reports are in one
+    partition, so the traffic grows with the square of their number. With ``run_id``,
     assignments of other runs are ignored. ``poller`` waits for its connections. ``claim_term``: the
     term of the run's own claim, if known. ``limits``: those of the run before ``offset``.
     """
@@ -90,7 +92,8 @@ class ControlWatch:
         self.assignment: AssignmentDocument | None = None
         self.responded_s = ticks_s()
         """When the leader of the command partition last responded, by `ticks_s`."""
-        self.stopped: dict[TopicPartition, PartitionProgress] = {}
+        self._stopped: dict[bytes | None, tuple[PartitionProgress, ...]] = {}
+        self._reports_from = -1
         topic = control_topic(flow)
         self._commands = TopicPartition(topic, COMMAND_PARTITION)
         self._progress = TopicPartition(topic, PROGRESS_PARTITION)
@@ -119,6 +122,19 @@ class ControlWatch:
     @waits_for_more.setter
     def waits_for_more(self, waits: bool) -> None:
         self.fetcher.settings = FetchSettings(fetch_max_wait_ms=_WAIT_MS if waits else 0)
+
+    @property
+    def stopped(self) -> dict[TopicPartition, PartitionProgress]:
+        """What the sink has given up, as its reports say that were read."""
+        rows = (one for rows in self._stopped.values() for one in rows)
+        return {TopicPartition(one.topic, one.partition): one for one in rows}
+
+    def follow_reports(self, follows: bool) -> None:
+        """Read reports, from the end that the topic had at `start`, or stop to read them."""
+        if not follows:
+            self.fetcher.unassign(self._progress)
+        elif not self.fetcher.assigned(self._progress):
+            self.fetcher.assign(self._progress, self._reports_from)
 
     @property
     def offset(self) -> int:
@@ -151,7 +167,7 @@ class ControlWatch:
             found = self.connections.list_offsets([self._progress], LATEST, read_committed=False)
             if self._progress not in found:
                 return False
-            self.fetcher.assign(self._progress, found[self._progress])
+            self._reports_from = found[self._progress]
         self.fetcher.assign(self._commands, self._start_offset)
         return True
 
@@ -246,7 +262,7 @@ class ControlWatch:
             if self.slot is not None:
                 halted = decode_halted(self._channel, self.slot, self._attempt, key, value)
             if halted is not None:
-                self.stopped = {TopicPartition(p.topic, p.partition): p for p in halted}
+                self._stopped[key] = halted
             return
         document = self._collector.feed(key, value)
         self._report_refused()

@@ -1,9 +1,9 @@
 """Decides when a partition that the sink gave up is retried, within the same epoch.
 
-The sink reports which attempt it gave up, and at which position. That report is final, because the
-sink drops everything else of that attempt. The source then waits, goes back to that position, and
-tells the sink the number of the new attempt before its first row. Reports about earlier attempts
-are ignored.
+The sink says which attempt it gave up, and at which position (`data.write.progress.HaltMessages`).
+That is final, because the sink drops everything else of that attempt. The source then waits, goes
+back to that position, and tells the sink the number of the new attempt before its first row. What
+is said about earlier attempts is ignored.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from sparkmirror.data.rows.notes import (
     SlotHello,
     SlotNotes,
     Writer,
+    decode_halted,
 )
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, chunk_of, out
 from sparkmirror.data.rows.shared_frames import Frames
@@ -45,7 +46,7 @@ from sparkmirror.internal_topics.position_metadata import (
 )
 from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.transforms import Transformed
-from sparkmirror.progress import Halt
+from sparkmirror.progress import Halt, PartitionProgress
 from sparkmirror.records.selection import SelectRules
 from sparkmirror.records.selection import select as select_records
 from sparkmirror.records.walk import append_time_runs
@@ -66,6 +67,8 @@ log = logging.getLogger(__name__)
 _TICK_S = 0.5
 # Drivers report four times in a session. Nobody takes over a flow sooner after the last report.
 _SILENT_SHARE = 0.75
+# A sink that has said nothing in the memory by then probably cannot map it.
+_SILENT_SINK_S = 10.0
 _CORRUPT_RETRY_S = 1.0
 _CORRUPT_TRIES = 3
 # How often in a row a response may end past the high watermark that it states.
@@ -144,6 +147,7 @@ class SlotReader:
         self._ahead: dict[TopicPartition, int] = {}
         self._marks_before: dict[TopicPartition, Mark] = {}
         self._last_row = 0.0
+        self._sink_speaks = False
         self._checks_claims = checks_claims(flow)
         self._silence_s = flow.session_ms / 1000 * _SILENT_SHARE
         self._targets = TargetWatch(flow, plan.partitions, self._losses)
@@ -230,7 +234,10 @@ class SlotReader:
                 self._fetcher.release(tp, finding.offset, finding.log)
 
     def _stream(self, deadline: float) -> Iterator[Any]:
+        # Without memory to map, there is nothing to wait for.
+        heard_by = time.monotonic() + (0.0 if self._frames.note() is None else _SILENT_SINK_S)
         while not self._over(deadline):
+            self._hear_sink(heard_by)
             self._send_fetches()
             self._watch.fetcher.send()
             # Without a free frame nothing is received: this is how a slow target slows the source.
@@ -308,11 +315,28 @@ class SlotReader:
             tp in halts or self._fetcher.position(tp) >= end for tp, end in self._ends.items()
         )
 
+    def _hear_sink(self, heard_by: float) -> None:
+        """Process what the sink says in the shared memory; without that, read its reports.
+
+        ``heard_by``: monotonic s until which its first message may take.
+        """
+        message = self._frames.take_message()
+        if message:
+            self._sink_speaks = True
+            for progress in decode_halted(message):
+                self._stop(progress)
+        self._watch.follow_reports(not self._sink_speaks and time.monotonic() >= heard_by)
+
     def _halt_stopped(self) -> None:
+        """Stop fetching what the sink has reported to have given up."""
+        for progress in self._watch.stopped.values():
+            self._stop(progress)
+
+    def _stop(self, progress: PartitionProgress) -> None:
         """Stop fetching what the sink gave up; `_try_again` resumes it."""
-        for tp, progress in self._watch.stopped.items():
-            if tp in self._by_source and self._retries.stop(tp, progress) and progress.halt:
-                self._fetcher.halt(tp, replace(progress.halt, retriable=False))
+        tp = TopicPartition(progress.topic, progress.partition)
+        if tp in self._by_source and self._retries.stop(tp, progress) and progress.halt:
+            self._fetcher.halt(tp, replace(progress.halt, retriable=False))
 
     def _try_again(self) -> None:
         """Go back to the positions of partitions whose pause is over."""

@@ -3,21 +3,25 @@
 The first row of a task has a `SlotHello`; later rows report changes. The codec is JSON with a
 version number: on a Spark cluster, the two workers may run different releases, and a sink that
 misreads positions would write records twice or leave some out.
+
+The other way, a sink tells its source which partitions it has given up, in a message in the memory
+that both share (`encode_halted`).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from sparkmirror.data.rows.shared_frames import SharedMemory
+from sparkmirror.data.rows.shared_frames import MESSAGE_BYTES_MAX, SharedMemory
 from sparkmirror.errors import MachineError
 from sparkmirror.internal_topics.commands import member_row, read_member
 from sparkmirror.internal_topics.gaps import Gap, gap_document, read_document
 from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
 from sparkmirror.model import TopicPartition
-from sparkmirror.progress import Halt, ThrottleUse
+from sparkmirror.progress import Halt, PartitionProgress, ThrottleUse
 from sparkmirror.settings import Member
 from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
 from sparkmirror.wire.produce.partition_queue import Identity
@@ -31,11 +35,15 @@ __all__ = [
     "SlotHello",
     "SlotNotes",
     "Writer",
+    "decode_halted",
     "decode_notes",
+    "encode_halted",
     "encode_notes",
 ]
 
 VERSION = 1
+# A reason is for people; with this, a row always fits into a message.
+_REASON_CHARS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +198,7 @@ def encode_notes(notes: SlotNotes) -> dict[str, Any]:
 
 def decode_notes(document: Mapping[str, Any]) -> SlotNotes:
     """The notes in a document of `encode_notes`. Raises `MachineError` for another version."""
-    version = document.get("version")
-    if version != VERSION:
-        raise MachineError(
-            f"the source worker of this slot writes version {version} of the slot's notes, but this"
-            f" sink reads version {VERSION}.",
-            do="Install the same release of sparkmirror on the driver and on all Spark workers.",
-        )
+    _check_version(document, "source worker", "sink")
     hello = document.get("hello")
     return SlotNotes(
         None if hello is None else _read_hello(hello),
@@ -226,6 +228,47 @@ def decode_notes(document: Mapping[str, Any]) -> SlotNotes:
         else tuple(ThrottleUse(*row) for row in document["throttles"]),
         document.get("unpacked"),
     )
+
+
+def encode_halted(halted: Sequence[PartitionProgress]) -> tuple[bytes, int]:
+    """A message to the source: as many of ``halted`` as fit, and how many these are.
+
+    Each has a position and a halt with its attempt.
+    """
+    begin, end = f'{{"version":{VERSION},"halted":[', "]}"
+    rows: list[str] = []
+    size = len(begin) + len(end)
+    for one in halted:
+        if one.halt is None:
+            continue
+        code, reason, retriable, attempt = astuple(one.halt)
+        values = one.topic, one.partition, one.position, code, reason[:_REASON_CHARS_MAX]
+        row = json.dumps([*values, retriable, attempt], separators=(",", ":"))
+        size += len(row) + 1
+        if size > MESSAGE_BYTES_MAX:
+            break
+        rows.append(row)
+    return f"{begin}{','.join(rows)}{end}".encode(), len(rows)
+
+
+def decode_halted(message: bytes) -> list[PartitionProgress]:
+    """The partitions in a message of `encode_halted`. Raises `MachineError`, as `decode_notes`."""
+    document = json.loads(message)
+    _check_version(document, "sink", "source worker")
+    return [
+        PartitionProgress(topic, partition, position, halt=Halt(*halt))
+        for topic, partition, position, *halt in document["halted"]
+    ]
+
+
+def _check_version(document: Mapping[str, Any], writer: str, reader: str) -> None:
+    version = document.get("version")
+    if version != VERSION:
+        raise MachineError(
+            f"the {writer} of this slot writes version {version} of the slot's notes, but this"
+            f" {reader} reads version {VERSION}.",
+            do="Install the same release of sparkmirror on the driver and on all Spark workers.",
+        )
 
 
 def _hello_document(hello: SlotHello) -> dict[str, Any]:

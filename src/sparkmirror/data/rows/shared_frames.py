@@ -9,7 +9,8 @@ frame holds its records. The sink sends the records from there and then frees th
 ::
 
     0 token 16 bytes | 16 mapped u8 | 64 states u8 x frames | 4096 held back u8 x partitions
-    next multiple of 4096: frame 0 | frame 1 | ...
+    next multiple of 4096: message, 64 KiB: full u8 | 4 size u32 | 8 CRC-32 of it u32 | 12 bytes
+    then: frame 0 | frame 1 | ...
 
 Rules that make this safe without a lock:
 
@@ -21,6 +22,9 @@ Rules that make this safe without a lock:
   used one (1 to 0) when nothing refers to its bytes any more, that is after all acknowledgements.
 * Only the sink writes which partitions it holds back (`data.write.held_back`). The source does not
   fetch these.
+* The sink writes a message (`data.rows.notes.encode_halted`) while none is there, and sets ``full``
+  last (0 to 1). The source takes it (1 to 0). The checksum proves that it sees all of it. So what a
+  sink tells its source needs no topic, and no other attempt can say anything in its place.
 """
 
 from __future__ import annotations
@@ -30,12 +34,21 @@ import logging
 import mmap
 import os
 import secrets
+import struct
+import zlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import pyarrow as pa
 
-__all__ = ["FrameReader", "Frames", "Reference", "SharedMemory", "map_frames"]
+__all__ = [
+    "MESSAGE_BYTES_MAX",
+    "FrameReader",
+    "Frames",
+    "Reference",
+    "SharedMemory",
+    "map_frames",
+]
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +58,10 @@ _MAPPED_AT = 16
 _STATES_AT = 64
 _HELD_BACK_AT = 4096
 _PAGE = 4096
+_MESSAGE_AREA_BYTES = 64 * 1024
+_MESSAGE = struct.Struct("=B3xII")
+MESSAGE_BYTES_MAX = _MESSAGE_AREA_BYTES - _MESSAGE.size
+"""Size of one message of the sink."""
 # Room in a frame besides the requested records, for the response's own fields.
 _HEADROOM = 64 * 1024
 _FRAME_BYTES_MAX = 8 * 1024 * 1024
@@ -65,8 +82,12 @@ class SharedMemory(NamedTuple):
     partitions: int
 
 
-def _first_frame_at(partitions: int) -> int:
+def _message_at(partitions: int) -> int:
     return _HELD_BACK_AT + -(-partitions // _PAGE) * _PAGE
+
+
+def _first_frame_at(partitions: int) -> int:
+    return _message_at(partitions) + _MESSAGE_AREA_BYTES
 
 
 class Frames:
@@ -79,6 +100,7 @@ class Frames:
 
     def __init__(self, fetch_bytes_max: int, partitions: int = 0) -> None:
         self._partitions = partitions
+        self._message_at = _message_at(partitions)
         self._first_at = _first_frame_at(partitions)
         self.frame_bytes = -(-min(fetch_bytes_max + _HEADROOM, _FRAME_BYTES_MAX) // 4096) * 4096
         self._private = bytearray(1 << 16)
@@ -134,6 +156,18 @@ class Frames:
             found.append(at - _HELD_BACK_AT)
             at += 1
         return found
+
+    def take_message(self) -> bytes:
+        """What the sink says to the source, once; empty if it says nothing new."""
+        if self._map is None or not self._map[self._message_at]:
+            return b""
+        _, size, crc = _MESSAGE.unpack_from(self._map, self._message_at)
+        at = self._message_at + _MESSAGE.size
+        message = self._map[at : at + min(size, MESSAGE_BYTES_MAX)]
+        if zlib.crc32(message) != crc:
+            return b""  # not all of it is visible yet: the next call sees it
+        self._map[self._message_at] = 0
+        return message
 
     def _free(self, first: int = 0) -> int:
         """The lowest free frame from ``first`` on, -1 if there is none.
@@ -224,6 +258,7 @@ class FrameReader:
         """Map what `Frames.note` describes. Raises OSError or ValueError if that fails."""
         process, descriptor, token, self._frame_bytes, partitions = note
         self.leases = 0
+        self._message_at = _message_at(partitions)
         self._first_at = _first_frame_at(partitions)
         size = self._first_at + FRAMES * self._frame_bytes
         fd = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
@@ -249,6 +284,18 @@ class FrameReader:
     def hold_back(self, partition: int, held: bool) -> None:
         """Make the source stop fetching ``partition`` (its number), or continue with it."""
         self._map[_HELD_BACK_AT + partition] = held
+
+    @property
+    def may_send(self) -> bool:
+        """Whether the source has taken the message before: there is room for the next one."""
+        return not self._map[self._message_at]
+
+    def send(self, message: bytes) -> None:
+        """Leave ``message`` to the source. Requires `may_send`; at most `MESSAGE_BYTES_MAX`."""
+        at = self._message_at + _MESSAGE.size
+        self._map[at : at + len(message)] = message
+        _MESSAGE.pack_into(self._map, self._message_at, 0, len(message), zlib.crc32(message))
+        self._map[self._message_at] = 1
 
     def free(self, number: int) -> None:
         """Return a frame to the source."""

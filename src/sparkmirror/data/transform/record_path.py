@@ -7,7 +7,8 @@ returned. Without a handler, no record becomes a Python object: numpy hashes key
 records, for a whole row at once.
 
 Record bytes travel as they do from source to sink: this worker maps the source's memory and has
-memory of its own for the sink (`data.rows.shared_frames`).
+memory of its own for the sink (`data.rows.shared_frames`). Messages of the sink take the same way
+back.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class _RecordPath:
         """The rows for ``batches``, in the messages that `data.rows.rows` describes."""
         try:
             for batch in batches:
+                self._pass_on()
                 quiet = True
                 for number in range(batch.num_rows):
                     chunks, records, notes, reference = read_row(batch, number)
@@ -92,6 +94,13 @@ class _RecordPath:
         # The first row travels alone, as the source sent it.
         yield build_row(chunks, _NOTHING, [[] for _ in chunks], notes).slice(0, 1)
         yield from out(FLUSH)
+
+    def _pass_on(self) -> None:
+        """Pass a message of the sink on to the source; rows come twice a second at least."""
+        if self._source is not None and self._source.may_send:
+            message = self._frames.take_message()
+            if message:
+                self._source.send(message)
 
     def _row(
         self,

@@ -1,14 +1,25 @@
-"""Reports how far a sink is; the driver reads them from the control topic once a second."""
+"""What a sink reports: to the driver how far it is, to its source what it has given up.
+
+The driver reads reports from the control topic. The source is on the same host: it gets messages in
+the memory that both share. A source without that memory reads the reports.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from sparkmirror.data.rows.notes import SlotHello
+from sparkmirror.data.rows.notes import SlotHello, encode_halted
+from sparkmirror.data.rows.shared_frames import FrameReader
 from sparkmirror.data.write.partition_state import Lane
-from sparkmirror.internal_topics.commands import encode_progress
+from sparkmirror.internal_topics.reports import (
+    ROWS_MAX,
+    ReportPiece,
+    encode_piece,
+    encode_progress,
+)
+from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.latency import Histogram
 from sparkmirror.observe.figures.samples import steady_ms
 from sparkmirror.progress import (
@@ -20,10 +31,15 @@ from sparkmirror.progress import (
     TransformCounts,
 )
 
-__all__ = ["SinkReports"]
+__all__ = ["HaltMessages", "SinkReports"]
 
 _INTERVAL_S = 1.0
 _IDLE_INTERVAL_S = 10.0
+# A row takes some microseconds, and the sink writes no records meanwhile.
+_PIECES_MAX = 2
+
+Halts = Mapping[Lane, Halt | None]
+"""All lanes of a sink, in a fixed order, and why they are stopped."""
 
 
 class SinkReports:
@@ -48,6 +64,7 @@ class SinkReports:
         self._latency_ms_sum = 0
         self._reported_at = 0.0
         self._reported: tuple[int, ...] = ()
+        self._pieces = _Pieces()
 
     def begin(self, hello: SlotHello) -> None:
         """Report as the slot in ``hello`` from now on."""
@@ -70,13 +87,14 @@ class SinkReports:
     def record(
         self,
         now: float,
-        halts: Mapping[Lane, Halt | None],
+        halts: Halts,
         producer_errors: Mapping[str, int],
         joined: JoinCounts,
     ) -> tuple[bytes, bytes] | None:
         """Key and value of a report on these lanes; None if nothing is new.
 
-        After 10 s, a report is written even so.
+        After 10 s, a report is written even so. Of more than `ROWS_MAX` lanes, it has the totals
+        only; `take_pieces` has the rows, which must be written before it.
         """
         if self.slot < 0:
             return None
@@ -87,9 +105,12 @@ class SinkReports:
         waited = sum(one.current_wait_ms + one.backfill_wait_ms for one in self.throttles)
         transformed = sum(one.records_in for one in self.transforms)
         told = (records, sum(errors.values()), halted, self.paused, used, waited, transformed)
-        if told == self._reported and now - self._reported_at < _IDLE_INTERVAL_S:
+        due = told != self._reported or self._pieces.left
+        if not due and now - self._reported_at < _IDLE_INTERVAL_S:
             return None
+        whole = not self._reported
         self._reported_at, self._reported = now, told
+        pieces = self._pieces.collect(now, halts, whole=whole) if len(halts) > ROWS_MAX else 0
         progress = SlotProgress(
             flow=self.channel,
             slot=self.slot,
@@ -105,12 +126,30 @@ class SinkReports:
             run_id=self.run_id,
             attempt=self.attempt,
             errors=errors,
-            partitions=tuple(_partitions(halts.items(), steady_ms())),
+            partitions=() if pieces else tuple(_partitions(halts.items(), steady_ms())),
             joined=joined.since(self.joined_before),
             throttles=self.throttles,
             transforms=self.transforms,
+            pieces=pieces,
         )
         return encode_progress(progress)
+
+    def take_pieces(self) -> list[tuple[bytes, bytes]]:
+        """Keys and values of the pieces that belong before the newest `record`, once."""
+        ticks_ms = steady_ms()
+        return [
+            encode_piece(
+                ReportPiece(
+                    self.channel,
+                    self.slot,
+                    self.run_id,
+                    self.attempt,
+                    number,
+                    tuple(_partitions(lanes, ticks_ms)),
+                )
+            )
+            for number, lanes in self._pieces.take()
+        ]
 
     def _errors(self, producer_errors: Mapping[str, int]) -> dict[str, int]:
         errors = dict(self.source_errors)
@@ -119,6 +158,80 @@ class SinkReports:
             if new:
                 errors[code] = errors.get(code, 0) + new
         return errors
+
+
+class _Pieces:
+    """Which pieces of a large slot's report are written when.
+
+    A piece is due when one of its lanes has changed, and every ten seconds. At most `_PIECES_MAX`
+    of them are written with one report, those first that were written least recently; a ``whole``
+    report has all that have changed. ``left``: whether some are due that were not written.
+    """
+
+    def __init__(self) -> None:
+        self.left = False
+        self._written: list[tuple[list[object], float]] = []
+        self._due: list[tuple[int, Sequence[tuple[Lane, Halt | None]]]] = []
+
+    def collect(self, now: float, halts: Halts, *, whole: bool) -> int:
+        """Select what `take` returns; returns the number of pieces. ``now``: monotonic s."""
+        rows = list(halts.items())
+        cuts = [rows[at : at + ROWS_MAX] for at in range(0, len(rows), ROWS_MAX)]
+        states: list[list[object]] = [
+            [(lane, lane.records, lane.position, halt) for lane, halt in cut] for cut in cuts
+        ]
+        never: tuple[list[object], float] = [], float("-inf")
+        del self._written[len(cuts) :]
+        self._written += [never] * (len(cuts) - len(self._written))
+        due = sorted(
+            (at, number)
+            for number, (state, at) in enumerate(self._written)
+            if state != states[number] or now - at >= _IDLE_INTERVAL_S
+        )
+        # Readers need all of a new slot's pieces to show it.
+        fresh = sum(at == never[1] for at, _ in due)
+        chosen = due if whole else due[: max(_PIECES_MAX, fresh)]
+        self.left = len(chosen) < len(due)
+        for _, number in chosen:
+            self._written[number] = states[number], now
+        self._due = [(number, cuts[number]) for _, number in chosen]
+        return len(cuts)
+
+    def take(self) -> list[tuple[int, Sequence[tuple[Lane, Halt | None]]]]:
+        """(number, lanes) of the pieces to write."""
+        due, self._due = self._due, []
+        return due
+
+
+class HaltMessages:
+    """Tells the source of the slot which partitions the sink has given up: each attempt once.
+
+    The first message is there even if it is empty: the source then knows that it hears the sink.
+    ``frames``: the memory that both share; None: the source reads the reports instead.
+    """
+
+    def __init__(self, frames: FrameReader | None) -> None:
+        self._frames = frames
+        self._told: dict[TopicPartition, int] = {}
+        self._spoke = False
+
+    def tell(self, halts: Halts) -> None:
+        """Leave a message about what is new, if there is room; a later call tells the rest."""
+        if self._frames is None or not self._frames.may_send:
+            return
+        halted = [
+            PartitionProgress(*lane.source, lane.position, halt=halt)
+            for lane, halt in halts.items()
+            if halt is not None and 0 <= halt.attempt != self._told.get(lane.source)
+        ]
+        if not halted and self._spoke:
+            return
+        self._spoke = True
+        message, count = encode_halted(halted)
+        self._frames.send(message)
+        for one in halted[:count]:
+            if one.halt is not None:
+                self._told[TopicPartition(one.topic, one.partition)] = one.halt.attempt
 
 
 def _partitions(

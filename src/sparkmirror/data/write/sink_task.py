@@ -16,7 +16,7 @@ from sparkmirror.data.write.offset_sync_writer import SlotSyncs, SyncSender
 from sparkmirror.data.write.partition_state import Lane, LaneIndex, Pending, gap_pending, targets
 from sparkmirror.data.write.position_commits import connect_record
 from sparkmirror.data.write.producers import producer_of
-from sparkmirror.data.write.progress import SinkReports
+from sparkmirror.data.write.progress import HaltMessages, SinkReports
 from sparkmirror.data.write.target_ends import TargetEnds
 from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, control_topic
 from sparkmirror.internal_topics.gaps import Gap, encode_gap, gaps_topic
@@ -58,6 +58,7 @@ class SinkTask:
         self.reports = SinkReports(flow.name)
         self.reports.errors_before = dict(self.producer.backlog.errors)
         self.reports.joined_before = self.producer.joining.counts
+        self._messages = HaltMessages(None)
         self.ends = TargetEnds(flow)
         self.syncs = self.new_syncs() if flow.offset_syncs.enabled else None
         self._gaps = TopicPartition(gaps_topic(flow), 0)
@@ -70,6 +71,7 @@ class SinkTask:
         self.slot, self.epoch = hello.slot, hello.epoch
         self.reports.begin(hello)
         self.frames = map_frames(hello.memory)
+        self._messages = HaltMessages(self.frames)
         for one in hello.partitions:
             target = TopicPartition(one.remote_topic, one.source.partition)
             lane = Lane(
@@ -220,12 +222,15 @@ class SinkTask:
             self.report(now)
 
     def report(self, now: float) -> None:
-        """Report progress, if anything is new."""
+        """Report progress, if anything is new; tell the source what was given up."""
         failing = self.producer.backlog.failing
         halts = {lane: self._halt_of(lane, failing) for lane in self.lanes.values()}
+        self._messages.tell(halts)
         report = self.reports.record(
             now, halts, self.producer.backlog.errors, self.producer.joining.counts
         )
+        for piece in self.reports.take_pieces():
+            self._append_record(self._control, *piece)
         if report is not None:
             self._append_record(self._control, *report)
 

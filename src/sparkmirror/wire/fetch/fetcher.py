@@ -13,8 +13,9 @@ several fetchers share one wait. A partition is in exactly one of these states:
 * halted: an error that a quick retry does not cure. The caller reports it. A retriable halt ends
   after its back-off.
 
-`partition_state` has the state of one partition, `request_plan` what a request asks for, `sessions`
-the fetch sessions, `pacing` the pauses, and `messages` the layout of requests and responses.
+`partition_state` has the state of one partition, `request_plan` what a request asks for,
+`in_flight` the requests and when one is only repeated, `sessions` the fetch sessions, `pacing` the
+pauses, and `messages` the layout of requests and responses.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ import logging
 import struct
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 from sparkmirror.model import TopicPartition
 from sparkmirror.progress import Halt
-from sparkmirror.records.selection import AbortedTransaction
 from sparkmirror.settings import FetchSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import THROTTLED, error_name
 from sparkmirror.wire.fetch.channels import Channel, Channels
+from sparkmirror.wire.fetch.in_flight import FetchedPartition, Repeats
+from sparkmirror.wire.fetch.in_flight import Request as _Request
 from sparkmirror.wire.fetch.messages import (
     FETCH_HIGHEST,
     FETCH_KEY,
@@ -44,8 +46,6 @@ from sparkmirror.wire.fetch.partition_state import FetchState
 from sparkmirror.wire.fetch.request_plan import RequestPlan
 from sparkmirror.wire.fetch.sessions import (
     SESSION_LOST,
-    FetchSession,
-    Params,
 )
 from sparkmirror.wire.fetch.throttle import Grant, Throttle
 from sparkmirror.wire.net.connection import (
@@ -67,36 +67,6 @@ _THROTTLE_LOG_S = 60.0
 _LOGIN_S = 0.02
 
 _I32 = struct.Struct(">i")
-
-
-@dataclass(slots=True)
-class FetchedPartition:
-    """One partition of a Fetch response, without an error.
-
-    ``records`` is a view into the receive buffer: use it before the next `Fetcher.receive`.
-    Offsets are the source's; -1 where the broker returned none.
-    """
-
-    tp: TopicPartition
-    fetch_offset: int
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    aborted: list[AbortedTransaction]
-    records: memoryview
-
-
-@dataclass(slots=True)
-class _Request:
-    connection: Connection
-    correlation: int
-    version: int
-    states: dict[TopicPartition, FetchState]
-    deadline: float
-    sent_at: float
-    requested: dict[TopicPartition, Params] = field(default_factory=dict)
-    session: FetchSession | None = None
-    grant: Grant | None = None
 
 
 class Fetcher:
@@ -131,6 +101,8 @@ class Fetcher:
         self._states: dict[TopicPartition, FetchState] = {}
         self._channels = Channels(connections, channels_max)
         self._requests: dict[Channel, _Request] = {}
+        self._repeats = Repeats()
+        self._halts: dict[TopicPartition, Halt] | None = None
         self._plan = RequestPlan(settings, linger_ms, batch_bytes)
         self._pauses = Pauses()
         self._looked_at = float("-inf")
@@ -154,18 +126,25 @@ class Fetcher:
     def assign(self, tp: TopicPartition, offset: int) -> None:
         """Fetch ``tp`` from ``offset`` on. A response in flight for it is dropped."""
         self._states[tp] = FetchState(tp, offset, held=self._holds)
+        self._unsettle()
 
     def release(self, tp: TopicPartition, offset: int, log: tuple[str, int]) -> None:
         """Resume a held partition: ``offset`` belongs to ``log``, a (topic id, leader epoch)."""
         state = self._states[tp]
         state.offset, state.log = offset, log
         state.held = state.range_checked = False
+        self._unsettle()
         if self._log(tp) != log:
             self._generation = -1  # it has changed again: the next `send` holds the partition
 
     def unassign(self, tp: TopicPartition) -> None:
         """Stop fetching ``tp``. A response in flight for it is dropped."""
-        self._states.pop(tp, None)
+        if self._states.pop(tp, None) is not None:
+            self._unsettle()
+
+    def assigned(self, tp: TopicPartition) -> bool:
+        """Whether ``tp`` is assigned."""
+        return tp in self._states
 
     def position(self, tp: TopicPartition) -> int:
         """Next offset to fetch. Raises KeyError for a partition that is not assigned."""
@@ -180,30 +159,36 @@ class Fetcher:
         state = self._states.pop(tp, None)
         if state is not None:
             state.go_on(offset)
-            self._states[tp] = state
+            self._states[tp] = self._repeats.changed[tp] = state
 
     def need_bytes(self, tp: TopicPartition, size: int) -> None:
         """Request at least ``size`` bytes next time: the response had no complete batch."""
         state = self._states.get(tp)
         if state is not None:
             state.bytes_max = max(size, 2 * (state.bytes_max or self._partition_bytes()))
+            self._unsettle()
 
     def halt(self, tp: TopicPartition, halt: Halt) -> None:
         """Halt ``tp`` for a reason that the caller found."""
         state = self._states.get(tp)
         if state is not None:
             state.halt = halt
+            self._unsettle()
 
     def retry_later(self, tp: TopicPartition, delay_s: float) -> None:
         """Leave ``tp`` out of requests for ``delay_s`` seconds."""
         state = self._states.get(tp)
         if state is not None:
             state.retry_at = self._clock() + delay_s
+            self._unsettle()
 
     @property
     def halts(self) -> dict[TopicPartition, Halt]:
-        """Halted partitions and the reasons."""
-        return {tp: state.halt for tp, state in self._states.items() if state.halt is not None}
+        """Halted partitions and the reasons; the dictionary is the fetcher's."""
+        if self._halts is None:
+            states = self._states.items()
+            self._halts = {tp: state.halt for tp, state in states if state.halt is not None}
+        return self._halts
 
     def _partition_bytes(self) -> int:
         return self.settings.partition_fetch_bytes_max
@@ -229,9 +214,14 @@ class Fetcher:
         # Times that have passed since the last `send` count as due: without them a wake-up is lost.
         now, looked_at = self._clock(), self._looked_at
         due = [request.deadline for request in self._requests.values()]
-        due += [
-            s.retry_at for s in self._states.values() if not s.requested and s.retry_at > looked_at
-        ]
+        if self._repeats.steady:
+            due.append(self._repeats.until)
+        else:
+            due += [
+                state.retry_at
+                for state in self._states.values()
+                if not state.requested and state.retry_at > looked_at
+            ]
         due += self._pauses.ends_after(looked_at)
         if self.throttle is not None:
             due.append(self.throttle.due_at())
@@ -247,14 +237,38 @@ class Fetcher:
         now = self._clock()
         self._expire(now)
         self.connections.refresh_if_due()
+        self.held, self._logging_in = [], False
+        repeats = self._repeats
+        if repeats.outdated(self.connections.generation, self.left_out):
+            self._unsettle()
+        steady = repeats.steady and now < repeats.until and self.throttle is None
+        if not steady or not all(
+            self._send_again(channel, request, now)
+            for channel, request in list(repeats.answered.items())
+        ):
+            self._send_all(now)
+
+    def _unsettle(self) -> None:
+        """Something has happened to a partition: the next `send` looks at all of them."""
+        self._repeats.end(self._requests.values())
+        self._halts = None
+
+    def _send_all(self, now: float) -> None:
+        """Look at all partitions, and send what is ready."""
+        self._repeats.free()
+        self._repeats.changed.clear()
+        self._halts = None
         if self._holds and self.connections.generation != self._generation:
             self._hold_moved()
-        self.held, self._logging_in = [], False
         if self.throttle is not None:
             self.throttle.begin(now)
         by_channel: dict[Channel, list[FetchState]] = {}
+        steady, until = True, float("inf")
         for state in self._states.values():
-            if state.requested or state.retry_at > now or state.tp in self.left_out:
+            if state.requested or state.tp in self.left_out:
+                continue
+            if state.retry_at > now:
+                until = min(until, state.retry_at)
                 continue
             if state.halt is not None:
                 if not state.halt.retriable:
@@ -263,6 +277,7 @@ class Fetcher:
             node = self._node(state, now)
             if node is not None and state.held:
                 self.held.append(state.tp)
+                steady = False
             elif node is not None:
                 channel = self._channels.choose(state, node, self._states.values(), now)
                 if self.throttle is not None:
@@ -271,9 +286,75 @@ class Fetcher:
                     )
                 if channel not in self._requests:
                     by_channel.setdefault(channel, []).append(state)
+                else:
+                    steady = False
+            else:
+                steady = False
         for channel, states in by_channel.items():
-            if self._pauses.over(channel, now):
-                self._send_to(channel, states, now)
+            steady = (
+                self._pauses.over(channel, now) and self._send_to(channel, states, now) and steady
+            )
+        self._repeats.looked(
+            steady=steady,
+            until=until,
+            generation=self.connections.generation,
+            left_out=self.left_out,
+        )
+
+    def _send_again(self, channel: Channel, before: _Request, now: float) -> bool:
+        """Send the request after ``before``, which was answered, if the pause after that is over.
+
+        False: look at all partitions.
+        """
+        changed = self._repeats.changed_in(before)
+        everyone = self._states.values()
+        for state in changed:
+            if self._channels.choose(state, channel[0], everyone, now) != channel:
+                return False
+        if not self._pauses.over(channel, now):
+            return True
+        connection, session = self.connections.connection(*channel), before.session
+        if connection is None or connection is not before.connection or connection.ended_idle():
+            return False
+        if not self._ready(connection):
+            return False
+        if session is None or not session.epoch:
+            return False
+        settings = self._plan.waits(channel)
+        body = self._plan.make_again(
+            before.version, session, changed, len(before.states), settings, self.connections.leaders
+        )
+        for state in changed:
+            del self._repeats.changed[state.tp]
+        del self._repeats.answered[channel]
+        correlation, head = connection.header(FETCH_KEY, before.version)
+        request = replace(
+            before, correlation=correlation, deadline=self._deadline(settings, now), sent_at=now
+        )
+        self._requests[channel] = request
+        try:
+            self._put(connection, head, body)
+        except ConnectionLost as error:
+            self._lost(connection, error)
+        return True
+
+    def _deadline(self, settings: FetchSettings, now: float) -> float:
+        timeout_ms = settings.fetch_max_wait_ms + self.connections.client.request_timeout_ms
+        return now + timeout_ms / 1000
+
+    def _ready(self, connection: Connection) -> bool:
+        """Whether ``connection`` may send. False: it logs in again, or it is lost."""
+        try:
+            ready = connection.ready_to_send(idle=True)
+        except ConnectionLost as error:
+            self._lost(connection, error)
+            return False
+        self._logging_in = self._logging_in or not ready
+        return ready
+
+    def _put(self, connection: Connection, head: bytes, body: bytes) -> None:
+        connection.watched_by(self._poller)
+        connection.begin_frame([head, body], len(head) + len(body))
 
     def _hold_moved(self) -> None:
         """Hold partitions that have another topic id or leader epoch in new metadata."""
@@ -300,27 +381,22 @@ class Fetcher:
         state.unknown_since = None
         return leader.node
 
-    def _send_to(self, channel: Channel, states: list[FetchState], now: float) -> None:
+    def _send_to(self, channel: Channel, states: list[FetchState], now: float) -> bool:
+        """Send a request for ``states``; whether all of them are in flight now."""
         connection = self.connections.connection(*channel)
         if connection is not None and connection.ended_idle():
             self._forget_ended(connection)
-            return
+            return False
         if connection is None:
-            return
-        try:
-            if not connection.ready_to_send(idle=True):
-                self._logging_in = True
-                return
-        except ConnectionLost as error:
-            self._lost(connection, error)
-            return
-        connection.watched_by(self._poller)
+            return False
+        if not self._ready(connection):
+            return False
         settings, grant = self._plan.waits(channel), None
         if self.throttle is not None:
             grant = self.throttle.grant(states, settings)
             states, settings = grant.states, grant.settings
             if not states:
-                return
+                return False
         version = connection.api_version(FETCH_KEY, FETCH_LOWEST, FETCH_HIGHEST, "Fetch")
         correlation, head = connection.header(FETCH_KEY, version)
         request = self._plan.make(
@@ -334,27 +410,33 @@ class Fetcher:
             now=now,
         )
         try:
-            connection.begin_frame([head, request.body], len(head) + len(request.body))
+            self._put(connection, head, request.body)
         except ConnectionLost as error:
             if request.session is not None:
                 request.session.restart()
             self._settle(grant, (), 0.0)
             self._lost(connection, error)
-            return
+            return False
         for state in states:
             state.requested = True
-        wait_s = settings.fetch_max_wait_ms / 1000
         self._requests[channel] = _Request(
             connection,
             correlation,
             version,
             {state.tp: state for state in states},
-            now + wait_s + self.connections.client.request_timeout_ms / 1000,
+            self._deadline(settings, now),
             now,
             request.requested,
             request.session,
             grant,
+            # What some of them need otherwise ends at times of its own.
+            repeats=request.session is not None
+            and grant is None
+            and not any(
+                s.bytes_max or s.leader_until > now or s.replica is not None for s in states
+            ),
         )
+        return True
 
     def _settle(self, grant: Grant | None, parts: Iterable[PartitionData], flight_s: float) -> None:
         if self.throttle is not None:
@@ -375,6 +457,7 @@ class Fetcher:
     def _lost(self, connection: Connection, error: ConnectionLost) -> None:
         log.warning("fetching from cluster %s: %s", self.connections.client.alias, error)
         self._count("CONNECTION_LOST")
+        self._unsettle()
         for channel, request in list(self._requests.items()):
             if request.connection is connection:
                 del self._requests[channel]
@@ -419,16 +502,17 @@ class Fetcher:
             if _I32.unpack_from(frame)[0] != request.correlation:
                 raise ConnectionLost("a response to another request")
             del self._requests[channel]
-            for state in request.states.values():
-                state.requested = False
+            self._repeats.answer(channel, request)
             return self._take(channel, request, frame)
         except (ConnectionLost, struct.error, UnicodeDecodeError, ValueError) as error:
+            self._repeats.answered.pop(channel, None)
             self._requests[channel] = request
             self._lost(request.connection, ConnectionLost(f"{error}"))
             return []
 
     def _forget_ended(self, connection: Connection) -> None:
         log.info("%s:%d closed an idle connection", connection.host, connection.port)
+        self._unsettle()
         self.connections.drop(connection)
 
     def _take(
@@ -446,6 +530,8 @@ class Fetcher:
         elif len(frame) < _PACED_BELOW_BYTES:
             self._pauses.pace(channel, request.sent_at, now)
         self._plan.note_response(channel, request.session, response)
+        if response.code:
+            self._unsettle()
         if response.code and response.code not in SESSION_LOST:
             self._count(error_name(response.code))
             for state in request.states.values():
@@ -472,10 +558,12 @@ class Fetcher:
             return None
         if part.code:
             self._count(error_name(part.code))
+            self._unsettle()
             state.fail(self.connections, part, now, holds=self._holds)
             return None
         if part.replica >= 0 and not part.records and state.leader_until <= now:
             state.follow(part.replica, now + self.connections.client.metadata_age_ms_max / 1000)
+            self._unsettle()
         state.range_checked = False
         if part.records:
             # Brokers fill a response in request order: a partition that got data moves to the end.

@@ -78,7 +78,7 @@ class RequestPlan:
         rack = self.settings.client_rack
         if any(state.leader_until > now for state in states):
             rack = ""
-        requested = self._requested(states, leaders, throttle, grant)
+        requested = self._requested(states, leaders, throttle, grant, self._share(len(states)))
         session = self._session(channel, len(states)) if version >= FETCH_SESSIONS_FROM else None
         # Brokers return the first batch whole, however large. Backfill asks for no more than that.
         large = states[:1] if grant is not None and grant.backfill else states
@@ -95,6 +95,31 @@ class RequestPlan:
             forgotten=forgotten,
         )
         return FetchRequest(body, requested, session)
+
+    def make_again(
+        self,
+        version: int,
+        session: FetchSession,
+        changed: list[FetchState],
+        partitions: int,
+        settings: FetchSettings,
+        leaders: Mapping[TopicPartition, Leader],
+    ) -> bytes:
+        """The body of a request for the same ``partitions`` (a number) as the last of ``session``.
+
+        It has the new offsets of ``changed``. None of the partitions asks for more bytes than its
+        share, and none stays with its leader for a time.
+        """
+        requested = self._requested(changed, leaders, None, None, self._share(partitions))
+        listed = session.next_changes(requested)
+        return request_body(
+            version,
+            settings,
+            [FetchPartition(tp, *params) for tp, params in listed.items()],
+            settings.fetch_max_bytes,
+            self.settings.client_rack.encode(),
+            session=session.header,
+        )
 
     def note_response(
         self, channel: Channel, session: FetchSession | None, response: FetchResponse
@@ -119,8 +144,8 @@ class RequestPlan:
         leaders: Mapping[TopicPartition, Leader],
         throttle: Throttle | None,
         grant: Grant | None,
+        share: int,
     ) -> dict[TopicPartition, Params]:
-        share = self._share(len(states))
         requested: dict[TopicPartition, Params] = {}
         for state in states:
             leader = leaders.get(state.tp)

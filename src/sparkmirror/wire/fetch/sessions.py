@@ -57,6 +57,17 @@ class FetchSession:
             return changed, []
         return changed, [tp for tp in known if tp not in wanted]
 
+    def next_changes(
+        self, changed: Mapping[TopicPartition, Params]
+    ) -> Mapping[TopicPartition, Params]:
+        """The partitions of ``changed``, all known, to list so that the broker remembers them.
+
+        The others stay as they are. Requires a session that has begun.
+        """
+        listed = {tp: params for tp, params in changed.items() if self.known[tp] != params}
+        self.known.update(listed)
+        return listed
+
     @property
     def header(self) -> tuple[int, int]:
         """(session id, epoch) of the next request."""

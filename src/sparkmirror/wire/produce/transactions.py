@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from kafka.protocol.consumer.group import OffsetFetchRequest
@@ -74,6 +76,7 @@ _STABLE_FETCH_VERSION = 7
 # The coordinator completes a transaction some milliseconds after it responded.
 _QUICK_S = 0.002
 _LOG_S = 30.0
+_FENCED_AT_ONCE = 8
 
 
 class Transactions:
@@ -445,6 +448,12 @@ class Transactions:
             connection.close()
         self._by_key.clear()
 
+    def release(self) -> None:
+        """Leave the connections to other requests of the same `ClusterConnections`."""
+        for connection in self._by_key.values():
+            self.connections.idle.keep(connection)
+        self._by_key.clear()
+
     def close(self) -> None:
         """Close the connections. An open transaction stays open until its timeout."""
         self._forget_connections()
@@ -457,27 +466,53 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return topics
 
 
+class _GivenUp(Exception):
+    """Another slot cannot be fenced."""
+
+
 def fence_slots(
     flow: FlowSettings, slots: int, *, patience_s: float = float("inf")
 ) -> list[Identity]:
     """Fence earlier writers of the flow's slots and abort their open transactions.
 
-    Returns the identity of each slot. Raises `Denied`, `TransactionError`, `Unreachable`.
+    Several at a time, because each takes round trips, and an open transaction takes time to end.
+    Returns the identity of each slot. Raises `Denied`, `TransactionError`, `Unreachable`: the error
+    of the first slot that has one. The other slots are then given up.
     """
-    connections = ClusterConnections(flow.target)
-    identities: list[Identity] = []
-    try:
-        for slot in range(slots):
-            transactions = Transactions(
-                connections,
-                transactional_id(flow, slot),
-                timeout_ms=flow.transaction_timeout_ms,
-                patience_s=patience_s,
-            )
-            try:
-                identities.append(transactions.fence())
-            finally:
-                transactions.close()
-    finally:
-        connections.close()
-    return identities
+    lanes = min(slots, _FENCED_AT_ONCE)
+    failed = threading.Event()
+
+    def rest(seconds: float) -> None:
+        if failed.wait(seconds):
+            raise _GivenUp
+
+    def fence(first: int) -> list[Identity]:
+        connections = ClusterConnections(flow.target)
+        identities = []
+        try:
+            for slot in range(first, slots, lanes):
+                if failed.is_set():
+                    break
+                transactions = Transactions(
+                    connections,
+                    transactional_id(flow, slot),
+                    timeout_ms=flow.transaction_timeout_ms,
+                    patience_s=patience_s,
+                    sleep=rest,
+                )
+                try:
+                    identities.append(transactions.fence())
+                    transactions.release()  # the next slot's coordinator may be the same broker
+                except _GivenUp:
+                    transactions.close()
+                except BaseException:
+                    failed.set()
+                    transactions.close()
+                    raise
+        finally:
+            connections.close()
+        return identities
+
+    with ThreadPoolExecutor(max(1, lanes), thread_name_prefix="fence") as pool:
+        found = [one.result() for one in [pool.submit(fence, first) for first in range(lanes)]]
+    return [found[slot % lanes][slot // lanes] for slot in range(slots)]

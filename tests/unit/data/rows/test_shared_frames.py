@@ -20,7 +20,13 @@ from hypothesis import strategies as st
 from sparkmirror.data.rows import worker_pipes
 from sparkmirror.data.rows.notes import SlotNotes
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, divided, read_row
-from sparkmirror.data.rows.shared_frames import FRAMES, FrameReader, Frames, SharedMemory
+from sparkmirror.data.rows.shared_frames import (
+    FRAMES,
+    MESSAGE_BYTES_MAX,
+    FrameReader,
+    Frames,
+    SharedMemory,
+)
 
 LARGE = 100_000
 
@@ -55,6 +61,58 @@ def _sent(row: pa.RecordBatch) -> pa.RecordBatch:
         writer.write_batch(row)
     (batch,) = pa.ipc.open_stream(out.getvalue())
     return batch
+
+
+# -- messages of the sink ----------------------------------------------------------------------
+
+
+def test_a_message_of_the_sink_is_taken_once_and_makes_room_for_the_next(frames: Frames) -> None:
+    assert frames.take_message() == b""
+    sink = FrameReader(_note(frames))
+    assert frames.take_message() == b""
+    for message in (b"one", b"x" * MESSAGE_BYTES_MAX, b"two"):
+        assert sink.may_send
+        sink.send(message)
+        assert not sink.may_send
+        assert frames.take_message() == message
+        assert frames.take_message() == b""
+
+
+def test_a_message_that_is_not_wholly_visible_yet_is_taken_later(frames: Frames) -> None:
+    sink = FrameReader(_note(frames))
+    sink.send(b"wholly there")
+    at = sink._message_at + 12  # behind flag, size and checksum
+    sink._map[at : at + 6] = b"\0\0\0\0\0\0"
+    assert frames.take_message() == b""
+    assert not sink.may_send
+    sink._map[at : at + 6] = b"wholly"
+    assert frames.take_message() == b"wholly there"
+
+
+def test_a_message_does_not_touch_frames_and_flags(frames: Frames) -> None:
+    flagged = Frames(1 << 20, 5000)
+    try:
+        sink = FrameReader(_note(flagged))
+        sink.hold_back(4999, held=True)
+        content = os.urandom(LARGE)
+        _received(flagged, content)
+        reference = flagged.hand_over(0, LARGE)
+        sink.send(b"\xff" * MESSAGE_BYTES_MAX)
+        assert flagged.held_back() == [4999]
+        assert bytes(sink.records(reference)) == content
+    finally:
+        flagged.close()
+
+
+def test_no_other_attempts_sink_speaks_to_a_source(frames: Frames) -> None:
+    """Each attempt of a task has a memory of its own."""
+    zombie = FrameReader(_note(frames))
+    newer = Frames(1 << 20)
+    try:
+        zombie.send(b"given up")
+        assert newer.take_message() == b""
+    finally:
+        newer.close()
 
 
 # -- shared memory -----------------------------------------------------------------------------
