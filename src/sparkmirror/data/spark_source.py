@@ -227,6 +227,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             planned_at_s=time.time(),
             claim_term=assignment.claim_term,
             limits=watch.limits,
+            deal=watch.deal,
         )
         return [_Slot(plan) for plan in plans]
 
