@@ -108,7 +108,7 @@ _DEALT_SLOT: Columns = {
 _MOVE: Columns = {
     "FLOW": lambda of: of[0].flow.flow,
     "MOVED": lambda of: _ago(of[0].age_s(of[1].time_ms)),
-    "PARTITION": lambda of: of[2].tp,
+    "PARTITION": lambda of: str(of[2].tp),
     "FROM": lambda of: of[2].before,
     "TO": lambda of: of[2].after,
     "REASON": lambda of: of[2].reason,
@@ -293,9 +293,8 @@ def _report(rows: Sequence[_Row], *, deals: bool = False) -> Report:
     body: list[str | Table] = [Table(_FLOW, rows)]
     standbys = [(row, one) for row in rows for one in row.flow.standbys]
     slots = [(row, slot) for row in rows for slot in row.slots]
-    moves = [
-        (row, deal, move) for row in rows for deal in row.flow.deals for move in deal.deal.moves
-    ]
+    made = [(row, deal) for row in rows if deals for deal in row.flow.deals]
+    moves = [(row, deal, move) for row, deal in made for move in deal.deal.moves]
     limits = [
         (row.flow.flow, state)
         for row in rows

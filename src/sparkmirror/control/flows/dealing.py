@@ -16,7 +16,7 @@ from sparkmirror.control.flows.publication import Publication
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.internal_topics.deals.dealing import Deal, make_deal
 from sparkmirror.internal_topics.deals.load import Load, SlotLoad
-from sparkmirror.internal_topics.deals.record import MOVES_SHOWN_MAX, DealRecord
+from sparkmirror.internal_topics.deals.record import MOVES_SHOWN_MAX, WEIGHT_MAX, DealRecord
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.dealing import DealFigures
 from sparkmirror.progress import SlotProgress
@@ -127,7 +127,7 @@ class Dealing:
         record = DealRecord(
             *(self._channel, self._run_id, number, self._now_ms()),
             replace(deal, moves=deal.moves[:MOVES_SHOWN_MAX]),
-            tuple(round(weight) for weight in weights),
+            tuple(min(round(weight), WEIGHT_MAX) for weight in weights),
             moved,
         )
         self._publish(record)

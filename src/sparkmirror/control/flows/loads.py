@@ -20,6 +20,7 @@ _KNOWN_S = 20.0
 # A slot is slow if its backlog grows by this share of what comes in, for so many samples.
 _GROWS_SHARE, _GROWS_BYTES, _GROWS_TIMES = 0.1, 1_000_000, 3
 _SPEED_MIN = 0.25
+_RECORD_BYTES_MAX, _BYTES_MAX = 1 << 31, 1 << 62
 # A slow slot is tried with more again: its speed doubles in an hour of samples, five seconds each.
 _RECOVERY = 1.001
 
@@ -79,9 +80,9 @@ class Loads:
                 known = self._partitions.get(TopicPartition(p.topic, p.partition))
                 records, size = records + p.records, size + p.bytes
                 if known is not None:
-                    known.position = max(p.position, known.position)
-                    known.mean_bytes = p.bytes / p.records if p.records else known.mean_bytes
-        self._mean_bytes = size / records if records else self._mean_bytes
+                    known.position = p.position if p.position >= 0 else known.position
+                    known.mean_bytes = _mean(p.bytes, p.records) or known.mean_bytes
+        self._mean_bytes = _mean(size, records) or self._mean_bytes
         self._take_slots(reports)
 
     def _take_ends(self, ends: Mapping[TopicPartition, int], now_s: float) -> bool:
@@ -149,13 +150,18 @@ class Loads:
             if _host(before.worker) == _host(report.worker):
                 now.speed = before.speed
             if same and tps == before.partitions:
-                now.mirrored_s = max(0, report.bytes - before.bytes) / passed_s
+                now.mirrored_s = min(max(0, report.bytes - before.bytes), _BYTES_MAX) / passed_s
                 incoming = sum(self.load(tp).bytes_s for tp in tps) * passed_s
                 grown = backlog - before.backlog_bytes
                 grows = grown > max(_GROWS_BYTES, _GROWS_SHARE * incoming)
                 now.grew = before.grew + 1 if grows and not report.paused else 0
                 self.capacity_bytes_s = max(self.capacity_bytes_s, now.mirrored_s)
         self._slots[slot] = now
+
+
+def _mean(n_bytes: int, records: int) -> float | None:
+    """The mean size of records; None without any. Others than slots may have written a report."""
+    return min(n_bytes, records * _RECORD_BYTES_MAX) / records if n_bytes > 0 < records else None
 
 
 def _host(worker: str) -> str:

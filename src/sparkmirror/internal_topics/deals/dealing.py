@@ -192,11 +192,10 @@ class _Table:
         """A deal from nothing."""
         ordered = self.longest_first(tps)
         plain = self._dealt(ordered, slots, 0.0)
-        peak = max(self._loads(plain).values())
-        ideal = self._ideal(ordered, slots)
-        most = max(peak, _AFFINITY_MAX * ideal) * (1 + _ROUNDING)
-        if all(load.leader < 0 for load in self.loads.values()):
+        if len({self.loads[tp].leader for tp in ordered}) == 1:
             return plain
+        peak = max(self._loads(plain).values())
+        most = max(peak, _AFFINITY_MAX * self._ideal(ordered, slots)) * (1 + _ROUNDING)
         joined = self._dealt(ordered, slots, most)
         return joined if max(self._loads(joined).values()) <= most else plain
 

@@ -14,10 +14,18 @@ from sparkmirror.internal_topics.deals.dealing import Deal, Move
 from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.model import TopicPartition
 
-__all__ = ["MOVES_SHOWN_MAX", "DealRecord", "deal_key", "decode_deal", "encode_deal", "flow_of"]
+__all__ = [
+    "MOVES_SHOWN_MAX",
+    "WEIGHT_MAX",
+    "DealRecord",
+    "deal_key",
+    "decode_deal",
+    "encode_deal",
+    "flow_of",
+]
 
 _SUFFIX = "/deal"
-_WEIGHT_MAX = 10**15
+WEIGHT_MAX = 10**15
 MOVES_SHOWN_MAX = 100
 """So many moves are in the record; a larger deal is rare, and its reasons repeat."""
 
@@ -91,7 +99,7 @@ def decode_deal(
 def _read(flow: str, document: Mapping[str, Any]) -> DealRecord:
     slots, weights, apart = [], [], set()
     for number, (weight, is_apart, topics) in enumerate(document["slots"]):
-        if not 0 <= int(weight) <= _WEIGHT_MAX:
+        if not 0 <= int(weight) <= WEIGHT_MAX:
             raise ValueError("no weight")
         weights.append(int(weight))
         slots.append(

@@ -39,11 +39,12 @@ class Flow:
         self.hosts = ["h"] * len(shares)
         self.carries = [1.0] * len(shares)
         self.ends = dict.fromkeys(map(tp, range(len(rates))), 0)
-        self.positions = dict.fromkeys(self.ends, 0.0)
-        self.mirrored = dict.fromkeys(self.ends, 0.0)
+        self.positions = dict.fromkeys(self.ends, 0)
+        self.mirrored = dict.fromkeys(self.ends, 0)
         self.leaders: dict[TopicPartition, int] = {}
         self.written: list[DealRecord] = []
         self.told: list[str] = []
+        self.record_bytes = KB
         self.fails = False
         self.published = SimpleNamespace(
             frozen=None, draining=False, assignment=lambda: self.assignment
@@ -73,7 +74,7 @@ class Flow:
             self.ends[one] += int(self.rates[one.partition] * seconds)
         for slot, share in enumerate(self.shares):
             for one in map(tp, share):
-                got = self.rates[one.partition] * seconds * self.carries[slot]
+                got = int(self.rates[one.partition] * seconds * self.carries[slot])
                 got = min(got, self.ends[one] - self.positions[one])
                 self.positions[one] += got
                 self.mirrored[one] += got
@@ -83,9 +84,9 @@ class Flow:
         for slot, share in enumerate(self.shares):
             rows = tuple(
                 PartitionProgress(
-                    "t", number, int(self.positions[tp(number)]),
-                    records=int(self.mirrored[tp(number)]),
-                    bytes=int(self.mirrored[tp(number)]) * KB,
+                    "t", number, self.positions[tp(number)],
+                    records=self.mirrored[tp(number)],
+                    bytes=self.mirrored[tp(number)] * self.record_bytes,
                 )
                 for number in share
             )  # fmt: skip
@@ -106,7 +107,7 @@ class Flow:
     def next_epoch(self) -> None:
         """The slots follow the newest deal."""
         self.epoch += 1
-        self.mirrored = dict.fromkeys(self.mirrored, 0.0)
+        self.mirrored = dict.fromkeys(self.mirrored, 0)
         slots = self.written[-1].deal.slots
         self.shares = [[one.partition for one in share] for share in slots]
 
@@ -227,3 +228,27 @@ def test_no_slot_is_slow_if_all_backlogs_grow_or_it_only_has_more_to_do() -> Non
     more = Flow([50_000, 50_000, 5_000, 5_000, 5_000, 5_000], [[0, 1], [2, 3], [4, 5]])
     more.carries = [0.6, 1.0, 1.0]
     assert slow(more).speeds(3) == [1.0, 1.0, 1.0]
+
+
+def test_positions_of_a_recreated_topic_count_from_its_new_start() -> None:
+    loads = Loads()
+    flow = Flow([1_000], [[0]])
+    for _ in range(4):
+        flow.pass_time()
+        loads.observe(flow.reports(), dict(flow.ends), flow.now_s)
+    flow.ends[tp(0)], flow.positions[tp(0)] = 0, 0
+    flow.carries = [0.5]
+    for _ in range(4):
+        flow.pass_time()
+        loads.observe(flow.reports(), dict(flow.ends), flow.now_s)
+    assert loads.load(tp(0)).backlog_bytes == pytest.approx(10_000 * KB)
+
+
+@pytest.mark.parametrize("number", [-(10**400), -1, 0, 10**400], ids="abcd")
+def test_numbers_that_no_slot_reports_break_nothing(number: int) -> None:
+    flow = Flow([1_000, 2_000], [[0], [1]])
+    flow.run(30)
+    flow.record_bytes = number
+    flow.run(60)
+    for one in flow.dealing.slots() or ():
+        assert 0 <= one.weight <= 10**15
