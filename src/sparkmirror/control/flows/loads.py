@@ -21,8 +21,8 @@ _KNOWN_S = 20.0
 _GROWS_SHARE, _GROWS_BYTES, _GROWS_TIMES = 0.1, 1_000_000, 3
 _SPEED_MIN = 0.25
 _RECORD_BYTES_MAX, _BYTES_MAX = 1 << 31, 1 << 62
-# A slow slot is tried with more again: its speed doubles in an hour of samples, five seconds each.
-_RECOVERY = 1.001
+# A slow slot is tried with more again: its speed doubles in an hour of samples, ten seconds each.
+_RECOVERY = 1.002
 
 
 @dataclass(slots=True)

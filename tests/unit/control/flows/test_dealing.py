@@ -19,7 +19,7 @@ from sparkmirror.observe.figures.dealing import DealFigures
 from sparkmirror.progress import PartitionProgress, SlotProgress
 
 KB = 1_000
-STEP_S = 5.0
+STEP_S = 10.0
 
 
 def tp(number: int) -> TopicPartition:
@@ -241,7 +241,7 @@ def test_positions_of_a_recreated_topic_count_from_its_new_start() -> None:
     for _ in range(4):
         flow.pass_time()
         loads.observe(flow.reports(), dict(flow.ends), flow.now_s)
-    assert loads.load(tp(0)).backlog_bytes == pytest.approx(10_000 * KB)
+    assert loads.load(tp(0)).backlog_bytes == pytest.approx(4 * STEP_S * 500 * KB)
 
 
 @pytest.mark.parametrize("number", [-(10**400), -1, 0, 10**400], ids="abcd")
