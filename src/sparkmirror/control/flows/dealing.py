@@ -1,6 +1,7 @@
 """Deals the partitions of one flow to its slots by load, and publishes the deal to the planner.
 
-The planner follows the newest deal at the start of the next epoch. Nothing is dealt again before
+The planner follows the newest deal at the start of the next epoch, which begins at once in a flow
+with exactly-once: there a deal needs what a new assignment needs. Nothing is dealt again before
 that: a deal begins from where the partitions are, and the slots' reports say where.
 """
 
@@ -32,6 +33,9 @@ class Dealing:
     Any thread may read the results. ``channel``: see `internal_topics.commands.channel`.
     ``progress``: the newest report of each slot. ``ends``: the source's end offsets. ``leaders``:
     node ids of leaders, as far as known. ``publish`` writes a deal and may raise `MirrorError`.
+    ``fences``: no slot may begin with a partition of another one before the writers of the old plan
+    are fenced. So a deal counts from the next assignment on (`data.coordination.fencing`), which is
+    published at once and ends the epoch.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class Dealing:
         run_id: str,
         channel: str,
         *,
+        fences: bool,
         published: Publication,
         publish: Callable[[DealRecord], None],
         progress: Callable[[], Sequence[SlotProgress]],
@@ -51,6 +56,7 @@ class Dealing:
     ) -> None:
         self._slots_max = slots_max
         self._run_id, self._channel = run_id, channel
+        self._fences = fences
         self._published = published
         self._publish = publish
         self._progress = progress
@@ -95,6 +101,8 @@ class Dealing:
         if self._pends(home, epoch):
             return
         record = self._record
+        if record is not None:  # of a partition that no slot has reported yet
+            home = {**{tp: n for tp, n in record.deal.slot_of().items() if tp in loads}, **home}
         deal = make_deal(
             loads,
             self._slots_max,
@@ -105,8 +113,11 @@ class Dealing:
         )
         self._next_s = now_s + _INTERVAL_S
         if record is None or deal.slots != record.deal.slots or deal.apart != record.deal.apart:
-            self._write(deal, loads)
             self._dealt_epoch = epoch
+            fences = self._fences and bool(deal.moves or loads.keys() - home.keys())
+            self._write(deal, loads, self._published.version + 1 if fences else 0)
+            if fences:
+                self._published.replan()
 
     def _of(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Load]:
         tps = list(tps)
@@ -120,7 +131,7 @@ class Dealing:
         dealt = self._record.deal.slot_of()
         return any(dealt.get(tp, slot) != slot for tp, slot in home.items())
 
-    def _write(self, deal: Deal, loads: Mapping[TopicPartition, Load]) -> None:
+    def _write(self, deal: Deal, loads: Mapping[TopicPartition, Load], version: int = 0) -> None:
         number = 1 if self._record is None else self._record.number + 1
         weights = (sum(loads[tp].weight for tp in share) for share in deal.slots)
         moved = len(deal.moves)
@@ -129,6 +140,7 @@ class Dealing:
             replace(deal, moves=deal.moves[:MOVES_SHOWN_MAX]),
             tuple(min(round(weight), WEIGHT_MAX) for weight in weights),
             moved,
+            version,
         )
         self._publish(record)
         self._record = record

@@ -35,6 +35,7 @@ class DealRecord:
     """A deal of run ``run_id``. ``flow``: the run's channel. ``number`` grows within the run.
 
     ``weights``: of each slot when the deal was made (bytes per second, `Load.weight`).
+    ``version``: the deal counts from this version of the assignment on, 0 for at once.
     ``moved``: how many partitions moved; ``deal.moves`` has the first `MOVES_SHOWN_MAX` of them.
     """
 
@@ -45,6 +46,7 @@ class DealRecord:
     deal: Deal
     weights: tuple[int, ...]
     moved: int
+    version: int = 0
 
 
 def deal_key(flow: str) -> str:
@@ -71,6 +73,7 @@ def encode_deal(record: DealRecord, signer: Signer | None = None) -> tuple[bytes
         "number": record.number,
         "time_ms": record.time_ms,
         "slots": slots,
+        "version": record.version,
         "moved": record.moved,
         "moves": [
             [*move.tp, move.before, move.after, move.reason]
@@ -119,4 +122,5 @@ def _read(flow: str, document: Mapping[str, Any]) -> DealRecord:
         Deal(tuple(slots), frozenset(apart), moves),
         tuple(weights),
         int(document["moved"]),
+        int(document["version"]),
     )

@@ -33,7 +33,8 @@ class Flow:
     mirrors.
     """
 
-    def __init__(self, rates: list[int], shares: list[list[int]]) -> None:
+    def __init__(self, rates: list[int], shares: list[list[int]], *, fences: bool = False) -> None:
+        self.replans: list[int] = []
         self.rates, self.shares = rates, shares
         self.now_s, self.epoch = 1_000.0, 1
         self.hosts = ["h"] * len(shares)
@@ -47,10 +48,14 @@ class Flow:
         self.record_bytes = KB
         self.fails = False
         self.published = SimpleNamespace(
-            frozen=None, draining=False, assignment=lambda: self.assignment
+            frozen=None,
+            draining=False,
+            assignment=lambda: self.assignment,
+            version=7,
+            replan=lambda: self.replans.append(len(self.written)),
         )
         self.dealing = Dealing(
-            len(shares), "r1", "A->B", published=self.published,  # type: ignore[arg-type]
+            len(shares), "r1", "A->B", fences=fences, published=self.published,  # type: ignore[arg-type]
             publish=self._publish, progress=self.reports, ends=lambda: dict(self.ends),
             leaders=self._leaders, notify=self.told.append,
             now_ms=lambda: int(self.now_s * 1000), ticks_s=lambda: self.now_s,
@@ -166,6 +171,17 @@ def test_a_deal_that_could_not_be_written_is_written_later() -> None:
     flow.fails = False
     flow.run(120)
     assert [record.moved for record in flow.written] == [1]
+
+
+def test_with_exactly_once_a_deal_counts_from_the_next_assignment_which_follows_it() -> None:
+    flow = Flow([9_000, 9_000, 10, 10], [[0, 1], [2, 3]], fences=True)
+    flow.run(120)
+    assert [(record.moved, record.version) for record in flow.written] == [(1, 8)]
+    assert flow.replans == [1], "once, behind the record"
+    flow = Flow([9_000, 9_000, 10, 10], [[0, 1], [2, 3]])
+    flow.run(120)
+    assert [(record.moved, record.version) for record in flow.written] == [(1, 0)]
+    assert flow.replans == []
 
 
 def test_a_run_of_frozen_ends_is_not_dealt_again() -> None:

@@ -21,7 +21,7 @@ A0, A1, B0 = (TopicPartition(*one) for one in (("a", 0), ("a", 1), ("b", 0)))
 RECORD = DealRecord(
     "A->B#r", "r", 3, 1_000,
     Deal(((A0, A1), (B0,)), frozenset({1}), (Move(A1, 1, 0, "slot 1 had 1.9 times the mean"),)),
-    (2_000, 700_000), 1,
+    (2_000, 700_000), 1, 8,
 )  # fmt: skip
 
 
