@@ -19,6 +19,7 @@ from sparkmirror.control.coordination.orders import OrderFollower
 from sparkmirror.control.coordination.ownership import Ownership
 from sparkmirror.control.coordination.status import forget_ended_runs
 from sparkmirror.control.flows.clusters import FlowClusters
+from sparkmirror.control.flows.dealing import Dealing
 from sparkmirror.control.flows.driver_reports import DriverReports
 from sparkmirror.control.flows.publication import Publication
 from sparkmirror.control.flows.slot_reports import SlotReports
@@ -61,6 +62,7 @@ _REPORT_INTERVAL_S = 10.0
 _HISTORY_INTERVAL_S = 1.0
 _THROTTLE_INTERVAL_S = 1.0
 _TABLES_INTERVAL_S = 0.5
+_DEAL_INTERVAL_S = 10.0
 
 
 class FlowControl:
@@ -164,6 +166,13 @@ class FlowControl:
         self.source_ends = SourceEnds(
             settings, clusters.source, self.published, self.slots.progress
         )
+        self.dealing = Dealing(
+            settings.tasks_max, run_id, self._channel, fences=settings.exactly_once,
+            published=self.published, publish=self._writer.deal,
+            progress=self.slots.progress, ends=self.source_ends.ends,
+            leaders=clusters.source.leaders.of,
+            notify=notify, now_ms=now_ms, ticks_s=time.monotonic,
+        )  # fmt: skip
         self.orders = OrderFollower(
             clusters.target,
             settings,
@@ -179,6 +188,7 @@ class FlowControl:
             self.orders,
             self.throttling,
             self.tables,
+            slots=self.dealing.slots,
             channel=self._channel,
             run_id=run_id,
             release=release,
@@ -325,6 +335,7 @@ class FlowControl:
         lost = self._lost()
         if lost is not None:
             raise lost
+        self.dealing.begin(assignment)
         published.adopt(assignment, CommandKind.RUN)
         self._begun.set()
         self.history.begin(self._release, len(assignment.partitions), once=self._once)
@@ -370,6 +381,7 @@ class FlowControl:
             Job(f"report-{name}", mine(self.reports.write), lambda: report_interval_s),
             Job(f"history-{name}", mine(self.history.flush), lambda: _HISTORY_INTERVAL_S),
             Job(f"throttle-{name}", mine(self.throttling.step), lambda: _THROTTLE_INTERVAL_S),
+            Job(f"deal-{name}", mine(self.dealing.step), lambda: _DEAL_INTERVAL_S),
         ]
         if self.routed.used:
             jobs.append(Job(f"routed-{name}", mine(self.routed.step), wait=self.routed.wait))

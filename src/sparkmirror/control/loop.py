@@ -20,6 +20,7 @@ from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.tables import TableState
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
+from sparkmirror.observe.figures.dealing import DealFigures
 from sparkmirror.observe.figures.throttling import ThrottleFigures
 from sparkmirror.observe.notice import Notice
 from sparkmirror.progress import SlotProgress
@@ -314,6 +315,10 @@ class ControlLoop:
     def throttle(self, flow: str) -> ThrottleFigures:
         """What the flow's limits do."""
         return self._flows[flow].throttling.figures()
+
+    def deals(self, flow: str) -> DealFigures:
+        """What deals of the flow's partitions have done."""
+        return self._flows[flow].dealing.figures()
 
     def tables(self, flow: str) -> tuple[TableState, ...]:
         """The static tables of the flow's transforms."""

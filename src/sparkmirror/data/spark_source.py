@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sparkmirror.data.read.slot_reader import SlotReader
     from sparkmirror.data.write.slot_sink import SlotSummary
     from sparkmirror.internal_topics.commands import AssignmentDocument
+    from sparkmirror.internal_topics.deals.record import DealRecord
     from sparkmirror.settings import FlowSettings
 
 __all__ = ["FORMAT", "MirrorDataSource"]
@@ -90,6 +91,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._watch: ControlWatch | None = None
         self._planned: PlannerReporter | None = None
         self._fenced_version = 0
+        self._deal: DealRecord | None = None
         self._once_epoch: int | None = None
         self._bounded = (0, 0)  # epoch planned last, version of the assignment that it carries
         self._warm = False
@@ -212,6 +214,8 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._warm = True
         if flow.mode is MirrorMode.MM2:
             check_claim(flow, watch.claim, run_id)
+        if watch.deal is not None and watch.deal.version <= assignment.version:
+            self._deal = watch.deal
         if flow.exactly_once:
             self._fence(flow, watch, assignment)
         plans = plan_slots(
@@ -227,6 +231,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             planned_at_s=time.time(),
             claim_term=assignment.claim_term,
             limits=watch.limits,
+            deal=self._deal,
         )
         return [_Slot(plan) for plan in plans]
 

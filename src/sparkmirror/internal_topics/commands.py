@@ -12,6 +12,7 @@ partition  key                      value (JSON; from 16 KiB up zlib-compressed)
                                     the orders topic, and the driver passes it on
                                     (`control.coordination.orders_topic`)
 0          ``<flow>/assignment``    what to mirror; ``<flow>/assignment/<i>`` if in pieces
+0          ``<flow>/deal``          which slot gets which partitions, by load (`deals.record`)
 0          ``<flow>/limits``        bytes per second that the slots may read (`throttles`)
 0          ``<flow>/topics``        what was created for routed records (`routed_topics`)
 0          ``<flow>/claim``         which run owns the flow (`flow_claims`)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
+from sparkmirror.internal_topics.deals.load import SlotLoad, read_slot_load, slot_load_row
 from sparkmirror.internal_topics.tables import TableState, read_table, table_row
 from sparkmirror.internal_topics.throttles import read_rule, rule_row
 from sparkmirror.model import TopicPartition
@@ -43,7 +44,8 @@ class DriverReport:
     of earlier releases. ``throttles``: the flow's limits; None in such reports. ``resets``: ids of
     the orders after which the settings apply again. ``tables``: the static tables of its
     transforms; None in reports of earlier releases. ``reloads``: ids of the newest orders to read
-    tables again that all slots follow. ``started_ms``, ``time_ms``: epoch ms, by the driver's
+    tables again that all slots follow. ``slots``: the load of each slot; None while it is unknown,
+    and in reports of earlier releases. ``started_ms``, ``time_ms``: epoch ms, by the driver's
     clock.
     """
 
@@ -62,6 +64,7 @@ class DriverReport:
     resets: tuple[str, ...] = ()
     tables: tuple[TableState, ...] | None = None
     reloads: tuple[str, ...] = ()
+    slots: tuple[SlotLoad, ...] | None = None
 
 
 def encode_driver_report(report: DriverReport) -> tuple[bytes, bytes]:
@@ -90,6 +93,8 @@ def encode_driver_report(report: DriverReport) -> tuple[bytes, bytes]:
     if report.tables is not None:
         document["tables"] = [table_row(one) for one in report.tables]
         document["reloads"] = list(report.reloads)
+    if report.slots is not None:
+        document["slots"] = [slot_load_row(one) for one in report.slots]
     return f"{report.flow}/driver".encode(), pack(document)
 
 
@@ -119,6 +124,7 @@ def decode_driver_report(key: bytes | None, value: bytes | None) -> DriverReport
             resets=tuple(map(str, document.get("resets", ()))),
             tables=_tables(document.get("tables")),
             reloads=tuple(map(str, document.get("reloads", ()))),
+            slots=_slots(document.get("slots")),
         )
     except MALFORMED:
         return None
@@ -135,6 +141,10 @@ def _throttles(rows: Sequence[Any] | None) -> tuple[ThrottleState, ...] | None:
 
 def _tables(rows: Sequence[Any] | None) -> tuple[TableState, ...] | None:
     return None if rows is None else tuple(map(read_table, rows))
+
+
+def _slots(rows: Sequence[Any] | None) -> tuple[SlotLoad, ...] | None:
+    return None if rows is None else tuple(map(read_slot_load, rows))
 
 
 def _seconds(value: object) -> float | None:

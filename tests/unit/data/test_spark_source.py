@@ -13,7 +13,10 @@ from sparkmirror.data.rows.rows import is_rehearsal
 from sparkmirror.data.spark_source import _Planner, _Writer
 from sparkmirror.data.transform.record_path import record_path
 from sparkmirror.internal_topics.commands import AssignmentDocument, SourcePartition
+from sparkmirror.internal_topics.deals.dealing import Deal
+from sparkmirror.internal_topics.deals.record import DealRecord
 from sparkmirror.internal_topics.flow_claims import Claim
+from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient, FlowSettings
 
 # Nobody listens there: whatever asked these clusters would wait, and fail.
@@ -26,6 +29,7 @@ class Control:
     """What the planner has read of the control topic; ``waits``: of each look, whether it waits."""
 
     paused, offset, command, limits = False, 9, None, None
+    deal: DealRecord | None = None
 
     def __init__(self) -> None:
         self.claim: Claim | None = Claim(FLOW.name, "theirs", 0, "h2")
@@ -73,6 +77,30 @@ def test_who_has_the_flow_from_the_start_rehearses_nothing() -> None:
     epoch = planner.latestOffset({"epoch": 0}, None)  # type: ignore[arg-type]
     (slot,) = planner.partitions({"epoch": 0}, epoch)
     assert not slot.value.rehearsal
+
+
+def test_a_deal_counts_from_its_version_of_the_assignment_on() -> None:
+    control = Control()
+    control.becomes_ours()
+    partitions = tuple(SourcePartition("t", number, "A.t") for number in range(3))
+
+    def deal(*slots: list[int], version: int) -> DealRecord:
+        shares = tuple(tuple(TopicPartition("t", number) for number in one) for one in slots)
+        return DealRecord(FLOW.name, "mine", 1, 0, Deal(shares), (1, 1, 1), 0, version)
+
+    planner = _planner(control)
+
+    def planned(version: int) -> list[list[int]]:
+        control.assignment = AssignmentDocument(FLOW.name, "mine", version, partitions)
+        slots = planner.partitions({"epoch": 0}, {"epoch": 1})
+        return [[p.partition for p in slot.value.partitions] for slot in slots]
+
+    assert planned(1) == [[0], [1], [2]]
+    control.deal = deal([1], [0], [2], version=0)
+    assert planned(1) == [[1], [0], [2]]
+    control.deal = deal([2], [1], [0], version=3)
+    assert [planned(version) for version in (1, 2)] == [[[1], [0], [2]]] * 2
+    assert planned(3) == [[2], [1], [0]]
 
 
 @pytest.mark.parametrize("recorded", [False, True])

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sparkmirror.cli.run.parts import ControlPart
+from sparkmirror.observe.figures.dealing import DealFigures
 from sparkmirror.observe.figures.meter import FlowMeter, FlowView, wall_ms
 from sparkmirror.observe.figures.queries import QueryFigures
 from sparkmirror.observe.figures.throttling import ThrottleFigures
@@ -115,6 +116,7 @@ class Figures:
                     throttle=ThrottleFigures()
                     if self._control is None
                     else self._control.throttle(name),
+                    deals=DealFigures() if self._control is None else self._control.deals(name),
                     query=self.queries.get(name, QueryFigures()),
                     tables={}
                     if self._control is None

@@ -15,6 +15,7 @@ from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.internal_topics.tables import TableState
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
+from sparkmirror.observe.figures.dealing import DealFigures
 from sparkmirror.observe.figures.queries import QueryFigures
 from sparkmirror.observe.figures.throttling import ThrottleFigures
 from sparkmirror.progress import Halt, SlotProgress
@@ -234,6 +235,9 @@ class ControlPart(Protocol):
 
     def paused(self, flow: str) -> bool:
         """Whether the flow was paused by an order."""
+
+    def deals(self, flow: str) -> DealFigures:
+        """What deals of the flow's partitions have done."""
 
     def throttle(self, flow: str) -> ThrottleFigures:
         """What the flow's limits do."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +31,8 @@ from sparkmirror.settings import FlowSettings
 if TYPE_CHECKING:
     from sparkmirror.control.coordination.status import FlowStatus
     from sparkmirror.control.positions.lag import LagView
+    from sparkmirror.internal_topics.deals.load import SlotLoad
+    from sparkmirror.internal_topics.deals.record import DealRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,10 @@ class _Row:
     def slots(self) -> tuple[SlotProgress, ...]:
         """The slots that run now."""
         return self.flow.slots if self.flow.state.alive else ()
+
+    def load(self, slot: SlotProgress) -> SlotLoad | None:
+        """The load of ``slot`` by its driver; None if it has not reported it."""
+        return self.flow.loads.get((slot.run_id, slot.slot))
 
     def age_s(self, time_ms: int) -> float:
         """Age of ``time_ms`` when the status was read."""
@@ -87,6 +93,35 @@ _SLOT: Columns = {
     "LAST-REPORT": lambda of: _ago(of[0].age_s(of[1].time_ms)),
     "WORKER": lambda of: of[1].worker,
 }
+# With --slots: of slots (row, slot) and of moves (row, deal, move).
+_DEALT_SLOT: Columns = {
+    "FLOW": lambda of: of[0].flow.flow,
+    "SLOT": lambda of: of[1].slot,
+    "HOST": lambda of: _host(of[1]),
+    "PARTITIONS": lambda of: len(of[1].partitions),
+    "BYTES/S": lambda of: _of_load(of, "bytes_s"),
+    "BACKLOG": lambda of: _of_load(of, "backlog_bytes"),
+    "WEIGHT": lambda of: _of_load(of, "weight"),
+    "APART": lambda of: "far behind" if _of_load(of, "apart") else None,
+    "LEADERS": lambda of: ",".join(map(str, _of_load(of, "leaders") or ())) or None,
+}
+_MOVE: Columns = {
+    "FLOW": lambda of: of[0].flow.flow,
+    "MOVED": lambda of: _ago(of[0].age_s(of[1].time_ms)),
+    "PARTITION": lambda of: str(of[2].tp),
+    "FROM": lambda of: of[2].before,
+    "TO": lambda of: of[2].after,
+    "REASON": lambda of: of[2].reason,
+}
+
+
+def _host(slot: SlotProgress) -> str:
+    return slot.worker.partition(":")[0]
+
+
+def _of_load(of: tuple[_Row, SlotProgress], name: str) -> Any:
+    row, slot = of
+    return getattr(row.load(slot), name, None)
 
 
 @with_files
@@ -94,12 +129,16 @@ def status(
     files: Files,
     flows: Flows = None,
     clusters: Clusters = None,
+    slots: Annotated[
+        bool,
+        typer.Option("--slots", help="What each slot has to do, and what the last deal moved."),
+    ] = False,
     output: Output = Format.TABLE,
 ) -> None:
     """Show the flows of FILE: state, slots, lag, halted partitions, last report.
 
     It reads the control topic on the target clusters and, for the lag, the source's end offsets.
-    Nothing is changed. The mirror may run on any machine.
+    Nothing is changed. The mirror may run on any machine. JSON always has what --slots shows.
 
     Exit codes: 0 every flow runs and no partition is halted, 1 otherwise, 2 wrong usage or file,
     3 a cluster does not respond.
@@ -110,7 +149,7 @@ def status(
             connections.expect((flow.target_admin, flow.source))
         rows, failures = query_each(settings.flows, partial(_observe, connections))
     show_failures(failures, output)
-    _report(rows).show(output)
+    _report(rows, deals=slots).show(output)
     if failures:
         raise typer.Exit(EXIT_START_FAILED)
     if any(not row.flow.state.alive or row.flow.halts for row in rows):
@@ -181,6 +220,7 @@ def _document(row: _Row) -> dict[str, object]:
                 "slot": slot.slot,
                 "epoch": slot.epoch,
                 "worker": slot.worker,
+                **_dealt(row, slot),
                 "report_age_s": row.age_s(slot.time_ms),
                 "records": slot.records,
                 "bytes": slot.bytes,
@@ -197,6 +237,7 @@ def _document(row: _Row) -> dict[str, object]:
             }
             for slot in flow.slots
         ],
+        "deals": [_deal_document(deal) for deal in flow.deals],
         "halted": [
             {
                 "topic": tp.topic,
@@ -214,10 +255,46 @@ def _lag_of(position: object) -> int | None:
     return getattr(position, "records", None)
 
 
-def _report(rows: Sequence[_Row]) -> Report:
+def _dealt(row: _Row, slot: SlotProgress) -> dict[str, object]:
+    load = row.load(slot)
+    if load is None:
+        return {"host": _host(slot), "weight": None}
+    return {
+        "host": _host(slot),
+        "weight": load.weight,
+        "bytes_per_second": load.bytes_s,
+        "backlog_bytes": load.backlog_bytes,
+        "apart": load.apart,
+        "leaders": list(load.leaders),
+        "speed": load.speed,
+    }
+
+
+def _deal_document(deal: DealRecord) -> dict[str, object]:
+    return {
+        "run_id": deal.run_id,
+        "number": deal.number,
+        "time_ms": deal.time_ms,
+        "moved": deal.moved,
+        "moves": [
+            {
+                "topic": move.tp.topic,
+                "partition": move.tp.partition,
+                "from_slot": move.before,
+                "to_slot": move.after,
+                "reason": move.reason,
+            }
+            for move in deal.deal.moves
+        ],
+    }
+
+
+def _report(rows: Sequence[_Row], *, deals: bool = False) -> Report:
     body: list[str | Table] = [Table(_FLOW, rows)]
     standbys = [(row, one) for row in rows for one in row.flow.standbys]
     slots = [(row, slot) for row in rows for slot in row.slots]
+    made = [(row, deal) for row in rows if deals for deal in row.flow.deals]
+    moves = [(row, deal, move) for row, deal in made for move in deal.deal.moves]
     limits = [
         (row.flow.flow, state)
         for row in rows
@@ -228,7 +305,8 @@ def _report(rows: Sequence[_Row]) -> Report:
         (row, one) for row in rows if row.flow.state.alive for one in row.flow.tables or ()
     ]
     tables = (
-        (_STANDBY, standbys), (THROTTLES, limits), (_TABLE, found_tables), (_SLOT, slots),
+        (_STANDBY, standbys), (THROTTLES, limits), (_TABLE, found_tables),
+        (_DEALT_SLOT if deals else _SLOT, slots), (_MOVE, moves),
     )  # fmt: skip
     columns: Columns
     found: Sequence[object]

@@ -22,6 +22,13 @@ from sparkmirror.internal_topics.commands import (
     decode_command,
     encode_command,
 )
+from sparkmirror.internal_topics.deals.record import (
+    DealRecord,
+    deal_key,
+    decode_deal,
+    encode_deal,
+    flow_of,
+)
 from sparkmirror.internal_topics.driver_report import (
     DriverReport,
     decode_driver_report,
@@ -69,6 +76,7 @@ class ControlSignals:
     planned: tuple[Planned, ...] = ()
     standbys: tuple[Standby, ...] = ()
     requests: tuple[TopicRequest, ...] = ()
+    deals: tuple[DealRecord, ...] = ()
 
 
 class ControlTopicReader:
@@ -100,6 +108,7 @@ class ControlTopicReader:
         drivers: list[DriverReport] = []
         requests: list[TopicRequest] = []
         standbys: dict[bytes | None, Standby | None] = {}
+        deals: list[DealRecord] = []
         skipped = 0
         for partition, key, value in records:
             if partition == PROGRESS_PARTITION:
@@ -128,6 +137,13 @@ class ControlTopicReader:
                 if document is not None:
                     assignments.append(document)
                 continue
+            deal_flow = flow_of(key)
+            if deal_flow:
+                deal = decode_deal(deal_flow, key, value)
+                if deal is not None:
+                    deals.append(deal)
+                skipped += deal is None and value is not None
+                continue
             command = decode_command(key, value)
             if command is not None:
                 commands.append(command)
@@ -143,6 +159,7 @@ class ControlTopicReader:
             tuple(planned),
             tuple(one for one in standbys.values() if one is not None),
             tuple(requests),
+            tuple(deals),
         )
 
     def close(self) -> None:
@@ -153,7 +170,7 @@ class ControlTopicReader:
 class ControlTopicWriter:
     """Writes commands, assignments and reports to one control topic. Thread-safe, as `Cluster` is.
 
-    ``signer`` signs assignments and limits with the key of the run.
+    ``signer`` signs assignments, deals and limits with the key of the run.
     """
 
     def __init__(self, cluster: Cluster, topic: str, signer: Signer | None = None) -> None:
@@ -173,7 +190,7 @@ class ControlTopicWriter:
         """
         slots = sorted({name for report in reports for name in record_names(report)})
         names = (f"{flow}/{name}" for name in ("planner", "driver", *slots))
-        commands = (flow, f"{flow}/assignment", f"{flow}/pause", f"{flow}/limits")
+        commands = (flow, f"{flow}/assignment", f"{flow}/pause", f"{flow}/limits", deal_key(flow))
         keys = [*commands, *names]
         self._cluster.produce_many(
             self._topic,
@@ -185,6 +202,12 @@ class ControlTopicWriter:
                 )
                 for index, key in enumerate(keys)
             ],
+        )
+
+    def deal(self, record: DealRecord) -> None:
+        """Write a deal for the planner. Raises `MirrorError`."""
+        self._cluster.produce_many(
+            self._topic, [(COMMAND_PARTITION, *encode_deal(record, self._signer))]
         )
 
     def limit(self, limits: Limits) -> None:

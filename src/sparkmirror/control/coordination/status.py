@@ -16,6 +16,8 @@ from sparkmirror.control.coordination.orders import newest_pause, pending_pause
 from sparkmirror.control.coordination.orders_topic import OrdersReader, orders_topic
 from sparkmirror.errors import Denied
 from sparkmirror.internal_topics.commands import Command, CommandKind, control_topic, run_of
+from sparkmirror.internal_topics.deals.load import SlotLoad
+from sparkmirror.internal_topics.deals.record import DealRecord
 from sparkmirror.internal_topics.driver_report import DriverReport, ThrottleState
 from sparkmirror.internal_topics.flow_claims import Standby
 from sparkmirror.internal_topics.tables import TableState
@@ -85,7 +87,8 @@ class FlowStatus:
     its drivers report it; None if unknown, or while nothing is mirrored. ``throttles``: its limits
     as a driver reports them; None before that, or if a driver is of a version without them.
     ``order_ids``: ids of the orders about limits and tables that all its drivers obey. ``tables``:
-    its static tables; None as for the limits.
+    its static tables; None as for the limits. ``loads``: by run id and slot, as drivers report
+    them. ``deals``: the newest deal of each run.
     """
 
     flow: str
@@ -106,6 +109,8 @@ class FlowStatus:
     throttles: tuple[ThrottleState, ...] | None = None
     order_ids: frozenset[str] = frozenset()
     tables: tuple[TableState, ...] | None = None
+    loads: Mapping[tuple[str, int], SlotLoad] = field(default_factory=dict)
+    deals: tuple[DealRecord, ...] = ()
 
     @property
     def description(self) -> str:
@@ -198,6 +203,8 @@ def judge_group(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:
         to_go_s=max((one.to_go_s for one in shown if one.to_go_s is not None), default=None),
         throttles=None if any(one.throttles is None for one in shown) else first.throttles,
         order_ids=frozenset.intersection(*(one.order_ids for one in shown)),
+        loads={key: load for one in shown for key, load in one.loads.items()},
+        deals=tuple(deal for one in shown for deal in one.deals),
     )
 
 
@@ -246,7 +253,17 @@ def judge(signals: ControlSignals, flow: str, now_ms: int, *, group: str = "") -
         throttles=None if driver is None else driver.throttles,
         order_ids=_order_ids(driver),
         tables=None if driver is None else driver.tables,
+        loads=_loads(driver),
+        deals=tuple(
+            one for one in signals.deals if (one.flow, one.run_id) == (flow, command.run_id)
+        )[-1:],
     )
+
+
+def _loads(driver: DriverReport | None) -> dict[tuple[str, int], SlotLoad]:
+    if driver is None or driver.slots is None:
+        return {}
+    return {(driver.run_id, slot): load for slot, load in enumerate(driver.slots)}
 
 
 def _order_ids(driver: DriverReport | None) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sparkmirror.control.coordination.control_topic import ControlTopicWriter
 from sparkmirror.control.coordination.orders import OrderFollower
@@ -11,6 +11,7 @@ from sparkmirror.control.coordination.place import own_host
 from sparkmirror.control.flows.publication import Publication
 from sparkmirror.control.flows.tables import Tables
 from sparkmirror.control.flows.throttling import Throttling
+from sparkmirror.internal_topics.deals.load import SlotLoad
 from sparkmirror.internal_topics.driver_report import DriverReport
 
 
@@ -18,6 +19,7 @@ class DriverReports:
     """The reports of one run about one flow. Any thread may call `write`.
 
     ``over`` is set when this process has finished with the flow: only a last report follows.
+    ``slots`` returns the load of each slot, None while it is unknown.
     """
 
     def __init__(
@@ -28,6 +30,7 @@ class DriverReports:
         throttling: Throttling,
         tables: Tables,
         *,
+        slots: Callable[[], Sequence[SlotLoad] | None] = lambda: None,
         channel: str,
         run_id: str,
         release: str,
@@ -42,6 +45,7 @@ class DriverReports:
         self._orders = orders
         self._throttling = throttling
         self._tables = tables
+        self._slots = slots
         self._channel = channel
         self._run_id = run_id
         self._release = release
@@ -54,7 +58,7 @@ class DriverReports:
 
         ``starting``: the orders topic is not read yet, but will be before anything is mirrored.
         """
-        assignment = self._published.assignment()
+        assignment, slots = self._published.assignment(), self._slots()
         report = DriverReport(
             flow=self._channel,
             run_id=self._run_id,
@@ -71,6 +75,7 @@ class DriverReports:
             resets=self._throttling.resets(),
             tables=self._tables.states(),
             reloads=self._tables.confirmed(),
+            slots=None if slots is None else tuple(slots),
         )
         with self._writing:
             if ended or not self._over.is_set():  # no report may follow the last one

@@ -21,6 +21,7 @@ from sparkmirror.internal_topics.commands import (
     decode_command,
     decode_halted,
 )
+from sparkmirror.internal_topics.deals.record import DealRecord, decode_deal, flow_of
 from sparkmirror.internal_topics.flow_claims import Claim, claim_signer, decode_claim, is_believed
 from sparkmirror.internal_topics.routed_topics import RoutedTopics, decode_routed
 from sparkmirror.internal_topics.signing import Signer
@@ -89,6 +90,7 @@ class ControlWatch:
         self.claim: Claim | None = None
         self.command: Command | None = None
         self.routed: RoutedTopics | None = None
+        self.deal: DealRecord | None = None
         self.assignment: AssignmentDocument | None = None
         self.responded_s = ticks_s()
         """When the leader of the command partition last responded, by `ticks_s`."""
@@ -282,6 +284,12 @@ class ControlWatch:
         if claim is not None:
             if claim.flow == self.flow.name:
                 self._apply_claim(claim, key, value)
+            return
+        if flow_of(key) == self._channel:
+            if self.slot is None:  # a slot has its plan
+                deal = decode_deal(self._channel, key, value, self._signer)
+                ours = deal is not None and deal.run_id == self.run_id
+                self.deal = deal if ours else self.deal
             return
         limits = decode_limits(self._channel, key, value, self._signer)
         if limits is not None:

@@ -11,12 +11,22 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from sparkmirror.data.coordination.sealed_options import seal, unseal
 from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.deals.dealing import make_deal
+from sparkmirror.internal_topics.deals.load import Load
+from sparkmirror.internal_topics.deals.record import DealRecord
 from sparkmirror.internal_topics.throttles import Limits
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient, FlowSettings, Member, TopicRule
 from sparkmirror.transform_settings import RegistrySettings, TransformSettings
 
-__all__ = ["SlotPlan", "assign_round_robin", "decode_flow", "encode_flow", "plan_slots"]
+__all__ = [
+    "SlotPlan",
+    "assign_dealt",
+    "assign_round_robin",
+    "decode_flow",
+    "encode_flow",
+    "plan_slots",
+]
 
 _SECRET = "control.secret"  # noqa: S105 (a name)
 
@@ -81,6 +91,25 @@ def assign_round_robin(
     return [tuple(ordered[index::count]) for index in range(count)]
 
 
+def assign_dealt(
+    partitions: Sequence[SourcePartition], slots_max: int, deal: DealRecord
+) -> list[tuple[SourcePartition, ...]]:
+    """Assign partitions as ``deal`` says; those that it does not know go where the load is least.
+
+    Returns as many tuples as `assign_round_robin`; none is empty.
+    """
+    by_source = {p.source: p for p in partitions}
+    loads = {tp: Load() for tp in by_source}
+    home: dict[TopicPartition, int] = {}
+    for slot, share in enumerate(deal.deal.slots):
+        kept = [tp for tp in share if tp in by_source]
+        home.update((tp, slot) for tp in kept)
+        # The record has weights of slots only. Those of their partitions add up to them.
+        loads.update((tp, Load(deal.weights[slot] / len(share))) for tp in kept)
+    dealt = make_deal(loads, slots_max, home, apart_before=deal.deal.apart, rebalance=False)
+    return [tuple(by_source[tp] for tp in share) for share in dealt.slots]
+
+
 def plan_slots(
     partitions: Sequence[SourcePartition],
     *,
@@ -95,10 +124,17 @@ def plan_slots(
     planned_at_s: float = 0.0,
     claim_term: int = 0,
     limits: Limits | None = None,
+    deal: DealRecord | None = None,
 ) -> list[SlotPlan]:
-    """The slots of one epoch. In a bounded run, partitions without an end are left out."""
+    """The slots of one epoch. In a bounded run, partitions without an end are left out.
+
+    ``deal``: the newest one of the run (`control.flows.dealing`); None for none.
+    """
     wanted = [p for p in partitions if ends is None or p.source in ends]
-    shares = assign_round_robin(wanted, slots_max)
+    if deal is None:
+        shares = assign_round_robin(wanted, slots_max)
+    else:
+        shares = assign_dealt(wanted, slots_max, deal)
     return [
         SlotPlan(
             slot=index,

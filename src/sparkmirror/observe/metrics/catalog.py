@@ -220,6 +220,15 @@ _OWN = (
         "Limit on reading that applies now; `topics` is a regex, empty for the whole flow.",
     ),
     Metric(
+        "sparkmirror_slot_weight_bytes_per_second", "gauge", (*FLOW, "slot"),
+        "Weight of a slot's partitions, by which they are dealt: what is written to them, plus what"
+        " it takes to read their backlog in an hour.",
+    ),
+    Metric(
+        "sparkmirror_partition_moves", "counter", FLOW,
+        "Partitions that were dealt to another slot, because of their load.",
+    ),
+    Metric(
         "sparkmirror_throttle_wait_seconds", "counter", (*FLOW, "kind"),
         "Time in which limits delayed requests, summed over slots; `kind` is `backfill`, or"
         " `current` for partitions that keep up.",

@@ -18,6 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from sparkmirror.observe.figures.checkpoints import CheckpointKey, GroupRow
+from sparkmirror.observe.figures.dealing import DealFigures
 from sparkmirror.observe.figures.latency import BOUNDS_MS
 from sparkmirror.observe.figures.meter import FlowTotals, FlowView
 from sparkmirror.observe.figures.partitions import PartitionRow, worst_s
@@ -54,6 +55,7 @@ class FlowFacts:
     checkpoints: Mapping[CheckpointKey, Spread] = field(default_factory=dict)
     groups: Sequence[GroupRow] = ()
     throttle: ThrottleFigures = field(default_factory=ThrottleFigures)
+    deals: DealFigures = field(default_factory=DealFigures)
     query: QueryFigures = field(default_factory=QueryFigures)
     tables: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -144,6 +146,8 @@ def _add_flow(gauges: _Gauges, one: FlowFacts) -> None:
         gauges["sparkmirror_spark_epoch_seconds"].add_metric([*flow, phase], ms / 1_000)
     for topics, bytes_s in one.throttle.limits.items():
         gauges["sparkmirror_throttle_bytes_per_second"].add_metric([*flow, topics], bytes_s)
+    for slot, weight in enumerate(one.deals.weights):
+        gauges["sparkmirror_slot_weight_bytes_per_second"].add_metric([*flow, str(slot)], weight)
     for table, (rows, read_ms) in one.tables.items():
         gauges["sparkmirror_table_rows"].add_metric([*flow, table], rows)
         gauges["sparkmirror_table_read_timestamp_seconds"].add_metric([*flow, table], read_ms / 1e3)
@@ -162,6 +166,7 @@ def _add_counters(counters: dict[str, CounterMetricFamily], one: FlowFacts) -> N
     counters["sparkmirror_spark_epochs"].add_metric(flow, one.query.epochs)
     counters["sparkmirror_spark_query_restarts"].add_metric(flow, one.query.restarts)
     counters["sparkmirror_throttled"].add_metric(flow, view.errors.get(THROTTLED, 0))
+    counters["sparkmirror_partition_moves"].add_metric(flow, one.deals.moved)
     waited = counters["sparkmirror_throttle_wait_seconds"]
     waited.add_metric([*flow, "current"], one.throttle.current_wait_s)
     waited.add_metric([*flow, "backfill"], one.throttle.backfill_wait_s)

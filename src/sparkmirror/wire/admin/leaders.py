@@ -98,6 +98,13 @@ class Leaders:
         recent = bool(leaders) and time.monotonic() - asked_at <= _AGE_S_MAX
         return recent and all(leaders.get(number, -1) >= 0 for number in partitions)
 
+    def of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The node id of each leader that was known last; without a request."""
+        with self._lock:
+            known = {topic: leaders for topic, (_, leaders) in self._known.items()}
+        found = ((tp, known.get(tp.topic, {}).get(tp.partition, -1)) for tp in partitions)
+        return {tp: leader for tp, leader in found if leader >= 0}
+
     def by_leader(
         self,
         partitions: Iterable[TopicPartition],

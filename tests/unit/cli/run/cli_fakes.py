@@ -22,6 +22,7 @@ from sparkmirror.errors import ConfigError, MirrorError, Unreachable
 from sparkmirror.internal_topics.tables import TableState
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTimes, GroupRow
+from sparkmirror.observe.figures.dealing import DealFigures
 from sparkmirror.observe.figures.queries import QueryFigures
 from sparkmirror.observe.figures.throttling import ThrottleFigures
 from sparkmirror.progress import Halt, PartitionProgress, SlotProgress
@@ -178,6 +179,9 @@ class FakeControl:
 
     def paused(self, flow: str) -> bool:
         return self._world.scenario.paused
+
+    def deals(self, flow: str) -> DealFigures:
+        return DealFigures()
 
     def throttle(self, flow: str) -> ThrottleFigures:
         return ThrottleFigures()

@@ -139,7 +139,7 @@ def test_a_longer_session_is_more_patient(topic: Topic) -> None:
 class _Control:
     """What the planner hears: an assignment of its run, and the newest claim."""
 
-    paused, offset, command, limits = False, 9, None, None
+    paused, offset, command, limits, deal = False, 9, None, None, None
 
     def __init__(self, claim: Claim | None) -> None:
         self.claim = claim

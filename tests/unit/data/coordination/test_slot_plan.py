@@ -1,4 +1,4 @@
-"""How long an attempt of a slot's task streams."""
+"""How long an attempt of a slot's task streams, and which slot follows which deal."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import pytest
 
 from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.deals.dealing import Deal
+from sparkmirror.internal_topics.deals.record import DealRecord
+from sparkmirror.model import TopicPartition
 
 EPOCH_S, PLANNED_S = 300, 1_000_000.0
 
@@ -35,3 +38,43 @@ def test_a_later_attempt_ends_with_the_other_slots(
         planned_at_s=PLANNED_S,
     )
     assert plan.time_left_s(EPOCH_S, attempt, PLANNED_S + spent_s) == pytest.approx(left_s)
+
+
+def _shares(deal: DealRecord | None, partitions: int, slots_max: int) -> list[list[int]]:
+    plans = plan_slots(
+        [SourcePartition("t", number, "A.t") for number in range(partitions)],
+        slots_max=slots_max,
+        epoch=0,
+        run_id="r",
+        ends=None,
+        control_offset=0,
+        deal=deal,
+    )
+    assert {plan.slots for plan in plans} == {len(plans)}
+    return [[p.partition for p in plan.partitions] for plan in plans]
+
+
+def _record(*shares: list[int], weights: tuple[int, ...], apart: set[int]) -> DealRecord:
+    slots = tuple(tuple(TopicPartition("t", number) for number in share) for share in shares)
+    return DealRecord("A->B", "r", 1, 0, Deal(slots, frozenset(apart)), weights, 0)
+
+
+def test_slots_follow_the_deal() -> None:
+    deal = _record([3], [0, 1, 2], weights=(9_000_000, 8_000), apart={0})
+    assert _shares(deal, 4, 2) == [[3], [0, 1, 2]]
+
+
+def test_partitions_that_are_in_no_deal_go_to_the_lightest_slot_of_what_is_current() -> None:
+    deal = _record([0], [1], [2], weights=(1_000, 9_000_000, 8_000_000), apart={0})
+    assert _shares(deal, 5, 3) == [[0], [1], [2, 3, 4]]
+
+
+def test_a_deal_of_other_partitions_and_slots_leaves_no_slot_empty() -> None:
+    deal = _record([0, 7], [1], [], [2, 3, 4], weights=(1, 1, 1, 1), apart={7})
+    for partitions in range(1, 6):
+        for slots_max in range(1, 6):
+            shares = _shares(deal, partitions, slots_max)
+            assert sorted(number for share in shares for number in share) == [*range(partitions)]
+            assert len(shares) == min(partitions, slots_max)
+            assert all(shares)
+    assert _shares(deal, 5, 4)[:2] == [[0], [1]]

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTimes, GroupRow
+from sparkmirror.observe.figures.dealing import DealFigures
 from sparkmirror.observe.figures.latency import BOUNDS_MS, Histogram
 from sparkmirror.observe.figures.meter import FlowMeter
 from sparkmirror.observe.figures.queries import QueryFigures
@@ -142,6 +143,7 @@ def facts(made: FlowMeter) -> FlowFacts:
             GroupRow("audit", "t", 0, 0, 0.0),
         ),
         ThrottleFigures({"": 50_000_000, "logs.*": 5_000}, 0.5, 12.0),
+        DealFigures((70_000_000, 2_000), 3),
         QueryFigures(7, 2, 12.5, {"addBatch": 300_250, "queryPlanning": 40}),
         {"customers": (1_000, 1_764_000_000_500)},
     )  # fmt: skip
@@ -410,3 +412,11 @@ def test_nothing_unpickles_or_evaluates() -> None:
                 wrong.append(f"{path}:{node.lineno}: {node.func.id}")
             wrong += [f"{path}:{node.lineno}: {name}" for name in names if name in modules]
     assert wrong == []
+
+
+def test_weights_are_told_by_slot_and_moves_by_flow() -> None:
+    told = scrape(meter(report(*TWO)))
+    flow = ("source=A", "target=B")
+    weight = "sparkmirror_slot_weight_bytes_per_second"
+    assert [told[weight, "slot=0", *flow], told[weight, "slot=1", *flow]] == [70_000_000, 2_000]
+    assert told["sparkmirror_partition_moves_total", *flow] == 3

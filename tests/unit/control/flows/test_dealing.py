@@ -1,0 +1,270 @@
+"""What the driver makes of end offsets and reports: loads, and deals that it publishes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sparkmirror.control.flows.dealing import Dealing
+from sparkmirror.control.flows.loads import Loads
+from sparkmirror.control.topics.sync import Assignment
+from sparkmirror.errors import Unreachable
+from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.deals.record import DealRecord
+from sparkmirror.model import TopicPartition
+from sparkmirror.observe.figures.dealing import DealFigures
+from sparkmirror.progress import PartitionProgress, SlotProgress
+
+KB = 1_000
+STEP_S = 10.0
+
+
+def tp(number: int) -> TopicPartition:
+    return TopicPartition("t", number)
+
+
+class Flow:
+    """A flow with records of 1 kB. ``rates``: records per second written to each partition.
+
+    ``shares``: the partitions of each slot. ``carries``: the part of what comes in that the slot
+    mirrors.
+    """
+
+    def __init__(self, rates: list[int], shares: list[list[int]], *, fences: bool = False) -> None:
+        self.replans: list[int] = []
+        self.rates, self.shares = rates, shares
+        self.now_s, self.epoch = 1_000.0, 1
+        self.hosts = ["h"] * len(shares)
+        self.carries = [1.0] * len(shares)
+        self.ends = dict.fromkeys(map(tp, range(len(rates))), 0)
+        self.positions = dict.fromkeys(self.ends, 0)
+        self.mirrored = dict.fromkeys(self.ends, 0)
+        self.leaders: dict[TopicPartition, int] = {}
+        self.written: list[DealRecord] = []
+        self.told: list[str] = []
+        self.record_bytes = KB
+        self.fails = False
+        self.published = SimpleNamespace(
+            frozen=None,
+            draining=False,
+            assignment=lambda: self.assignment,
+            version=7,
+            replan=lambda: self.replans.append(len(self.written)),
+        )
+        self.dealing = Dealing(
+            len(shares), "r1", "A->B", fences=fences, published=self.published,  # type: ignore[arg-type]
+            publish=self._publish, progress=self.reports, ends=lambda: dict(self.ends),
+            leaders=self._leaders, notify=self.told.append,
+            now_ms=lambda: int(self.now_s * 1000), ticks_s=lambda: self.now_s,
+        )  # fmt: skip
+
+    @property
+    def assignment(self) -> Assignment:
+        return Assignment("A->B", tuple(SourcePartition(*one, "A.t") for one in sorted(self.ends)))
+
+    def _publish(self, record: DealRecord) -> None:
+        if self.fails:
+            raise Unreachable("B is away", where="cluster B")
+        self.written.append(record)
+
+    def _leaders(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {one: self.leaders[one] for one in tps if one in self.leaders}
+
+    def pass_time(self, seconds: float = STEP_S) -> None:
+        self.now_s += seconds
+        for one in self.ends:
+            self.ends[one] += int(self.rates[one.partition] * seconds)
+        for slot, share in enumerate(self.shares):
+            for one in map(tp, share):
+                got = int(self.rates[one.partition] * seconds * self.carries[slot])
+                got = min(got, self.ends[one] - self.positions[one])
+                self.positions[one] += got
+                self.mirrored[one] += got
+
+    def reports(self) -> tuple[SlotProgress, ...]:
+        found = []
+        for slot, share in enumerate(self.shares):
+            rows = tuple(
+                PartitionProgress(
+                    "t", number, self.positions[tp(number)],
+                    records=self.mirrored[tp(number)],
+                    bytes=self.mirrored[tp(number)] * self.record_bytes,
+                )
+                for number in share
+            )  # fmt: skip
+            found.append(
+                SlotProgress(
+                    "A->B", slot, f"{self.hosts[slot]}:1:{self.epoch}", self.epoch,
+                    int(self.now_s * 1000), sum(one.records for one in rows),
+                    sum(one.bytes for one in rows), 0, partitions=rows, run_id="r1", attempt=slot,
+                )
+            )  # fmt: skip
+        return tuple(found)
+
+    def run(self, seconds: float) -> None:
+        for _ in range(int(seconds / STEP_S)):
+            self.pass_time()
+            self.dealing.step()
+
+    def next_epoch(self) -> None:
+        """The slots follow the newest deal."""
+        self.epoch += 1
+        self.mirrored = dict.fromkeys(self.mirrored, 0)
+        slots = self.written[-1].deal.slots
+        self.shares = [[one.partition for one in share] for share in slots]
+
+
+def test_a_run_begins_with_what_the_leaders_say() -> None:
+    flow = Flow([1] * 4, [[], []])
+    flow.leaders = {tp(number): number % 2 for number in range(4)}
+    flow.dealing.begin(flow.assignment)
+    (record,) = flow.written
+    assert (record.flow, record.run_id, record.number, record.moved) == ("A->B", "r1", 1, 0)
+    assert {frozenset(one.partition % 2 for one in share) for share in record.deal.slots} == {
+        frozenset({0}),
+        frozenset({1}),
+    }
+
+
+def test_nothing_is_written_while_slots_are_balanced() -> None:
+    flow = Flow([1_000] * 6, [[0, 2, 4], [1, 3, 5]])
+    flow.dealing.begin(flow.assignment)
+    flow.run(600)
+    assert len(flow.written) == 1
+    assert flow.told == []
+
+
+def test_heavy_partitions_come_apart_and_stay_so() -> None:
+    flow = Flow([9_000, 10, 8_000, 10, 10, 10], [[0, 2, 4], [1, 3, 5]])
+    flow.dealing.begin(flow.assignment)
+    flow.shares = [[0, 2, 4], [1, 3, 5]]  # the first deal says the same
+    flow.run(120)
+    assert [record.moved for record in flow.written] == [0, 1]
+    record = flow.written[-1]
+    (move,) = record.deal.moves
+    assert (move.tp, move.before, move.after) in ((tp(0), 0, 1), (tp(2), 0, 1))
+    assert move.reason == "slot 0 had 2.0 times the mean"
+    assert flow.told == [
+        "A->B: 1 partition gets another slot with the next epoch: slot 0 had 2.0 times the mean"
+    ]
+    flow.run(300)
+    assert len(flow.written) == 2, "the deal is still to take effect"
+    flow.next_epoch()
+    flow.run(600)
+    assert len(flow.written) == 2
+    first, second = flow.dealing.slots() or ()
+    assert first.bytes_s == pytest.approx(8_020 * KB, rel=0.2)
+    assert second.bytes_s == pytest.approx(9_020 * KB, rel=0.2)
+    figures = flow.dealing.figures()
+    assert figures == DealFigures((first.weight, second.weight), 1)
+
+
+def test_a_deal_that_could_not_be_written_is_written_later() -> None:
+    flow = Flow([9_000, 9_000, 10, 10], [[0, 1], [2, 3]])
+    flow.fails = True
+    with pytest.raises(Unreachable):
+        flow.run(120)
+    assert flow.dealing.figures().moved == 0
+    flow.fails = False
+    flow.run(120)
+    assert [record.moved for record in flow.written] == [1]
+
+
+def test_with_exactly_once_a_deal_counts_from_the_next_assignment_which_follows_it() -> None:
+    flow = Flow([9_000, 9_000, 10, 10], [[0, 1], [2, 3]], fences=True)
+    flow.run(120)
+    assert [(record.moved, record.version) for record in flow.written] == [(1, 8)]
+    assert flow.replans == [1], "once, behind the record"
+    flow = Flow([9_000, 9_000, 10, 10], [[0, 1], [2, 3]])
+    flow.run(120)
+    assert [(record.moved, record.version) for record in flow.written] == [(1, 0)]
+    assert flow.replans == []
+
+
+def test_a_run_of_frozen_ends_is_not_dealt_again() -> None:
+    flow = Flow([9_000, 9_000, 10, 10], [[0, 1], [2, 3]])
+    flow.published.frozen = {}
+    flow.run(300)
+    assert flow.written == []
+    assert flow.dealing.slots() is not None
+
+
+def test_an_unavailable_source_changes_no_rate() -> None:
+    loads = Loads()
+    flow = Flow([1_000, 3_000], [[0], [1]])
+    for _ in range(20):
+        flow.pass_time()
+        loads.observe(flow.reports(), dict(flow.ends), flow.now_s)
+    before = [loads.load(tp(number)).bytes_s for number in (0, 1)]
+    assert before == pytest.approx([1_000 * KB, 3_000 * KB], rel=0.01)
+    for _ in range(60):
+        flow.now_s += STEP_S
+        loads.observe(flow.reports(), dict(flow.ends), flow.now_s)
+    assert [loads.load(tp(number)).bytes_s for number in (0, 1)] == before
+
+
+def test_a_backlog_is_counted_in_bytes_and_put_apart() -> None:
+    flow = Flow([1_000, 1_000, 1_000, 1_000], [[0, 2], [1, 3]])
+    flow.ends[tp(3)] = 4 * 3_600 * 1_000
+    flow.run(120)
+    record = flow.written[-1]
+    assert record.deal.apart == {1}
+    assert record.deal.slots[1] == (tp(3),)
+    slots = flow.dealing.slots() or ()
+    assert [one.apart for one in slots] == [False, True]
+    assert slots[1].backlog_bytes == pytest.approx(4 * 3_600 * 1_000 * KB, rel=0.01)
+
+
+def slow(flow: Flow) -> Any:
+    loads = Loads()
+    for _ in range(30):
+        flow.pass_time()
+        loads.observe(flow.reports(), dict(flow.ends), flow.now_s)
+    return loads
+
+
+def test_a_slot_whose_backlog_grows_alone_counts_as_slow_until_its_host_changes() -> None:
+    flow = Flow([5_000] * 6, [[0, 1], [2, 3], [4, 5]])
+    flow.carries = [1.0, 0.6, 1.0]
+    loads = slow(flow)
+    assert loads.speeds(3) == pytest.approx([1.0, 0.6, 1.0], abs=0.02)
+    flow.hosts[1], flow.epoch = "other", 2
+    flow.pass_time()
+    loads.observe(flow.reports(), dict(flow.ends), flow.now_s)
+    assert loads.speeds(3) == [1.0, 1.0, 1.0]
+
+
+def test_no_slot_is_slow_if_all_backlogs_grow_or_it_only_has_more_to_do() -> None:
+    everywhere = Flow([5_000] * 6, [[0, 1], [2, 3], [4, 5]])
+    everywhere.carries = [0.6, 0.5, 0.6]
+    assert slow(everywhere).speeds(3) == [1.0, 1.0, 1.0]
+    more = Flow([50_000, 50_000, 5_000, 5_000, 5_000, 5_000], [[0, 1], [2, 3], [4, 5]])
+    more.carries = [0.6, 1.0, 1.0]
+    assert slow(more).speeds(3) == [1.0, 1.0, 1.0]
+
+
+def test_positions_of_a_recreated_topic_count_from_its_new_start() -> None:
+    loads = Loads()
+    flow = Flow([1_000], [[0]])
+    for _ in range(4):
+        flow.pass_time()
+        loads.observe(flow.reports(), dict(flow.ends), flow.now_s)
+    flow.ends[tp(0)], flow.positions[tp(0)] = 0, 0
+    flow.carries = [0.5]
+    for _ in range(4):
+        flow.pass_time()
+        loads.observe(flow.reports(), dict(flow.ends), flow.now_s)
+    assert loads.load(tp(0)).backlog_bytes == pytest.approx(4 * STEP_S * 500 * KB)
+
+
+@pytest.mark.parametrize("number", [-(10**400), -1, 0, 10**400], ids="abcd")
+def test_numbers_that_no_slot_reports_break_nothing(number: int) -> None:
+    flow = Flow([1_000, 2_000], [[0], [1]])
+    flow.run(30)
+    flow.record_bytes = number
+    flow.run(60)
+    for one in flow.dealing.slots() or ():
+        assert 0 <= one.weight <= 10**15
