@@ -184,7 +184,8 @@ class SlotProgress:
     ``run_id``, ``attempt``: the run, and Spark's number of the task's attempt that reports, which
     grows within a run; empty and -1 in reports of older releases. ``joined``: what joining batches
     for a slow link has done. ``throttles``: what the limits have done. ``transforms``: what each
-    transform has done, since the task began.
+    transform has done, since the task began. ``began_ms``, ``ended_ms``: when the task's first rows
+    arrived, and when its last ones had; 0: not yet, or unknown.
     """
 
     flow: str
@@ -205,6 +206,8 @@ class SlotProgress:
     joined: JoinCounts = JoinCounts()
     throttles: tuple[ThrottleUse, ...] = ()
     transforms: tuple[TransformCounts, ...] = ()
+    began_ms: int = 0
+    ended_ms: int = 0
 
     def replaces(self, known: SlotProgress | None) -> bool:
         """Whether this report replaces ``known``, the newest report of the slot so far.

@@ -21,6 +21,7 @@ from sparkmirror.control.coordination.status import forget_ended_runs
 from sparkmirror.control.flows.clusters import FlowClusters
 from sparkmirror.control.flows.driver_reports import DriverReports
 from sparkmirror.control.flows.publication import Publication
+from sparkmirror.control.flows.renewal import Renewal
 from sparkmirror.control.flows.slot_reports import SlotReports
 from sparkmirror.control.flows.source_ends import SourceEnds
 from sparkmirror.control.flows.tables import NoTables, Tables, TablesPart
@@ -147,7 +148,8 @@ class FlowControl:
             history=self.history,
             notify=notify,
         )
-        self.slots.watchers.append(self.throttling.observe)
+        self.renewal = Renewal(self.name, lambda: self.as_owner(self.published.replan))
+        self.slots.watchers += [self.throttling.observe, self.renewal.observe]
         self.routed = RoutedTopicsJob(
             *(settings, run_id, self._channel, clusters.source_admin, clusters.target_admin),
             publish=self._writer.answer,
@@ -371,6 +373,8 @@ class FlowControl:
             Job(f"history-{name}", mine(self.history.flush), lambda: _HISTORY_INTERVAL_S),
             Job(f"throttle-{name}", mine(self.throttling.step), lambda: _THROTTLE_INTERVAL_S),
         ]
+        if not self._once:
+            jobs.append(Job(f"renewal-{name}", self.renewal.step, lambda: _REPORT_INTERVAL_S))
         if self.routed.used:
             jobs.append(Job(f"routed-{name}", mine(self.routed.step), wait=self.routed.wait))
         if any(one.tables for one in self.settings.transforms):

@@ -70,6 +70,8 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
         "errors": dict(progress.errors),
         "partitions": partitions,
     }
+    if progress.began_ms:
+        document["times"] = [progress.began_ms, progress.ended_ms]
     if progress.paused:
         document["paused"] = True
     if progress.joined.batches:
@@ -107,6 +109,7 @@ def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | No
     if match is None or document is None:
         return None
     try:
+        began_ms, ended_ms = map(int, document.get("times", (0, 0)))
         return SlotProgress(
             flow=match[1],
             slot=int(match[2]),
@@ -137,6 +140,8 @@ def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | No
                 for topic, rows in document.get("partitions", {}).items()
                 for row in rows
             ),
+            began_ms=began_ms,
+            ended_ms=ended_ms,
         )
     except MALFORMED:
         return None

@@ -18,6 +18,8 @@ from sparkmirror.transform_settings import RegistrySettings, TransformSettings
 
 __all__ = ["SlotPlan", "assign_round_robin", "decode_flow", "encode_flow", "plan_slots"]
 
+# A slot that has not begun after this time is on a host with another clock.
+_BEGIN_S = 60.0
 _SECRET = "control.secret"  # noqa: S105 (a name)
 
 
@@ -59,14 +61,14 @@ class SlotPlan:
     def time_left_s(self, epoch_s: float, attempt: int, now_s: float) -> float:
         """How long attempt number ``attempt`` of the task (0: the first) may stream.
 
-        If a slot is started again, the epoch's other slots wait for it, so it ends when they do.
-        The first attempt has all of the time, whatever clocks say. So has a later one on a host
-        whose clock cannot be right.
+        All slots of an epoch end at the same time, because those that are done wait for the others.
+        If the clock of a host cannot be right, its slots have the whole epoch. A first attempt
+        begins soon after the plan, and has at least half of the epoch, however long it took.
         """
         spent_s = now_s - self.planned_at_s
-        if attempt == 0 or not 0 <= spent_s <= 2 * epoch_s:
+        if not 0 <= spent_s <= (2 * epoch_s if attempt else _BEGIN_S):
             return epoch_s
-        return max(0.0, epoch_s - spent_s)
+        return max(0.0 if attempt else epoch_s / 2, epoch_s - spent_s)
 
 
 def assign_round_robin(

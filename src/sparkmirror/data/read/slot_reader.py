@@ -241,6 +241,9 @@ class SlotReader:
                 timeout_s = min(self._fetcher.next_due_s(), timeout_s)
             if starved and not cut_off:
                 timeout_s = _STARVED_S
+            if self._ends is None:
+                # The other slots wait for one that notices the epoch's end late.
+                timeout_s = min(timeout_s, max(0.0, deadline - time.monotonic()))
             ready = (self._control if starved or cut_off else self._any).wait(timeout_s)
             if not ready and not listens and timeout_s <= 0:
                 time.sleep(0.01)  # every broker is backing off

@@ -14,7 +14,7 @@ from sparkmirror.data.coordination.pause import PauseWatch
 from sparkmirror.data.rows import worker_pipes
 from sparkmirror.data.rows.notes import Owner, SlotHello
 from sparkmirror.data.rows.rows import Chunk
-from sparkmirror.data.write.delivery import ComeRound
+from sparkmirror.data.write.delivery import RENEW_S, ComeRound
 from sparkmirror.data.write.held_back import HeldBack
 from sparkmirror.data.write.offset_sync_writer import NO_SYNCS, TakenSyncs
 from sparkmirror.data.write.partition_state import Lane, Pending, acknowledge
@@ -63,7 +63,7 @@ class AtLeastOnce:
         self._commits = Commits(flow)
         self._committing: dict[Lane, _Told] = {}
         self._covered: TakenSyncs = NO_SYNCS
-        self._last_commit = time.monotonic()
+        self._last_commit = self._renewed = time.monotonic()
         self._pause: PauseWatch | None = None
         # The methods of the task, without a call in between.
         self.write = task.write
@@ -228,6 +228,11 @@ class AtLeastOnce:
         self._held_back.check(now)
         with _not_this_time():
             self._committed(wait=False)
+        if now - self._renewed >= RENEW_S:
+            self._renewed = now
+            for lane in self._task.lanes.values():
+                lane.commit_again()
+            self._task.save_connect_offsets()
         if (now - self._last_commit) * 1000 >= self._flow.position_interval_ms:
             self._last_commit = now
             self._commit()

@@ -162,6 +162,13 @@ class Lane:
         told = (self.committed, self.marked, self.logged)
         return (self.position, self.mark, self.log) != told
 
+    def commit_again(self) -> None:
+        """Have the position committed again, even if it does not move.
+
+        Brokers delete positions that nobody has committed for ``offsets.retention.minutes``.
+        """
+        self.marked = None
+
     def waits_for(self) -> Iterator[TopicPartition]:
         """The target partitions without which this lane cannot continue now."""
         if not self.routed:

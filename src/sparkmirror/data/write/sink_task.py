@@ -14,7 +14,7 @@ from sparkmirror.data.write.bad_records import RefusedRecords
 from sparkmirror.data.write.delivery import ComeRound
 from sparkmirror.data.write.offset_sync_writer import SlotSyncs, SyncSender
 from sparkmirror.data.write.partition_state import Lane, LaneIndex, Pending, gap_pending, targets
-from sparkmirror.data.write.position_commits import connect_record
+from sparkmirror.data.write.position_commits import connect_record, storage_topic
 from sparkmirror.data.write.producers import producer_of
 from sparkmirror.data.write.progress import SinkReports
 from sparkmirror.data.write.target_ends import TargetEnds
@@ -184,10 +184,18 @@ class SinkTask:
         self._append_record(self._gaps, *encode_gap(gap, mapped=mapped), pending)
 
     def save_connect_offsets(self) -> int:
-        """Queue positions in MirrorMaker 2's format; returns how many have moved."""
+        """Queue positions in MirrorMaker 2's format; returns how many have moved.
+
+        If their topic accepted no records meanwhile, those that have not moved are queued, too.
+        """
         count = 0
         if self.flow.mode is MirrorMode.MM1:
             return count
+        backlog, topic = self.producer.backlog, storage_topic(self.flow)
+        halted = [tp for tp in backlog.halts if tp.topic == topic]
+        if halted:
+            backlog.forget_halts(halted)
+            self.forget_saved()
         for lane in self.lanes.values():
             if lane.position == lane.saved or max(lane.position, lane.saved) <= 0:
                 continue
@@ -197,6 +205,11 @@ class SinkTask:
             lane.saved = lane.position
             count += 1
         return count
+
+    def forget_saved(self) -> None:
+        """Note that positions in MirrorMaker 2's format may be lost: they are written again."""
+        for lane in self.lanes.values():
+            lane.saved = -1
 
     def append_beside(self, tp: TopicPartition, batch: memoryview, token: object) -> None:
         """Queue a batch of the mirror itself; ``token``: the chunk that waits for it, if any."""

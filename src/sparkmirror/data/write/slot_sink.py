@@ -258,6 +258,7 @@ class SlotSink:
 
     def _finish(self) -> None:
         """Wait until everything is acknowledged and committed, and the last report is written."""
+        self._task.reports.note_end()
         self._delivery.finish(self._housekeep)
         self._task.reports.report_anyway()
         self._task.report(time.monotonic())

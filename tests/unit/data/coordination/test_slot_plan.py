@@ -14,7 +14,9 @@ EPOCH_S, PLANNED_S = 300, 1_000_000.0
     ("attempt", "spent_s", "left_s"),
     [
         (0, 0.0, 300),
+        (0, 12.0, 288),  # all slots end at the same time
         (0, 250.0, 300),  # clocks of hosts may differ
+        (0, -250.0, 300),
         (1, 10.0, 290),
         (3, 299.5, 0.5),
         (1, 310.0, 0),  # the others are done
@@ -35,3 +37,16 @@ def test_a_later_attempt_ends_with_the_other_slots(
         planned_at_s=PLANNED_S,
     )
     assert plan.time_left_s(EPOCH_S, attempt, PLANNED_S + spent_s) == pytest.approx(left_s)
+
+
+def test_a_slot_that_begins_slowly_has_half_of_a_short_epoch() -> None:
+    (plan,) = plan_slots(
+        [SourcePartition("t", 0, "A.t")],
+        slots_max=1,
+        epoch=0,
+        run_id="r",
+        ends=None,
+        control_offset=0,
+        planned_at_s=PLANNED_S,
+    )
+    assert plan.time_left_s(4, 0, PLANNED_S + 30) == 2

@@ -277,7 +277,10 @@ def test_the_page_is_current() -> None:
 
 def test_every_metric_of_the_table_is_told() -> None:
     errors = {"CONNECTION_LOST": 1}
-    made = meter(report(*TWO, errors=errors, transforms=(TransformCounts("clean", 1, 1),)))
+    made = meter(
+        report(epoch=0, time_ms=WALL_MS - 500, began_ms=1, ended_ms=500),
+        report(*TWO, errors=errors, transforms=(TransformCounts("clean", 1, 1),), began_ms=900),
+    )
     names = {key[0] for key in scrape(made)}
     catching_up = FlowMeter(
         "A->B", now_ms=lambda: WALL_MS, ticks_ms=iter(range(0, 10**6, 5_000)).__next__
@@ -410,3 +413,15 @@ def test_nothing_unpickles_or_evaluates() -> None:
                 wrong.append(f"{path}:{node.lineno}: {node.func.id}")
             wrong += [f"{path}:{node.lineno}: {name}" for name in names if name in modules]
     assert wrong == []
+
+
+def test_pauses_between_epochs_are_told() -> None:
+    made = meter(
+        report(*TWO, epoch=1, worker="w:1", began_ms=1_000, ended_ms=61_000),
+        report(*TWO, epoch=2, worker="w:2", began_ms=61_500, ended_ms=90_000),
+        report(*TWO, epoch=3, worker="w:3", began_ms=90_250),
+    )
+    told, flow = scrape(made), ("source=A", "target=B")
+    assert told["sparkmirror_pause_seconds", *flow] == 0.25
+    assert told["sparkmirror_pauses_total", *flow] == 2
+    assert told["sparkmirror_paused_seconds_total", *flow] == 0.75
