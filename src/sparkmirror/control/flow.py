@@ -64,6 +64,12 @@ _THROTTLE_INTERVAL_S = 1.0
 _TABLES_INTERVAL_S = 0.5
 
 
+def _extends_slots(settings: FlowSettings) -> int:
+    # A group assigns its partitions itself, and transforms know those of their epoch.
+    apart = settings.mode is MirrorMode.MM1 or settings.transforms or settings.records.used
+    return 0 if apart else settings.tasks_max
+
+
 class FlowControl:
     """The driver's state and work for one flow.
 
@@ -126,6 +132,7 @@ class FlowControl:
             term=lambda: 0 if self.ownership is None else self.ownership.term,
             over=self.over,
             now_ms=now_ms,
+            extends_slots=_extends_slots(settings),
         )
         self.history = History(clusters.target, settings, run_id, now_ms=now_ms)
         self.topics = TopicsJob(settings, clusters, self._wanted, self.published, notify)

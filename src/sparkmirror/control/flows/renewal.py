@@ -21,8 +21,6 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.progress import Halt, SlotProgress
 from sparkmirror.wire.cluster.error_codes import CONCURRENT_TRANSACTIONS, error_name
 
-__all__ = ["RENEWAL_S", "Renewal"]
-
 log = logging.getLogger(__name__)
 
 RENEWAL_S = 300.0

@@ -20,6 +20,7 @@ __all__ = ["SlotPlan", "assign_round_robin", "decode_flow", "encode_flow", "plan
 
 # A slot that has not begun after this time is on a host with another clock.
 _BEGIN_S = 60.0
+_BRIEF_S = 300.0
 _SECRET = "control.secret"  # noqa: S105 (a name)
 
 
@@ -34,7 +35,7 @@ class SlotPlan:
     ``planned_at_s``: when the epoch was planned, epoch seconds by the planner's clock.
     ``claim_term``: the term of the run's claim. ``rehearsal``: the slot of a standby, which has no
     work. ``slots``: how many the epoch has. ``limits``: the newest before ``control_offset``, None
-    for none.
+    for none. ``brief``: the epoch ends soon, because something could not be checked before it.
     """
 
     slot: int
@@ -51,6 +52,7 @@ class SlotPlan:
     rehearsal: bool = False
     slots: int = 1
     limits: Limits | None = None
+    brief: bool = False
 
     def end_offsets(self) -> dict[TopicPartition, int] | None:
         """``ends`` by partition; a partition without an end is not bounded."""
@@ -65,6 +67,8 @@ class SlotPlan:
         If the clock of a host cannot be right, its slots have the whole epoch. A first attempt
         begins soon after the plan, and has at least half of the epoch, however long it took.
         """
+        if self.brief:
+            epoch_s = min(epoch_s, _BRIEF_S)
         spent_s = now_s - self.planned_at_s
         if not 0 <= spent_s <= (2 * epoch_s if attempt else _BEGIN_S):
             return epoch_s

@@ -29,6 +29,9 @@ class Delivery(Protocol):
     def begun(self) -> None:
         """Called when all notes of the first row are processed."""
 
+    def add(self, lanes: list[Lane]) -> None:
+        """Called when further lanes are known, and nothing of them is written yet."""
+
     def join(self, member: Member) -> None:
         """Commit as ``member`` of the consumer group from now on."""
 

@@ -103,6 +103,10 @@ class ExactlyOnce:
         if self._open_ends is not None:
             self._close_hanging_transactions(own_places(self._task.lanes.values()))
 
+    def add(self, lanes: list[Lane]) -> None:
+        """Follow further topics; `prepare` closes what earlier writers left open there."""
+        self._task.search(lanes)
+
     def join(self, member: Member) -> None:
         """Does nothing: a flow with a consumer group has no transactions."""
 
@@ -479,13 +483,14 @@ class ExactlyOnce:
         watch = ControlWatch(self._flow, offset=writer.control_offset)
         try:
             watch.start()
-            identity = take_over(self._flow, self._task.slot, writer.run_id, watch)
+            identity = take_over(self._flow, self._task.slot, writer.run_id, writer.version, watch)
         finally:
             watch.close()
         if identity is None:
             raise TransactionError("the slot's plan is outdated.", where=f"flow {self._flow.name}")
         # Positions of a deleted topic were deleted with it.
-        kept = [lane for lane in self._task.lanes.values() if lane not in self._task.ends.lost]
+        lost = self._task.ends.lost
+        kept = [one for one in self._task.lanes.values() if one not in lost and not one.left]
         expected = {lane.target: lane.committed for lane in kept}
         found = committed_positions(self._flow, list(expected))
         moved = {tp for tp, at in expected.items() if at >= 0 and found.get(tp, -1) != at}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from sparkmirror.data.rows import worker_pipes
-from sparkmirror.data.rows.notes import GapNote, SlotHello
+from sparkmirror.data.rows.notes import GapNote, PartitionHello, SlotHello
 from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.data.rows.shared_frames import FrameReader, map_frames
 from sparkmirror.data.write.bad_records import RefusedRecords
@@ -18,6 +18,7 @@ from sparkmirror.data.write.position_commits import connect_record, storage_topi
 from sparkmirror.data.write.producers import producer_of
 from sparkmirror.data.write.progress import SinkReports
 from sparkmirror.data.write.target_ends import TargetEnds
+from sparkmirror.errors import Defect
 from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, control_topic
 from sparkmirror.internal_topics.gaps import Gap, encode_gap, gaps_topic
 from sparkmirror.model import MirrorMode, TopicPartition
@@ -70,7 +71,14 @@ class SinkTask:
         self.slot, self.epoch = hello.slot, hello.epoch
         self.reports.begin(hello)
         self.frames = map_frames(hello.memory)
-        for one in hello.partitions:
+        self.add(hello.partitions)
+
+    def add(self, partitions: Iterable[PartitionHello]) -> list[Lane]:
+        """Open lanes where the source says that partitions begin; returns them."""
+        added = []
+        for one in partitions:
+            if one.source in self.lanes:
+                raise Defect(f"{one.source} is added to a slot that has it")
             target = TopicPartition(one.remote_topic, one.source.partition)
             lane = Lane(
                 one.source, target, one.position, one.committed, one.committed,
@@ -79,8 +87,23 @@ class SinkTask:
             )  # fmt: skip
             lane.reached = max(one.target_end, lane.log.epoch_offset)
             self.lanes[one.source] = self.index.add(lane)
+            added.append(lane)
         if self.flow.mode is not MirrorMode.MM1:
-            self.ends.begin(self.lanes.values())
+            self.ends.begin(added)
+        return added
+
+    def search(self, lanes: Iterable[Lane]) -> None:
+        """Search the leaders of further remote partitions; the other lanes do not wait for it."""
+        connections = self.producer.connections
+        for lane in lanes:
+            connections.topics.add(lane.target.topic)
+            connections.mark_stale(lane.target)
+
+    def leave(self, source: TopicPartition) -> None:
+        """Expect no more chunks of a partition; what is in flight is written and committed."""
+        lane = self.lanes[source]
+        lane.left = True
+        self.ends.forget(lane)
 
     def new_syncs(self) -> SlotSyncs:
         """New offset syncs: the first one of each partition is due at once."""
@@ -244,6 +267,8 @@ class SinkTask:
 
     def _halt_of(self, lane: Lane, failing: Mapping[TopicPartition, Halt]) -> Halt | None:
         """Why ``lane`` is stopped; its attempt is reported as ended once its position is final."""
+        if lane.left:
+            return None
         if lane.halt is not None:
             final = not lane.queue and self.fenced is None
             again = lane.halt.retriable or self.flow.mode is MirrorMode.MM2

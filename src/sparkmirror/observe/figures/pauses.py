@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from sparkmirror.progress import SlotProgress
 
-__all__ = ["PauseTotals", "Pauses"]
-
 # Reports of an epoch's slots may arrive after those of the next one.
 _EPOCHS_KEPT = 3
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sparkmirror.data.coordination.slot_plan import plan_slots
@@ -50,3 +52,20 @@ def test_a_slot_that_begins_slowly_has_half_of_a_short_epoch() -> None:
         planned_at_s=PLANNED_S,
     )
     assert plan.time_left_s(4, 0, PLANNED_S + 30) == 2
+
+
+@pytest.mark.parametrize(("epoch_s", "left_s"), [(86_400, 300), (20, 20)])
+def test_an_epoch_before_which_something_was_not_checked_ends_soon(
+    epoch_s: float, left_s: float
+) -> None:
+    (plan,) = plan_slots(
+        [SourcePartition("t", 0, "A.t")],
+        slots_max=1,
+        epoch=0,
+        run_id="r",
+        ends=None,
+        control_offset=0,
+        planned_at_s=PLANNED_S,
+    )
+    assert replace(plan, brief=True).time_left_s(epoch_s, 0, PLANNED_S) == left_s
+    assert plan.time_left_s(epoch_s, 0, PLANNED_S) == epoch_s
