@@ -373,7 +373,7 @@ class FlowSettings:
     transaction_interval_ms: int = 100
     transaction_bytes: int = 32 * 1024 * 1024
     transaction_timeout_ms: int = 60_000
-    epoch_s: int = 300
+    epoch_s: int = 86_400
     offset_storage_topic: str = ""
     offset_storage_partitions: int = 25
     offset_storage_replication_factor: int = 3

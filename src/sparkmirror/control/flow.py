@@ -22,6 +22,7 @@ from sparkmirror.control.flows.clusters import FlowClusters
 from sparkmirror.control.flows.dealing import Dealing
 from sparkmirror.control.flows.driver_reports import DriverReports
 from sparkmirror.control.flows.publication import Publication
+from sparkmirror.control.flows.renewal import Renewal
 from sparkmirror.control.flows.slot_reports import SlotReports
 from sparkmirror.control.flows.source_ends import SourceEnds
 from sparkmirror.control.flows.tables import NoTables, Tables, TablesPart
@@ -63,6 +64,12 @@ _HISTORY_INTERVAL_S = 1.0
 _THROTTLE_INTERVAL_S = 1.0
 _TABLES_INTERVAL_S = 0.5
 _DEAL_INTERVAL_S = 10.0
+
+
+def _extends_slots(settings: FlowSettings) -> int:
+    # A group assigns its partitions itself, and transforms know those of their epoch.
+    apart = settings.mode is MirrorMode.MM1 or settings.transforms or settings.records.used
+    return 0 if apart else settings.tasks_max
 
 
 class FlowControl:
@@ -127,6 +134,7 @@ class FlowControl:
             term=lambda: 0 if self.ownership is None else self.ownership.term,
             over=self.over,
             now_ms=now_ms,
+            extends_slots=_extends_slots(settings),
         )
         self.history = History(clusters.target, settings, run_id, now_ms=now_ms)
         self.topics = TopicsJob(settings, clusters, self._wanted, self.published, notify)
@@ -149,7 +157,8 @@ class FlowControl:
             history=self.history,
             notify=notify,
         )
-        self.slots.watchers.append(self.throttling.observe)
+        self.renewal = Renewal(self.name, lambda: self.as_owner(self.published.replan))
+        self.slots.watchers += [self.throttling.observe, self.renewal.observe]
         self.routed = RoutedTopicsJob(
             *(settings, run_id, self._channel, clusters.source_admin, clusters.target_admin),
             publish=self._writer.answer,
@@ -383,6 +392,8 @@ class FlowControl:
             Job(f"throttle-{name}", mine(self.throttling.step), lambda: _THROTTLE_INTERVAL_S),
             Job(f"deal-{name}", mine(self.dealing.step), lambda: _DEAL_INTERVAL_S),
         ]
+        if not self._once:
+            jobs.append(Job(f"renewal-{name}", self.renewal.step, lambda: _REPORT_INTERVAL_S))
         if self.routed.used:
             jobs.append(Job(f"routed-{name}", mine(self.routed.step), wait=self.routed.wait))
         if any(one.tables for one in self.settings.transforms):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -233,7 +233,8 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limits=watch.limits,
             deal=self._deal,
         )
-        return [_Slot(plan) for plan in plans]
+        brief = flow.exactly_once and self._fenced_version != assignment.version
+        return [_Slot(replace(plan, brief=brief)) for plan in plans]
 
     def _fence(
         self, flow: FlowSettings, watch: ControlWatch, assignment: AssignmentDocument
@@ -244,7 +245,8 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         run_id = self._options["run_id"]
         if assignment.version != self._fenced_version:
             complete = fence_plan(flow, run_id, watch.claim, assignment)
-            # Partitions whose leaders did not respond are checked before the next epoch.
+            # Partitions whose leaders did not respond are checked before the next epoch, which
+            # begins soon.
             self._fenced_version = assignment.version if complete else 0
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparkmirror.errors import Defect
@@ -64,7 +64,9 @@ class AssignmentDocument:
     ``version`` grows within a run. ``ends``: frozen source end offsets (exclusive) of a ``--once``
     run; None otherwise. ``member``: in MirrorMaker 1 mode, the group member as which positions are
     committed from this version on. ``claim_term``: term of the run's claim
-    (`internal_topics.flow_claims`).
+    (`internal_topics.flow_claims`). ``since``: the version that added a partition, for those that
+    were added without a new epoch (`internal_topics.shares`); ``base``: the newest version for
+    which an epoch had to begin, 0 if it is not known.
     """
 
     flow: str
@@ -74,6 +76,8 @@ class AssignmentDocument:
     ends: Mapping[TopicPartition, int] | None = None
     member: Member | None = None
     claim_term: int = 0
+    since: Mapping[TopicPartition, int] = field(default_factory=dict)
+    base: int = 0
 
 
 def encode_assignment(
@@ -123,14 +127,23 @@ def _assignment_piece(
         "version": document.version,
         "piece": index,
         "pieces": pieces,
-        "partitions": [[p.topic, p.partition, p.remote_topic, p.topic_id] for p in group],
+        "partitions": [
+            [p.topic, p.partition, p.remote_topic, p.topic_id, *_since(document, p)] for p in group
+        ],
         "ends": piece_ends,
     }
+    if document.base:
+        piece["base"] = document.base
     if document.claim_term:
         piece["claim_term"] = document.claim_term
     if document.member is not None:
         piece["member"] = member_row(document.member)
     return piece
+
+
+def _since(document: AssignmentDocument, partition: SourcePartition) -> list[int]:
+    version = document.since.get(partition.source)
+    return [] if version is None else [version]
 
 
 def member_row(member: Member) -> list[object]:
@@ -175,9 +188,10 @@ class AssignmentCollector:
                 return None
             identity = (str(piece["run_id"]), int(piece["version"]), int(piece["pieces"]))
             index = int(piece["piece"])
-            partitions, ends = _read_piece(piece)
+            partitions, ends, since = _read_piece(piece)
             member = read_member(piece.get("member"))
             term = int(piece.get("claim_term", 0))
+            base = int(piece.get("base", 0))
             if self._signer is not None and not self._signer.verify(text(key), piece):
                 self.refused = identity[0]
                 return None
@@ -192,6 +206,8 @@ class AssignmentCollector:
             "ends": ends,
             "member": member,
             "claim_term": term,
+            "since": since,
+            "base": base,
         }
         return self._document() if len(self._pieces) == identity[2] else None
 
@@ -212,22 +228,25 @@ class AssignmentCollector:
             ends=ends,
             member=ordered[0]["member"],
             claim_term=ordered[0]["claim_term"],
+            since={tp: at for piece in ordered for tp, at in piece["since"].items()},
+            base=ordered[0]["base"],
         )
 
 
 def _read_piece(
     piece: dict[str, Any],
-) -> tuple[list[SourcePartition], dict[TopicPartition, int] | None]:
-    partitions = [
-        SourcePartition(str(topic), int(partition), str(remote), str(topic_id))
-        for topic, partition, remote, topic_id in piece["partitions"]
-    ]
+) -> tuple[list[SourcePartition], dict[TopicPartition, int] | None, dict[TopicPartition, int]]:
+    partitions, since = [], {}
+    for topic, partition, remote, topic_id, *version in piece["partitions"]:
+        partitions.append(SourcePartition(str(topic), int(partition), str(remote), str(topic_id)))
+        if version:
+            since[partitions[-1].source] = int(version[0])
     raw = piece.get("ends")
     if raw is None:
-        return partitions, None
+        return partitions, None, since
     ends = {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, offsets in raw.items()
         for partition, offset in offsets.items()
     }
-    return partitions, ends
+    return partitions, ends, since

@@ -95,7 +95,8 @@ class CommandKind(Enum):
     """Commands to the slots of a flow.
 
     ``RUN``: run the epochs of ``run_id``. ``DRAIN``: write what was read, commit, end the query.
-    ``REPLAN``: end the epoch early; the next one is planned from the new assignment. ``PAUSE``:
+    ``REPLAN``: end the epoch early; the next one is planned from the new assignment. ``EXTEND``:
+    the new assignment differs in partitions that slots begin or leave within the epoch. ``PAUSE``:
     fetch nothing, keep the positions. ``RESUME``: end a pause. Pause and resume have a key of their
     own, so that neither a later run nor a new assignment ends a pause.
     """
@@ -103,6 +104,7 @@ class CommandKind(Enum):
     RUN = "run"
     DRAIN = "drain"
     REPLAN = "replan"
+    EXTEND = "extend"
     PAUSE = "pause"
     RESUME = "resume"
 
@@ -117,7 +119,8 @@ class Command:
     """A command to one flow.
 
     ``version``: the assignment that it announces; 0: none. ``order_id``: the order in the orders
-    topic that the driver passes on with it (`control.coordination.orders_topic`).
+    topic that the driver passes on with it (`control.coordination.orders_topic`). ``base``: with
+    ``EXTEND``, the newest version for which an epoch had to begin.
     """
 
     flow: str
@@ -127,6 +130,7 @@ class Command:
     epoch: int | None = None
     version: int = 0
     order_id: str = ""
+    base: int = 0
 
 
 def control_topic(flow: FlowSettings) -> str:
@@ -168,6 +172,8 @@ def encode_command(command: Command) -> tuple[bytes, bytes]:
         document["epoch"] = command.epoch
     if command.version:
         document["version"] = command.version
+    if command.base:
+        document["base"] = command.base
     if command.order_id:
         document["order_id"] = command.order_id
     key = f"{command.flow}/pause" if command.kind.pauses else command.flow
@@ -195,6 +201,7 @@ def decode_command(key: bytes | None, value: bytes | None) -> Command | None:
             epoch=None if document.get("epoch") is None else int(document["epoch"]),
             version=int(document.get("version", 0)),
             order_id=str(document.get("order_id", "")),
+            base=int(document.get("base", 0)),
         )
     except MALFORMED:
         return None

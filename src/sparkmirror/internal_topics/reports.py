@@ -184,6 +184,8 @@ def encode_progress(progress: SlotProgress) -> tuple[bytes, bytes]:
     }
     if progress.pieces:
         document["pieces"] = progress.pieces
+    if progress.began_ms:
+        document["times"] = [progress.began_ms, progress.ended_ms]
     if progress.paused:
         document["paused"] = True
     if progress.joined.batches:
@@ -222,6 +224,7 @@ def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | No
     if match is None or document is None:
         return None
     try:
+        began_ms, ended_ms = map(int, document.get("times", (0, 0)))
         return SlotProgress(
             flow=match[1],
             slot=int(match[2]),
@@ -249,6 +252,8 @@ def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | No
             errors={str(code): int(n) for code, n in document.get("errors", {}).items()},
             partitions=_read_rows(document.get("partitions", {})),
             pieces=int(document.get("pieces", 0)),
+            began_ms=began_ms,
+            ended_ms=ended_ms,
         )
     except MALFORMED:
         return None

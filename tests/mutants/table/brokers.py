@@ -375,7 +375,7 @@ BROKERS: tuple[Mutant, ...] = (
         "a later attempt of a task keeps the epoch's other slots waiting",
         "## When processes die",
         "data/coordination/slot_plan.py",
-        "        return max(0.0, epoch_s - spent_s)\n",
+        "        return max(0.0 if attempt else epoch_s / 2, epoch_s - spent_s)\n",
         "        return epoch_s\n",
         (
             "tests/unit/data/coordination/test_slot_plan.py::test_a_later_attempt_ends_with_the_other_slots",

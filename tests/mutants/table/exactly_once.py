@@ -56,8 +56,8 @@ EXACTLY_ONCE: tuple[Mutant, ...] = (
         "offset syncs written outside of the transaction",
         "Offset syncs on the target count with their records",
         "data/write/exactly_once.py",
-        'task.syncs is not None and flow.offset_syncs.location == "target"',
-        'task.syncs is not None and flow.offset_syncs.location == "nowhere"',
+        'self._syncs_at_target = flow.offset_syncs.location == "target"',
+        'self._syncs_at_target = flow.offset_syncs.location == "nowhere"',
         (f"{_EXACT}::test_offset_syncs_are_in_the_transaction",),
     ),
     Mutant(
@@ -256,8 +256,8 @@ EXACTLY_ONCE: tuple[Mutant, ...] = (
         "no second look after the fence",
         "Processes may be killed at random",
         "data/coordination/fencing.py",
-        "    check_owner(flow, run_id, watch)\n    return None if replanned(watch, run_id) else",
-        "    return None if replanned(watch, run_id) else",
+        "    check_owner(flow, run_id, watch)\n    return None if outdated(",
+        "    return None if outdated(",
         (f"{_TAKEOVER}::test_a_claim_that_came_before_the_fence_wins",),
     ),
     Mutant(
@@ -283,9 +283,9 @@ EXACTLY_ONCE: tuple[Mutant, ...] = (
     Mutant(
         "a slot of an older deal writes on",
         "A new deal fences the slots of the old one",
-        "data/coordination/fencing.py",
-        "    return command is not None and command.run_id == run_id and command.kind in ends\n",
-        "    return False\n",
+        "internal_topics/shares.py",
+        "        return not 0 < command.version <= version\n",
+        "        return False\n",
         (f"{_TAKEOVER}::test_a_slot_of_an_older_deal_writes_nothing",),
     ),
     Mutant(

@@ -9,6 +9,10 @@ __all__ = ["NAMES"]
 _ACLS = "tests/unit/control/topics/test_acl_sync.py"
 _CHECKPOINTS = "tests/unit/control/groups/test_checkpoints.py"
 _NAMES = "tests/unit/control/topics/test_remote_names.py"
+_ADDITIONS = "tests/unit/data/read/test_additions.py"
+_PUBLICATION = "tests/unit/control/flows/test_publication.py"
+_SHARES = "tests/unit/internal_topics/test_shares.py"
+_ONE_OWNER = "tests/unit/internal_topics/test_share_properties.py::test_a_partition_has_one_owner"
 _SYNCS = "tests/unit/data/write/test_offset_sync_writer.py"
 
 NAMES: tuple[Mutant, ...] = (
@@ -176,5 +180,62 @@ NAMES: tuple[Mutant, ...] = (
         (
             "tests/unit/internal_topics/test_offset_syncs.py::test_partition_state_emits_as_java_does",
         ),
+    ),
+    # -- partitions that come and go -----------------------------------------------------------
+    Mutant(
+        "a slot begins what another epoch was planned for",
+        "A topic that is new, grows or is gone",
+        "internal_topics/shares.py",
+        "    if document.base > version:\n        return ()\n",
+        "",
+        (f"{_ADDITIONS}::test_what_needs_a_new_epoch_is_not_begun",),
+    ),
+    Mutant(
+        "what was planned is added once more",
+        "A topic that is new, grows or is gone",
+        "internal_topics/shares.py",
+        "        if document.since.get(one.source, 0) > version and",
+        "        if document.since.get(one.source, 0) >= version and",
+        (_ONE_OWNER,),
+    ),
+    Mutant(
+        "a partition that comes back is added to another slot than it was in",
+        "A topic that is new, grows or is gone",
+        "internal_topics/shares.py",
+        "if not old or changed or added & self.gone:",
+        "if not old or changed:",
+        (f"{_SHARES}::test_a_new_epoch_begins_for_a_partition_that_comes_back", _ONE_OWNER),
+    ),
+    Mutant(
+        "a compacted command is forgotten",
+        "A topic that is new, grows or is gone",
+        "internal_topics/shares.py",
+        "        return command.base > version\n",
+        "        return False\n",
+        (f"{_SHARES}::test_which_commands_end_an_epoch_of_version_5",),
+    ),
+    Mutant(
+        "an assignment whose writing failed is built upon",
+        "A topic that is new, grows or is gone",
+        "control/flows/publication.py",
+        "        known, self._growth = self._growth, None\n",
+        "        known = self._growth\n",
+        (f"{_PUBLICATION}::test_after_a_failure_only_a_new_epoch_is_sure",),
+    ),
+    Mutant(
+        "a partition that was left begins again",
+        "A topic that is new, grows or is gone",
+        "data/read/slot_reader.py",
+        "            if tp not in self._by_source:\n                continue  # the slot",
+        "            if False:\n                continue  # the slot",
+        (f"{_ADDITIONS}::test_a_partition_that_is_gone_is_fetched_no_more",),
+    ),
+    Mutant(
+        "a slot that may have lost the flow begins partitions",
+        "A topic that is new, grows or is gone",
+        "data/read/slot_reader.py",
+        "        if self._cut_off():\n            return\n        for begun",
+        "        for begun",
+        (f"{_ADDITIONS}::test_nothing_begins_while_another_process_may_own_the_flow",),
     ),
 )

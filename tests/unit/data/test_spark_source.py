@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from sparkmirror.data import spark_source
+from sparkmirror.data.coordination import fencing
 from sparkmirror.data.coordination.slot_plan import encode_flow
 from sparkmirror.data.rows.rows import is_rehearsal
 from sparkmirror.data.spark_source import _Planner, _Writer
@@ -120,3 +122,20 @@ def test_a_rehearsal_runs_through_both_ends_and_touches_nothing(
     written = _Writer(TEXT).write(iter(batches))
     assert isinstance(written, spark_source._Committed)
     assert (written.summary.records, written.summary.bytes) == (0, 0)
+
+
+def test_an_epoch_is_short_if_what_was_left_open_could_not_be_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    control = Control()
+    control.becomes_ours()
+    text = encode_flow(replace(FLOW, exactly_once=True))
+    planner = _Planner({"flow": text, "run_id": "mine", "once": "false"})
+    planner._watch = control  # type: ignore[assignment]
+    answers = [False, True]
+    monkeypatch.setattr(fencing, "fence_plan", lambda *_: answers.pop(0))
+    brief = []
+    for epoch in range(3):
+        (slot,) = planner.partitions({"epoch": epoch}, {"epoch": epoch + 1})
+        brief.append(slot.value.brief)
+    assert (brief, answers) == ([True, False, False], [])

@@ -49,7 +49,8 @@ ID = "35a11f88-5f94-4293-baf8-f3769c144d7a"
 def document(count: int = 3, *, version: int = 1, run_id: str = "r1", ends: bool = False):
     partitions = tuple(SourcePartition("t", n, "A.t", ID) for n in range(count))
     frozen = {p.source: p.partition * 10 for p in partitions} if ends else None
-    return AssignmentDocument(FLOW, run_id, version, partitions, frozen)
+    since = {p.source: 1 + p.partition for p in partitions if p.partition % 3}
+    return AssignmentDocument(FLOW, run_id, version, partitions, frozen, since=since, base=1)
 
 
 def collect(collector: AssignmentCollector, records):
@@ -68,7 +69,7 @@ def test_the_topic_is_one_that_mirrormaker_2_leaves_alone():
 @pytest.mark.parametrize("kind", CommandKind)
 @pytest.mark.parametrize(("epoch", "version"), [(None, 0), (0, 1), (7, 12)])
 def test_command_round_trip(kind, epoch, version):
-    command = Command(FLOW, kind, "r1", 1_700_000_000_000, epoch, version)
+    command = Command(FLOW, kind, "r1", 1_700_000_000_000, epoch, version, base=version // 2)
     assert decode_command(*encode_command(command)) == command
 
 
@@ -200,6 +201,8 @@ PROGRESS = SlotProgress(
     errors={"UNREACHABLE": 2},
     run_id='r "1"',
     attempt=12,
+    began_ms=1_700_000_000_002,
+    ended_ms=1_700_000_000_003,
     joined=JoinCounts(40, 655_360, 600_000, 0.25),
     transforms=(
         TransformCounts("clean", 9, 4, 3, 2, unpack_s=0.25, sql_s=1.5, pack_s=0.000002),

@@ -308,8 +308,9 @@ OWN_ROWS = (
         "Java MirrorMaker resets them at each sync.", (Scope.SPARKMIRROR,), regexes=True,
     ),
     Setting(
-        "sparkmirror.epoch.seconds", Type.INT, "300",
-        "Length of an epoch: how long a Spark micro-batch streams before the next one.",
+        "sparkmirror.epoch.seconds", Type.INT, "86400",
+        "Length of an epoch: how long a Spark micro-batch streams before the next one. Between two "
+        "epochs the flow pauses for a moment (sparkmirror_pause_seconds).",
         (Scope.SPARKMIRROR,), low=1, high=86_400,
     ),
     Setting(

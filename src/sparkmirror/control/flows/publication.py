@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from sparkmirror.control.coordination.control_topic import ControlTopicWriter
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.internal_topics.commands import AssignmentDocument, Command, CommandKind
+from sparkmirror.internal_topics.shares import Growth
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import Member
 
@@ -16,7 +18,8 @@ class Publication:
     """Publishes assignments under increasing versions. Any thread may call any method.
 
     ``frozen``: end offsets of a ``--once`` run. ``term`` returns the term of the run's claim. Once
-    ``over`` is set, no drain is written.
+    ``over`` is set, no drain is written. ``extends_slots``: the most slots of an epoch that may get
+    further partitions while it runs; 0: none may.
     """
 
     def __init__(
@@ -29,6 +32,7 @@ class Publication:
         term: Callable[[], int],
         over: threading.Event,
         now_ms: Callable[[], int],
+        extends_slots: int = 0,
     ) -> None:
         self.frozen: Mapping[TopicPartition, int] | None = None
         self.version = 0
@@ -46,6 +50,9 @@ class Publication:
         self._lock = threading.Lock()
         self._publishing = threading.Lock()
         self._assignment = Assignment(flow)
+        self._numbered = 0  # also versions whose writing failed: slots may have read them
+        self._growth: Growth | None = None
+        self._extends_slots = extends_slots
 
     def assignment(self) -> Assignment:
         """The assignment that was published last."""
@@ -57,6 +64,7 @@ class Publication:
     ) -> None:
         """Publish ``assignment`` under the next version, then the command that announces it.
 
+        ``EXTEND`` becomes ``REPLAN`` if a new epoch must begin for it (`internal_topics.shares`).
         Nothing is published after `drain`. Raises `MirrorError`.
         """
         with self._publishing:
@@ -71,7 +79,15 @@ class Publication:
     def _publish(self, assignment: Assignment, kind: CommandKind, member: Member | None) -> None:
         if self.draining:  # a later command would hide the drain from the slots
             return
-        version = self.version + 1
+        version = self._numbered = self._numbered + 1
+        # If this fails, nobody knows which assignment slots have: only a new epoch follows then.
+        known, self._growth = self._growth, None
+        growth = None
+        if kind is CommandKind.EXTEND:
+            growth = self._extended(known, assignment, version)
+            kind = CommandKind.REPLAN if growth is None else kind
+        if growth is None:
+            growth = Growth.begin(assignment.partitions, version)
         document = AssignmentDocument(
             self._channel,
             self._run_id,
@@ -80,10 +96,22 @@ class Publication:
             self.frozen,
             member,
             self._term(),
+            growth.since,
+            growth.base,
         )
-        self._writer.assign(document, self._command(kind, version))
+        base = growth.base if kind is CommandKind.EXTEND else 0
+        self._writer.assign(document, replace(self._command(kind, version), base=base))
         with self._lock:
             self.version, self._assignment, self.member = version, assignment, member
+            self._growth = growth
+
+    def _extended(
+        self, known: Growth | None, assignment: Assignment, version: int
+    ) -> Growth | None:
+        if known is None or not self._extends_slots or self.frozen is not None:
+            return None
+        before = self.assignment().partitions
+        return known.follow(before, assignment.partitions, version, self._extends_slots)
 
     def note_halts(self, assignment: Assignment) -> None:
         """Keep ``assignment``, which differs from the published one only in its halts."""

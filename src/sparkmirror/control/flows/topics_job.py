@@ -106,7 +106,7 @@ class TopicsJob:
         if after.partitions == before.partitions:
             self._published.note_halts(after)
             return False
-        self._published.adopt(after, CommandKind.REPLAN)
+        self._published.adopt(after, CommandKind.EXTEND)
         for line in describe_changes(before, after):
             self._notify(line)
         return True

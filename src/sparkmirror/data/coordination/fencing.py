@@ -24,8 +24,9 @@ import time
 
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.coordination.hanging_transactions import close_all
-from sparkmirror.internal_topics.commands import AssignmentDocument, CommandKind
+from sparkmirror.internal_topics.commands import AssignmentDocument
 from sparkmirror.internal_topics.flow_claims import Claim, taken_over, transactional_id
+from sparkmirror.internal_topics.shares import outdated
 from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.settings import FlowSettings
@@ -40,7 +41,6 @@ __all__ = [
     "checks_claims",
     "committed_positions",
     "fence_plan",
-    "replanned",
     "take_over",
 ]
 
@@ -72,21 +72,16 @@ def check_owner(flow: FlowSettings, run_id: str, watch: ControlWatch) -> None:
     check_claim(flow, watch.claim, run_id)
 
 
-def replanned(watch: ControlWatch, run_id: str) -> bool:
-    """Whether the slot's plan is outdated, or the run ends."""
-    command = watch.command
-    ends = (CommandKind.REPLAN, CommandKind.DRAIN)
-    return command is not None and command.run_id == run_id and command.kind in ends
+def take_over(
+    flow: FlowSettings, slot: int, run_id: str, version: int, watch: ControlWatch
+) -> Identity | None:
+    """Become the only writer of the slot; None if the slot's plan is outdated, or the run ends.
 
-
-def take_over(flow: FlowSettings, slot: int, run_id: str, watch: ControlWatch) -> Identity | None:
-    """Become the only writer of the slot; None if the slot's plan is no longer the newest.
-
-    ``watch`` starts at the offset up to which the planner has read the control topic. Raises
-    `Fenced` if another run owns the flow.
+    ``version``: that of the plan's assignment. ``watch`` starts at the offset up to which the
+    planner has read the control topic. Raises `Fenced` if another run owns the flow.
     """
     check_owner(flow, run_id, watch)
-    if replanned(watch, run_id):
+    if outdated(watch.command, run_id, version):
         return None
     connections = ClusterConnections(flow.target)
     transactions = Transactions(
@@ -98,7 +93,7 @@ def take_over(flow: FlowSettings, slot: int, run_id: str, watch: ControlWatch) -
         transactions.close()
         connections.close()
     check_owner(flow, run_id, watch)
-    return None if replanned(watch, run_id) else identity
+    return None if outdated(watch.command, run_id, version) else identity
 
 
 def _look(flow: FlowSettings, watch: ControlWatch) -> None:

@@ -28,6 +28,9 @@ __all__ = [
     "plan_slots",
 ]
 
+# A slot that has not begun after this time is on a host with another clock.
+_BEGIN_S = 60.0
+_BRIEF_S = 300.0
 _SECRET = "control.secret"  # noqa: S105 (a name)
 
 
@@ -42,7 +45,7 @@ class SlotPlan:
     ``planned_at_s``: when the epoch was planned, epoch seconds by the planner's clock.
     ``claim_term``: the term of the run's claim. ``rehearsal``: the slot of a standby, which has no
     work. ``slots``: how many the epoch has. ``limits``: the newest before ``control_offset``, None
-    for none.
+    for none. ``brief``: the epoch ends soon, because something could not be checked before it.
     """
 
     slot: int
@@ -59,6 +62,7 @@ class SlotPlan:
     rehearsal: bool = False
     slots: int = 1
     limits: Limits | None = None
+    brief: bool = False
 
     def end_offsets(self) -> dict[TopicPartition, int] | None:
         """``ends`` by partition; a partition without an end is not bounded."""
@@ -69,14 +73,16 @@ class SlotPlan:
     def time_left_s(self, epoch_s: float, attempt: int, now_s: float) -> float:
         """How long attempt number ``attempt`` of the task (0: the first) may stream.
 
-        If a slot is started again, the epoch's other slots wait for it, so it ends when they do.
-        The first attempt has all of the time, whatever clocks say. So has a later one on a host
-        whose clock cannot be right.
+        All slots of an epoch end at the same time, because those that are done wait for the others.
+        If the clock of a host cannot be right, its slots have the whole epoch. A first attempt
+        begins soon after the plan, and has at least half of the epoch, however long it took.
         """
+        if self.brief:
+            epoch_s = min(epoch_s, _BRIEF_S)
         spent_s = now_s - self.planned_at_s
-        if attempt == 0 or not 0 <= spent_s <= 2 * epoch_s:
+        if not 0 <= spent_s <= (2 * epoch_s if attempt else _BEGIN_S):
             return epoch_s
-        return max(0.0, epoch_s - spent_s)
+        return max(0.0 if attempt else epoch_s / 2, epoch_s - spent_s)
 
 
 def assign_round_robin(

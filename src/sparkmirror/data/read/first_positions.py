@@ -70,10 +70,10 @@ def _leave_to_next_epoch(flow: FlowSettings, fetcher: Fetcher, tp: TopicPartitio
     """Halt ``tp``, which has no leader: positions are chosen only before an epoch's first row."""
     log.warning("flow %s: no leader of %s responds yet", flow.name, tp)
     code = error_name(fetcher.connections.leaderless.get(tp, LEADER_NOT_AVAILABLE))
-    reason = f"the source has no leader for {tp}; retrying in the next epoch"
+    reason = f"the source has no leader for {tp}; retrying in the next epoch, within minutes"
     fetcher.assign(tp, -1)
-    fetcher.halt(tp, Halt(code, reason, retriable=True))
-    fetcher.retry_later(tp, 2.0 * flow.epoch_s)
+    # Only a new epoch ends it (`control.flows.renewal`).
+    fetcher.halt(tp, Halt(code, reason))
 
 
 def _no_position(tp: TopicPartition) -> str:

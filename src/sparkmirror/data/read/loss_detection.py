@@ -131,6 +131,16 @@ class LossWatch:
         self._sound: set[TopicPartition] = set()
         self._left: dict[TopicPartition, set[str]] = {}
 
+    def take_from(self, other: LossWatch) -> None:
+        """Watch the partitions of ``other``, too."""
+        self.marks |= other.marks
+        self.gaps += other.take_gaps()
+        self.passed |= other.passed
+        self._remote |= other._remote
+        self._suspected |= other._suspected
+        self._sound |= other._sound
+        self._left |= other._left
+
     def may_resume(self, tp: TopicPartition) -> bool:
         """Whether the log is the position's, and no refused record is left out at the target."""
         return tp in self._sound and self._policy.bad_record(tp.topic) == "pause"

@@ -9,7 +9,14 @@ from dataclasses import replace
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.read.loss_detection import LossWatch
 from sparkmirror.data.read.target_loss import TargetWatch
-from sparkmirror.data.rows.notes import GapNote, HaltNote, RetryNote, SlotHello, SlotNotes
+from sparkmirror.data.rows.notes import (
+    GapNote,
+    HaltNote,
+    PartitionHello,
+    RetryNote,
+    SlotHello,
+    SlotNotes,
+)
 from sparkmirror.model import TopicPartition
 from sparkmirror.progress import Halt, ThrottleUse
 from sparkmirror.settings import Member
@@ -22,12 +29,17 @@ _THROTTLES_S = 0.5
 
 
 class NotesToSink:
-    """Collects news from the parts that find it. ``tried``: partitions that are retried."""
+    """Collects news from the parts that find it.
+
+    ``tried``: partitions that are retried; ``added``, ``left``: as in `SlotNotes`.
+    """
 
     def __init__(
         self, fetcher: Fetcher, watch: ControlWatch, targets: TargetWatch, losses: LossWatch
     ) -> None:
         self.tried: list[RetryNote] = []
+        self.added: list[PartitionHello] = []
+        self.left: list[TopicPartition] = []
         self._fetcher = fetcher
         self._watch = watch
         self._targets = targets
@@ -56,10 +68,12 @@ class NotesToSink:
         ]
         gaps += [GapNote(gap, mark) for gap, mark in self._losses.take_gaps()]
         tried, self.tried = self.tried, []
+        added, self.added = self.added, []
+        left, self.left = self.left, []
         errors, halts, paused = self._fetcher.errors, self._fetcher.halts, self._watch.paused
         changed = errors != self._errors or halts != self._halts or paused != self._paused
         throttles = self._new_throttles()
-        if not (changed or gaps or tried) and throttles is None:
+        if not (changed or gaps or tried or added or left) and throttles is None:
             return None
         gone = self._halts.keys() - halts.keys()
         self._errors, self._halts, self._paused = dict(errors), dict(halts), paused
@@ -73,6 +87,8 @@ class NotesToSink:
             gaps=tuple(gaps),
             tried=tuple(tried),
             throttles=throttles,
+            added=tuple(added),
+            left=tuple(left),
         )
 
     def _new_throttles(self) -> tuple[ThrottleUse, ...] | None:

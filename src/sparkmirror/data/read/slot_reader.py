@@ -10,6 +10,7 @@ broker that is far away may have several connections (`wire.fetch.channels`), ea
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,6 +21,7 @@ from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.coordination.fencing import check_claim, checks_claims
 from sparkmirror.data.coordination.selected import TopicSelection
 from sparkmirror.data.coordination.slot_plan import SlotPlan
+from sparkmirror.data.read.additions import Additions
 from sparkmirror.data.read.loss_detection import LossWatch
 from sparkmirror.data.read.notes_to_sink import NotesToSink
 from sparkmirror.data.read.retry_schedule import Retries
@@ -27,23 +29,22 @@ from sparkmirror.data.read.slot_start import SlotStart
 from sparkmirror.data.read.slot_throttle import SlotThrottle
 from sparkmirror.data.read.target_loss import TargetWatch, Verdict
 from sparkmirror.data.rows.notes import (
-    Owner,
-    PartitionHello,
     RetryNote,
-    SlotHello,
     SlotNotes,
-    Writer,
     decode_halted,
 )
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, chunk_of, out
-from sparkmirror.data.rows.shared_frames import Frames
+from sparkmirror.data.rows.shared_frames import Frames, room_for
 from sparkmirror.errors import BatchError, CorruptBatch, Unreachable
-from sparkmirror.internal_topics.commands import CommandKind, channel
+from sparkmirror.internal_topics.commands import (
+    AssignmentDocument,
+    CommandKind,
+    SourcePartition,
+)
 from sparkmirror.internal_topics.position_metadata import (
     Mark,
-    PositionMetadata,
-    TargetMark,
 )
+from sparkmirror.internal_topics.shares import added_share, outdated
 from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.progress import Halt, PartitionProgress
@@ -57,7 +58,6 @@ from sparkmirror.wire.fetch.channels import CHANNELS_MAX
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 from sparkmirror.wire.net.poller import Poller
-from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
 
 __all__ = ["SlotReader"]
 
@@ -86,13 +86,22 @@ class SlotReader:
     """Reads one slot's partitions for one epoch. Each attempt of a task has its own.
 
     ``attempt``: 0 for the first one. ``attempt_id``: Spark's number of it, which grows within the
-    run. The sink reports under it, and the slot accepts only those reports.
+    run. The sink reports under it, and the slot accepts only those reports. ``over``: only given if
+    this reader begins partitions for another one, which streams them (`_begin_beside`); once it is
+    set, there is no hurry to begin any more.
     """
 
     def __init__(
-        self, flow: FlowSettings, plan: SlotPlan, attempt: int = 0, attempt_id: int = 0
+        self,
+        flow: FlowSettings,
+        plan: SlotPlan,
+        attempt: int = 0,
+        attempt_id: int = 0,
+        *,
+        over: threading.Event | None = None,
     ) -> None:
         self.flow = flow
+        self._given_up = over
         plan = replace(plan, partitions=TopicSelection(flow).keep(plan.partitions))
         self.plan = plan
         self._attempt, self._attempt_id = attempt, attempt_id
@@ -106,7 +115,8 @@ class SlotReader:
         fetch = replace(
             flow.fetch, fetch_max_bytes=min(flow.fetch.fetch_max_bytes, FETCH_BYTES_MAX)
         )
-        self._frames = Frames(fetch.fetch_max_bytes, len(plan.partitions))
+        self._numbered = list(plan.partitions)  # as the sink numbers them
+        self._frames = Frames(fetch.fetch_max_bytes, room_for(len(plan.partitions)))
         self._any = Poller[Connection]()
         self._control = Poller[Connection](within=self._any)
         self._fetcher = Fetcher(
@@ -152,8 +162,17 @@ class SlotReader:
         self._silence_s = flow.session_ms / 1000 * _SILENT_SHARE
         self._targets = TargetWatch(flow, plan.partitions, self._losses)
         self._begins = SlotStart(
-            flow, plan, self._connections, self._fetcher, self._losses, self._targets, self._watch
+            flow,
+            plan,
+            self._connections,
+            self._fetcher,
+            self._losses,
+            self._targets,
+            self._watch if over is None else None,
         )
+        self._followed: AssignmentDocument | None = None
+        self._begun = set(self._by_source)  # also those that were left
+        self._additions = Additions(self._begin_beside)
         self._jumps: dict[TopicPartition, tuple[int, int]] = {}
         self._notes = NotesToSink(self._fetcher, self._watch, self._targets, self._losses)
 
@@ -174,13 +193,17 @@ class SlotReader:
             yield from self._stream(time.monotonic() + left_s)
             yield from self._new_member()
         finally:
-            self._connections.close()
-            self._watch.close()
-            self._frames.close()
+            self._close()
+
+    def _close(self) -> None:
+        self._additions.close()
+        self._connections.close()
+        self._watch.close()
+        self._frames.close()
 
     def _start(self) -> dict[TopicPartition, int]:
         self._connections.refresh_if_due()
-        while True:
+        while self._given_up is None or not self._given_up.is_set():
             # One for all requests: on a long link, each connection and metadata lookup takes time.
             with closing(self._begins.asked()) as connections:
                 try:
@@ -195,6 +218,7 @@ class SlotReader:
                 else:
                     return self._begin(positions, connections)
             time.sleep(_TICK_S)
+        return {}
 
     def _begin(
         self, positions: dict[TopicPartition, int], connections: ClusterConnections
@@ -238,6 +262,7 @@ class SlotReader:
         heard_by = time.monotonic() + (0.0 if self._frames.note() is None else _SILENT_SINK_S)
         while not self._over(deadline):
             self._hear_sink(heard_by)
+            self._follow()
             self._send_fetches()
             self._watch.fetcher.send()
             # Without a free frame nothing is received: this is how a slow target slows the source.
@@ -248,6 +273,9 @@ class SlotReader:
                 timeout_s = min(self._fetcher.next_due_s(), timeout_s)
             if starved and not cut_off:
                 timeout_s = _STARVED_S
+            if self._ends is None:
+                # The other slots wait for one that notices the epoch's end late.
+                timeout_s = min(timeout_s, max(0.0, deadline - time.monotonic()))
             ready = (self._control if starved or cut_off else self._any).wait(timeout_s)
             if not ready and not listens and timeout_s <= 0:
                 time.sleep(0.01)  # every broker is backing off
@@ -283,8 +311,10 @@ class SlotReader:
             return
         self._try_again()
         self._throttling.obey(self._watch.limits)
-        partitions = self.plan.partitions
-        self._fetcher.left_out = {partitions[number].source for number in self._frames.held_back()}
+        numbered = self._numbered
+        self._fetcher.left_out = {
+            numbered[number].source for number in self._frames.held_back() if number < len(numbered)
+        }
         self._fetcher.send()
         if self._fetcher.held:
             self._examine(self._fetcher.held, _CONNECT_S)
@@ -300,13 +330,10 @@ class SlotReader:
         if self.flow.exactly_once and self._begins.identity is None:
             return True
         command = self._watch.command
-        if command is not None and command.run_id == self.plan.run_id:
-            if command.kind is CommandKind.DRAIN:
-                return True
+        if outdated(command, self.plan.run_id, self.plan.version):
             # The partitions of a bounded run are fixed, unless a consumer group assigns them.
             dealt = self._ends is None or self.plan.member is not None
-            replan = command.kind is CommandKind.REPLAN and dealt
-            if replan and not 0 < command.version <= self.plan.version:
+            if dealt or (command is not None and command.kind is CommandKind.DRAIN):
                 return True
         if self._ends is None:
             return time.monotonic() >= deadline
@@ -343,10 +370,74 @@ class SlotReader:
         if self._ends is not None:
             return  # a bounded run ends with its halted partitions
         for tp, attempt, position in self._retries.take_due():
+            if tp not in self._by_source:
+                continue  # the slot has left it
             if tp in self._losses.passed:
                 continue  # the next epoch reads the position, and which log it is in
             self._fetcher.assign(tp, position)
             self._notes.tried.append(RetryNote(tp, attempt))
+
+    # -- partitions that come and go -------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Begin and leave partitions, as the newest assignment says."""
+        if self._cut_off():
+            return
+        for begun in self._additions.take():
+            self._take_begun(begun)
+        newest = self._watch.assignment
+        if newest is None or newest is self._followed or self._ends is not None:
+            return
+        plan = self.plan
+        if newest.run_id != plan.run_id or not newest.base <= plan.version < newest.version:
+            return
+        self._followed = newest
+        there = {p.source for p in newest.partitions}
+        for tp in [tp for tp in self._by_source if tp not in there]:
+            self._leave(tp)
+        added = tuple(
+            p
+            for p in added_share(newest, plan.version, plan.slot, plan.slots)
+            if p.source not in self._begun
+        )
+        if added:
+            self._begun |= {p.source for p in added}
+            self._additions.start(added)
+
+    def _begin_beside(
+        self, partitions: tuple[SourcePartition, ...], over: threading.Event
+    ) -> tuple[SlotReader, dict[TopicPartition, int]]:
+        """Find out where ``partitions`` begin; on a thread of its own."""
+        plan = replace(self.plan, partitions=partitions)
+        begun = SlotReader(self.flow, plan, self._attempt, self._attempt_id, over=over)
+        try:
+            return begun, begun._start()
+        finally:
+            begun._close()
+
+    def _take_begun(self, result: tuple[SlotReader, dict[TopicPartition, int]]) -> None:
+        """Stream the partitions of a reader that has begun them; the sink is told first."""
+        begun, positions = result
+        for code, count in begun._fetcher.errors.items():
+            self._fetcher.errors[code] = self._fetcher.errors.get(code, 0) + count
+        self._notes.added += begun._begins.partitions(positions, begun._marks_before)
+        self._fetcher.take_from(begun._fetcher)
+        self._losses.take_from(begun._losses)
+        self._targets.take_from(begun._targets)
+        self._jumps |= begun._jumps
+        self._numbered += begun.plan.partitions
+        self._by_source |= begun._by_source
+        newest = self._followed
+        there = set() if newest is None else {p.source for p in newest.partitions}
+        for tp in begun._by_source.keys() - there:
+            self._leave(tp)
+
+    def _leave(self, tp: TopicPartition) -> None:
+        """Fetch no more of a partition that the assignment no longer has."""
+        del self._by_source[tp]
+        self._fetcher.unassign(tp)
+        self._jumps.pop(tp, None)
+        self._notes.left.append(tp)
 
     # -- responses into rows ---------------------------------------------------------------
 
@@ -434,48 +525,9 @@ class SlotReader:
 
     def _hello(self, positions: dict[TopicPartition, int]) -> Any:
         self._last_row = time.monotonic()
-        # The sink gets these gaps next, so it must begin with the marks before them.
-        behind = {gap.source for gap, _ in self._losses.gaps}
-        marks = self._losses.marks | {
-            tp: mark for tp, mark in self._marks_before.items() if tp in behind
-        }
-        unseen, nothing = Verdict(-1, TargetMark()), PositionMetadata()
-        partitions = []
-        for p in self.plan.partitions:
-            verdict = self._begins.verdicts.get(p.source, unseen)
-            written = self._begins.metadata.get(p.source, nothing).written
-            partitions.append(
-                PartitionHello(
-                    p.source,
-                    p.remote_topic,
-                    positions.get(p.source, -1),
-                    self._begins.committed.get(p.source, -1),
-                    verdict.end,
-                    marks.get(p.source, Mark()),
-                    verdict.mark,
-                    CommittedRecords(*written) if written and self.flow.exactly_once else None,
-                )
-            )
-        plan = self.plan
-        owner = (
-            Owner(plan.run_id, plan.control_offset, plan.claim_term)
-            if self._checks_claims
-            else None
-        )
-        # The sink writes under the identity that was fenced before positions were read.
-        writer = Writer(self._begins.identity, plan.run_id, plan.control_offset)
-        hello = SlotHello(
-            plan.slot,
-            plan.epoch,
-            channel(self.flow, plan.run_id),
-            plan.run_id,
-            self._attempt_id,
-            self._frames.note(),
-            tuple(partitions),
-            owner,
-            writer if self.flow.exactly_once else None,
-        )
-        notes = self._notes.begin(hello, plan.member)
+        hello = self._begins.hello(positions, self._marks_before)
+        hello = replace(hello, attempt=self._attempt_id, memory=self._frames.note())
+        notes = self._notes.begin(hello, self.plan.member)
         return build_row([], memoryview(b""), [], notes).slice(0, 1)
 
     def _note_row(self) -> Any:

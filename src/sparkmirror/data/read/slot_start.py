@@ -12,6 +12,8 @@ from sparkmirror.data.read.first_positions import first_positions
 from sparkmirror.data.read.loss_detection import LossWatch
 from sparkmirror.data.read.resume import resume
 from sparkmirror.data.read.target_loss import TargetWatch, Verdict
+from sparkmirror.data.rows.notes import Owner, PartitionHello, SlotHello, Writer
+from sparkmirror.internal_topics.commands import channel
 from sparkmirror.internal_topics.position_metadata import (
     Mark,
     PositionMetadata,
@@ -24,6 +26,7 @@ from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.fetch.fetcher import Fetcher
+from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
 from sparkmirror.wire.produce.partition_queue import Identity
 
 __all__ = ["SlotStart"]
@@ -33,7 +36,8 @@ class SlotStart:
     """Finds the start of one slot.
 
     By source partition: ``committed`` offsets, their ``metadata``, and the ``verdicts`` on the
-    target's logs. ``identity``: the one under which an exactly-once sink writes.
+    target's logs. ``identity``: the one under which an exactly-once sink writes. ``watch``: None if
+    the slot is already the only writer, and watches the claims.
     """
 
     def __init__(
@@ -44,7 +48,7 @@ class SlotStart:
         fetcher: Fetcher,
         losses: LossWatch,
         targets: TargetWatch,
-        watch: ControlWatch,
+        watch: ControlWatch | None,
     ) -> None:
         self.committed: dict[TopicPartition, int] = {}
         self.metadata: dict[TopicPartition, PositionMetadata] = {}
@@ -74,15 +78,16 @@ class SlotStart:
         ``connections``: of the cluster that has them. Raises `MirrorError`, `ConnectionLost` or
         ``TimeoutError``.
         """
-        flow, plan = self._flow, self._plan
-        self._watch.start()
-        if flow.exactly_once:
-            # Become the only writer of these partitions.
-            self.identity = take_over(flow, plan.slot, plan.run_id, self._watch)
-            if self.identity is None:
-                return {}
-        if checks_claims(flow):
-            check_owner(flow, plan.run_id, self._watch)
+        flow, plan, watch = self._flow, self._plan, self._watch
+        if watch is not None:
+            watch.start()
+            if flow.exactly_once:
+                # Become the only writer of these partitions.
+                self.identity = take_over(flow, plan.slot, plan.run_id, plan.version, watch)
+                if self.identity is None:
+                    return {}
+            if checks_claims(flow):
+                check_owner(flow, plan.run_id, watch)
         positions = self._positions(connections)
         if flow.mode is not MirrorMode.MM1:  # MirrorMaker 1's say nothing about the target
             counted = {tp: at for tp, at in positions.items() if tp not in self._routed}
@@ -166,3 +171,51 @@ class SlotStart:
             if one.position != sound[tp]:
                 self._fetcher.advance(tp, one.position)
         return {tp: one.position for tp, one in resumed.items()}
+
+    def hello(
+        self, positions: dict[TopicPartition, int], before: dict[TopicPartition, Mark]
+    ) -> SlotHello:
+        """What the sink must know first; attempt and memory are left to the caller.
+
+        ``positions``: where the partitions begin. ``before``: their marks before any gap.
+        """
+        flow, plan = self._flow, self._plan
+        owner = Owner(plan.run_id, plan.control_offset, plan.claim_term)
+        # The sink writes under the identity that was fenced before positions were read.
+        writer = Writer(self.identity, plan.run_id, plan.control_offset, plan.version)
+        return SlotHello(
+            plan.slot,
+            plan.epoch,
+            channel(flow, plan.run_id),
+            plan.run_id,
+            -1,
+            partitions=self.partitions(positions, before),
+            owner=owner if checks_claims(flow) else None,
+            writer=writer if flow.exactly_once else None,
+        )
+
+    def partitions(
+        self, positions: dict[TopicPartition, int], before: dict[TopicPartition, Mark]
+    ) -> tuple[PartitionHello, ...]:
+        """How the partitions begin; parameters as in `hello`."""
+        # The sink gets these gaps next, so it must begin with the marks before them.
+        behind = {gap.source for gap, _ in self._losses.gaps}
+        marks = self._losses.marks | {tp: mark for tp, mark in before.items() if tp in behind}
+        unseen, nothing = Verdict(-1, TargetMark()), PositionMetadata()
+        partitions = []
+        for p in self._plan.partitions:
+            verdict = self.verdicts.get(p.source, unseen)
+            written = self.metadata.get(p.source, nothing).written
+            partitions.append(
+                PartitionHello(
+                    p.source,
+                    p.remote_topic,
+                    positions.get(p.source, -1),
+                    self.committed.get(p.source, -1),
+                    verdict.end,
+                    marks.get(p.source, Mark()),
+                    verdict.mark,
+                    CommittedRecords(*written) if written and self._flow.exactly_once else None,
+                )
+            )
+        return tuple(partitions)

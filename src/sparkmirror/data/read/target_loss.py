@@ -108,6 +108,10 @@ class TargetWatch:
         told, self.gaps = self.gaps, []
         return told
 
+    def take_from(self, other: TargetWatch) -> None:
+        """Report the gaps of ``other``, too."""
+        self.gaps += other.take_gaps()
+
     def remembered(
         self,
         missing: Iterable[TopicPartition],

@@ -41,7 +41,7 @@ __all__ = [
     "encode_notes",
 ]
 
-VERSION = 1
+VERSION = 2
 # A reason is for people; with this, a row always fits into a message.
 _REASON_CHARS_MAX = 1000
 
@@ -79,11 +79,15 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """The identity under which an exactly-once sink writes; None if its plan is outdated."""
+    """The identity under which an exactly-once sink writes; None if its plan is outdated.
+
+    ``version``: that of the plan's assignment.
+    """
 
     identity: Identity | None
     run_id: str
     control_offset: int
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,7 @@ class SlotNotes:
 
     ``throttles``: the same; what the limits have done. ``rehearsal``: the task has no work at all.
     ``unpacked``: the same; seconds of processor time that reading records took, by transform.
+    ``added``: partitions that the slot begins now, ``left``: those of which no more rows come.
     """
 
     hello: SlotHello | None = None
@@ -154,6 +159,8 @@ class SlotNotes:
     rehearsal: bool = False
     throttles: tuple[ThrottleUse, ...] | None = None
     unpacked: Mapping[str, float] | None = None
+    added: tuple[PartitionHello, ...] = ()
+    left: tuple[TopicPartition, ...] = ()
 
 
 def encode_notes(notes: SlotNotes) -> dict[str, Any]:
@@ -193,6 +200,10 @@ def encode_notes(notes: SlotNotes) -> dict[str, Any]:
         document["throttles"] = [astuple(one) for one in notes.throttles]
     if notes.unpacked is not None:
         document["unpacked"] = dict(notes.unpacked)
+    if notes.added:
+        document["added"] = list(map(_partition_row, notes.added))
+    if notes.left:
+        document["left"] = [list(tp) for tp in notes.left]
     return document
 
 
@@ -227,6 +238,8 @@ def decode_notes(document: Mapping[str, Any]) -> SlotNotes:
         if document.get("throttles") is None
         else tuple(ThrottleUse(*row) for row in document["throttles"]),
         document.get("unpacked"),
+        tuple(map(_read_partition, document.get("added", ()))),
+        tuple(TopicPartition(*one) for one in document.get("left", ())),
     )
 
 
@@ -281,14 +294,15 @@ def _hello_document(hello: SlotHello) -> dict[str, Any]:
         "memory": hello.memory,
         "owner": None if hello.owner is None else astuple(hello.owner),
         "writer": None if hello.writer is None else astuple(hello.writer),
-        "partitions": [
-            [
-                *(*one.source, one.remote_topic, one.position, one.committed, one.target_end),
-                *(astuple(one.mark), astuple(one.log), one.written),
-            ]
-            for one in hello.partitions
-        ],
+        "partitions": list(map(_partition_row, hello.partitions)),
     }
+
+
+def _partition_row(one: PartitionHello) -> list[Any]:
+    return [
+        *(*one.source, one.remote_topic, one.position, one.committed, one.target_end),
+        *(astuple(one.mark), astuple(one.log), one.written),
+    ]
 
 
 def _read_hello(document: Mapping[str, Any]) -> SlotHello:

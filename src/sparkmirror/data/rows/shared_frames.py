@@ -48,6 +48,7 @@ __all__ = [
     "Reference",
     "SharedMemory",
     "map_frames",
+    "room_for",
 ]
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,14 @@ def _message_at(partitions: int) -> int:
 
 def _first_frame_at(partitions: int) -> int:
     return _message_at(partitions) + _MESSAGE_AREA_BYTES
+
+
+def room_for(partitions: int) -> int:
+    """How many partitions the sink may hold back if a slot begins with ``partitions``.
+
+    More may be added; their room is there anyway, since memory has pages.
+    """
+    return (partitions // _PAGE + 1) * _PAGE
 
 
 class Frames:
@@ -252,13 +261,17 @@ class _Lease:
 
 
 class FrameReader:
-    """The sink's side. ``leases``: frames that are not freed yet."""
+    """The sink's side. ``leases``: frames that are not freed yet.
+
+    ``partitions``: how many it may hold back.
+    """
 
     def __init__(self, note: SharedMemory) -> None:
         """Map what `Frames.note` describes. Raises OSError or ValueError if that fails."""
         process, descriptor, token, self._frame_bytes, partitions = note
         self.leases = 0
         self._message_at = _message_at(partitions)
+        self.partitions = partitions
         self._first_at = _first_frame_at(partitions)
         size = self._first_at + FRAMES * self._frame_bytes
         fd = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)

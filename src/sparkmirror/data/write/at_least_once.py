@@ -14,7 +14,7 @@ from sparkmirror.data.coordination.pause import PauseWatch
 from sparkmirror.data.rows import worker_pipes
 from sparkmirror.data.rows.notes import Owner, SlotHello
 from sparkmirror.data.rows.rows import Chunk
-from sparkmirror.data.write.delivery import ComeRound
+from sparkmirror.data.write.delivery import RENEW_S, ComeRound
 from sparkmirror.data.write.held_back import HeldBack
 from sparkmirror.data.write.offset_sync_writer import NO_SYNCS, TakenSyncs
 from sparkmirror.data.write.partition_state import Lane, Pending, acknowledge
@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 _Told = tuple[int, Mark, TargetMark]
 _COMMIT_LOG_S = 30.0
 _LINGER_S = 0.05
+# How long the other lanes wait for the first commit of those that are added.
+_ADDED_S, _ADDED_POLL_S = 0.05, 0.002
 # How long a cluster that has just started may take to assign a producer id.
 _IDENTITY_S = 2.0
 
@@ -63,7 +65,7 @@ class AtLeastOnce:
         self._commits = Commits(flow)
         self._committing: dict[Lane, _Told] = {}
         self._covered: TakenSyncs = NO_SYNCS
-        self._last_commit = time.monotonic()
+        self._last_commit = self._renewed = time.monotonic()
         self._pause: PauseWatch | None = None
         # The methods of the task, without a call in between.
         self.write = task.write
@@ -82,6 +84,22 @@ class AtLeastOnce:
 
     def begun(self) -> None:
         """Nothing to do."""
+
+    def add(self, lanes: list[Lane]) -> None:
+        """Record where the target's logs of further lanes end; others wait for a moment at most."""
+        self._task.search(lanes)
+        self._held_back.add([lane.target for lane in lanes])
+        known = [lane for lane in lanes if lane.target_end >= 0 and lane.position >= 0]
+        if not known or self._producer.ids.identify(_ADDED_S) is None:
+            return
+        for lane in known:
+            lane.committed = -1
+        deadline = time.monotonic() + _ADDED_S
+        with _not_this_time():
+            while any(lane.committed < 0 for lane in known) and time.monotonic() < deadline:
+                self._committed(wait=False)
+                self._commit()
+                time.sleep(_ADDED_POLL_S)
 
     def join(self, member: Member) -> None:
         """Commit as ``member`` from now on."""
@@ -228,6 +246,11 @@ class AtLeastOnce:
         self._held_back.check(now)
         with _not_this_time():
             self._committed(wait=False)
+        if now - self._renewed >= RENEW_S:
+            self._renewed = now
+            for lane in self._task.lanes.values():
+                lane.commit_again()
+            self._task.save_connect_offsets()
         if (now - self._last_commit) * 1000 >= self._flow.position_interval_ms:
             self._last_commit = now
             self._commit()
@@ -334,7 +357,8 @@ class AtLeastOnce:
         """
         if self._flow.mode is not MirrorMode.MM1:  # the group fences its former members
             for lane in self._task.lanes.values():
-                lane.committed = -1
+                if not lane.left:
+                    lane.committed = -1
 
     def drain(self) -> None:
         """Wait until the last report, and everything queued with it, is acknowledged."""

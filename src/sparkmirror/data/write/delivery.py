@@ -11,7 +11,10 @@ from sparkmirror.data.write.partition_state import Lane, Pending
 from sparkmirror.records.header import Passing
 from sparkmirror.settings import Member
 
-__all__ = ["ComeRound", "Delivery"]
+__all__ = ["RENEW_S", "ComeRound", "Delivery"]
+
+RENEW_S = 300.0
+"""How often a sink commits all positions again and writes them in MirrorMaker 2's format."""
 
 ComeRound = Callable[[], None]
 """A round of the sink (`SlotSink._housekeep`); a delivery calls it while it waits."""
@@ -25,6 +28,9 @@ class Delivery(Protocol):
 
     def begun(self) -> None:
         """Called when all notes of the first row are processed."""
+
+    def add(self, lanes: list[Lane]) -> None:
+        """Called when further lanes are known, and nothing of them is written yet."""
 
     def join(self, member: Member) -> None:
         """Commit as ``member`` of the consumer group from now on."""
@@ -51,7 +57,7 @@ class Delivery(Protocol):
         """Send and process acknowledgements until the next row arrives."""
 
     def tick(self, now: float) -> None:
-        """Commit what is due. ``now``: monotonic seconds."""
+        """Commit what is due; now and then all positions. ``now``: monotonic seconds."""
 
     def finish(self, come_round: ComeRound) -> None:
         """Wait until all is acknowledged and committed; save positions as MirrorMaker 2 does."""

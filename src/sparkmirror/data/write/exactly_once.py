@@ -10,7 +10,7 @@ again, and it continues from the committed positions. A position moves only with
 Records that the flow leaves out (`data.write.bad_records`) do not end a transaction: their gap
 records and dead letters are part of it. So are offset syncs and runs if their topic is on the
 target. If that topic accepts no records, it must not block the data. Then the syncs are written
-after each commit for the rest of the epoch, as they are for a topic on the source.
+after each commit, as they are for a topic on the source, until the topic accepts them again.
 
 Progress reports are not part of any transaction and have a producer of their own.
 """
@@ -28,7 +28,7 @@ from sparkmirror.data.rows import worker_pipes
 from sparkmirror.data.rows.notes import SlotHello, Writer
 from sparkmirror.data.rows.rows import Chunk, divided
 from sparkmirror.data.rows.shared_frames import FRAMES
-from sparkmirror.data.write.delivery import ComeRound
+from sparkmirror.data.write.delivery import RENEW_S, ComeRound
 from sparkmirror.data.write.offset_sync_writer import batches_of
 from sparkmirror.data.write.partition_state import (
     Lane,
@@ -79,8 +79,9 @@ class ExactlyOnce:
         self._errors: dict[str, int] = {}
         self._refusals = task.refusals(self._errors)
         self._sync_topics = offset_syncs_topic(flow), runs_topic(flow)
-        self._syncs_inside = task.syncs is not None and flow.offset_syncs.location == "target"
-        self._last_commit = time.monotonic()
+        self._syncs_at_target = flow.offset_syncs.location == "target"
+        self._syncs_inside = task.syncs is not None and self._syncs_at_target
+        self._last_commit = self._renewed = time.monotonic()
         self._began = 0.0
         self._kept_bytes = 0
         self._size = TransactionSize(
@@ -101,6 +102,10 @@ class ExactlyOnce:
         """Close what earlier writers left open in the partitions."""
         if self._open_ends is not None:
             self._close_hanging_transactions(own_places(self._task.lanes.values()))
+
+    def add(self, lanes: list[Lane]) -> None:
+        """Follow further topics; `prepare` closes what earlier writers left open there."""
+        self._task.search(lanes)
 
     def join(self, member: Member) -> None:
         """Does nothing: a flow with a consumer group has no transactions."""
@@ -268,6 +273,9 @@ class ExactlyOnce:
     def tick(self, now: float) -> None:
         """End the open transaction when it is due."""
         self._send_reports()
+        if now - self._renewed >= RENEW_S:
+            self._renewed = now
+            self._renew()
         # Positions also move without records, past control markers.
         overdue = (now - self._last_commit) * 1000 >= self._flow.position_interval_ms
         if overdue or self._due_s() <= 0:
@@ -279,6 +287,18 @@ class ExactlyOnce:
         self._task.rest(seconds)
         self._task.report_if_due(time.monotonic())
         self._send_reports()
+
+    def _renew(self) -> None:
+        """Commit all positions again, write them as MirrorMaker 2 does, try syncs inside again."""
+        for lane in self._task.lanes.values():
+            lane.commit_again()
+        self._commit()
+        if self._transactions is not None and self._task.save_connect_offsets():
+            self._commit()
+        syncs = self._task.syncs
+        if syncs is not None and not self._syncs_inside and self._syncs_at_target:
+            # The topic accepts records again if all syncs that followed commits are written.
+            self._syncs_inside = syncs.written
 
     def _send_reports(self) -> None:
         if not self._task.reporter.backlog.idle:
@@ -371,7 +391,7 @@ class ExactlyOnce:
         """Write the transaction again without offset syncs. From now on they follow the commit."""
         log.warning(
             "flow %s, slot %d: offset syncs are written after each transaction instead of in it "
-            "until the epoch ends: %s",
+            "until their topic accepts records again: %s",
             *(self._flow.name, self._task.slot, reason),
         )
         # The aborted transaction's syncs never became visible.
@@ -440,6 +460,7 @@ class ExactlyOnce:
         )
         self._kept_bytes = 0
         self._refusals.undone()
+        self._task.forget_saved()
         routed = self._routed.again(self._task.lanes.values())
         self._close_hanging_transactions(own_places(self._task.lanes.values()), routed)
         for lane in self._task.lanes.values():
@@ -468,13 +489,14 @@ class ExactlyOnce:
         watch = ControlWatch(self._flow, offset=writer.control_offset)
         try:
             watch.start()
-            identity = take_over(self._flow, self._task.slot, writer.run_id, watch)
+            identity = take_over(self._flow, self._task.slot, writer.run_id, writer.version, watch)
         finally:
             watch.close()
         if identity is None:
             raise TransactionError("the slot's plan is outdated.", where=f"flow {self._flow.name}")
         # Positions of a deleted topic were deleted with it.
-        kept = [lane for lane in self._task.lanes.values() if lane not in self._task.ends.lost]
+        lost = self._task.ends.lost
+        kept = [one for one in self._task.lanes.values() if one not in lost and not one.left]
         expected = {lane.target: lane.committed for lane in kept}
         found = committed_positions(self._flow, list(expected))
         moved = {tp for tp, at in expected.items() if at >= 0 and found.get(tp, -1) != at}

@@ -48,6 +48,7 @@ class HeldBack:
         self._flow = flow
         self._frames: FrameReader | None = None
         self._numbers: dict[TopicPartition, int] = {}
+        self._count = 0
         self._goes_on_below: dict[int, float] = {}  # bytes, by held-back broker
         self._flagged: set[int] = set()
         self._bytes = 0
@@ -57,8 +58,17 @@ class HeldBack:
 
     def begin(self, targets: Iterable[TopicPartition], frames: FrameReader) -> None:
         """Hold back partitions from now on; ``targets``: remote partitions, in number order."""
-        self._numbers = {tp: number for number, tp in enumerate(targets)}
         self._frames = frames
+        self.add(targets)
+
+    def add(self, targets: Iterable[TopicPartition]) -> None:
+        """Hold back further partitions, which have the next numbers; those without room never."""
+        if self._frames is None:
+            return
+        for tp in targets:
+            if self._count < self._frames.partitions:
+                self._numbers[tp] = self._count
+            self._count += 1
 
     def full(self, frames_held: int) -> bool:
         """Whether no more rows can be taken. ``frames_held``: shared frames in use."""

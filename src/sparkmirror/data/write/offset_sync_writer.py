@@ -162,6 +162,11 @@ class SlotSyncs:
             del part.fresh[:-1]
         return syncs, runs
 
+    @property
+    def written(self) -> bool:
+        """Whether everything that was published is written."""
+        return self._outlet.flush(0.0)
+
     def finish(self) -> None:
         """`publish` everything, and wait a moment until it is written."""
         while self._touched:

@@ -126,7 +126,8 @@ class Lane:
     end; with ``watched``, nothing below it settles. ``marker``: number of offsets that a
     transaction's marker takes after ``target_end``. ``written``: the newest committed records
     before the position (exactly-once only). ``routed``: its records may go to any partition, so
-    nothing is known about their places: no target log, no end, no offset syncs.
+    nothing is known about their places: no target log, no end, no offset syncs. ``left``: no more
+    chunks come, because the assignment no longer has the partition.
     """
 
     source: TopicPartition
@@ -152,6 +153,7 @@ class Lane:
     marker: int = 0
     written: CommittedRecords | None = None
     routed: bool = False
+    left: bool = False
     age: Samples = field(default_factory=Samples)
     latency: Samples = field(default_factory=Samples)
     queue: deque[Pending] = field(default_factory=deque)
@@ -161,6 +163,15 @@ class Lane:
         """Whether the position or its metadata differs from what was committed."""
         told = (self.committed, self.marked, self.logged)
         return (self.position, self.mark, self.log) != told
+
+    def commit_again(self) -> None:
+        """Have the position committed again, even if it does not move.
+
+        Brokers delete positions that nobody has committed for ``offsets.retention.minutes``. That
+        is right for a partition that was left: its topic is gone.
+        """
+        if not self.left:
+            self.marked = None
 
     def waits_for(self) -> Iterator[TopicPartition]:
         """The target partitions without which this lane cannot continue now."""

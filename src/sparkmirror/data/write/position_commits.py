@@ -28,7 +28,7 @@ from sparkmirror.settings import FlowSettings, Member
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators
 
-__all__ = ["Commits", "connect_record"]
+__all__ = ["Commits", "connect_record", "storage_topic"]
 
 log = logging.getLogger(__name__)
 
@@ -143,6 +143,11 @@ class _Commit(threading.Thread):
             self.error = error
 
 
+def storage_topic(flow: FlowSettings) -> str:
+    """The topic of positions in MirrorMaker 2's format."""
+    return flow.offset_storage_topic or offsets_topic(flow.source.alias)
+
+
 def connect_record(
     flow: FlowSettings, source: TopicPartition, position: int, remote: str = ""
 ) -> tuple[TopicPartition, bytes, bytes | None]:
@@ -150,7 +155,7 @@ def connect_record(
 
     ``remote``: the name that a map gave the topic. Java has no maps, and ignores such a record.
     """
-    topic = flow.offset_storage_topic or offsets_topic(flow.source.alias)
+    topic = storage_topic(flow)
     if remote:
         key, value = encode_mapped_offset(flow.source.alias, source, remote, position)
     else:

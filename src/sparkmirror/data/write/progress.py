@@ -62,6 +62,7 @@ class SinkReports:
         """The same for batches that were joined for a slow link."""
         self._latency = Histogram()
         self._latency_ms_sum = 0
+        self._began_ms = self._ended_ms = 0
         self._reported_at = 0.0
         self._reported: tuple[int, ...] = ()
         self._pieces = _Pieces()
@@ -70,6 +71,11 @@ class SinkReports:
         """Report as the slot in ``hello`` from now on."""
         self.channel, self.slot, self.epoch = hello.channel, hello.slot, hello.epoch
         self.run_id, self.attempt = hello.run_id, hello.attempt
+        self._began_ms = int(time.time() * 1000)
+
+    def note_end(self) -> None:
+        """Note that no more rows arrive."""
+        self._ended_ms = int(time.time() * 1000)
 
     def note_latency(self, now_ms: float, timestamp_ms: int) -> None:
         """Note that a chunk was acknowledged whose newest record has this timestamp."""
@@ -131,6 +137,8 @@ class SinkReports:
             throttles=self.throttles,
             transforms=self.transforms,
             pieces=pieces,
+            began_ms=self._began_ms,
+            ended_ms=self._ended_ms,
         )
         return encode_progress(progress)
 

@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from sparkmirror.data.rows import worker_pipes
-from sparkmirror.data.rows.notes import GapNote, SlotHello
+from sparkmirror.data.rows.notes import GapNote, PartitionHello, SlotHello
 from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.data.rows.shared_frames import FrameReader, map_frames
 from sparkmirror.data.write.bad_records import RefusedRecords
 from sparkmirror.data.write.delivery import ComeRound
 from sparkmirror.data.write.offset_sync_writer import SlotSyncs, SyncSender
 from sparkmirror.data.write.partition_state import Lane, LaneIndex, Pending, gap_pending, targets
-from sparkmirror.data.write.position_commits import connect_record
+from sparkmirror.data.write.position_commits import connect_record, storage_topic
 from sparkmirror.data.write.producers import producer_of
 from sparkmirror.data.write.progress import HaltMessages, SinkReports
 from sparkmirror.data.write.target_ends import TargetEnds
+from sparkmirror.errors import Defect
 from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, control_topic
 from sparkmirror.internal_topics.gaps import Gap, encode_gap, gaps_topic
 from sparkmirror.model import MirrorMode, TopicPartition
@@ -72,7 +73,14 @@ class SinkTask:
         self.reports.begin(hello)
         self.frames = map_frames(hello.memory)
         self._messages = HaltMessages(self.frames)
-        for one in hello.partitions:
+        self.add(hello.partitions)
+
+    def add(self, partitions: Iterable[PartitionHello]) -> list[Lane]:
+        """Open lanes where the source says that partitions begin; returns them."""
+        added = []
+        for one in partitions:
+            if one.source in self.lanes:
+                raise Defect(f"{one.source} is added to a slot that has it")
             target = TopicPartition(one.remote_topic, one.source.partition)
             lane = Lane(
                 one.source, target, one.position, one.committed, one.committed,
@@ -81,8 +89,23 @@ class SinkTask:
             )  # fmt: skip
             lane.reached = max(one.target_end, lane.log.epoch_offset)
             self.lanes[one.source] = self.index.add(lane)
+            added.append(lane)
         if self.flow.mode is not MirrorMode.MM1:
-            self.ends.begin(self.lanes.values())
+            self.ends.begin(added)
+        return added
+
+    def search(self, lanes: Iterable[Lane]) -> None:
+        """Search the leaders of further remote partitions; the other lanes do not wait for it."""
+        connections = self.producer.connections
+        for lane in lanes:
+            connections.topics.add(lane.target.topic)
+            connections.mark_stale(lane.target)
+
+    def leave(self, source: TopicPartition) -> None:
+        """Expect no more chunks of a partition; what is in flight is written and committed."""
+        lane = self.lanes[source]
+        lane.left = True
+        self.ends.forget(lane)
 
     def new_syncs(self) -> SlotSyncs:
         """New offset syncs: the first one of each partition is due at once."""
@@ -186,10 +209,18 @@ class SinkTask:
         self._append_record(self._gaps, *encode_gap(gap, mapped=mapped), pending)
 
     def save_connect_offsets(self) -> int:
-        """Queue positions in MirrorMaker 2's format; returns how many have moved."""
+        """Queue positions in MirrorMaker 2's format; returns how many have moved.
+
+        If their topic accepted no records meanwhile, those that have not moved are queued, too.
+        """
         count = 0
         if self.flow.mode is MirrorMode.MM1:
             return count
+        backlog, topic = self.producer.backlog, storage_topic(self.flow)
+        halted = [tp for tp in backlog.halts if tp.topic == topic]
+        if halted:
+            backlog.forget_halts(halted)
+            self.forget_saved()
         for lane in self.lanes.values():
             if lane.position == lane.saved or max(lane.position, lane.saved) <= 0:
                 continue
@@ -199,6 +230,11 @@ class SinkTask:
             lane.saved = lane.position
             count += 1
         return count
+
+    def forget_saved(self) -> None:
+        """Note that positions in MirrorMaker 2's format may be lost: they are written again."""
+        for lane in self.lanes.values():
+            lane.saved = -1
 
     def append_beside(self, tp: TopicPartition, batch: memoryview, token: object) -> None:
         """Queue a batch of the mirror itself; ``token``: the chunk that waits for it, if any."""
@@ -236,6 +272,8 @@ class SinkTask:
 
     def _halt_of(self, lane: Lane, failing: Mapping[TopicPartition, Halt]) -> Halt | None:
         """Why ``lane`` is stopped; its attempt is reported as ended once its position is final."""
+        if lane.left:
+            return None
         if lane.halt is not None:
             final = not lane.queue and self.fenced is None
             again = lane.halt.retriable or self.flow.mode is MirrorMode.MM2

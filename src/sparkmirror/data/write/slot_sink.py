@@ -214,6 +214,8 @@ class SlotSink:
             self._note_unpacked(notes.unpacked)
         if notes.errors is not None:
             task.reports.source_errors = notes.errors
+        if notes.added:
+            self._delivery.add(task.add(notes.added))
         for one in notes.tried:
             self._try_again(task.lanes[one.source], one.attempt)
         for gap in notes.gaps:
@@ -222,6 +224,8 @@ class SlotSink:
             found = task.lanes.get(halted.source)
             if found is not None:
                 found.source_halt = halted.halt
+        for source in notes.left:
+            task.leave(source)
         if notes.hello is not None:
             self._delivery.begun()
 
@@ -258,6 +262,7 @@ class SlotSink:
 
     def _finish(self) -> None:
         """Wait until everything is acknowledged and committed, and the last report is written."""
+        self._task.reports.note_end()
         self._delivery.finish(self._housekeep)
         self._task.reports.report_anyway()
         self._task.report(time.monotonic())

@@ -74,15 +74,24 @@ class TargetEnds:
         self._job: _Check | None = None
 
     def begin(self, lanes: Iterable[Lane]) -> None:
-        """Watch ``lanes`` from now on: those whose target log a position or a check has named."""
-        self._lanes = {lane.target: lane for lane in lanes if lane.log != TargetMark()}
-        for lane in self._lanes.values():
-            lane.watched = True
-        self._sure = {
-            tp: (lane.log.topic_id, lane.log.leader_epoch)
-            for tp, lane in self._lanes.items()
-            if lane.log.leader_epoch >= 0
-        }
+        """Watch ``lanes`` from now on: those whose target log a position or a check has named.
+
+        May be called again for further lanes.
+        """
+        for lane in lanes:
+            if lane.log != TargetMark():
+                self._lanes[lane.target] = lane
+                lane.watched = True
+                if lane.log.leader_epoch >= 0:
+                    self._sure[lane.target] = (lane.log.topic_id, lane.log.leader_epoch)
+
+    def forget(self, lane: Lane) -> None:
+        """Watch ``lane`` no more: nothing is written for it any longer."""
+        for known in (self._lanes, self._sure, self._suspected):
+            known.pop(lane.target, None)
+        self._held.discard(lane.target)
+        self._losing.pop(lane, None)
+        self.lost.pop(lane, None)
 
     # -- for the producer ----------------------------------------------------------------------
 
@@ -134,6 +143,8 @@ class TargetEnds:
     def _take(
         self, job: _Check, connections: ClusterConnections, tp: TopicPartition, view: EndView
     ) -> None:
+        if tp not in self._lanes:
+            return  # it was left meanwhile
         mark, reached = job.wanted[tp].mark, job.wanted[tp].reached
         now = TargetMark(job.cluster_id, job.topic_ids.get(tp.topic, ""))
         loss = judge_target(tp, reached, mark, now, view)

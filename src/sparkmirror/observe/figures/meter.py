@@ -23,6 +23,7 @@ from sparkmirror.observe.figures.partitions import (
     lag_of,
     worst_s,
 )
+from sparkmirror.observe.figures.pauses import Pauses, PauseTotals
 from sparkmirror.observe.figures.samples import steady_ms
 from sparkmirror.observe.figures.transforms import TransformTotals
 from sparkmirror.progress import Halt, JoinCounts, PartitionProgress, SlotProgress, TransformCounts
@@ -106,6 +107,7 @@ class FlowTotals:
 
     ``reported_ms``: when the newest report was written, by the worker's wall clock; 0: never.
     ``joined``: batches that were joined for the link. ``transforms``: records by transform.
+    ``pauses``: between epochs.
     """
 
     partitions: tuple[PartitionRow, ...] = ()
@@ -114,6 +116,7 @@ class FlowTotals:
     reported_ms: int = 0
     joined: JoinCounts = JoinCounts()  # noqa: RUF009  (frozen)
     transforms: tuple[TransformCounts, ...] = ()
+    pauses: PauseTotals = PauseTotals()  # noqa: RUF009  (frozen)
 
 
 class _Curve:
@@ -224,6 +227,7 @@ class FlowMeter:
         self._records = self._bytes = self._batches = 0
         self._joined = JoinCounts()
         self._transforms = TransformTotals()
+        self._pauses = Pauses()
         self._latencies: deque[tuple[int, Histogram]] = deque()
         self._latency = Histogram()
         self._latency_ms_sum = 0
@@ -251,6 +255,7 @@ class FlowMeter:
             or progress.batches < counters.batches
         ):
             counters = self._sets[progress.slot][progress.worker] = _CounterSet()
+        self._pauses.note(progress)
         ticks_ms = self._ticks_ms()
         self._records += progress.records - counters.records
         self._bytes += progress.bytes - counters.bytes
@@ -367,7 +372,7 @@ class FlowMeter:
         )
         latency = Histogram(self._latency.counts)
         figures = self._latency_ms_sum, self._reported_ms, self._joined, self._transforms.rows()
-        return FlowTotals(rows, latency, *figures)
+        return FlowTotals(rows, latency, *figures, self._pauses.totals())
 
     @property
     def _mean_bytes(self) -> float | None:

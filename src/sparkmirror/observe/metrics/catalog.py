@@ -202,6 +202,13 @@ _OWN = (
         " `triggerExecution` is all of it.",
     ),
     Metric(
+        "sparkmirror_pause_seconds", "gauge", FLOW,
+        "How long the partitions paused when the last epoch began: from the end of the first slot"
+        " of the epoch before until the last slot of this one has begun.",
+    ),
+    Metric("sparkmirror_pauses", "counter", FLOW, "Such pauses in this run."),
+    Metric("sparkmirror_paused_seconds", "counter", FLOW, "Their duration, summed."),
+    Metric(
         "sparkmirror_spark_rows_per_second", "gauge", FLOW,
         "Rows per second within the last completed epoch: responses of the source's brokers, and"
         " records for transforms.",

@@ -137,6 +137,7 @@ def _add_flow(gauges: _Gauges, one: FlowFacts) -> None:
         ("sparkmirror_flow_lag_seconds", view.lag_s),
         ("sparkmirror_flow_catch_up_seconds", view.to_go_s),
         ("sparkmirror_last_report_timestamp_seconds", (one.totals.reported_ms or None)),
+        ("sparkmirror_pause_seconds", one.totals.pauses.last_s),
     ):
         if value is not None:
             seconds = value / 1_000 if name.endswith("timestamp_seconds") else value
@@ -158,6 +159,8 @@ def _add_counters(counters: dict[str, CounterMetricFamily], one: FlowFacts) -> N
     counters["sparkmirror_records"].add_metric(flow, view.records)
     counters["sparkmirror_bytes"].add_metric(flow, view.bytes)
     counters["sparkmirror_batches"].add_metric(flow, view.batches)
+    counters["sparkmirror_pauses"].add_metric(flow, one.totals.pauses.count)
+    counters["sparkmirror_paused_seconds"].add_metric(flow, one.totals.pauses.sum_s)
     joined = one.totals.joined
     counters["sparkmirror_link_joined_batches"].add_metric(flow, joined.batches)
     counters["sparkmirror_link_joined_bytes"].add_metric(flow, joined.bytes_in)

@@ -146,6 +146,14 @@ class Fetcher:
         """Whether ``tp`` is assigned."""
         return tp in self._states
 
+    def take_from(self, other: Fetcher) -> None:
+        """Fetch the partitions of ``other`` from where it would; it has no request in flight."""
+        self._states.update(other._states)
+        for tp in other._states:
+            # A search, because the request for all metadata would be waited for.
+            self.connections.topics.add(tp.topic)
+            self.connections.mark_stale(tp)
+
     def position(self, tp: TopicPartition) -> int:
         """Next offset to fetch. Raises KeyError for a partition that is not assigned."""
         return self._states[tp].offset

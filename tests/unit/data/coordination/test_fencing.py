@@ -54,7 +54,7 @@ def _taken_over(monkeypatch: pytest.MonkeyPatch, fenced: Callable[[Watch], None]
 
     open_ = SimpleNamespace(fence=fence, close=lambda: None)
     monkeypatch.setattr(fencing, "Transactions", lambda *_, **__: open_)
-    found = take_over(FLOW, 0, "mine", cast(ControlWatch, watch))
+    found = take_over(FLOW, 0, "mine", 1, cast(ControlWatch, watch))
     assert watch.happened == ["look", "fence", "look"]
     return found
 

@@ -51,9 +51,10 @@ SAID = [
     SlotNotes(),
     SlotNotes(HELLO),
     SlotNotes(replace(HELLO, memory=None, owner=None, writer=None, partitions=())),
-    SlotNotes(replace(HELLO, writer=Writer(None, "run", 40))),
+    SlotNotes(replace(HELLO, writer=Writer(None, "run", 40, 5))),
     SlotNotes(rehearsal=True),
     SlotNotes(unpacked={"clean": 0.5}),
+    SlotNotes(added=HELLO.partitions, left=(T1,)),
     SlotNotes(throttles=()),
     SlotNotes(throttles=(ThrottleUse("", 1, 2, 3, 4), ThrottleUse("t.*", 5, 6, 7, 8))),
     SlotNotes(
@@ -77,7 +78,7 @@ def test_a_halt_leaves_its_attempt_behind() -> None:
     assert found.halt == Halt("CODE", "why")
 
 
-@pytest.mark.parametrize("version", [0, 2, None, "1"])
+@pytest.mark.parametrize("version", [0, 1, 3, None, "2"])
 def test_notes_of_another_release_are_refused(version: object) -> None:
     document = encode_notes(SlotNotes(HELLO)) | {"version": version}
     with pytest.raises(MachineError, match=r"Install the same release .* on all Spark workers"):

@@ -209,6 +209,10 @@ class OneBroker:
     def mark_stale(self, _tp: TopicPartition | None = None) -> None:
         pass
 
+    @property
+    def topics(self) -> set[str]:
+        return set()
+
     def add_topics(self, _topics: object) -> None:
         pass
 

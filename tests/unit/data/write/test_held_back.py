@@ -18,6 +18,7 @@ from sparkmirror.wire.produce.producer import Producer
 
 MIB = 1 << 20
 TARGETS = [TopicPartition("t", number) for number in range(6)]
+ROOM = 8
 
 
 class Slot:
@@ -33,7 +34,8 @@ class Slot:
         self.backlog = self
         self.held = HeldBack(cast(Producer, self), "A->B")
         if apart:
-            self.held.begin(TARGETS, cast(FrameReader, SimpleNamespace(hold_back=self._flag)))
+            frames = SimpleNamespace(hold_back=self._flag, partitions=ROOM)
+            self.held.begin(TARGETS, cast(FrameReader, frames))
 
     def _flag(self, number: int, held: bool) -> None:
         assert (number in self.flagged) is not held, "only changes are told"
@@ -164,3 +166,12 @@ def test_what_waits_is_counted_and_copied_by_leader() -> None:
         for item in (*queue.pending, *queue.in_flight, *queue.pending[0].members):
             assert isinstance(item.batch.obj, bytes) is held
             assert bytes(item.batch) == b"x" * len(item.batch)
+
+
+def test_partitions_that_are_added_have_the_next_numbers_while_there_is_room(slot: Slot) -> None:
+    more = [TopicPartition("u", number) for number in range(4)]
+    slot.leaders |= dict.fromkeys(more, 1)
+    slot.held.add(more)
+    slot.waiting[1] = UNACKNOWLEDGED_BYTES_MAX + 1
+    slot.full(0.4)
+    assert slot.flagged == {1, 4, 6, 7}

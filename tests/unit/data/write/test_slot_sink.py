@@ -14,16 +14,25 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.data.rows.notes import GapNote, Owner, RetryNote, SlotHello, SlotNotes
+from sparkmirror.data.rows.notes import (
+    GapNote,
+    HaltNote,
+    Owner,
+    PartitionHello,
+    RetryNote,
+    SlotHello,
+    SlotNotes,
+)
 from sparkmirror.data.rows.rows import Chunk, read_row
 from sparkmirror.data.transform.pack import Packed
 from sparkmirror.data.write import at_least_once
 from sparkmirror.data.write.at_least_once import AtLeastOnce
+from sparkmirror.data.write.delivery import RENEW_S
 from sparkmirror.data.write.offset_sync_writer import SyncSender
 from sparkmirror.data.write.partition_state import Lane, LaneIndex
 from sparkmirror.data.write.progress import SinkReports
 from sparkmirror.data.write.slot_sink import SlotSink
-from sparkmirror.errors import Fenced, Unreachable
+from sparkmirror.errors import Defect, Fenced, Unreachable
 from sparkmirror.internal_topics.flow_claims import Claim
 from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, gaps_topic
 from sparkmirror.internal_topics.mm2_records import decode_offset_sync
@@ -484,3 +493,81 @@ def test_a_report_is_due_when_all_records_were_filtered() -> None:
     reports.transforms = (TransformCounts("clean", 5, 0, 5),)
     assert told(3.0) == reports.transforms
     assert told(4.0) is None
+
+
+def test_all_positions_are_committed_again_now_and_then(brokers: Brokers) -> None:
+    """Epochs are long, and brokers forget positions that nobody commits."""
+    mirrored = Mirrored(_flow(offset_storage_partitions=1))
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    source.chunk(BILLS, [b"a", b"b"])
+    mirrored.take(source)
+    mirrored.come_round()
+    mirrored.said.clear()
+    mirrored.delivery._renewed -= RENEW_S - 5
+    mirrored.come_round()
+    assert mirrored.said == []
+    mirrored.delivery._renewed -= 5
+    mirrored.come_round()
+    assert mirrored.said == [("commit", {REMOTE[ORDERS]: 1, REMOTE[BILLS]: 2})]
+    assert [lane.saved for lane in mirrored.lanes.values()] == [1, 2]
+    mirrored.come_round()
+    assert len(mirrored.said) == 1
+
+
+def test_an_added_partition_is_committed_before_its_first_record(brokers: Brokers) -> None:
+    """So that a crash does not make its records look like those of others."""
+    mirrored = Mirrored(_flow())
+    mirrored.take(Source(brokers))
+    mirrored.come_round()
+    mirrored.said.clear()
+    new = TopicPartition("new", 3)
+    hello = PartitionHello(new, "A.new", 5, -1, 9)
+    mirrored._on_notes(SlotNotes(added=(hello,)))
+    assert mirrored.said == [("commit", {TopicPartition("A.new", 3): 5})]
+    assert (mirrored.lanes[new].position, mirrored.lanes[new].target_end) == (5, 9)
+    with pytest.raises(Defect, match="new-3 is added to a slot that has it"):
+        mirrored._on_notes(SlotNotes(added=(hello,)))
+
+
+def test_a_coordinator_that_hangs_keeps_no_others_waiting_for_an_added_partition(
+    brokers: Brokers,
+) -> None:
+    mirrored = Mirrored(_flow())
+    mirrored.take(Source(brokers))
+    hanging = Hanging(mirrored)
+    hello = PartitionHello(TopicPartition("new", 3), "A.new", 5, -1, 9)
+    began = time.monotonic()
+    mirrored._on_notes(SlotNotes(added=(hello,)))
+    assert time.monotonic() - began < 5
+    assert (hanging.tried, mirrored.said) == (1, [])
+    hanging.go_on()
+
+
+def test_a_partition_that_was_left_is_committed_once_and_stands_still_nowhere(
+    brokers: Brokers, held: Held
+) -> None:
+    mirrored = Mirrored(_flow(offset_storage_partitions=1))
+    source = Source(brokers)
+    mirrored.take(source)
+    mirrored.come_round()
+    held.holds = True
+    source.chunk(ORDERS, [b"1"])
+    mirrored.take(source)
+    mirrored._on_notes(
+        SlotNotes(halts=(HaltNote(ORDERS, Halt("GONE", "no topic")),), left=(ORDERS,))
+    )
+    held.release()
+    mirrored.come_round()
+    assert mirrored.said[-1] == ("commit", {REMOTE[ORDERS]: 1})
+    lane = mirrored.lanes[ORDERS]
+    assert mirrored._task._halt_of(lane, {}) is None
+    mirrored.said.clear()
+    mirrored.delivery._renewed -= RENEW_S
+    held.holds = False
+    mirrored.come_round()
+    assert not any(REMOTE[ORDERS] in offsets for _, offsets in mirrored.said), (
+        "its remote topic may be gone, too"
+    )
+    mirrored._finish()
+    assert not any(REMOTE[ORDERS] in offsets for _, offsets in mirrored.said)

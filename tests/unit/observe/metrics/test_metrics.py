@@ -279,7 +279,10 @@ def test_the_page_is_current() -> None:
 
 def test_every_metric_of_the_table_is_told() -> None:
     errors = {"CONNECTION_LOST": 1}
-    made = meter(report(*TWO, errors=errors, transforms=(TransformCounts("clean", 1, 1),)))
+    made = meter(
+        report(epoch=0, time_ms=WALL_MS - 500, began_ms=1, ended_ms=500),
+        report(*TWO, errors=errors, transforms=(TransformCounts("clean", 1, 1),), began_ms=900),
+    )
     names = {key[0] for key in scrape(made)}
     catching_up = FlowMeter(
         "A->B", now_ms=lambda: WALL_MS, ticks_ms=iter(range(0, 10**6, 5_000)).__next__
@@ -420,3 +423,15 @@ def test_weights_are_told_by_slot_and_moves_by_flow() -> None:
     weight = "sparkmirror_slot_weight_bytes_per_second"
     assert [told[weight, "slot=0", *flow], told[weight, "slot=1", *flow]] == [70_000_000, 2_000]
     assert told["sparkmirror_partition_moves_total", *flow] == 3
+
+
+def test_pauses_between_epochs_are_told() -> None:
+    made = meter(
+        report(*TWO, epoch=1, worker="w:1", began_ms=1_000, ended_ms=61_000),
+        report(*TWO, epoch=2, worker="w:2", began_ms=61_500, ended_ms=90_000),
+        report(*TWO, epoch=3, worker="w:3", began_ms=90_250),
+    )
+    told, flow = scrape(made), ("source=A", "target=B")
+    assert told["sparkmirror_pause_seconds", *flow] == 0.25
+    assert told["sparkmirror_pauses_total", *flow] == 2
+    assert told["sparkmirror_paused_seconds_total", *flow] == 0.75
