@@ -14,6 +14,7 @@ __all__ = [
     "Halt",
     "JoinCounts",
     "PartitionProgress",
+    "SlotLoad",
     "SlotProgress",
     "Spread",
     "ThrottleUse",
@@ -220,3 +221,20 @@ class SlotProgress:
         if known is None or self.attempt != known.attempt:
             return known is None or self.attempt > known.attempt
         return self.time_ms >= known.time_ms
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLoad:
+    """The loads of one slot's partitions: sums, and the leaders of its partitions, sorted.
+
+    ``weight``: by which partitions are dealt, bytes per second (`internal_topics.deals.load`).
+    ``speed``: 1.0, or less for a slot that others outrun. ``apart``: it has partitions that are far
+    behind.
+    """
+
+    weight: int
+    bytes_s: int
+    backlog_bytes: int
+    leaders: tuple[int, ...] = ()
+    speed: float = 1.0
+    apart: bool = False

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkmirror.internal_topics.codec import MALFORMED, pack, text, unpack
-from sparkmirror.internal_topics.deals.load import SlotLoad, read_slot_load, slot_load_row
 from sparkmirror.internal_topics.tables import TableState, read_table, table_row
 from sparkmirror.internal_topics.throttles import read_rule, rule_row
 from sparkmirror.model import TopicPartition
-from sparkmirror.progress import Halt
+from sparkmirror.progress import Halt, SlotLoad
 from sparkmirror.settings import ThrottleRule
 
 __all__ = ["DriverReport", "ThrottleState", "decode_driver_report", "encode_driver_report"]
@@ -94,7 +93,7 @@ def encode_driver_report(report: DriverReport) -> tuple[bytes, bytes]:
         document["tables"] = [table_row(one) for one in report.tables]
         document["reloads"] = list(report.reloads)
     if report.slots is not None:
-        document["slots"] = [slot_load_row(one) for one in report.slots]
+        document["slots"] = [_slot_load_row(one) for one in report.slots]
     return f"{report.flow}/driver".encode(), pack(document)
 
 
@@ -144,7 +143,7 @@ def _tables(rows: Sequence[Any] | None) -> tuple[TableState, ...] | None:
 
 
 def _slots(rows: Sequence[Any] | None) -> tuple[SlotLoad, ...] | None:
-    return None if rows is None else tuple(map(read_slot_load, rows))
+    return None if rows is None else tuple(map(_read_slot_load, rows))
 
 
 def _seconds(value: object) -> float | None:
@@ -152,3 +151,18 @@ def _seconds(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value < math.inf else None
+
+
+def _slot_load_row(load: SlotLoad) -> list[object]:
+    """``load`` as a JSON list."""
+    row: list[object] = [load.weight, load.bytes_s, load.backlog_bytes, list(load.leaders)]
+    return [*row, round(load.speed, 2), load.apart]
+
+
+def _read_slot_load(row: Sequence[Any]) -> SlotLoad:
+    """The load of `_slot_load_row`. Raises an error of `MALFORMED`."""
+    weight, bytes_s, backlog_bytes, leaders, speed, apart = row[:6]
+    return SlotLoad(
+        *(int(weight), int(bytes_s), int(backlog_bytes), tuple(map(int, leaders))),
+        *(float(speed), bool(apart)),
+    )

@@ -25,13 +25,12 @@ from sparkmirror.cli.shared.throttling import THROTTLES, throttle_document
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import MirrorMode
 from sparkmirror.observe.display.units import seconds_text
-from sparkmirror.progress import SlotProgress
+from sparkmirror.progress import SlotLoad, SlotProgress
 from sparkmirror.settings import FlowSettings
 
 if TYPE_CHECKING:
     from sparkmirror.control.coordination.status import FlowStatus
     from sparkmirror.control.positions.lag import LagView
-    from sparkmirror.internal_topics.deals.load import SlotLoad
     from sparkmirror.internal_topics.deals.record import DealRecord
 
 

@@ -16,13 +16,12 @@ from sparkmirror.control.coordination.orders import newest_pause, pending_pause
 from sparkmirror.control.coordination.orders_topic import OrdersReader, orders_topic
 from sparkmirror.errors import Denied
 from sparkmirror.internal_topics.commands import Command, CommandKind, control_topic, run_of
-from sparkmirror.internal_topics.deals.load import SlotLoad
 from sparkmirror.internal_topics.deals.record import DealRecord
 from sparkmirror.internal_topics.driver_report import DriverReport, ThrottleState
 from sparkmirror.internal_topics.flow_claims import Standby
 from sparkmirror.internal_topics.tables import TableState
 from sparkmirror.model import MirrorMode, TopicPartition
-from sparkmirror.progress import Halt, SlotProgress
+from sparkmirror.progress import Halt, SlotLoad, SlotProgress
 from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 

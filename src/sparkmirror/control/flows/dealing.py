@@ -16,11 +16,11 @@ from sparkmirror.control.flows.loads import Loads
 from sparkmirror.control.flows.publication import Publication
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.internal_topics.deals.dealing import Deal, make_deal
-from sparkmirror.internal_topics.deals.load import Load, SlotLoad
+from sparkmirror.internal_topics.deals.load import Load
 from sparkmirror.internal_topics.deals.record import MOVES_SHOWN_MAX, WEIGHT_MAX, DealRecord
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.dealing import DealFigures
-from sparkmirror.progress import SlotProgress
+from sparkmirror.progress import SlotLoad, SlotProgress
 
 _INTERVAL_S = 60.0
 

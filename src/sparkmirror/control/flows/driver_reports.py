@@ -11,8 +11,8 @@ from sparkmirror.control.coordination.place import own_host
 from sparkmirror.control.flows.publication import Publication
 from sparkmirror.control.flows.tables import Tables
 from sparkmirror.control.flows.throttling import Throttling
-from sparkmirror.internal_topics.deals.load import SlotLoad
 from sparkmirror.internal_topics.driver_report import DriverReport
+from sparkmirror.progress import SlotLoad
 
 
 class DriverReports:

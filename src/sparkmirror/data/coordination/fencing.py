@@ -7,9 +7,9 @@ Three writers could interfere: an earlier attempt of the same task, a slot of an
 had one of its partitions, another driver. Each slot has one transactional id, which fences the
 first one. The other two are excluded by the order of the control topic:
 
-1. A process that changes which slot has which partition (a new run, a new assignment, which a new
-   deal needs, too) first writes that to the control topic. Then it fences all ids of the flow, before any slot of the new plan
-   begins (`fence_plan`, `control.coordination.claim`).
+1. A process that changes which slot has which partition (a new run, a new assignment; a new deal
+   counts from a new assignment on) first writes that to the control topic. Then it fences all ids
+   of the flow, before any slot of the new plan begins (`fence_plan`, `control.coordination.claim`).
 2. A slot fences its own id and *then* reads the control topic to its end (`take_over`).
 
 So an old slot that fenced before step 1 is fenced by it, and one that fences after it finds the

@@ -99,10 +99,11 @@ def make_deal(
         behind = there
     current = [tp for tp in table.loads if tp not in behind]
     apart: list[int] = []
-    if rebalance and count > 1 and behind and current:
+    if not rebalance:
+        fits = len(was_apart) <= len(behind) and 0 < count - len(was_apart) <= len(current)
+        apart = sorted(was_apart) if fits else []
+    elif count > 1 and behind and current:
         apart = table.slots_apart(behind, current, was_apart, capacity_bytes_s)
-    elif len(was_apart) <= len(behind) and count - len(was_apart) <= len(current):
-        apart = sorted(was_apart) if not rebalance else []
     if apart:
         table.place(current, [n for n in range(count) if n not in apart], rebalance=rebalance)
         table.place(behind, apart, rebalance=rebalance)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-__all__ = ["BASE_BYTES_S", "Load", "SlotLoad", "read_slot_load", "slot_load_row"]
+__all__ = ["BASE_BYTES_S", "Load"]
 
 BASE_BYTES_S = 2_000.0
 """The cost of a partition without records, as bytes per second.
@@ -50,34 +48,3 @@ class Load:
         """
         seconds, size = (_NEAR_S, _NEAR_BYTES) if before else (_FAR_S, _FAR_BYTES)
         return self.behind_s >= seconds and self.backlog_bytes >= size
-
-
-@dataclass(frozen=True, slots=True)
-class SlotLoad:
-    """The loads of one slot's partitions: sums, and the leaders of its partitions, sorted.
-
-    ``weight``: see `Load.weight`. ``speed``: 1.0, or less for a slot that others outrun.
-    ``apart``: it has partitions that are far behind.
-    """
-
-    weight: int
-    bytes_s: int
-    backlog_bytes: int
-    leaders: tuple[int, ...] = ()
-    speed: float = 1.0
-    apart: bool = False
-
-
-def slot_load_row(load: SlotLoad) -> list[object]:
-    """``load`` as a JSON list."""
-    row: list[object] = [load.weight, load.bytes_s, load.backlog_bytes, list(load.leaders)]
-    return [*row, round(load.speed, 2), load.apart]
-
-
-def read_slot_load(row: Sequence[Any]) -> SlotLoad:
-    """The load of `slot_load_row`. Raises an error of `codec.MALFORMED`."""
-    weight, bytes_s, backlog_bytes, leaders, speed, apart = row[:6]
-    return SlotLoad(
-        *(int(weight), int(bytes_s), int(backlog_bytes), tuple(map(int, leaders))),
-        *(float(speed), bool(apart)),
-    )

@@ -21,7 +21,6 @@ from sparkmirror.internal_topics.commands import (
     encode_progress,
 )
 from sparkmirror.internal_topics.deals.dealing import Deal, Move
-from sparkmirror.internal_topics.deals.load import SlotLoad
 from sparkmirror.internal_topics.deals.record import DealRecord
 from sparkmirror.internal_topics.driver_report import (
     DriverReport,
@@ -29,7 +28,7 @@ from sparkmirror.internal_topics.driver_report import (
     encode_driver_report,
 )
 from sparkmirror.model import TopicPartition
-from sparkmirror.progress import PartitionProgress, SlotProgress
+from sparkmirror.progress import PartitionProgress, SlotLoad, SlotProgress
 
 NOW = 1_000_000
 T5 = TopicPartition("t", 5)
