@@ -33,6 +33,7 @@ from sparkmirror.control.coordination.control_topic import ControlTopicReader
 from sparkmirror.control.coordination.ownership import Ownership
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.rows.notes import PartitionHello, SlotHello
+from sparkmirror.data.write.producers import limits_of
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.internal_topics.commands import CONTROL_PARTITIONS, control_topic
 from sparkmirror.model import TopicPartition
@@ -40,9 +41,11 @@ from sparkmirror.observe.figures.samples import steady_ms
 from sparkmirror.settings import FlowSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.views import NewTopic
 from sparkmirror.wire.net.connection import Connection
 from sparkmirror.wire.net.poller import Poller
+from sparkmirror.wire.produce.producer import Producer
 from sparkmirror.wire.produce.transactions import fence_slots
 
 RUN = "bench"
@@ -89,6 +92,10 @@ def _sinks(flow: FlowSettings, slots: int, partitions: int) -> Round:
     tasks = []
     for slot in range(slots):
         task = SinkTask(flow)
+        # In a mirror, each sink has a process and a producer of its own; one for all would wait for
+        # the responses of the others.
+        connections = ClusterConnections(flow.target)
+        task.producer = task.reporter = Producer(connections, flow.produce, limits=limits_of(flow))
         names = [(f"orders-{at // 10:03d}", at % 10) for at in range(partitions)]
         rows = tuple(
             PartitionHello(TopicPartition(f"{slot}-{topic}", number), f"A.{slot}-{topic}", 10**9)
@@ -96,7 +103,6 @@ def _sinks(flow: FlowSettings, slots: int, partitions: int) -> Round:
         )
         task.begin(SlotHello(slot, 1, flow.name, RUN, slot, partitions=rows))
         tasks.append(task)
-    producer = tasks[0].reporter
     moved = [0.0]
 
     def step(timeout_s: float) -> None:
@@ -115,7 +121,8 @@ def _sinks(flow: FlowSettings, slots: int, partitions: int) -> Round:
                     task.reports.note_latency(time.time() * 1000, lane.timestamp_ms - 3 * at)
         for task in tasks:
             task.report_if_due(now)
-        producer.pump(timeout_s)
+            task.reporter.pump()
+        time.sleep(timeout_s)
 
     return step
 
