@@ -33,6 +33,7 @@ from sparkmirror.control.coordination.control_topic import ControlTopicReader
 from sparkmirror.control.coordination.ownership import Ownership
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.rows.notes import PartitionHello, SlotHello
+from sparkmirror.data.write.producers import limits_of
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.internal_topics.commands import CONTROL_PARTITIONS, control_topic
 from sparkmirror.model import TopicPartition
@@ -40,13 +41,15 @@ from sparkmirror.observe.figures.samples import steady_ms
 from sparkmirror.settings import FlowSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.views import NewTopic
 from sparkmirror.wire.net.connection import Connection
 from sparkmirror.wire.net.poller import Poller
+from sparkmirror.wire.produce.producer import Producer
 from sparkmirror.wire.produce.transactions import fence_slots
 
 RUN = "bench"
-_SETTLE_S = 5.0
+_SETTLE_S, _READY_S_MAX = 5.0, 180.0
 # tcpi_bytes_acked and tcpi_bytes_received (linux/tcp.h).
 _TCP_BYTES = struct.Struct("=120xQQ")
 _FILE = """\
@@ -60,6 +63,7 @@ Round = Callable[[float], None]
 
 _heard = [0]
 """How many reports the driver has read."""
+_slots_heard: set[int] = set()
 
 
 def _flow(servers: str) -> FlowSettings:
@@ -88,6 +92,10 @@ def _sinks(flow: FlowSettings, slots: int, partitions: int) -> Round:
     tasks = []
     for slot in range(slots):
         task = SinkTask(flow)
+        # In a mirror, each sink has a process and a producer of its own; one for all would wait for
+        # the responses of the others.
+        connections = ClusterConnections(flow.target)
+        task.producer = task.reporter = Producer(connections, flow.produce, limits=limits_of(flow))
         names = [(f"orders-{at // 10:03d}", at % 10) for at in range(partitions)]
         rows = tuple(
             PartitionHello(TopicPartition(f"{slot}-{topic}", number), f"A.{slot}-{topic}", 10**9)
@@ -95,7 +103,6 @@ def _sinks(flow: FlowSettings, slots: int, partitions: int) -> Round:
         )
         task.begin(SlotHello(slot, 1, flow.name, RUN, slot, partitions=rows))
         tasks.append(task)
-    producer = tasks[0].reporter
     moved = [0.0]
 
     def step(timeout_s: float) -> None:
@@ -114,7 +121,8 @@ def _sinks(flow: FlowSettings, slots: int, partitions: int) -> Round:
                     task.reports.note_latency(time.time() * 1000, lane.timestamp_ms - 3 * at)
         for task in tasks:
             task.report_if_due(now)
-        producer.pump(timeout_s)
+            task.reporter.pump()
+        time.sleep(timeout_s)
 
     return step
 
@@ -140,26 +148,22 @@ def _sources(flow: FlowSettings, slots: int, _: int) -> Round:
     return step
 
 
-def _driver(flow: FlowSettings, slots: int, _: int) -> Round:
+def _driver(flow: FlowSettings, _: int, __: int) -> Round:
     target = Cluster(flow.target)
     owner = Ownership(target, flow, RUN, lambda _: None)
     owner.at_start(once=False, take_over=True)
     reader = ControlTopicReader(target, control_topic(flow), only_new=True)
-    slots_seen: set[int] = set()
     looked = [0.0]
 
     def step(timeout_s: float) -> None:
         reports = reader.poll(int(timeout_s * 1000)).progress
         _heard[0] += len(reports)
-        slots_seen.update(one.slot for one in reports)
+        _slots_heard.update(one.slot for one in reports)
         now = time.monotonic()
         if now - looked[0] >= owner.check_interval_s:
             looked[0] = now
             owner.watch()
-        if now - started > _SETTLE_S and len(slots_seen) < slots:
-            raise RuntimeError(f"{len(slots_seen)} of {slots} slots were heard")
 
-    started = time.monotonic() + 5
     return step
 
 
@@ -179,19 +183,23 @@ def _work(
     servers: str,
     slots: int,
     partitions: int,
-    window: tuple[float, float],
+    lasts_s: float,
+    begin: Any,
     results: Any,
 ) -> None:
-    """Measure ``window`` (epoch seconds): puts (sent, received, CPU s, reports) per second."""
+    """Measure for ``lasts_s``: puts (sent, received, CPU s, reports) per second."""
     step = trade(_flow(servers), slots, partitions)
-    begins, ends = window
+    begin.wait(_READY_S_MAX)
+    begins = time.time() + _SETTLE_S
     while time.time() < begins:
         step(0.1)
     before, began, cpu, heard = _tcp_bytes(), time.time(), time.process_time(), _heard[0]
-    while time.time() < ends:
+    while time.time() < begins + lasts_s:
         step(0.1)
     seconds = time.time() - began
     sent, received = (after - b for after, b in zip(_tcp_bytes(), before, strict=True))
+    if trade is _driver and len(_slots_heard) < slots:
+        raise RuntimeError(f"{len(_slots_heard)} of {slots} slots were heard")
     figures = sent, received, time.process_time() - cpu, _heard[0] - heard
     results.put((trade.__name__, *(figure / seconds for figure in figures)))
 
@@ -203,16 +211,19 @@ def measure(servers: str, slots: int, partitions: int, seconds: float) -> str:
     Cluster(flow.target).create_topics([topic])
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
-    begins = time.time() + 15 + slots / 20
-    args = servers, slots, partitions, (begins, begins + seconds), results
     trades = (_driver, _standby, _sources, _sinks)
+    args = servers, slots, partitions, seconds, context.Barrier(len(trades)), results
     workers = [context.Process(target=partial(_work, one, *args)) for one in trades]
     for worker in workers:
         worker.start()
-    for worker in workers:
-        worker.join()
-        if worker.exitcode:
-            raise RuntimeError(f"a simulated worker ended with {worker.exitcode}")
+    try:
+        for worker in workers:
+            worker.join()
+            if worker.exitcode:
+                raise RuntimeError(f"a simulated worker ended with {worker.exitcode}")
+    finally:
+        for worker in workers:
+            worker.kill()
     found = {name: figures for name, *figures in (results.get() for _ in trades)}
     written = found["_sinks"][0]
     read = [found[name][1] for name in ("_sources", "_driver", "_standby")]

@@ -70,6 +70,7 @@ from sparkmirror.internal_topics.mm2_records import (
     encode_heartbeat,
     encode_offset_sync,
 )
+from sparkmirror.internal_topics.reports import ReportPiece, decode_piece, encode_piece
 from sparkmirror.internal_topics.run_map import Run
 from sparkmirror.internal_topics.runs import decode_run, encode_run
 from sparkmirror.internal_topics.signing import Signer
@@ -353,6 +354,7 @@ def topics(rng: Random) -> None:
         value = _odd_json(value, rng)
     decode_command(key, value)
     decode_progress(key, value)
+    decode_piece(key, value)
     decode_driver_report(key, value)
     AssignmentCollector("A->B").feed(key, value)
     decode_source_offset(key, value)
@@ -394,6 +396,7 @@ def _signals() -> list[tuple[bytes, bytes]]:
         encode_command(Command("A->B", CommandKind.PAUSE, "r", 1)),
         encode_progress(progress),
         encode_progress(SlotProgress("A->B", 1, "w", 2, 3, 4, 5, 6, partitions=many)),
+        encode_piece(ReportPiece("A->B", 1, "r", 2, 3, many)),
         encode_driver_report(DriverReport("A->B", "r", "h", "v", 1, 2, False, 3, {_TP: halt})),
         *encode_assignment(document),
         encode_source_offset("A", _TP, 5),

@@ -176,7 +176,7 @@ class FlowControl:
             settings, clusters.source, self.published, self.slots.progress
         )
         self.dealing = Dealing(
-            settings.tasks_max, run_id, self._channel, fences=settings.exactly_once,
+            settings.tasks_max, run_id, self._channel,
             published=self.published, publish=self._writer.deal,
             progress=self.slots.progress, ends=self.source_ends.ends,
             leaders=clusters.source.leaders.of,

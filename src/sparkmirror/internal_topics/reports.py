@@ -46,6 +46,8 @@ ROWS_MAX = 250
 """Partitions in one record of a report."""
 # Reports are the traffic of the topic, and shrink to a third.
 _COMPRESS_FROM_BYTES = 1024
+# As many as keys can number; anybody who may write to the topic may write larger numbers.
+_PIECES_MAX = 10_000
 # Attempts of one slot whose pieces are kept: the newest, and zombies that still report.
 _ATTEMPTS_MAX = 4
 _PROGRESS_KEY = re.compile(r"(.+)/(\d{1,9})")
@@ -251,7 +253,7 @@ def decode_progress(key: bytes | None, value: bytes | None) -> SlotProgress | No
             ),
             errors={str(code): int(n) for code, n in document.get("errors", {}).items()},
             partitions=_read_rows(document.get("partitions", {})),
-            pieces=int(document.get("pieces", 0)),
+            pieces=min(int(document.get("pieces", 0)), _PIECES_MAX),
             began_ms=began_ms,
             ended_ms=ended_ms,
         )

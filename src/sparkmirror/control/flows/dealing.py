@@ -23,6 +23,8 @@ from sparkmirror.observe.figures.dealing import DealFigures
 from sparkmirror.progress import SlotLoad, SlotProgress
 
 _INTERVAL_S = 60.0
+# Moves end the epoch, and the flow pauses for a moment.
+_MOVED_INTERVAL_S = 300.0
 
 _Placement = dict[TopicPartition, int]
 
@@ -33,9 +35,9 @@ class Dealing:
     Any thread may read the results. ``channel``: see `internal_topics.commands.channel`.
     ``progress``: the newest report of each slot. ``ends``: the source's end offsets. ``leaders``:
     node ids of leaders, as far as known. ``publish`` writes a deal and may raise `MirrorError`.
-    ``fences``: no slot may begin with a partition of another one before the writers of the old plan
-    are fenced. So a deal counts from the next assignment on (`data.coordination.fencing`), which is
-    published at once and ends the epoch.
+    A deal counts from the next assignment on, because no slot of an exactly-once flow may begin
+    with a partition of another one before the writers of the old plan are fenced
+    (`data.coordination.fencing`). A deal with moves publishes one, which ends the epoch.
     """
 
     def __init__(
@@ -44,7 +46,6 @@ class Dealing:
         run_id: str,
         channel: str,
         *,
-        fences: bool,
         published: Publication,
         publish: Callable[[DealRecord], None],
         progress: Callable[[], Sequence[SlotProgress]],
@@ -56,7 +57,6 @@ class Dealing:
     ) -> None:
         self._slots_max = slots_max
         self._run_id, self._channel = run_id, channel
-        self._fences = fences
         self._published = published
         self._publish = publish
         self._progress = progress
@@ -99,10 +99,14 @@ class Dealing:
         if fixed or now_s < self._next_s or not self._loads.known(now_s):
             return
         if self._pends(home, epoch):
+            if self._record is not None and self._published.version < self._record.version:
+                self._published.replan()  # that failed after the deal was written
             return
         record = self._record
-        if record is not None:  # of a partition that no slot has reported yet
-            home = {**{tp: n for tp, n in record.deal.slot_of().items() if tp in loads}, **home}
+        # What no slot has reported yet was added within the epoch; it is dealt later.
+        loads = {tp: load for tp, load in loads.items() if tp in home}
+        if len(loads) < count:
+            return
         deal = make_deal(
             loads,
             self._slots_max,
@@ -111,12 +115,11 @@ class Dealing:
             speeds=self._loads.speeds(count),
             capacity_bytes_s=self._loads.capacity_bytes_s,
         )
-        self._next_s = now_s + _INTERVAL_S
+        self._next_s = now_s + (_MOVED_INTERVAL_S if deal.moves else _INTERVAL_S)
         if record is None or deal.slots != record.deal.slots or deal.apart != record.deal.apart:
             self._dealt_epoch = epoch
-            fences = self._fences and bool(deal.moves or loads.keys() - home.keys())
-            self._write(deal, loads, self._published.version + 1 if fences else 0)
-            if fences:
+            self._write(deal, loads, self._published.version + 1)
+            if deal.moves:
                 self._published.replan()
 
     def _of(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Load]:

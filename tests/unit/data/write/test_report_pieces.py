@@ -224,6 +224,15 @@ def test_malformed_pieces_are_skipped(key: bytes | None, value: bytes | None) ->
     assert decode_progress(key, value) is None
 
 
+def test_a_large_number_of_pieces_delays_nobody() -> None:
+    """Anybody who may write to the topic may write it."""
+    progress = SlotProgress(FLOW, SLOT, "w", 1, 1, 1, 1, 1, pieces=1 << 60)
+    found = decode_progress(*encode_progress(progress))
+    assert found is not None
+    assert len(record_names(found)) == 10_001
+    assert joined([encode_progress(progress)]) is not None
+
+
 def test_large_reports_are_compressed_and_older_readers_inflate_them() -> None:
     (key, value) = Sink(ROWS_MAX).write(1.0)[0]
     assert value[:1] == b"\x78"
