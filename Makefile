@@ -112,17 +112,21 @@ prepare: $(STAMP)
 	-@$(BIN)/sparkmirror prepare
 
 # uv installs the locked versions several times faster than pip; it comes from PyPI itself. What is
-# installed, and what builds it, has a hash in one of the three lock files.
+# installed, and what builds it, has a hash in one of the three lock files. The lock names all that
+# is needed, which the check proves. With dependencies uv would ask the index for each package again:
+# where the index does not say how long its answers hold, as many mirrors of PyPI, that is another
+# download of PySpark, which uv then builds anew though it has it, one process after another.
 $(STAMP): requirements.lock requirements-build.lock requirements-uv.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "sparkmirror needs Python 3.11 or newer; $(PYTHON) is older. Set PYTHON=..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
 	  -r requirements-uv.lock
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes \
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --no-deps \
 	  --build-constraints requirements-build.lock -r requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps \
 	  --build-constraints requirements-build.lock -e .
+	$(BIN)/uv pip check --quiet --python $(BIN)/python
 	@touch $(STAMP)
 
 UV_VERSION := 0.13.8

@@ -372,6 +372,16 @@ BROKERS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "what a killed driver had started lives on",
+        "## When processes die",
+        "data/workers/prefork_server.py",
+        "                    self._kill_all()\n",
+        "",
+        (
+            "tests/unit/data/workers/test_prefork_server.py::test_with_the_driver_all_that_it_had_started_is_killed",
+        ),
+    ),
+    Mutant(
         "a later attempt of a task keeps the epoch's other slots waiting",
         "## When processes die",
         "data/coordination/slot_plan.py",

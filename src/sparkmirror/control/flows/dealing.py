@@ -1,8 +1,8 @@
 """Deals the partitions of one flow to its slots by load, and publishes the deal to the planner.
 
-The planner follows the newest deal at the start of the next epoch, which begins at once in a flow
-with exactly-once: there a deal needs what a new assignment needs. Nothing is dealt again before
-that: a deal begins from where the partitions are, and the slots' reports say where.
+The planner follows the newest deal at the start of the next epoch. If partitions move, this one
+ends at once, at most every five minutes. Nothing is dealt again before that: a deal begins from
+where the partitions are, and the slots' reports say where.
 """
 
 from __future__ import annotations
@@ -115,11 +115,12 @@ class Dealing:
             speeds=self._loads.speeds(count),
             capacity_bytes_s=self._loads.capacity_bytes_s,
         )
-        self._next_s = now_s + (_MOVED_INTERVAL_S if deal.moves else _INTERVAL_S)
+        self._next_s = now_s + _INTERVAL_S
         if record is None or deal.slots != record.deal.slots or deal.apart != record.deal.apart:
             self._dealt_epoch = epoch
             self._write(deal, loads, self._published.version + 1)
             if deal.moves:
+                self._next_s = now_s + _MOVED_INTERVAL_S
                 self._published.replan()
 
     def _of(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Load]:

@@ -266,7 +266,8 @@ class Spark:
                 shown = {key: conf[key] for key in conf.keys() - withheld(conf)}
                 self._jvm = GatewayProcess(shown, self._scratch.path, output)
             if local:
-                self._prefork_server = start_prefork_server(self._scratch.path, output)
+                jvm = 0 if self._jvm is None else self._jvm.process.pid
+                self._prefork_server = start_prefork_server(self._scratch.path, output, jvm)
         return self._launch(conf)
 
     def _launch(self, conf: Mapping[str, str]) -> SparkSession:

@@ -7,9 +7,11 @@ these modules while the JVM loads its classes. What Spark then starts is `prefor
 over its standard streams, its environment and its arguments, and waits in the place of the fork
 until that ends.
 
-``python -P -u -m sparkmirror.data.workers.prefork_server DESCRIPTOR ROOM`` listens on the socket
-that it inherits. It ends when its standard input is closed, which the driver holds. Forks continue:
-Spark ends them, as always.
+``python -P -u -m sparkmirror.data.workers.prefork_server DESCRIPTOR JVM ROOM`` listens on the
+socket that it inherits. When its standard input is closed, which the driver holds, it kills the
+JVM and all forks that still run, and ends. In an orderly end none of them does. A driver that is
+killed leaves them to nobody else: Spark would take its time to end, and they would write meanwhile.
+``JVM`` is the JVM's process id, or 0 for a JVM that the driver did not start.
 """
 
 from __future__ import annotations
@@ -57,11 +59,12 @@ _WAITING_MAX = 64
 _ROOM = "." * 64
 
 
-def start_prefork_server(directory: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
+def start_prefork_server(directory: Path, log: BinaryIO, jvm: int = 0) -> subprocess.Popen[bytes]:
     """Start a server that is reached in ``directory``, to which only this user has access.
 
     ``log`` gets its output. A client that connects waits until everything is loaded.
-    `end_prefork_server` ends the server.
+    ``jvm``: a child of this process that leads a process group, and that the server kills when this
+    process ends without having done so. `end_prefork_server` ends the server.
     """
     environment = {
         # Spark sets these for its Python processes, and both are read when modules are loaded.
@@ -81,6 +84,7 @@ def start_prefork_server(directory: Path, log: BinaryIO) -> subprocess.Popen[byt
                 "-m",
                 "sparkmirror.data.workers.prefork_server",
                 str(number),
+                str(jvm),
                 _ROOM,
             ],
             stdin=subprocess.PIPE,
@@ -107,11 +111,16 @@ def end_prefork_server(process: subprocess.Popen[bytes]) -> None:
 
 
 class PreforkServer:
-    """Forks on request and reports how each fork ended. One thread; ``listener`` is bound."""
+    """Forks on request and reports how each fork ended. One thread; ``listener`` is bound.
 
-    def __init__(self, listener: socket.socket, lifeline: int) -> None:
+    ``lifeline``: a descriptor that is readable when the driver has ended. ``jvm``: what is killed
+    then, besides the forks; None if nothing is.
+    """
+
+    def __init__(self, listener: socket.socket, lifeline: int, jvm: _Group | None = None) -> None:
         self._listener = listener
         self._lifeline = lifeline
+        self._jvm = jvm
         self._forks: dict[int, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
@@ -119,7 +128,10 @@ class PreforkServer:
             end.setblocking(False)
 
     def serve(self) -> None:
-        """Serve until the lifeline ends. Returns only in this process; a fork exits instead."""
+        """Serve until the lifeline ends, then kill what runs.
+
+        Returns only in this process; a fork exits instead.
+        """
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         for file in (self._listener, self._woken, self._lifeline):
@@ -127,6 +139,7 @@ class PreforkServer:
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj == self._lifeline:
+                    self._kill_all()
                     return
                 if key.fileobj is self._listener:
                     self._accept()
@@ -178,6 +191,8 @@ class PreforkServer:
         self._selector.close()
         for each in (self._listener, self._wake, self._woken, peer, *self._forks.values()):
             each.close()
+        if self._jvm is not None:
+            self._jvm.close()
 
     def _reap(self) -> None:
         while True:
@@ -194,6 +209,13 @@ class PreforkServer:
                     peer.sendall(struct.pack(">i", os.waitstatus_to_exitcode(status)))
                 peer.close()
 
+    def _kill_all(self) -> None:
+        """Kill the JVM, with the clients that it started, then the forks with theirs."""
+        if self._jvm is not None:
+            self._jvm.kill()
+        for pid in self._forks:  # not reaped yet: no other process has one of these ids
+            _kill_with_group(pid)
+
     def _hung_up(self, peer: socket.socket) -> None:
         """The client of a fork was killed: end the fork as well."""
         self._selector.unregister(peer)
@@ -202,6 +224,32 @@ class PreforkServer:
         peer.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
+
+
+class _Group:
+    """A process that leads a group, and that is no child of this one."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        # Later the process id may be another process's. A descriptor never is.
+        self._descriptor = os.pidfd_open(pid)
+
+    def kill(self) -> None:
+        """Kill it and its group, unless it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, 0)  # whether it is there
+            _kill_with_group(self._pid)
+
+    def close(self) -> None:
+        """Forget it."""
+        os.close(self._descriptor)
+
+
+def _kill_with_group(pid: int) -> None:
+    """Kill a process; if it leads a group, as Spark's daemon does, with all workers in there."""
+    with contextlib.suppress(ProcessLookupError):
+        leads = os.getpgid(pid) == pid
+        (os.killpg if leads else os.kill)(pid, signal.SIGKILL)
 
 
 def _receive(peer: socket.socket) -> tuple[list[int], Mapping[str, object]]:
@@ -285,11 +333,16 @@ def _load() -> None:
     gc.enable()
 
 
-def _main(listener: socket.socket) -> None:
+def _main(listener: socket.socket, jvm: int) -> None:
+    group = None
+    # It has ended already, or Linux is older than 5.3: then the JVM takes its own time, once its
+    # standard input has ended with the driver.
+    with contextlib.suppress(OSError):
+        group = _Group(jvm) if jvm else None
     daemon.prefer_installed_pyspark()
     _load()
-    PreforkServer(listener, sys.stdin.fileno()).serve()
+    PreforkServer(listener, sys.stdin.fileno(), group).serve()
 
 
 if __name__ == "__main__":
-    _main(socket.socket(fileno=int(sys.argv[1])))
+    _main(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))

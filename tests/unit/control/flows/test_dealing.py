@@ -33,7 +33,7 @@ class Flow:
     mirrors.
     """
 
-    def __init__(self, rates: list[int], shares: list[list[int]], *, fences: bool = False) -> None:
+    def __init__(self, rates: list[int], shares: list[list[int]]) -> None:
         self.replans: list[int] = []
         self.rates, self.shares = rates, shares
         self.now_s, self.epoch = 1_000.0, 1
@@ -52,10 +52,11 @@ class Flow:
             draining=False,
             assignment=lambda: self.assignment,
             version=7,
-            replan=lambda: self.replans.append(len(self.written)),
+            replan=self._replan,
         )
+        self.replan_fails = False
         self.dealing = Dealing(
-            len(shares), "r1", "A->B", fences=fences, published=self.published,  # type: ignore[arg-type]
+            len(shares), "r1", "A->B", published=self.published,  # type: ignore[arg-type]
             publish=self._publish, progress=self.reports, ends=lambda: dict(self.ends),
             leaders=self._leaders, notify=self.told.append,
             now_ms=lambda: int(self.now_s * 1000), ticks_s=lambda: self.now_s,
@@ -69,6 +70,12 @@ class Flow:
         if self.fails:
             raise Unreachable("B is away", where="cluster B")
         self.written.append(record)
+
+    def _replan(self) -> None:
+        if self.replan_fails:
+            raise Unreachable("B is away", where="cluster B")
+        self.replans.append(len(self.written))
+        self.published.version += 1
 
     def _leaders(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {one: self.leaders[one] for one in tps if one in self.leaders}
@@ -173,15 +180,49 @@ def test_a_deal_that_could_not_be_written_is_written_later() -> None:
     assert [record.moved for record in flow.written] == [1]
 
 
-def test_with_exactly_once_a_deal_counts_from_the_next_assignment_which_follows_it() -> None:
-    flow = Flow([9_000, 9_000, 10, 10], [[0, 1], [2, 3]], fences=True)
+def test_a_deal_with_moves_counts_from_the_next_assignment_which_follows_it() -> None:
+    flow = Flow([9_000, 9_000, 10, 10], [[0, 1], [2, 3]])
     flow.run(120)
     assert [(record.moved, record.version) for record in flow.written] == [(1, 8)]
     assert flow.replans == [1], "once, behind the record"
+
+
+def test_an_assignment_that_did_not_follow_its_deal_is_published_later() -> None:
+    flow = Flow([9_000, 9_000, 10, 10], [[0, 1], [2, 3]])
+    flow.replan_fails = True
+    with pytest.raises(Unreachable):
+        flow.run(120)
+    flow.replan_fails = False
+    flow.run(400)
+    assert [(record.moved, record.version) for record in flow.written] == [(1, 8)]
+    assert flow.replans == [1]
+
+
+def test_partitions_move_at_most_every_five_minutes() -> None:
     flow = Flow([9_000, 9_000, 10, 10], [[0, 1], [2, 3]])
     flow.run(120)
-    assert [(record.moved, record.version) for record in flow.written] == [(1, 0)]
-    assert flow.replans == []
+    flow.next_epoch()
+    flow.rates = [10, 10, 9_000, 9_000] if flow.shares[0] == [0] else [9_000, 10, 10, 9_000]
+    moved_at, before = flow.now_s, len(flow.replans)
+    while len(flow.replans) == before and flow.now_s < moved_at + 1_200:
+        flow.run(STEP_S)
+    assert len(flow.replans) == before + 1
+    assert flow.now_s - moved_at >= 200
+
+
+def test_a_partition_that_was_added_is_dealt_once_a_slot_reports_it() -> None:
+    flow = Flow([9_000, 9_000, 10, 10], [[0, 1], [2, 3]])
+    flow.rates.append(5)
+    flow.ends[tp(4)] = flow.positions[tp(4)] = flow.mirrored[tp(4)] = 0
+    flow.run(120)
+    assert tp(4) not in flow.written[-1].deal.slot_of()
+    flow.next_epoch()
+    flow.shares[0].append(4)
+    flow.run(60)
+    flow.rates[0] = flow.rates[1] = 10
+    flow.rates[2] = flow.rates[3] = 9_000
+    flow.run(900)
+    assert tp(4) in flow.written[-1].deal.slot_of()
 
 
 def test_a_run_of_frozen_ends_is_not_dealt_again() -> None:

@@ -35,6 +35,19 @@ print(os.getpid(), flush=True)
 sys.stdin.readline()
 """
 
+_DEAF_GROUP = """
+import os, signal
+for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN)
+if os.getpgid(0) != os.getpid():
+    os.setpgid(0, 0)
+child = os.fork()
+if child:
+    print(os.getpid(), child, flush=True)
+while True:
+    signal.pause()
+"""
+
 # A prefork server that cannot fork.
 _CHILDLESS = """
 import ctypes, os, resource, socket, sys
@@ -174,7 +187,7 @@ def test_nonsense_at_the_door_ends_nothing(
     assert asked.returncode == 7
 
 
-def test_forks_outlive_the_nursery_and_who_stands_for_them_waits(
+def test_forks_outlive_a_nursery_that_is_killed_and_who_stands_for_them_waits(
     modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does the prefork server import anything from the directory that it is started in."""
@@ -185,12 +198,48 @@ def test_forks_outlive_the_nursery_and_who_stands_for_them_waits(
     asked = _knock(tmp_path, modules, "-m", "waiting_fork", cwd=tmp_path)
     assert asked.stdout is not None
     fork = psutil.Process(int(asked.stdout.readline()))
+    process.kill()
     end_prefork_server(process)
-    assert process.returncode == 0
+    assert process.returncode == -signal.SIGKILL
     assert fork.is_running()
     assert asked.poll() is None
     asked.communicate("\n", 60)
     assert psutil.wait_procs([fork], timeout=60)[1] == []
+
+
+def test_with_the_driver_all_that_it_had_started_is_killed(modules: Path, tmp_path: Path) -> None:
+    """Forks that lead a group with workers, as Spark's daemon does, and the JVM with its clients.
+
+    None of them would end by itself, and none listens to a signal that can be refused.
+    """
+    (tmp_path / "deaf_group.py").write_text(_DEAF_GROUP)
+    jvm = subprocess.Popen(
+        [sys.executable, "-c", _DEAF_GROUP], stdout=subprocess.PIPE, text=True, process_group=0
+    )
+    started: list[psutil.Process] = []
+    try:
+        with (tmp_path / "log").open("ab") as log:
+            server = start_prefork_server(tmp_path, log, jvm.pid)
+        asked = [
+            _knock(tmp_path, directory, "-m", module, cwd=tmp_path)
+            for directory, module in ((tmp_path, "deaf_group"), (modules, "waiting_fork"))
+        ]
+        for output in (jvm.stdout, *(one.stdout for one in asked)):
+            assert output is not None
+            started += [psutil.Process(int(pid)) for pid in output.readline().split()]
+        assert len(started) == 5
+        assert server.stdin is not None
+        server.stdin.close()  # as the kernel does with the pipes of a process that is killed
+        assert psutil.wait_procs(started, timeout=10)[1] == []
+        assert server.wait(10) == 0
+        for one in (jvm, *asked):
+            one.communicate(timeout=10)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(jvm.pid, signal.SIGKILL)
+        for left in started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left.kill()
 
 
 @pytest.mark.parametrize("opens", [True, False])
