@@ -20,6 +20,7 @@ import org.sparkproject.connect.gson.JsonObject;
 import org.sparkproject.connect.gson.JsonParser;
 import org.sparkproject.connect.protobuf.AnyProto;
 import org.sparkproject.connect.protobuf.ApiProto;
+import org.sparkproject.connect.protobuf.ByteString;
 import org.sparkproject.connect.protobuf.CodedInputStream;
 import org.sparkproject.connect.protobuf.DescriptorProtos;
 import org.sparkproject.connect.protobuf.Descriptors;
@@ -266,7 +267,7 @@ public final class ProtoSchema {
             input.setRecursionLimit(DEPTH_MAX);
             Message found = DynamicMessage.parseFrom(type, input);
             input.checkLastTagWas(0);
-            checkKnown(found);
+            checkKnown(found, 0);
             checkText(found, data, place.end);
             Bounded made = new Bounded();
             printer.appendTo(found, made);
@@ -284,8 +285,17 @@ public final class ProtoSchema {
         }
     }
 
-    /** A field that the schema lacks would be missing in the JSON. */
-    private static void checkKnown(Message found) {
+    /**
+     * A field that the schema lacks would be missing in the JSON. The library bounds the levels of
+     * a message, but not those of an Any in an Any.
+     */
+    private void checkKnown(Message found, int depth) throws IOException {
+        if (depth > DEPTH_MAX) {
+            throw new RegistryException("it has more than " + DEPTH_MAX + " levels");
+        }
+        if (found.getDescriptorForType().getFullName().equals("google.protobuf.Any")) {
+            checkContent(found, depth);
+        }
         if (!found.getUnknownFields().asMap().isEmpty()) {
             throw new RegistryException("it has a field, or a value of an enum, that the message "
                 + found.getDescriptorForType().getFullName() + " lacks");
@@ -301,15 +311,30 @@ public final class ProtoSchema {
                 if (field.isRepeated()) {
                     Iterator elements = ((List) each.getValue()).iterator();
                     while (elements.hasNext()) {
-                        checkKnown((Message) elements.next());
+                        checkKnown((Message) elements.next(), depth + 1);
                     }
                 } else {
-                    checkKnown((Message) each.getValue());
+                    checkKnown((Message) each.getValue(), depth + 1);
                 }
             } catch (RegistryException error) {
                 throw error.under("." + field.getJsonName() + (field.isRepeated() ? "[*]" : ""));
             }
         }
+    }
+
+    private void checkContent(Message any, int depth) throws IOException {
+        Descriptors.Descriptor type = any.getDescriptorForType();
+        String url = (String) any.getField(type.findFieldByNumber(1));
+        Descriptors.Descriptor content = types.find(url.substring(url.lastIndexOf('/') + 1));
+        if (content == null) {
+            return; // the library refuses it
+        }
+        CodedInputStream input =
+            ((ByteString) any.getField(type.findFieldByNumber(2))).newCodedInput();
+        input.setRecursionLimit(DEPTH_MAX);
+        Message found = DynamicMessage.parseFrom(content, input);
+        input.checkLastTagWas(0);
+        checkKnown(found, depth + 1);
     }
 
     /** Of proto2, the library replaces bytes that are no UTF-8 by a character, which we look for. */

@@ -278,7 +278,7 @@ def test_broken_and_hostile_records_fail(sql: Sql, registry: SchemaRegistry) -> 
     for _ in range(101):
         deep = _bytes(37, deep)
     bomb = b""
-    for _ in range(20_000):
+    for _ in range(5_000):
         bomb = _bytes(1, b"type.googleapis.com/google.protobuf.Any") + _bytes(2, bomb)
     broken = {
         "cut off": _bytes(14, b"abc")[:-1],
@@ -293,6 +293,9 @@ def test_broken_and_hostile_records_fail(sql: Sql, registry: SchemaRegistry) -> 
         "a wrong type": _bytes(3, b"x"),
         "too deep": deep,
         "a bomb of Any": _bytes(35, bomb),
+        "an unknown field in an Any": _bytes(
+            35, _bytes(1, b"type.googleapis.com/shop.orders.Other") + _bytes(2, _int(2, 1))
+        ),
         "an Any of an unknown type": _bytes(35, _bytes(1, b"type.googleapis.com/x.Y")),
         "a time that is none": _bytes(29, _int(1, 2**62)),
         "a duration that is none": _bytes(30, _int(1, 1) + _int(2, -1)),
