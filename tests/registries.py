@@ -24,6 +24,15 @@ def wire(schema_id: int, payload: bytes) -> bytes:
     return struct.pack(">bI", 0, schema_id) + payload
 
 
+def varint(value: int) -> bytes:
+    """Protobuf's number of variable length."""
+    made = bytearray()
+    while value > 0x7F:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*made, value])
+
+
 class SchemaRegistry:
     """Schemas by id and by subject; what goes wrong is an attribute.
 
@@ -88,9 +97,16 @@ class SchemaRegistry:
 
 @contextmanager
 def serving(
-    registry: SchemaRegistry, certificate: Path | None = None, port: int = 0
+    registry: SchemaRegistry,
+    certificate: Path | None = None,
+    port: int = 0,
+    clients: Path | None = None,
 ) -> Iterator[str]:
-    """The address of ``registry``. ``certificate``: a PEM file with key and chain, for https."""
+    """The address of ``registry``.
+
+    ``certificate``: a PEM file with key and chain, for https. ``clients``: one with the authority
+    of the certificate that each client needs.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -115,6 +131,9 @@ def serving(
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
+        if clients is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(clients)
         server.socket = context.wrap_socket(
             server.socket, server_side=True, do_handshake_on_connect=False
         )

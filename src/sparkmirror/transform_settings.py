@@ -95,7 +95,8 @@ class RegistrySettings:
 
     ``urls``: without a slash at the end; empty: there is none. ``authorization``: the value of that
     HTTP header; never log it. ``truststore``: a file of type ``truststore_type``; empty: what Java
-    trusts. ``places``: where the file sets them, by option.
+    trusts. ``keystore``: the ``ssl.*`` properties of a client certificate, checked; empty: there is
+    none. ``places``: where the file sets them, by option.
     """
 
     urls: tuple[str, ...] = ()
@@ -104,6 +105,7 @@ class RegistrySettings:
     truststore_type: str = "JKS"
     truststore_password: str = field(default="", repr=False)
     places: tuple[tuple[str, ...], ...] = ()
+    keystore: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def place(self, option: str) -> str:
         """Where the file sets ``option``, with the key: for errors."""

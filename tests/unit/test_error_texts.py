@@ -191,12 +191,15 @@ def test_a_jaas_file_without_the_clients_entry_says_which_it_has(tmp_path: Path)
         ("failing:x", None, "the module fails (ZeroDivisionError: ", "Correct the module."),
         ("json:__doc__", None, "json:__doc__ is neither a function nor a class.", "Name one"),
         ("json:JSONDecoder", "x", "cannot be instantiated (TypeErr", "takes the text of the args"),
+        ("made:mask", "x", "made:mask is an object, which the text of the args", "Name its class"),
     ],
 )
 def test_a_callable_that_cannot_be_had(
     name: str, args: str | None, what: str, do: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "failing.py").write_text("1 / 0\n")
+    made = "class Mask:\n    def __call__(self, record): ...\nmask = Mask()\n"
+    (tmp_path / "made.py").write_text(made)
     monkeypatch.syspath_prepend(tmp_path)
     where = "--message.handler"
     check(lambda: load_callable(name, args, where=where), ConfigError, what, where, do)

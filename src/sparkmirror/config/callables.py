@@ -15,8 +15,9 @@ def load_callable(name: str, args: str | None, *, where: str) -> Callable[..., A
     """The callable that ``module:name`` names.
 
     A class is instantiated, with the text ``args`` if that is not None, as in Java. A function is
-    returned as it is; its caller passes ``args`` on. Raises ConfigError, with the option ``where``,
-    if it cannot be imported or instantiated, or is neither class nor function.
+    returned as it is; its caller passes ``args`` on. Other callables are returned as well, but
+    cannot have ``args``. Raises ConfigError, with the option ``where``, if it cannot be imported or
+    instantiated, or is nothing of these.
     """
     module_name, _, path = name.strip().partition(":")
     if not module_name or not path:
@@ -55,4 +56,11 @@ def load_callable(name: str, args: str | None, *, where: str) -> Callable[..., A
                 where=where,
                 do="Its constructor takes the text of the args option, or nothing without it.",
             ) from error
+    if args is not None and not hasattr(found, "__code__"):
+        raise ConfigError(
+            f"{name} is an object, which the text of the args option would not reach.",
+            where=where,
+            do="Name its class, whose constructor gets the text, or a function, which gets it as "
+            "its second argument; or remove the option.",
+        )
     return found

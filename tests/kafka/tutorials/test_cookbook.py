@@ -51,7 +51,7 @@ _CASE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _REGISTRY = "https://registry.example.com:8081"
-_SCHEMA = re.compile(r"^```json\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SCHEMA = re.compile(r"^```(json|proto)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"^`/etc/mirror/([^`]+)`.*\n```csv\n((?:.*\n)*?)```$", re.MULTILINE)
 _PART = re.compile(r"(?:(key|header|bytes|at) )?`([^`]+)`|(no|empty) value")
 
@@ -266,8 +266,9 @@ def test_every_recipe_of_the_page(clusters: tuple[KafkaCluster, ...], tmp_path: 
 
     _etc(tmp_path)
     registry = SchemaRegistry()
-    (schema,) = _SCHEMA.findall((DOCS / "cookbook.md").read_text())
-    assert registry.add("accounts-value", schema) == 1
+    avro, proto = _SCHEMA.findall((DOCS / "cookbook.md").read_text())
+    assert registry.add("accounts-value", avro[1]) == 1
+    assert registry.add("parcels-value", proto[1], "PROTOBUF") == 2
     with serving(registry) as url:
         assert _REGISTRY in text
         text = text.replace(_REGISTRY, url)

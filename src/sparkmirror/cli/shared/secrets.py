@@ -16,6 +16,9 @@ def hide_secrets(settings: MirrorSettings) -> None:
         register_secret(registry.authorization)
         register_secret(registry.authorization.partition(" ")[2])
         register_secret(registry.truststore_password)
+        for key, value in registry.keystore:
+            if is_secret(key):
+                register_secret(value)
         register_secret(flow.hash_salt)
         register_secret(flow.control_secret)
         for table in (table for one in flow.transforms for table in one.tables):

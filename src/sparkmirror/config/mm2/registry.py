@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlsplit
 
+from sparkmirror.config.clients.tls import tls_settings
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.values import ValueReader
 from sparkmirror.config.table.own import REGISTRY
@@ -18,6 +19,8 @@ _URL = f"{REGISTRY}url"
 _USER = f"{REGISTRY}basic.auth.user.info"
 _TOKEN = f"{REGISTRY}bearer.auth.token"
 _STORE = f"{REGISTRY}ssl.truststore."
+_CERTIFICATE = (f"{REGISTRY}ssl.keystore.", f"{REGISTRY}ssl.key.")
+_SSL = re.compile(r"\bssl\.[a-z.]*[a-z]")
 # A token travels in a header, which has neither blanks nor ends of lines within it.
 _PLAIN = re.compile(r"[!-~]+")
 
@@ -50,6 +53,7 @@ def registry_settings(own: ValueReader) -> RegistrySettings:
             (key.removeprefix(REGISTRY), f"{entry.where}: {entry.key}")
             for key, entry in sorted(given.items())
         ),
+        _keystore(own, given, urls),
     )
 
 
@@ -78,6 +82,34 @@ def _url(entry: Entry, text: str) -> str:
     if not known or parts.query or parts.fragment:
         raise _refused(entry, "has no address of a registry", "Write https://HOST:PORT.")
     return text.rstrip("/")
+
+
+def _keystore(
+    own: ValueReader, given: Mapping[str, Entry], urls: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
+    """The properties of a client certificate, under Kafka's names."""
+    found = {
+        key.removeprefix(REGISTRY): own.text(key)
+        for key in sorted(given)
+        if key.startswith(_CERTIFICATE) and own.text(key)
+    }
+    try:
+        store = tls_settings(found, where="").keystore
+    except ConfigError as error:
+        named = [key for key in _SSL.findall(error.what) if key in found]
+        entry = given[REGISTRY + named[0]]
+        what = f"{entry.key} cannot be used: {error.what}"
+        raise ConfigError(what, where=entry.where, do=error.do) from error
+    if not found:
+        return ()
+    entry = given[REGISTRY + next(iter(found))]
+    if store is None:
+        do = f"Set {_sibling(entry, f'{REGISTRY}ssl.keystore.location')}, or remove it."
+        raise _refused(entry, "is set without a client certificate", do)
+    if not any(url.startswith("https:") for url in urls):
+        do = f"Write an https: address into {_sibling(entry, _URL)}."
+        raise _refused(entry, "cannot be used: no address of the registry begins with https:", do)
+    return tuple(found.items())
 
 
 def _authorization(own: ValueReader) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sparkmirror.config.table.setting import Scope, Setting, Status, Type
+from sparkmirror.config.table.setting import Scope, Setting, Type
 from sparkmirror.settings import FaultSettings
 
 _F = FaultSettings()
@@ -196,6 +196,7 @@ TRANSFORM_ROWS = (
 
 REGISTRY = "sparkmirror.registry."
 _STORE = f"{REGISTRY}ssl.truststore."
+_KEYSTORE = f"{REGISTRY}ssl.keystore."
 
 # Confluent's clients have the same keys, with schema.registry. in front of some.
 REGISTRY_ROWS = (
@@ -232,13 +233,25 @@ REGISTRY_ROWS = (
         f"{_STORE}type", Type.STRING, "JKS", "Format of that file.", _S,
         choices=("JKS", "PKCS12", "PEM"), fold_case=True,
     ),
-    *(
-        Setting(
-            f"{REGISTRY}ssl.keystore.{option}", kind, "", "Client certificate for the registry.",
-            _S, status=Status.REFUSED,
-            reason="client certificates for the registry are not supported yet; use a login",
-        )
-        for option, kind in (("location", Type.STRING), ("password", Type.PASSWORD))
+    Setting(
+        f"{_KEYSTORE}location", Type.STRING, "",
+        "File with a client certificate for the registry and its key, on the machine of the "
+        "driver.", _S,
+    ),
+    Setting(f"{_KEYSTORE}password", Type.PASSWORD, "", "Password of that file.", _S),
+    Setting(
+        f"{_KEYSTORE}type", Type.STRING, "JKS", "Format of that file.", _S,
+        choices=("JKS", "PKCS12", "PEM"), fold_case=True,
+    ),
+    Setting(
+        f"{_KEYSTORE}certificate.chain", Type.PASSWORD, "",
+        "Client certificate for the registry with those that signed it, as PEM, instead of a file.",
+        _S,
+    ),
+    Setting(f"{_KEYSTORE}key", Type.PASSWORD, "", "The key of that certificate, as PEM.", _S),
+    Setting(
+        f"{REGISTRY}ssl.key.password", Type.PASSWORD, "",
+        "Password of the client certificate's key, if it has one of its own.", _S,
     ),
 )  # fmt: skip
 

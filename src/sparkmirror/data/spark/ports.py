@@ -118,7 +118,7 @@ def secrets_of(settings: MirrorSettings) -> list[str]:
     """The clusters whose client properties hold a secret that Spark's executors get, in order.
 
     These include the targets of flows whose claims are signed, and of those with a salt for hashes
-    or a login or a truststore's password for a schema registry.
+    or a login, a client certificate or a truststore's password for a schema registry.
     """
     found = {
         client.alias: None
@@ -133,6 +133,7 @@ def secrets_of(settings: MirrorSettings) -> list[str]:
         or flow.hash_salt
         or flow.registry.authorization
         or flow.registry.truststore_password
+        or flow.registry.keystore
     }
     return list(found)
 

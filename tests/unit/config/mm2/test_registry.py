@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkmirror.cli.shared.secrets import hide_secrets
 from sparkmirror.config.explain import explain
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.data.coordination.sealed_options import new_key
@@ -22,6 +23,7 @@ _SECRET = "a-secret-of-the-registry"
 _LOGIN = f"{_REGISTRY}.basic.auth.user.info = mirror:{_SECRET}"
 _TOKEN = f"{_REGISTRY}.bearer.auth.token = {_SECRET}"
 _STORE = f"{_REGISTRY}.ssl.truststore"
+_KEYSTORE = f"{_REGISTRY}.ssl.keystore"
 _TRANSFORM = (
     "A->B.sparkmirror.transforms = clean",
     "A->B.sparkmirror.transform.clean.topics = orders",
@@ -62,6 +64,34 @@ def test_the_keys_of_confluents_clients(tmp_path: Path) -> None:
     assert base64.b64decode(found.authorization[6:]) == b"me:a:b"
     assert (found.truststore, found.truststore_type) == ("/etc/trust.p12", "PKCS12")
     assert found.truststore_password == _SECRET
+
+
+def test_a_client_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its passwords and its key are shown nowhere, and executors get them only where it is safe."""
+    path = tmp_path / "mm2.properties"
+    in_file = (
+        *(f"{_KEYSTORE}.location = /own.p12", f"{_KEYSTORE}.type = pkcs12"),
+        *(f"{_KEYSTORE}.password = {_SECRET}", f"{_REGISTRY}.ssl.key.password = {_SECRET}"),
+    )
+    as_text = (
+        *(f"{_KEYSTORE}.type = PEM", f"{_KEYSTORE}.key = {_SECRET}"),
+        f"{_KEYSTORE}.certificate.chain = {_SECRET}",
+    )
+    for lines, wanted in (
+        (in_file, {"ssl.keystore.location": "/own.p12", "ssl.keystore.type": "PKCS12",
+                   "ssl.keystore.password": _SECRET, "ssl.key.password": _SECRET}),
+        (as_text, {"ssl.keystore.type": "PEM", "ssl.keystore.key": _SECRET,
+                   "ssl.keystore.certificate.chain": _SECRET}),
+    ):  # fmt: skip
+        flow = _flow(path, _URL, *lines)
+        assert dict(flow.registry.keystore) == wanted
+        assert secrets_of(load_mm2(path)) == ["B"]
+        assert _SECRET not in repr(flow) + encode_flow(flow, new_key()) + str(explain(path))
+        assert decode_flow(encode_flow(flow)).registry == RegistrySettings()
+        hidden: list[str] = []
+        monkeypatch.setattr("sparkmirror.cli.shared.secrets.register_secret", hidden.append)
+        hide_secrets(load_mm2(path))
+        assert hidden.count(_SECRET) == 2
 
 
 @pytest.mark.parametrize("login", [_LOGIN, _TOKEN])
@@ -138,9 +168,35 @@ def test_a_registry_without_a_transform_is_named(tmp_path: Path) -> None:
             "a PEM store has no password",
         ),
         (
-            (_URL, f"{_REGISTRY}.ssl.keystore.location = /x"),
-            "client certificates for the registry are not supported yet",
+            (_URL, f"{_KEYSTORE}.location = /x"),
+            f"{_KEYSTORE}.location cannot be used: ssl.keystore.location is set without "
+            "ssl.keystore.password. Add ssl.keystore.password.",
         ),
+        (
+            (_URL, f"{_KEYSTORE}.type = PEM", f"{_KEYSTORE}.key = {_SECRET}"),
+            f"{_KEYSTORE}.key cannot be used: ssl.keystore.key is set without "
+            "ssl.keystore.certificate.chain",
+        ),
+        (
+            (_URL, f"{_KEYSTORE}.key = {_SECRET}", f"{_KEYSTORE}.certificate.chain = x"),
+            "ssl.keystore.key contains PEM text, but ssl.keystore.type is JKS",
+        ),
+        (
+            (_URL, f"{_KEYSTORE}.password = {_SECRET}"),
+            "ssl.keystore.password is set without ssl.keystore.location",
+        ),
+        (
+            (_URL, f"{_REGISTRY}.ssl.key.password = {_SECRET}"),
+            f"ssl.key.password is set without a client certificate. Set {_KEYSTORE}.location",
+        ),
+        ((_URL, f"{_KEYSTORE}.type = PKCS12"), "ssl.keystore.type is set without a client"),
+        ((_URL, f"{_KEYSTORE}.type = BKS"), "is not one of the values it can have"),
+        (
+            (f"{_REGISTRY}.url = http://one", f"{_KEYSTORE}.location = /x",
+             f"{_KEYSTORE}.password = {_SECRET}"),
+            "no address of the registry begins with https:",
+        ),
+        ((f"{_KEYSTORE}.location = /x",), "is set without an address"),
         ((_URL, f"{_REGISTRY}.auth = x"), "sparkmirror.registry.auth is unknown"),
     ],
 )  # fmt: skip

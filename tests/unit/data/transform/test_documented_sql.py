@@ -77,6 +77,8 @@ def test_what_the_page_shows_is_accepted(
     )
     salt, registry = "0123456789abcdef", SchemaRegistry()
     registry.add("orders-value", '"string"')
+    proto = 'syntax = "proto3"; message A { } message Parcel { string card = 1; }'
+    registry.add("parcels-value", proto, "PROTOBUF")
     with serving(registry) as url:
         flow = FlowSettings(
             *[_CLIENT] * 4, transforms=(one,), hash_salt=salt, registry=RegistrySettings((url,))

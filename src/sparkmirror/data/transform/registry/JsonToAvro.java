@@ -66,7 +66,8 @@ public final class JsonToAvro {
 
     // -- JSON as Map, List, String, Digits, Boolean and null -------------------------------------
 
-    private static Object document(byte[] json) {
+    /** Raises RegistryException for what is no JSON, or has the same field twice. */
+    public static Object document(byte[] json) {
         try {
             String text = StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(json))
                 .toString();

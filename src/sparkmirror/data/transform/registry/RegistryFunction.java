@@ -8,9 +8,10 @@ import org.apache.spark.sql.api.java.UDF1;
 import org.apache.spark.sql.api.java.UDF2;
 
 /**
- * decode_registry (one argument) and encode_registry (two).
+ * decode_registry (one argument) and encode_registry (two; which message is fixed).
  *
  * A value in the registry's format has a byte 0, the schema's id in four bytes, and the payload.
+ * Protobuf's begins with the numbers of its message.
  */
 public final class RegistryFunction implements UDF1, UDF2 {
     private static final int HEAD = 5;
@@ -18,9 +19,12 @@ public final class RegistryFunction implements UDF1, UDF2 {
         new JsonFunction("drop", new byte[0][], new int[0], null, null);
 
     private final SchemaRegistry registry;
+    private final String message;
 
-    public RegistryFunction(SchemaRegistry registry) {
+    /** message: which of a Protobuf schema is written; null: the value's, or the first one. */
+    public RegistryFunction(SchemaRegistry registry, String message) {
         this.registry = registry;
+        this.message = message;
     }
 
     /** The value as JSON; null stays null. */
@@ -30,10 +34,13 @@ public final class RegistryFunction implements UDF1, UDF2 {
         }
         byte[] data = (byte[]) value;
         int id = id(data);
-        SchemaRegistry.Registered schema = usable(registry, id);
+        SchemaRegistry.Registered schema = usable(registry, id, null);
         try {
             if (schema.avro != null) {
                 return AvroToJson.text(schema.avro, data, HEAD);
+            }
+            if (schema.proto != null) {
+                return schema.proto.text(data, HEAD);
             }
             return new String(
                 checked(Arrays.copyOfRange(data, HEAD, data.length)), StandardCharsets.UTF_8);
@@ -56,8 +63,13 @@ public final class RegistryFunction implements UDF1, UDF2 {
         }
         int id = schema instanceof byte[] ? id((byte[]) schema) : number((Number) schema);
         byte[] head = ByteBuffer.allocate(HEAD).put((byte) 0).putInt(id).array();
-        SchemaRegistry.Registered found = usable(registry, id);
+        SchemaRegistry.Registered found = usable(registry, id, message);
         try {
+            if (found.proto != null) {
+                int[] numbers = message == null && schema instanceof byte[]
+                    ? ProtoSchema.numbersOf((byte[]) schema, HEAD) : found.proto.numbers(message);
+                return found.proto.bytes(text, head, numbers);
+            }
             if (found.avro != null) {
                 return JsonToAvro.bytes(found.avro, text, head);
             }
@@ -72,17 +84,29 @@ public final class RegistryFunction implements UDF1, UDF2 {
         }
     }
 
-    /** The schema of that id, if it is of a type that we know. */
-    public static SchemaRegistry.Registered usable(SchemaRegistry registry, int id) {
+    /** The schema of that id, if it is of a type that we know and has the message. */
+    public static SchemaRegistry.Registered usable(
+        SchemaRegistry registry, int id, String message) {
         SchemaRegistry.Registered found;
         try {
             found = registry.schema(id);
         } catch (StackOverflowError error) {
             throw deep(id);
         }
-        if (found.avro == null && !found.type.equals("JSON")) {
+        if (found.avro == null && found.proto == null && !found.type.equals("JSON")) {
             throw new RegistryException("schema " + id + " is of type " + found.type
-                + "; decode_registry and encode_registry know AVRO and JSON");
+                + "; decode_registry and encode_registry know AVRO, JSON and PROTOBUF");
+        }
+        if (message != null) {
+            if (found.proto == null) {
+                throw new RegistryException("schema " + id + " is of type " + found.type
+                    + "; only those of type PROTOBUF have messages to choose from");
+            }
+            try {
+                found.proto.numbers(message);
+            } catch (RegistryException error) {
+                throw error.of(id);
+            }
         }
         return found;
     }

@@ -30,8 +30,10 @@ public final class RegistryFunctions extends AbstractFunction1 {
     public Object apply(Object given) {
         Seq arguments = (Seq) given;
         boolean decodes = name.equals("decode_registry");
-        if (arguments.length() != (decodes ? 1 : 2)) {
-            throw wrong("it takes " + (decodes ? "a value" : "JSON and a schema"));
+        int count = arguments.length();
+        if (decodes ? count != 1 : count != 2 && count != 3) {
+            throw wrong("it takes "
+                + (decodes ? "a value" : "JSON and a schema, and for Protobuf a message's name"));
         }
         Expression first = (Expression) arguments.apply(0);
         boolean text = first.dataType().equals(DataTypes.StringType) && !decodes;
@@ -42,19 +44,20 @@ public final class RegistryFunctions extends AbstractFunction1 {
         Column value = ExpressionUtils.column(first);
         Column made;
         if (decodes) {
-            UDF1 function = new RegistryFunction(registry);
+            UDF1 function = new RegistryFunction(registry, null);
             made = functions.udf(function, DataTypes.StringType).withName(name)
                 .apply(new Column[] {value});
         } else {
-            UDF2 function = new RegistryFunction(registry);
+            String message = count < 3 ? null : message((Expression) arguments.apply(2));
+            UDF2 function = new RegistryFunction(registry, message);
             made = functions.udf(function, DataTypes.BinaryType).withName(name)
-                .apply(new Column[] {value, schema((Expression) arguments.apply(1))});
+                .apply(new Column[] {value, schema((Expression) arguments.apply(1), message)});
         }
         return ColumnNodeToExpressionConverter$.MODULE$.apply(made.node());
     }
 
     /** A column with ids, or with values that have the schema. */
-    private Column schema(Expression given) {
+    private Column schema(Expression given, String message) {
         DataType type = given.dataType();
         boolean number = type.equals(DataTypes.IntegerType) || type.equals(DataTypes.LongType);
         if (!number && !isBinary(type) && !type.equals(DataTypes.StringType)) {
@@ -74,11 +77,23 @@ public final class RegistryFunctions extends AbstractFunction1 {
         try {
             int id = number ? Math.toIntExact(((Number) constant).longValue())
                 : registry.latest(constant.toString());
-            RegistryFunction.usable(registry, id);
+            SchemaRegistry.Registered found = RegistryFunction.usable(registry, id, message);
+            if (found.proto != null) {
+                found.proto.numbers(message);
+            }
             return functions.lit(Integer.valueOf(id));
         } catch (Exception error) {
             throw wrong(error.getMessage());
         }
+    }
+
+    private String message(Expression given) {
+        Object constant = given.dataType().equals(DataTypes.StringType) && given.foldable()
+            ? given.eval(null) : null;
+        if (constant == null) {
+            throw wrong("its message must be a name in quotes, the same for all records");
+        }
+        return constant.toString();
     }
 
     private static boolean isBinary(DataType type) {

@@ -9,9 +9,13 @@ import java.net.HttpURLConnection;
 import java.net.URL;
 import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
+import java.security.KeyFactory;
 import java.security.KeyStore;
+import java.security.PrivateKey;
 import java.security.cert.Certificate;
 import java.security.cert.CertificateFactory;
+import java.security.spec.PKCS8EncodedKeySpec;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
@@ -21,6 +25,8 @@ import java.util.Set;
 import java.util.UUID;
 
 import javax.net.ssl.HttpsURLConnection;
+import javax.net.ssl.KeyManager;
+import javax.net.ssl.KeyManagerFactory;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLException;
 import javax.net.ssl.SSLSocketFactory;
@@ -56,28 +62,36 @@ public final class SchemaRegistry implements Serializable {
     private final byte[] trusted;
     private final String trustedType;
     private final String trustedPassword;
+    private final byte[] ownKey;
+    private final byte[] ownChain;
 
     /**
      * authorization: the header's value, null for no login. trusted: a truststore with certificates
-     * of authorities, null for those of Java; type: JKS, PKCS12 or PEM.
+     * of authorities, null for those of Java; type: JKS, PKCS12 or PEM. ownKey: the key of a client
+     * certificate, as PKCS 8, with its chain as PEM; null for none.
      */
     public SchemaRegistry(
-        String[] urls, String authorization, byte[] trusted, String type, String password) {
+        String[] urls, String authorization, byte[] trusted, String type, String password,
+        byte[] ownKey, byte[] ownChain) {
         this.urls = urls;
         this.authorization = authorization;
         this.trusted = trusted;
         this.trustedType = type;
         this.trustedPassword = password;
+        this.ownKey = ownKey;
+        this.ownChain = ownChain;
     }
 
-    /** A schema of the registry. avro: null for other types. */
+    /** A schema of the registry. avro, proto: null for other types. */
     public static final class Registered {
         public final String type;
         public final AvroType avro;
+        public final ProtoSchema proto;
 
-        Registered(String type, AvroType avro) {
+        Registered(String type, AvroType avro, ProtoSchema proto) {
             this.type = type;
             this.avro = avro;
+            this.proto = proto;
         }
     }
 
@@ -188,23 +202,34 @@ public final class SchemaRegistry implements Serializable {
 
     private Registered registered(JsonNode answer) {
         String type = part(answer, "schemaType").asText("AVRO");
+        if (type.equals("PROTOBUF")) {
+            Map texts = new HashMap();
+            addReferences(answer, null, texts, new HashSet());
+            return new Registered(
+                type, null, ProtoSchema.of(part(answer, "schema").asText(), texts));
+        }
         if (!type.equals("AVRO")) {
-            return new Registered(type, null);
+            return new Registered(type, null, null);
         }
         Schema.Parser parser = new Schema.Parser(NameValidator.NO_VALIDATION);
         parser.setValidateDefaults(false); // registries accept wrong ones
-        addReferences(answer, parser, new HashSet());
-        return new Registered(type, AvroType.of(parsed(answer, parser)));
+        addReferences(answer, parser, new HashMap(), new HashSet());
+        return new Registered(type, AvroType.of(parsed(answer, parser)), null);
     }
 
-    /** The schemas that this one names, each after those that it names itself. */
-    private void addReferences(JsonNode answer, Schema.Parser parser, Set seen) {
+    /**
+     * The schemas that this one names, each after those that it names itself: Avro's for the
+     * parser, which is null for Protobuf, and all texts by the names of the references.
+     */
+    private void addReferences(JsonNode answer, Schema.Parser parser, Map texts, Set seen) {
         Iterator references = part(answer, "references").elements();
         while (references.hasNext()) {
             JsonNode reference = (JsonNode) references.next();
+            String name = part(reference, "name").asText();
             String subject = part(reference, "subject").asText();
             String version = part(reference, "version").asText();
-            if (!seen.add(subject + "/" + version)) {
+            // Another name of the same version is another file to import.
+            if (!seen.add((parser == null ? name + " " : "") + subject + "/" + version)) {
                 continue;
             }
             if (seen.size() > REFERENCES_MAX) {
@@ -215,8 +240,11 @@ public final class SchemaRegistry implements Serializable {
                     + "?deleted=true", // records with deleted schemas can still be read
                 "the schema names version " + version + " of '" + subject
                     + "', which the registry lacks");
-            addReferences(found, parser, seen);
-            parsed(found, parser);
+            addReferences(found, parser, texts, seen);
+            if (parser != null) {
+                parsed(found, parser);
+            }
+            texts.put(name, part(found, "schema").asText());
         }
     }
 
@@ -335,7 +363,7 @@ public final class SchemaRegistry implements Serializable {
     }
 
     private SSLSocketFactory sockets(String url) {
-        if (trusted == null || !url.startsWith("https:")) {
+        if (trusted == null && ownKey == null || !url.startsWith("https:")) {
             return null;
         }
         State state = state();
@@ -345,7 +373,8 @@ public final class SchemaRegistry implements Serializable {
                     state.sockets = opened();
                 } catch (Exception error) {
                     throw new RegistryException(
-                        RegistryException.TLS, "the truststore cannot be read: " + words(error));
+                        RegistryException.TLS,
+                        "the truststore or keystore cannot be read: " + words(error));
                 }
             }
             return state.sockets;
@@ -353,6 +382,35 @@ public final class SchemaRegistry implements Serializable {
     }
 
     private SSLSocketFactory opened() throws Exception {
+        TrustManagerFactory managers =
+            TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+        managers.init(trusted == null ? null : truststore());
+        SSLContext context = SSLContext.getInstance("TLS");
+        context.init(ownKey == null ? null : keys(), managers.getTrustManagers(), null);
+        return context.getSocketFactory();
+    }
+
+    /** The key's type is that of its certificate. */
+    private KeyManager[] keys() throws Exception {
+        Collection chain = CertificateFactory.getInstance("X.509")
+            .generateCertificates(new ByteArrayInputStream(ownChain));
+        Certificate[] certificates = new Certificate[chain.size()];
+        Iterator found = chain.iterator();
+        for (int index = 0; found.hasNext(); index++) {
+            certificates[index] = (Certificate) found.next();
+        }
+        PrivateKey key = KeyFactory.getInstance(certificates[0].getPublicKey().getAlgorithm())
+            .generatePrivate(new PKCS8EncodedKeySpec(ownKey));
+        KeyStore store = KeyStore.getInstance("PKCS12");
+        store.load(null, null);
+        store.setKeyEntry("own", key, new char[0], certificates);
+        KeyManagerFactory managers =
+            KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
+        managers.init(store, new char[0]);
+        return managers.getKeyManagers();
+    }
+
+    private KeyStore truststore() throws Exception {
         boolean pem = trustedType.equals("PEM");
         KeyStore store = KeyStore.getInstance(pem ? "PKCS12" : trustedType);
         InputStream data = new ByteArrayInputStream(trusted);
@@ -369,12 +427,7 @@ public final class SchemaRegistry implements Serializable {
         if (store.size() == 0) {
             throw new IOException("it has no certificates");
         }
-        TrustManagerFactory managers =
-            TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
-        managers.init(store);
-        SSLContext context = SSLContext.getInstance("TLS");
-        context.init(null, managers.getTrustManagers(), null);
-        return context.getSocketFactory();
+        return store;
     }
 
     /** The compiler takes path() for the one of another class. */

@@ -1,9 +1,11 @@
 """SQL functions for values of a schema registry: `decode_registry` and `encode_registry`.
 
-All of it is Java, as for the functions beside this folder, with the Avro and JSON libraries that
-Spark brings. ``SchemaRegistry.java`` has the registry's REST API, and keeps each schema.
-``AvroToJson.java`` and ``JsonToAvro.java`` read and write records; their schema is an
-``AvroType.java``. The login is a field of the function's object, which no plan shows.
+All of it is Java, as for the functions beside this folder, with the libraries that Spark brings.
+``SchemaRegistry.java`` has the registry's REST API, and keeps each schema. ``AvroToJson.java`` and
+``JsonToAvro.java`` read and write records; their schema is an ``AvroType.java``. ``ProtoText.java``
+reads .proto files, and ``ProtoSchema.java`` reads and writes their messages with the library of
+Spark Connect. Login and client certificate are fields of the function's object, which no plan
+shows.
 """
 
 from __future__ import annotations
@@ -12,9 +14,18 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from sparkmirror.config.clients.tls import tls_settings
 from sparkmirror.errors import ConfigError
 from sparkmirror.settings import FlowSettings
 from sparkmirror.transform_settings import RegistrySettings
+from sparkmirror.wire.security.keystores import read_identity
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,8 +38,8 @@ _CALL = re.compile(rf"\b({'|'.join(_NAMES)})`?\s*\(", re.IGNORECASE)
 SOURCES = tuple(
     Path(__file__).with_name(f"{name}.java")
     for name in (
-        "RegistryException", "AvroType", "AvroToJson", "JsonToAvro", "SchemaRegistry",
-        "RegistryFunction", "RegistryFunctions",
+        "RegistryException", "AvroType", "AvroToJson", "JsonToAvro", "ProtoText", "ProtoSchema",
+        "SchemaRegistry", "RegistryFunction", "RegistryFunctions",
     )
 )  # fmt: skip
 """The Java files; each may use those before it."""
@@ -95,6 +106,21 @@ def _opened(session: SparkSession, settings: RegistrySettings, loader: Any) -> A
         trusted,
         settings.truststore_type,
         settings.truststore_password or None,
+        *_identity(settings),
+    )
+
+
+def _identity(settings: RegistrySettings) -> tuple[bytes | None, bytes | None]:
+    """Key (PKCS 8) and certificates (PEM) of the client certificate; None for none."""
+    store = tls_settings(dict(settings.keystore), where="").keystore
+    if store is None:
+        return None, None
+    option = "ssl.keystore.location" if store.location else "ssl.keystore.key"
+    found = read_identity(store, settings.place(option))
+    key = load_pem_private_key(found.key, None)
+    return (
+        key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()),
+        found.chain,
     )
 
 
@@ -125,7 +151,8 @@ def _check(registry: Any, flow: FlowSettings) -> None:
             "ssl.truststore.location",
             f"Set {key}ssl.truststore.location, .type and .password to a store with the "
             "certificate of the registry's authority, and write the host's name into the address "
-            "as its certificate has it.",
+            f"as its certificate has it. If the registry wants a client certificate, set {key}ssl."
+            "keystore.location, .type and .password.",
         ),
     }.get(fault.kind(), ("url", f"Start the registry, or correct {key}url."))
     raise ConfigError(

@@ -107,7 +107,7 @@ def test_reasons_name_the_cause_without_data(
     spark: SparkSession, registry: SchemaRegistry, url: str
 ) -> None:
     number = registry.add("card", _CARD)
-    proto = registry.add("proto", 'syntax = "proto3";', "PROTOBUF")
+    thrift = registry.add("thrift", "struct A {}", "THRIFT")
     plan = Sql(spark, url).plan(f"{_DECODE} AS value")
     begin = "the value is not in the registry's format: it does not begin with a byte 0"
     assert _reason(plan, b"4111").startswith(begin)
@@ -118,9 +118,9 @@ def test_reasons_name_the_cause_without_data(
     assert _reason(plan, wire(number, b"\x0a4711")) == (
         f"schema {number}: at $.card: the value ends within it"
     )
-    assert _reason(plan, wire(proto, b"\x00")) == (
-        f"schema {proto} is of type PROTOBUF; decode_registry and encode_registry know AVRO and "
-        "JSON"
+    assert _reason(plan, wire(thrift, b"\x00")) == (
+        f"schema {thrift} is of type THRIFT; decode_registry and encode_registry know AVRO, JSON "
+        "and PROTOBUF"
     )
     plan = Sql(spark, url).plan(f"encode_registry(value, {number}) AS value")
     wanted = f"schema {number}: at $.card: the schema needs a string here"
@@ -222,6 +222,58 @@ def test_https_with_a_truststore(spark: SparkSession, tmp_path: Path) -> None:
             sql.plan(f"{_DECODE} AS value")
 
 
+def test_a_client_certificate(spark: SparkSession, tmp_path: Path) -> None:
+    """From stores of every type, and as text; without a truststore as well."""
+    authority, own = Authority(), Authority("Of clients")
+    served = authority.certify("registry", "127.0.0.1").pem_file(tmp_path / "registry.pem")
+    clients = tmp_path / "clients.pem"
+    clients.write_text(own.pem())
+    client = Authority("Between", above=own).certify("mirror")
+    registry = SchemaRegistry()
+    number = registry.add("card", _CARD)
+    truststore = authority.truststore(tmp_path / "authority.p12")
+    pkcs12 = client.pkcs12(tmp_path / "own.p12")
+    jks = to_jks(pkcs12, tmp_path / "own.jks", key_password="another-password")
+    secret = ("ssl.keystore.password", PASSWORD)
+    stores: list[tuple[tuple[str, str], ...]] = [
+        (("ssl.keystore.location", str(pkcs12)), secret, ("ssl.keystore.type", "PKCS12")),
+        (("ssl.key.password", "another-password"), ("ssl.keystore.location", str(jks)), secret),
+        (
+            ("ssl.key.password", "a-password"),
+            ("ssl.keystore.location", str(client.pem_file(tmp_path / "own.pem", "a-password"))),
+            ("ssl.keystore.type", "PEM"),
+        ),
+        (
+            ("ssl.keystore.certificate.chain", client.chain_pem()),
+            ("ssl.keystore.key", client.key_pem()),
+            ("ssl.keystore.type", "PEM"),
+        ),
+    ]
+    places = (("ssl.keystore.location", "file:6: keystore"), ("url", "file:3: url"))
+    with serving(registry, served, clients=clients) as url:
+        sql = Sql(spark, url)
+        trusting = RegistrySettings(
+            (url,), "", str(truststore), "PKCS12", PASSWORD, places, stores[0]
+        )
+        for store in stores:
+            sql.settings = replace(trusting, keystore=store)
+            assert sql.of(_DECODE, [wire(number, b"\x02x")]) == [b'{"card":"x"}']
+        other = Authority("Another one").certify("other").pkcs12(tmp_path / "other.p12")
+        for keystore in ((), (("ssl.keystore.location", str(other)), secret)):
+            sql.settings = replace(trusting, keystore=keystore)
+            with pytest.raises(ConfigError, match="The schema registry cannot be used"):
+                sql.plan(f"{_DECODE} AS value")
+        sql.settings = replace(trusting, truststore="", truststore_password="")
+        with pytest.raises(ConfigError, match="PKIX"):
+            sql.plan(f"{_DECODE} AS value")
+        wrong = (("ssl.keystore.location", str(pkcs12)), ("ssl.keystore.password", "wrong-secret"))
+        sql.settings = replace(trusting, keystore=wrong)
+        with pytest.raises(ConfigError, match="file:6: keystore") as caught:
+            sql.plan(f"{_DECODE} AS value")
+        assert caught.value.do == "Check ssl.keystore.password."
+        assert "wrong-secret" not in str(caught.value)
+
+
 def test_a_registry_that_cannot_be_used_is_refused_at_the_start(
     spark: SparkSession, registry: SchemaRegistry, url: str
 ) -> None:
@@ -252,7 +304,7 @@ def test_a_registry_that_cannot_be_used_is_refused_at_the_start(
         ("encode_registry(1, 1) AS value", "is of type int, not binary or string"),
         ("encode_registry(value, 99) AS value", "encode_registry: the registry has no schema 99"),
         ("encode_registry(value, 'none') AS value", "the registry has no subject 'none'"),
-        ("encode_registry(value, 'proto') AS value", "schema 1 is of type PROTOBUF"),
+        ("encode_registry(value, 'thrift') AS value", "schema 1 is of type THRIFT"),
         ("encode_registry(value, topic) AS value", "its subject must be a text in quotes"),
         ("encode_registry(value, 1.5) AS value", "give a schema's id, a subject, or a value"),
         ("encode_registry(value, CAST(NULL AS INT)) AS value", "its second argument is NULL"),
@@ -261,7 +313,7 @@ def test_a_registry_that_cannot_be_used_is_refused_at_the_start(
 def test_wrong_calls_are_refused_at_the_start(
     spark: SparkSession, registry: SchemaRegistry, url: str, select: str, said: str
 ) -> None:
-    registry.add("proto", 'syntax = "proto3";', "PROTOBUF")
+    registry.add("thrift", "struct A {}", "THRIFT")
     with pytest.raises(ConfigError, match=r"file:8: key[.]select") as caught:
         Sql(spark, url).plan(select)
     assert said in str(caught.value)
