@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkmirror.data.coordination.slot_plan import SlotPlan, plan_slots
@@ -68,29 +68,44 @@ def _owned(plan: SlotPlan, document: AssignmentDocument) -> set[TopicPartition]:
     return own
 
 
-_PARTITIONS = st.frozensets(
-    st.tuples(st.sampled_from("abcdef"), st.integers(0, 3), st.sampled_from(["", "id"])),
-    max_size=12,
-).map(
-    lambda found: tuple(
-        sorted(
-            {(t, n): SourcePartition(t, n, f"A.{t}", topic_id) for t, n, topic_id in found}.values()
-        )
-    )
-)
+def _topic(name: str, count: int, topic_id: str = "") -> dict[str, tuple[SourcePartition, ...]]:
+    return {name: tuple(SourcePartition(name, n, f"A.{name}", topic_id) for n in range(count))}
 
 
+_Assignments = list[tuple[SourcePartition, ...]]
+
+
+@st.composite
+def _histories(draw: st.DrawFn) -> _Assignments:
+    """The assignments of a flow: topics come, grow, go, come back, and are made anew."""
+    topics = _topic("base", draw(st.integers(3, 9), "base"))
+    found = [topics]
+    for _ in range(draw(st.integers(1, 7), "changes")):
+        name = draw(st.sampled_from(["t", "t", "u"]), "topic")
+        topics = dict(topics)
+        if name in topics and draw(st.booleans(), "goes"):
+            del topics[name]
+        else:
+            topic_id = draw(st.sampled_from(["", "", "", "anew"]), "id")
+            topics |= _topic(name, draw(st.integers(1, 3), "count"), topic_id)
+        found.append(topics)
+    return [tuple(sorted(p for one in each.values() for p in one)) for each in found]
+
+
+@settings(max_examples=1_000)
 @given(
     slots_max=st.integers(1, 5),
-    changes=st.lists(st.tuples(_PARTITIONS, st.booleans()), min_size=1, max_size=8),
+    changes=_histories(),
+    forced=st.sets(st.integers(1, 7), max_size=1),
     data=st.data(),
 )
 def test_a_partition_has_one_owner(
-    slots_max: int, changes: list[tuple[tuple[SourcePartition, ...], bool]], data: st.DataObject
+    slots_max: int, changes: _Assignments, forced: set[int], data: st.DataObject
 ) -> None:
+    """``forced``: the change for which a new epoch begins in any case."""
     flow = _Flow(slots_max)
-    for partitions, extends in changes:
-        flow.publish(partitions, extends=extends)
+    for number, partitions in enumerate(changes):
+        flow.publish(partitions, extends=number not in forced)
     newest = len(flow.documents)
     planned = data.draw(st.integers(1, newest), "planned at")
     plans = flow.plan(planned)
@@ -101,7 +116,7 @@ def test_a_partition_has_one_owner(
         if not outdated(flow.commands[version - 1], RUN, planned)
     ]
     owners: dict[TopicPartition, int] = {}
-    # Also slots that go on for a moment with an assignment for which they must end.
+    # Also slots that have not noticed yet that they must end.
     for plan, version in zip(plans, read, strict=True):
         for tp in _owned(plan, flow.documents[version - 1]):
             assert owners.setdefault(tp, plan.slot) == plan.slot, tp
@@ -118,11 +133,9 @@ def test_a_partition_has_one_owner(
 
 @given(
     slots_max=st.integers(1, 5),
-    changes=st.lists(_PARTITIONS, min_size=1, max_size=8),
+    changes=_histories(),
 )
-def test_what_was_planned_and_stays_never_moves(
-    slots_max: int, changes: list[tuple[SourcePartition, ...]]
-) -> None:
+def test_what_was_planned_and_stays_never_moves(slots_max: int, changes: _Assignments) -> None:
     """It does not pause either: its slot has it before and after each change."""
     flow = _Flow(slots_max)
     for partitions in changes:
