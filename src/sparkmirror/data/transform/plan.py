@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Planned", "TransformPlan"]
 
-# Large records leave the JVM sooner than `FLUSH_ROWS` of them.
-_MESSAGE_BYTES_MAX = 4 << 20
+# Any limit would cost a sum over all columns for each row; `data.transform.unpack` sends few large
+# records in `FLUSH_ROWS` rows.
+_NO_BYTES_MAX = (1 << 31) - 1
 _ROUTING = ("topic", "partition")
 _NUMBERS = ("int", "smallint", "tinyint", "void")
 _KEPT = ("offset", "timestampType")
@@ -78,7 +79,7 @@ class TransformPlan:
         self.tables = Tables(self.session, flow)
         register_functions(self.session, flow, self.tables.java)
         self.session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(FLUSH_ROWS))
-        self.session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(_MESSAGE_BYTES_MAX))
+        self.session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(_NO_BYTES_MAX))
         # Arguments of SQL functions are projections of their own until Spark merges them with ours:
         # only then a record on which one fails is a null, and does not end the task.
         self.session.conf.set("spark.sql.optimizer.collapseProjectAlwaysInline", "true")
