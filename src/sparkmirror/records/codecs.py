@@ -255,25 +255,29 @@ def _lz4_decompress(data: memoryview, bytes_max: int) -> Buffer:
     flags, limit, blocks = _lz4_layout(data)
     if len(blocks) > 1 and not flags & 0x20:
         return _lz4_linked(data, limit, blocks, bytes_max)
-    parts: list[Buffer] = []
-    room = bytes_max
-    for start, end, stored in blocks:
+    # A block that is not compressed may be larger than the frame says; it costs what it has.
+    sizes = [
+        end - start if stored else min(limit, _LZ4_RATIO_MAX * (end - start))
+        for start, end, stored in blocks
+    ]
+    # All blocks in one buffer: unused pages cost nothing.
+    output = np.empty(min(sum(sizes), bytes_max + max(sizes, default=0)), np.uint8)
+    at = 0
+    for (start, end, stored), bound in zip(blocks, sizes, strict=True):
+        room = output[at : at + bound]
         if stored:
-            part: Buffer = data[start:end]
+            room[:] = np.frombuffer(data[start:end], np.uint8)
+            at += bound
         else:
-            output = np.empty(min(limit, _LZ4_RATIO_MAX * (end - start)), np.uint8)
             try:
-                size = cramjam.lz4.decompress_block_into(
-                    data[start:end], output.data, output_len=output.size
+                at += cramjam.lz4.decompress_block_into(
+                    data[start:end], room.data, output_len=room.size
                 )
             except cramjam.DecompressionError as error:
                 raise _broken("lz4", error) from error
-            part = output.data[:size]
-        room -= len(part)
-        if room < 0:
+        if at > bytes_max:
             raise _too_big("lz4", bytes_max)
-        parts.append(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return output.data[:at]
 
 
 def _lz4_linked(

@@ -200,8 +200,16 @@ def with_fields(
     fields, flat = record_fields(found), columns.flat
     value_from = found.key_at + np.maximum(found.key_bytes, 0)
     parts = [
-        _Part(flat, columns.rest_at, value_from - columns.rest_at) if key is None else _part(key),
-        _Part(flat, value_from, fields.headers_at - value_from) if value is None else _part(value),
+        *(
+            [_Part(flat, columns.rest_at, value_from - columns.rest_at)]
+            if key is None
+            else _parts(key)
+        ),
+        *(
+            [_Part(flat, value_from, fields.headers_at - value_from)]
+            if value is None
+            else _parts(value)
+        ),
     ]
     if headers is None:
         end = columns.rest_at + columns.rest_bytes
@@ -232,22 +240,16 @@ class _Part:
     sizes: Int64s
 
 
-def _part(column: Varbin) -> _Part:
-    """The strings with the varints of their lengths in front."""
+def _parts(column: Varbin) -> tuple[_Part, _Part]:
+    """The varints of the lengths, and the strings."""
     lengths = zigzag(column.sizes)
-    lengths_bytes = varint_sizes(lengths) if len(lengths) else column.sizes
-    full = np.maximum(column.sizes, 0)
-    sizes = lengths_bytes + full
+    sizes = varint_sizes(lengths) if len(lengths) else column.sizes
     ends = np.cumsum(sizes)
-    at = ends - sizes
     data = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
     if len(lengths):
-        write_varints(data, at, lengths, lengths_bytes)
-    rows = np.flatnonzero(full)
-    if len(rows):
-        begins = np.cumsum(full) - full
-        copy_items(column.data, begins[rows], data, (at + lengths_bytes)[rows], full[rows])
-    return _Part(data, at, sizes)
+        write_varints(data, ends - sizes, lengths, sizes)
+    full = np.maximum(column.sizes, 0)
+    return _Part(data, ends - sizes, sizes), _Part(column.data, np.cumsum(full) - full, full)
 
 
 def _corrupt(found: Scan, row: int) -> CorruptBatch:

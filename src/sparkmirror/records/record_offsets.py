@@ -1,9 +1,10 @@
 """Finds where the records of batches start; only a record's length says where the next begins.
 
-There are two ways with the same result. With many batches, the k-th records of all of them are
-found together, by a few ``numpy`` calls per step. Otherwise a short loop goes through each batch; a
-run of records of one size costs it only a comparison. This module checks only what it needs to find
-the starts; `columns` checks all fields at once.
+There are three ways with the same result. With many batches, the k-th records of all of them are
+found together, by a few ``numpy`` calls per step. In one of many records, the starts are guessed
+and then proved: each record must end where the next one begins. Otherwise a short loop goes through
+the batch; a run of records of one size costs it only a comparison. This module checks only what it
+needs to find the starts; `columns` checks all fields at once.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ _1, _LOW7 = np.uint64(1), np.uint64(0x7F)
 _STEP_RECORDS = 24
 # After this many records of one size in a row, it pays to look for more of them.
 _ALIKE = 4
+# After so many steps through a batch, it pays to guess where the rest of its records are, if there
+# are so many.
+_STEPS = 16
+_GUESSED_RECORDS = 32
+# With more candidates for a start than this for each record, it does not.
+_CANDIDATES = 8
 
 
 class IrregularRecordError(Exception):
@@ -121,7 +128,15 @@ def _singly(
     append = starts.append
     for at, end, count in zip(begins, ends, counts, strict=True):
         before, alike, left = -1, 0, count
+        steps = 0
         while left:
+            if steps == _STEPS and left >= _GUESSED_RECORDS:
+                proved = _guessed(flat[at:end], left)
+                if proved is not None:
+                    starts.extend((proved + at).tolist())
+                    at = end  # noqa: PLW2901
+                    break
+            steps += 1
             append(at)
             left -= 1
             size = sizes[data[at] | data[at + 1] << 8] or _long_size(data, at)
@@ -138,6 +153,46 @@ def _singly(
         if at != end:
             raise IrregularRecordError
     return np.array(starts, np.int64)
+
+
+def _guessed(body: npt.NDArray[np.uint8], count: int) -> Int64s | None:
+    """Where the ``count`` records of a batch begin in ``body``; None if that was not found.
+
+    Behind its length, each record has a byte of attributes, which is 0, and there are few zeros
+    elsewhere in most records. So a start is where such a zero has a length in front of it, as long
+    a one as the first record's, that leads to another start or to the end.
+    """
+    head = body[:3] > 0x7F
+    if head.all():
+        return None
+    width = int(head.argmin()) + 1
+    starts = np.flatnonzero(body[width:] == 0)
+    if not count <= len(starts) <= _CANDIDATES * count:
+        return None
+    zigzag = body[starts + (width - 1)].astype(np.int64)
+    right = zigzag < 0x80
+    zigzag <<= 7 * (width - 1)
+    for index in range(width - 1):
+        byte = body[starts + index]
+        right &= byte > 0x7F
+        zigzag |= (byte & 0x7F).astype(np.int64) << (7 * index)
+    length = zigzag >> 1
+    after = starts + width + length
+    right &= (zigzag & 1 == 0) & (length >= RECORD_BYTES_MIN - 1) & (after <= len(body))
+    starts, after = starts[right], after[right]
+    if len(starts) > count:
+        known = np.zeros(len(body) + 1, np.bool_)
+        known[starts] = known[-1] = True
+        right = known[after]
+        starts, after = starts[right], after[right]
+    # One chain from the first byte to the last: there can be no other.
+    chained = (
+        len(starts) == count
+        and int(starts[0]) == 0
+        and int(after[-1]) == len(body)
+        and np.array_equal(after[:-1], starts[1:])
+    )
+    return starts if chained else None
 
 
 def _long_size(data: memoryview, at: int) -> int:

@@ -91,6 +91,62 @@ def test_damage_is_odd_or_taken_alike(seed: int, batches: list[list[int]]) -> No
         assert found is None or len(found) == int(counts.sum())
 
 
+@settings(deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    values=st.sampled_from([(1, 40), (60, 120), (900, 1_100), (0, 9_000), (200, 200)]),
+    zeros=st.sampled_from([0.0, 0.001, 0.2, 1.0]),
+)
+def test_a_guess_is_right_or_none(seed: int, values: tuple[int, int], zeros: float) -> None:
+    """Many records in a batch, with keys and headers, and with zeros in their bytes."""
+    rng = Random(seed)
+
+    def content(size: int) -> bytes:
+        return bytes(
+            0 if rng.random() < zeros else rng.randrange(256) for _ in range(min(size, 200))
+        )
+
+    flat, begins, ends, records = b"", [], [], []
+    for first in (0, 300):
+        made = [
+            Record(n, 1_000 + rng.randrange(3), rng.choice([None, content(7)]),
+                   (content(rng.randint(*values)) * 45)[: rng.randint(*values)],
+                   rng.choice([(), ((b"h", content(3)),)]))
+            for n in range(first, first + rng.randrange(40, 160))
+        ]  # fmt: skip
+        begins.append(len(flat) + HEADER_BYTES)
+        flat += encode_batch(made)
+        ends.append(len(flat))
+        records.append(len(made))
+    layout = (
+        np.frombuffer(flat, np.uint8),
+        *(np.array(each, np.int64) for each in (begins, ends, records)),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_offsets, "_guessed", lambda body, count: None)
+        by_steps = walk(False, *layout)
+    assert walk(False, *layout) == by_steps
+    assert by_steps is not None
+    # Damage is found by both, or by none.
+    damaged = layout[0].copy()
+    damaged[rng.randrange(begins[0], len(damaged))] = rng.randrange(256)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_offsets, "_guessed", lambda body, count: None)
+        by_steps = walk(False, damaged, *layout[1:])
+    assert walk(False, damaged, *layout[1:]) == by_steps
+
+
+def test_usual_records_are_found_by_a_guess() -> None:
+    texts = [b"V" * (900 + n % 50) for n in range(200)]
+    data = encode_batch([Record(n, 1_000, None, text) for n, text in enumerate(texts)])
+    body = np.frombuffer(data, np.uint8)[HEADER_BYTES:]
+    found = record_offsets._guessed(body, len(texts))
+    assert found is not None
+    assert found.tolist() == expected([[len(one) for one in texts]], np.zeros(1, np.int64))
+    assert record_offsets._guessed(body, len(texts) - 1) is None
+    assert record_offsets._guessed(body[:-1], len(texts)) is None
+
+
 def test_no_batches_have_no_records() -> None:
     none = np.zeros(0, np.int64)
     assert record_starts(np.zeros(0, np.uint8), none, none, none).tolist() == []

@@ -46,6 +46,7 @@ __all__ = [
     "build_row",
     "chunk_of",
     "divided",
+    "in_frame",
     "is_rehearsal",
     "out",
     "read_row",
@@ -285,6 +286,27 @@ def _spans(
             return None
         spans.append((start, start + len(parts[0])))
     return spans
+
+
+def in_frame(row: pa.RecordBatch, frames: Frames | None) -> pa.RecordBatch:
+    """``row`` with its records in a frame, if they are in the row and `Frames.store` takes them.
+
+    A response that was received before the sink had mapped the frames travels as bytes. With a
+    transform, Spark's buffer for a row's records would keep its size, and Spark clears all of it
+    after each message, for the whole epoch.
+    """
+    records = row.column(1)[0].as_buffer()
+    if frames is None or records is None:
+        return row
+    reference = frames.store([memoryview(records).cast("B")], len(records))
+    if reference is None:
+        return row
+    fields = {**json.loads(row.column(0)[0].as_py()), "at": reference}
+    head = json.dumps(fields, separators=(",", ":")).encode()
+    return pa.RecordBatch.from_arrays(
+        [_column(pa.string(), pa.py_buffer(head)), _column(pa.binary(), _EMPTY)],
+        schema=ARROW_SCHEMA,
+    )
 
 
 def out(row: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -146,6 +146,11 @@ class Frames:
         return SharedMemory(os.getpid(), self._fd, token, self.frame_bytes, self._partitions)
 
     @property
+    def mappable(self) -> bool:
+        """Whether there is memory that the sink could map."""
+        return self._map is not None
+
+    @property
     def shared(self) -> bool:
         """Whether the sink has mapped the memory."""
         return bool(self._view) and self._view[_MAPPED_AT] == 1

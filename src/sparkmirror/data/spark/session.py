@@ -80,6 +80,10 @@ def _spark_settings(
     settings: MirrorSettings, *, master: str, work_dir: Path, scratch: Path, cores: int
 ) -> dict[str, str]:
     """Spark's configuration for the pipeline; each value was measured or has its reason here."""
+    # Without SQL, the JVM carries a few hundred rows per second. The second compiler would take
+    # minutes until it compiles their code, and processor time from the start. SQL is evaluated for
+    # each record.
+    computes = any(not one.handler for flow in settings.flows for one in flow.transforms)
     conf = {
         "spark.master": _local_master(master, _cores_needed(settings), cores),
         "spark.app.name": "sparkmirror",
@@ -111,9 +115,7 @@ def _spark_settings(
                 # The JVM only moves bytes. A simple collector is enough, which uses no processor
                 # time while it does not collect.
                 "-XX:+UseParallelGC",
-                # The JVM carries a few hundred rows per second. The second compiler would take
-                # minutes until it compiles their code, and processor time from the start.
-                "-XX:TieredStopAtLevel=1",
+                *([] if computes else ["-XX:TieredStopAtLevel=1"]),
                 # Spark's analysis goes down into each nested expression: a condition with some
                 # hundred parts would overflow the usual 1 MB.
                 "-Xss4m",

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.data.transform.failed_records import TRANSFORM_FAILED, FailedRecords
-from sparkmirror.data.transform.portions import portions
+from sparkmirror.data.transform.portions import keep_freed_memory, portions
 from sparkmirror.data.transform.reasons import Reasons
 from sparkmirror.data.transform.record_handler import RecordHandler
 from sparkmirror.data.transform.results import (
@@ -96,6 +96,7 @@ class Packer:
         create: Create | None = None,
         come_round: Callable[[], None] = lambda: None,
     ) -> None:
+        keep_freed_memory()
         self._reasons = reasons or Reasons("", flow.name)
         self._transformed = Transformed(flow)
         self._router = router
@@ -146,7 +147,10 @@ class Packer:
             rows = np.flatnonzero(results[after:head])
             if len(rows):
                 first, end = after + int(rows[0]), after + int(rows[-1]) + 1
-                yield from self._take(batch.slice(first, end - first))
+                found = batch.slice(first, end - first)
+                if len(found) > len(rows):  # empty rows behind large records
+                    found = found.filter(pa.array(results[first:end]))
+                yield from self._take(found)
             if head < batch.num_rows:
                 yield head
                 yield from self._handled()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,9 +13,25 @@ from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.records.header_columns import Int64s
 from sparkmirror.records.key_columns import Scan, scans
 
-__all__ = ["portions"]
+__all__ = ["keep_freed_memory", "portions"]
 
 _PORTION_BYTES_MAX = 16 << 20
+# glibc's numbers of two settings, and the largest threshold that it takes.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_MMAP_THRESHOLD_BYTES = 32 << 20
+_KEPT_BYTES = 64 << 20
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep up to 64 MiB that it frees, for the next portion.
+
+    glibc gives large blocks back to the system at once, and then the system clears new pages for
+    each portion: that took half of the time of reading and writing records.
+    """
+    with contextlib.suppress(AttributeError):  # other C libraries
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def portions(chunk: Chunk, batches: memoryview) -> Iterator[Scan]:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparkmirror.data.rows.notes import SlotNotes
-from sparkmirror.data.rows.rows import Chunk, build_row, read_row
+from sparkmirror.data.rows.rows import Chunk, build_row, in_frame, read_row
 from sparkmirror.data.rows.shared_frames import Frames, Reference
 from sparkmirror.data.transform.columns import (
     AT,
@@ -24,7 +24,7 @@ from sparkmirror.data.transform.columns import (
     TRANSFORM,
     arrow_schema,
 )
-from sparkmirror.data.transform.portions import portions
+from sparkmirror.data.transform.portions import keep_freed_memory, portions
 from sparkmirror.errors import BatchError
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.records.header_columns import Int64s
@@ -44,7 +44,11 @@ __all__ = ["Unpacker"]
 
 _ROWS_MAX = 4096
 _BYTES_MAX = 1 << 20
+# Spark limits only the rows of its messages, to `FLUSH_ROWS`. So that these hold a few megabytes at
+# most, no others share a message with the records of a slice that are larger than this on average.
+_RECORD_BYTES_MAX = 16 << 10
 _REPORT_S = 1.0
+_MAPPED_MAX_S, _MAPPED_POLL_S = 1.0, 0.002
 _BINARY = pa.binary()
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
@@ -58,6 +62,7 @@ class Unpacker:
     def __init__(
         self, flow: FlowSettings, columns: Sequence[frozenset[str]], frames: Frames | None
     ) -> None:
+        keep_freed_memory()
         self._transformed = Transformed(flow)
         self._smts = [bool(one.steps) for one in flow.transforms]
         self._handled = [bool(one.handler) for one in flow.transforms]
@@ -65,6 +70,7 @@ class Unpacker:
         self._frames = frames
         self._schema = arrow_schema(columns)
         self._flush = self._batch(FLUSH_ROWS, {})
+        self._started = False
         self._names = [one.name for one in flow.transforms]
         self._took_s = [0.0] * len(self._names)
         self._reported_s = 0.0
@@ -78,6 +84,7 @@ class Unpacker:
         for batch in batches:
             yield from self._report()
             if batch.num_rows and batch.column(0)[0].is_valid:
+                batch = in_frame(batch, self._frames)  # noqa: PLW2901
                 head = {HEAD: batch.column(0).slice(0, 1), RECORDS: batch.column(1).slice(0, 1)}
                 yield self._batch(1, head)
                 chunks, records, _, reference = read_row(batch, 0)
@@ -87,6 +94,16 @@ class Unpacker:
                         continue  # the sink has all that it needs
                     yield from self._chunk(chunk, self._bytes(records, reference), number)
             yield self._flush
+            self._wait_for_sink()
+
+    def _wait_for_sink(self) -> None:
+        """After the first row, give the sink time to map the frames, for `in_frame`."""
+        if self._started or self._frames is None:
+            return
+        self._started = True
+        deadline = time.monotonic() + _MAPPED_MAX_S
+        while self._frames.mappable and not self._frames.shared and time.monotonic() < deadline:
+            time.sleep(_MAPPED_POLL_S)
 
     def _report(self) -> Iterator[pa.RecordBatch]:
         """Once a second, a row that says how long all this took; the sink adds it to its report."""
@@ -147,6 +164,8 @@ class Unpacker:
             if "headers" in uses:
                 made["headers"] = _header_column(found, fields, first, end)
             yield self._batch(count, made)
+            if int(columns.rest_bytes[first:end].sum()) > _RECORD_BYTES_MAX * count:
+                yield self._flush.slice(0, max(0, FLUSH_ROWS - count))
 
     def _batch(self, rows: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
         """Rows with ``columns``; all other ones are null."""

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from sparkmirror.data.rows import worker_pipes
 from sparkmirror.data.rows.notes import SlotNotes
-from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, divided, read_row
+from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, divided, in_frame, read_row
 from sparkmirror.data.rows.shared_frames import (
     FRAMES,
     MESSAGE_BYTES_MAX,
@@ -291,6 +291,25 @@ def test_large_rows_carry_no_record_bytes_once_memory_is_shared(frames: Frames) 
     shared = build_row([_chunk(0, LARGE)], answer, [[answer]], frames=frames)
     assert private.nbytes > LARGE
     assert shared.nbytes < 1_000
+
+
+def test_a_row_that_was_received_before_memory_was_shared_goes_into_a_frame(frames: Frames) -> None:
+    content, notes = os.urandom(LARGE), SlotNotes(paused=True)
+    chunks = [_chunk(0, 1_000), replace(_chunk(1, LARGE - 1_000), start=1_000)]
+    pieces = [[content[:1_000]], [content[1_000:]]]
+    row = build_row(chunks, memoryview(b""), pieces, notes, frames)
+    assert in_frame(row, frames) is row  # nobody has mapped it
+    reader = FrameReader(_note(frames))
+    made = _sent(in_frame(row, frames))
+    assert made.num_rows == row.num_rows
+    found, records, told, reference = read_row(made, 0)
+    assert (found, told, len(records)) == (chunks, notes, 0)
+    assert reference is not None
+    assert bytes(reader.records(reference)) == content
+    small = build_row([_chunk(0, 3)], memoryview(b""), [[b"abc"]], None, frames)
+    assert in_frame(small, frames) is small
+    assert in_frame(FLUSH, frames) is FLUSH
+    assert in_frame(row, None) is row
 
 
 def test_a_flush_row_is_empty() -> None:

@@ -54,6 +54,26 @@ def test_a_filtered_record_is_a_null_and_a_failed_one_another(spark: SparkSessio
     ]
 
 
+@pytest.mark.parametrize(
+    ("select", "bounded"),
+    [
+        ("", False),
+        ("mask_json(value, '$.card') AS value", False),
+        ("drop_json(mask_json(CAST(value AS STRING), '$.a'), '$.b') AS value, 'x' AS key", False),
+        ("'moved' AS topic", False),
+        ("repeat(CAST(value AS STRING), 100) AS value", True),
+        ("mask_json(repeat(CAST(value AS STRING), 100), '$.card') AS value", True),
+        ("array(struct('name' AS key, value AS value)) AS headers", True),
+    ],
+)
+def test_messages_of_results_that_may_be_large_are_bounded(
+    spark: SparkSession, select: str, bounded: bool
+) -> None:
+    plan = _plan(spark, "value IS NOT NULL", select)
+    bytes_max = int(plan.session.conf.get("spark.sql.execution.arrow.maxBytesPerBatch") or 0)
+    assert bytes_max == (4 << 20 if bounded else (1 << 31) - 1)
+
+
 def test_one_record_in_sixteen_shows_how_long_its_sql_took(spark: SparkSession) -> None:
     """Also if it is filtered. The SQL takes some time: it hashes 20,000 numbers."""
     slow = "array_max(transform(sequence(1, 20000), n -> hash(n, value))) IS NOT NULL"

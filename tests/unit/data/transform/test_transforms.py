@@ -424,6 +424,20 @@ def test_each_message_ends_with_enough_rows_to_push_it_through() -> None:
     assert messages[1].column(0).null_count == FLUSH_ROWS
 
 
+def test_a_message_holds_few_large_records() -> None:
+    """Spark's messages are limited in rows alone, to `FLUSH_ROWS`."""
+    sizes = [100_000] * 30 + [3_000_000] * 2 + [10] * 600 + [20_000] * 100
+    records = [Record(n, 1_000, None, bytes(size)) for n, size in enumerate(sizes)]
+    rows = [_row(("orders", records, 0)), FLUSH]
+    messages = list(Unpacker(FLOW, USES, None).rows(iter(rows)))
+    table = pa.Table.from_batches(messages, arrow_schema(USES))
+    lengths = [len(one or b"") for one in table["value"].to_pylist()]
+    for first in range(len(lengths) - FLUSH_ROWS):
+        assert sum(lengths[first : first + FLUSH_ROWS]) < 7 << 20
+    found: list[Any] = _through(rows, lambda row: {} if row["offset"] % 3 else None)
+    assert _offsets(found) == [n for n in range(len(sizes)) if n % 3]
+
+
 @pytest.mark.parametrize("rows", [1, 5])
 def test_lost_results_end_the_task(rows: int) -> None:
     """All of them, or some."""

@@ -1,0 +1,38 @@
+"""Which compilers Spark's JVM gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.data.spark.session import _spark_settings
+from sparkmirror.settings import ClusterClient, FlowSettings, MirrorSettings
+from sparkmirror.transform_settings import TransformSettings
+
+_CLIENT = ClusterClient("A", ("localhost:1",), "test")
+
+
+@pytest.mark.parametrize(
+    ("transforms", "both"),
+    [
+        ((), False),
+        ((TransformSettings("clean", ("orders",), "true"),), True),
+        ((TransformSettings("clean", ("orders",), python="module:function"),), True),
+        ((TransformSettings("clean", ("orders",), handler="module:name"),), False),
+    ],
+    ids=["none", "SQL", "DataFrame", "handler"],
+)
+def test_only_sql_needs_the_second_compiler(
+    transforms: tuple[TransformSettings, ...], both: bool, tmp_path: Path
+) -> None:
+    plain = FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT)
+    flow = FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT, transforms=transforms)
+    conf = _spark_settings(
+        MirrorSettings((plain, flow), ("A", "B")),
+        master="local[*]",
+        work_dir=tmp_path,
+        scratch=tmp_path,
+        cores=2,
+    )
+    assert ("-XX:TieredStopAtLevel=1" in conf["spark.driver.extraJavaOptions"]) is not both
