@@ -251,6 +251,7 @@ def test_positions_that_cannot_be_read_end_a_bounded_slot() -> None:
     reader = as_self(
         flow=FLOW,
         _ends={},
+        _given_up=None,
         _connections=SimpleNamespace(refresh_if_due=lambda: None),
         _begins=SimpleNamespace(
             asked=lambda: asked, find_out=raising(Unreachable("nobody answers."))
@@ -309,7 +310,7 @@ def test_a_transaction_is_written_anew_by_its_own_writer_alone(
     }
     ours = as_self(
         _close_writer=lambda: None,
-        _writer=SimpleNamespace(control_offset=0, run_id="r"),
+        _writer=SimpleNamespace(control_offset=0, run_id="r", version=1),
         _flow=FLOW,
         _task=SimpleNamespace(slot=0, lanes=lanes, ends=SimpleNamespace(lost=())),
     )

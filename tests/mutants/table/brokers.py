@@ -68,8 +68,8 @@ BROKERS: tuple[Mutant, ...] = (
         "a source broker that reads nothing is waited for",
         "A broker that stalls on an open connection",
         "wire/fetch/fetcher.py",
-        "            connection.begin_frame(",
-        "            connection.send_frame(",
+        "        connection.begin_frame(",
+        "        connection.send_frame(",
         (f"{_STALLED}::test_a_source_broker_that_reads_nothing_keeps_only_its_own_partitions",),
     ),
     Mutant(

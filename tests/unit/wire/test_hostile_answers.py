@@ -56,7 +56,7 @@ def received(frame: bytes) -> fetching.Fetcher:
     fetcher = fetching.Fetcher(_Connections(), FetchSettings())  # type: ignore[arg-type]
     fetcher.assign(TP, 0)
     states = {TP: fetcher._states[TP]}
-    peer = SimpleNamespace(receive_available=lambda _: memoryview(frame))
+    peer = SimpleNamespace(unsent=False, receive_available=lambda _: memoryview(frame))
     fetcher._requests[1, 0] = fetching._Request(peer, 77, 11, states, 0.0, 0.0, {TP: (0, -1, 0)})  # type: ignore[arg-type]
     assert fetcher.receive(peer) == []
     return fetcher

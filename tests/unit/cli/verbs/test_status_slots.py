@@ -123,8 +123,8 @@ def test_the_runs_of_a_group_keep_their_own_loads_and_deals() -> None:
 
 def test_what_a_run_of_a_group_leaves_behind_is_deleted() -> None:
     topic = Topic()
-    signals("A->B#r", topic=topic)
-    ControlTopicWriter(topic, "c").forget("A->B#r", [0, 1])  # type: ignore[arg-type]
+    found = signals("A->B#r", topic=topic)
+    ControlTopicWriter(topic, "c").forget("A->B#r", found.progress)  # type: ignore[arg-type]
     left = {(partition, key): value for partition, key, value in topic.written}
     assert {key for key, value in left.items() if value is not None} == set()
 

@@ -250,7 +250,7 @@ def test_what_a_process_of_a_group_left_is_deleted_once_it_has_certainly_ended(
     deleted: list[object] = []
     writer = SimpleNamespace(forget=lambda *what: deleted.append(what))
     forget_ended_runs(cast(Cluster, None), cast(ControlTopicWriter, writer), flow, NOW)
-    assert deleted == ([(each, [3])] if forgotten else [])
+    assert deleted == ([(each, list(signals.progress))] if forgotten else [])
 
 
 def test_a_group_is_paused_when_all_of_its_processes_were_told() -> None:

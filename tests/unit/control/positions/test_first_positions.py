@@ -103,7 +103,7 @@ def test_a_partition_without_a_leader_begins_when_it_has_one(
 ) -> None:
     """No slot has it before: one that chose its beginning later would skip what came until then."""
     assert run_once(control.topics)
-    assert control.adopted == [(CommandKind.REPLAN, (LED,))]
+    assert control.adopted == [(CommandKind.EXTEND, (LED,))]
     halt = control.published.assignment().halted[LOST.source]
     assert halt.code == "LEADER_NOT_AVAILABLE"
     assert "no leader for t-1: it begins as soon as there is one" in halt.reason
@@ -112,7 +112,7 @@ def test_a_partition_without_a_leader_begins_when_it_has_one(
     assert len(control.adopted) == 1
     clusters.ends |= {LED.source: 15, LOST.source: 4}
     assert control.topics.begin_leaderless()
-    assert control.adopted[1:] == [(CommandKind.REPLAN, (LED, LOST))]
+    assert control.adopted[1:] == [(CommandKind.EXTEND, (LED, LOST))]
     assert clusters.positions == {LED.target: 10, LOST.target: 4}
     assert control.published.assignment().halted == {}
     assert not control.topics.has_leaderless
@@ -126,11 +126,11 @@ def test_what_appears_later_begins_at_its_end_when_it_is_found(
     control.found = replace(control.found, partitions=(LED, LOST, NEW))
     clusters.ends |= {LED.source: 15, NEW.source: 2}
     assert run_once(control.topics)
-    assert control.adopted[-1] == (CommandKind.REPLAN, (LED, NEW))
+    assert control.adopted[-1] == (CommandKind.EXTEND, (LED, NEW))
     assert clusters.positions == {LED.target: 10, NEW.target: 2}
     clusters.ends[LOST.source] = 4
     assert run_once(control.topics), "a look for topics sees it, too"
-    assert control.adopted[-1] == (CommandKind.REPLAN, (LED, LOST, NEW))
+    assert control.adopted[-1] == (CommandKind.EXTEND, (LED, LOST, NEW))
 
 
 def test_a_look_that_fails_changes_nothing(control: Any, clusters: Clusters) -> None:
@@ -148,7 +148,7 @@ def test_positions_that_nobody_lets_us_commit_are_left_to_the_slots(
 ) -> None:
     clusters.refusal = Denied("no Read on the group.")
     run_once(control.topics)
-    assert control.adopted == [(CommandKind.REPLAN, (LED, LOST))]
+    assert control.adopted == [(CommandKind.EXTEND, (LED, LOST))]
     assert not control.topics.has_leaderless
 
 
@@ -174,7 +174,7 @@ def test_leaders_are_looked_for_between_two_looks_for_topics(
         loop.stop()
         thread.join(patience())
     assert not thread.is_alive()
-    assert control.adopted == [(CommandKind.REPLAN, (LED,)), (CommandKind.REPLAN, (LED, LOST))]
+    assert control.adopted == [(CommandKind.EXTEND, (LED,)), (CommandKind.EXTEND, (LED, LOST))]
 
 
 # -- MirrorMaker 1 -----------------------------------------------------------------------------
