@@ -297,7 +297,7 @@ def test_a_transaction_is_written_anew_by_its_own_writer_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not when the slot's plan is over, nor when somebody else has moved a position."""
-    watch = SimpleNamespace(start=lambda: None, close=lambda: None)
+    watch = SimpleNamespace(start=lambda: None, close=lambda: None, assignment=None)
     monkeypatch.setattr(exactly_once, "ControlWatch", lambda *_, **__: watch)
     identities: list[object] = [None, "identity", "identity"]
     monkeypatch.setattr(exactly_once, "take_over", lambda *_: identities.pop(0))
@@ -305,7 +305,7 @@ def test_a_transaction_is_written_anew_by_its_own_writer_alone(
     committed = {remote[0]: 10, remote[1]: 12}
     monkeypatch.setattr(exactly_once, "committed_positions", lambda *_: committed)
     lanes = {
-        tp: SimpleNamespace(target=tp, committed=at)
+        tp: SimpleNamespace(target=tp, committed=at, left=False)
         for tp, at in zip(remote, (10, 11, -1), strict=True)
     }
     ours = as_self(
