@@ -82,7 +82,7 @@ class WarmJvm:
                     "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection),
                     # What this JVM starts: the launcher of the mirror that uses it now.
                     "PYSPARK_PYTHON": str(self._directory / "python"),
-                    "PYSPARK_DRIVER_PYTHON": sys.executable,
+                    "PYSPARK_DRIVER_PYTHON": str(self._directory / "python"),
                     KEY_VARIABLE: key,
                 },
                 start_new_session=True,
