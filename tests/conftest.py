@@ -41,6 +41,7 @@ _LONGEST = (
     "test_at_least_once_run.py",
     "test_kerberos_mirrors.py",
     "test_spark_cluster.py",
+    "test_registry.py",
     "test_batch_kinds.py",
     "test_mm1_once.py",
     "test_mm1_records.py",

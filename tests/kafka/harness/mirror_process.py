@@ -17,16 +17,19 @@ from typing import Any
 from sparkmirror.records.header import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.net.poller import readable
-from tests.kafka.harness.warm_spark import take_jvm
+from tests.kafka.harness.warm_spark import needs_own_jvm, take_jvm
 from tests.patience import patience
+
+# Those of its commands that start Spark; the others, such as ``history``, need no JVM.
+_WITH_SPARK = ("run", "transform")
 
 
 class MirrorProcess:
     """``sparkmirror run FILE`` (or another command line), its JSON lines, its end.
 
-    Its Spark runs in a JVM of the test session (`warm_spark`), unless it is ``cold`` or has an
-    ``environment`` or a Spark cluster of its own. Tests of processes, of what a killed one leaves
-    and of Spark's log want a cold one.
+    Its Spark runs in a JVM of the test session (`warm_spark`), unless it is ``cold`` or has a Spark
+    cluster of its own, or an ``environment`` with more than a path where Python finds modules.
+    Tests of processes, of what a killed one leaves and of Spark's log want a cold one.
     """
 
     def __init__(
@@ -40,7 +43,8 @@ class MirrorProcess:
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.output = directory / f"output-{time.monotonic_ns()}.txt"
-        cold = cold or environment is not None or "--master" in arguments
+        without_spark = command == "sparkmirror" and arguments[0] not in _WITH_SPARK
+        cold = cold or without_spark or needs_own_jvm(environment) or "--master" in arguments
         self._jvm = None if cold else take_jvm()
         start = [str(installed(command))] if self._jvm is None else self._jvm.command(command)
         with self.output.open("wb") as stream:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -30,12 +31,20 @@ def _main(directory: Path, command: str, arguments: list[str]) -> int:
     make_launcher = spark._python_launcher
 
     def launcher(work_dir: Path, prefork_dir: Path) -> str:
-        """The JVM's ``PYSPARK_PYTHON`` cannot change: it is a link to this run's."""
-        link, new = directory / "python", directory / "python.new"
-        new.unlink(missing_ok=True)
-        new.symlink_to(make_launcher(work_dir, prefork_dir))
-        new.replace(link)
-        return str(link)
+        """The JVM's ``PYSPARK_PYTHON`` cannot change: it leads to this run's, with the path where
+        this process finds modules. A JVM that this process starts would have passed that on.
+        """
+        place, new = directory / "python", directory / "python.new"
+        modules = shlex.quote(os.environ.get("PYTHONPATH", ""))
+        new.write_text(
+            "#!/bin/sh\n"
+            f'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}"{modules}\n'
+            f'exec {shlex.quote(make_launcher(work_dir, prefork_dir))} "$@"\n',
+            encoding="utf-8",
+        )
+        new.chmod(0o700)
+        new.replace(place)
+        return str(place)
 
     spark._python_launcher = launcher
     sys.argv = [command, *arguments]

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,11 +26,13 @@ from sparkmirror.observe.logs import spark_log4j2_properties
 from tests.kafka.harness.leaks import outlives_tests
 from tests.patience import measured, patience
 
-__all__ = ["WarmJvm", "close_jvms", "take_jvm"]
+__all__ = ["WarmJvm", "close_jvms", "needs_own_jvm", "take_jvm"]
 
 _COMMAND = Path(__file__).with_name("warm_command.py")
 _LENGTH = struct.Struct(">i")
 _OF_A_TEST = {"PYTEST_CURRENT_TEST", "COLUMNS", "LINES"}
+# Each mirror gives its own to the Python processes that the JVM starts for it (`warm_command`).
+_OF_A_MIRROR = {"PYTHONPATH"}
 
 
 class WarmJvm:
@@ -79,7 +82,7 @@ class WarmJvm:
                     "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection),
                     # What this JVM starts: the launcher of the mirror that uses it now.
                     "PYSPARK_PYTHON": str(self._directory / "python"),
-                    "PYSPARK_DRIVER_PYTHON": sys.executable,
+                    "PYSPARK_DRIVER_PYTHON": str(self._directory / "python"),
                     KEY_VARIABLE: key,
                 },
                 start_new_session=True,
@@ -133,7 +136,13 @@ class WarmJvm:
 
 
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in _OF_A_TEST}
+    left_out = _OF_A_TEST | _OF_A_MIRROR
+    return {name: value for name, value in os.environ.items() if name not in left_out}
+
+
+def needs_own_jvm(environment: Mapping[str, str] | None) -> bool:
+    """Whether a mirror with these variables beside ours cannot have a JVM that runs already."""
+    return not {*(environment or {})} <= _OF_A_MIRROR
 
 
 _jvms: list[WarmJvm] = []

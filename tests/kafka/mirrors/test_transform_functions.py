@@ -1,19 +1,16 @@
-"""The functions of `data.transform.functions` in whole mirrors, on one machine and on a cluster."""
+"""The functions of `data.transform.functions` in whole mirrors."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import uuid
 import zipfile
 from pathlib import Path
 
 import pytest
 
-import sparkmirror
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.clusters.spark_cluster import SparkCluster, closed_network, plain_python
 from tests.kafka.harness.mirror_process import MirrorProcess, write_mm2
 from tests.kafka.harness.support import Sent, consume_all, create_topic, produce
 
@@ -86,19 +83,11 @@ def _expected() -> list[tuple[bytes, bytes | None]]:
     return found
 
 
-@pytest.mark.parametrize("where", ["local", "cluster"])
-def test_fields_are_masked_hashed_and_left_out(
-    where: str,
-    cluster_a: KafkaCluster,
-    cluster_b: KafkaCluster,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Executors get the compiled classes from the driver. No log and no plan shows the salt."""
-    topic = f"functions-{uuid.uuid4().hex[:8]}"
-    create_topic(cluster_a, topic)
-    produce(cluster_a, topic, _sent())
-    extra = {
+def masking(topic: str, directory: Path) -> dict[str, str]:
+    """Settings of a transform of ``topic``; a module that they name is then in ``directory``."""
+    directory.mkdir()
+    (directory / "own_functions.py").write_text(_OWN)
+    return {
         "A->B.sparkmirror.transforms": "clean",
         "A->B.sparkmirror.hash.salt": _SALT,
         "A->B.sparkmirror.on.bad.record": "dead-letter",
@@ -107,31 +96,42 @@ def test_fields_are_masked_hashed_and_left_out(
         f"{_KEY}.where": "initial(header('tenant')) = 'b' OR offset = 30",
         f"{_KEY}.select": _SELECT,
     }
-    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, topic, extra)
+
+
+def fill_unmasked(cluster: KafkaCluster, topic: str) -> None:
+    """The records that `check_masked` knows."""
+    create_topic(cluster, topic)
+    produce(cluster, topic, _sent())
+
+
+def check_masked(target: KafkaCluster, topic: str, directory: Path, said: str) -> None:
+    """The records are as `masking` makes them. No log, no plan and not ``said`` has the salt."""
+    got = [(one.key, one.value) for one in consume_all(target, f"A.{topic}")]
+    assert got == _expected()
+    letters = consume_all(target, f"A.{topic}.dead-letter")
+    assert [one.value for one in letters] == [_sent()[30].value]
+    for log in [*directory.rglob("*.log"), *(directory / "work" / "checkpoints").rglob("*")]:
+        assert not log.is_file() or _SALT.encode() not in log.read_bytes(), log
+    assert _SALT not in said
+
+
+def test_fields_are_masked_hashed_and_left_out(
+    cluster_a: KafkaCluster,
+    cluster_b: KafkaCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On executors: `test_registry`."""
+    topic = f"functions-{uuid.uuid4().hex[:8]}"
+    fill_unmasked(cluster_a, topic)
     own = tmp_path / "own"
-    own.mkdir()
-    (own / "own_functions.py").write_text(_OWN)
+    extra = masking(topic, own)
+    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, topic, extra)
     monkeypatch.setenv("PYTHONPATH", str(own))
     arguments = ["run", str(path), "--once", "--work-dir", str(tmp_path / "work")]
-    if where == "local":
-        mirror = MirrorProcess(tmp_path, arguments)
-        assert mirror.wait() == 0, mirror.text()
-    else:
-        interpreter, lacking = plain_python(tmp_path / "python")
-        monkeypatch.setenv("PYSPARK_PYTHON", str(interpreter))
-        source = Path(sparkmirror.__file__).parent.parent
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (own, source, lacking))))
-        monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-        with SparkCluster(tmp_path, workers=1, settings=closed_network()) as spark:
-            mirror = MirrorProcess(tmp_path, [*arguments, "--master", spark.master])
-            assert mirror.wait() == 0, mirror.text()
-    got = [(one.key, one.value) for one in consume_all(cluster_b, f"A.{topic}")]
-    assert got == _expected()
-    letters = consume_all(cluster_b, f"A.{topic}.dead-letter")
-    assert [one.value for one in letters] == [_sent()[30].value]
-    for log in [*tmp_path.rglob("*.log"), *(tmp_path / "work" / "checkpoints").rglob("*")]:
-        assert not log.is_file() or _SALT.encode() not in log.read_bytes(), log
-    assert _SALT not in mirror.text()
+    mirror = MirrorProcess(tmp_path, arguments)
+    assert mirror.wait() == 0, mirror.text()
+    check_masked(cluster_b, topic, tmp_path, mirror.text())
 
 
 def test_a_java_function_of_ones_own(

@@ -153,7 +153,7 @@ def test_handlers_listeners_and_dropped_records(
     path = {"PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{tmp_path}"}
     mirror = MirrorProcess(
         tmp_path, [*options, "--abort.on.send.failure", "false"],
-        command="kafka-mirror-maker", environment=path,
+        command="kafka-mirror-maker", environment=path, cold=True,  # its JVM passes the path on
     )  # fmt: skip
     try:
         wait_until(lambda: len(consume_all(cluster_b, other)) == 100, "what goes elsewhere")

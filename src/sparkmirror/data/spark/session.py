@@ -223,7 +223,6 @@ class Spark:
         check_installed(os.environ, records=next(rewritten, ""))
         java = find_java()
         os.environ.update(java_environment(java))
-        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         # Slots load our modules at every start. With a machine-wide "write no bytecode", each of
         # them would compile these again.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -252,11 +251,10 @@ class Spark:
                 conf["spark.driver.host"] = host
             # Nothing is imported from a current directory: Python's -P, as a variable.
             os.environ["PYTHONSAFEPATH"] = conf["spark.executorEnv.PYTHONSAFEPATH"] = "1"
-        os.environ["PYSPARK_PYTHON"] = (
-            _python_launcher(self._work_dir, self._scratch.path)
-            if local
-            else _cluster_python(self._user_conf)
-        )
+        launcher = _python_launcher(self._work_dir, self._scratch.path) if local else None
+        os.environ["PYSPARK_PYTHON"] = launcher or _cluster_python(self._user_conf)
+        # The one with which the JVM looks for data sources, before the first query.
+        os.environ["PYSPARK_DRIVER_PYTHON"] = launcher or sys.executable
         conf |= self._user_conf
         if self._page is not None:
             conf |= self._page.settings()

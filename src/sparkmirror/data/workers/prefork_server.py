@@ -9,8 +9,9 @@ until that ends.
 
 ``python -P -u -m sparkmirror.data.workers.prefork_server DESCRIPTOR JVM ROOM`` listens on the
 socket that it inherits. When its standard input is closed, which the driver holds, it kills the
-JVM and all forks that still run, and ends. In an orderly end none of them does. A driver that is
-killed leaves them to nobody else: Spark would take its time to end, and they would write meanwhile.
+JVM and all forks that still run, and ends, also while it still loads modules. In an orderly end
+none of them does. A driver that is killed leaves them to nobody else: Spark would take its time to
+end, and they would write meanwhile.
 ``JVM`` is the JVM's process id, or 0 for a JVM that the driver did not start.
 """
 
@@ -29,8 +30,9 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
@@ -333,15 +335,44 @@ def _load() -> None:
     gc.enable()
 
 
+@contextlib.contextmanager
+def _ending_with(lifeline: int, jvm: _Group | None) -> Iterator[None]:
+    """Meanwhile, when the driver ends: kill the JVM, which has no forks yet, and this process.
+
+    By a thread, as loading takes seconds. It has ended before the first fork.
+    """
+    over, loaded = os.pipe()
+
+    def watch() -> None:
+        with selectors.DefaultSelector() as selector:
+            for descriptor in (lifeline, over):
+                selector.register(descriptor, selectors.EVENT_READ)
+            if lifeline in [key.fd for key, _ in selector.select()]:
+                if jvm is not None:
+                    jvm.kill()
+                os._exit(0)
+
+    thread = threading.Thread(target=watch, name="driver")
+    thread.start()
+    try:
+        yield
+    finally:
+        os.close(loaded)
+        thread.join()
+        os.close(over)
+
+
 def _main(listener: socket.socket, jvm: int) -> None:
     group = None
     # It has ended already, or Linux is older than 5.3: then the JVM takes its own time, once its
     # standard input has ended with the driver.
     with contextlib.suppress(OSError):
         group = _Group(jvm) if jvm else None
-    daemon.prefer_installed_pyspark()
-    _load()
-    PreforkServer(listener, sys.stdin.fileno(), group).serve()
+    lifeline = sys.stdin.fileno()
+    with _ending_with(lifeline, group):
+        daemon.prefer_installed_pyspark()
+        _load()
+    PreforkServer(listener, lifeline, group).serve()
 
 
 if __name__ == "__main__":

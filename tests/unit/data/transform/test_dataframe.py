@@ -301,10 +301,21 @@ def test_a_column_that_is_used_many_times_over_is_computed_once(
 
 
 def test_a_long_condition(planned: Callable[[Function], TransformPlan]) -> None:
-    def function(frame: DataFrame) -> DataFrame:
-        return frame.filter(reduce(or_, [F.col("offset") == 2 * n for n in range(400)]))
+    """Each part is in the one behind it, deeper than Python's calls can be here.
 
-    found = _results(planned(function), _records(5))
+    More of them would prove the same; each part costs 180 calls of the JVM.
+    """
+
+    def function(frame: DataFrame) -> DataFrame:
+        return frame.filter(reduce(or_, [F.col("offset") == 2 * n for n in range(160)]))
+
+    limit, depth = sys.getrecursionlimit(), len(inspect.stack())
+    try:
+        sys.setrecursionlimit(depth + 150)
+        plan = planned(function)
+    finally:
+        sys.setrecursionlimit(limit)
+    found = _results(plan, _records(5))
     assert [one["record"] is not None for one in found] == [True, False] * 2 + [True]
 
 

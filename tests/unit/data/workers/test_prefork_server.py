@@ -242,6 +242,42 @@ def test_with_the_driver_all_that_it_had_started_is_killed(modules: Path, tmp_pa
                 left.kill()
 
 
+def test_a_driver_killed_while_modules_load_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading never ends here, and the JVM listens to no signal that can be refused."""
+    begun = tmp_path / "begun"
+    (tmp_path / "pandas.py").write_text(
+        f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(600)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    jvm = subprocess.Popen(
+        [sys.executable, "-c", _DEAF_GROUP], stdout=subprocess.PIPE, text=True, process_group=0
+    )
+    try:
+        assert jvm.stdout is not None
+        started = [psutil.Process(int(pid)) for pid in jvm.stdout.readline().split()]
+        assert len(started) == 2
+        with (tmp_path / "log").open("ab") as log:
+            server = start_prefork_server(tmp_path, log, jvm.pid)
+        try:
+            deadline = time.monotonic() + 60
+            while not begun.exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            assert server.stdin is not None
+            server.stdin.close()  # as the kernel does with the pipes of a process that is killed
+            assert psutil.wait_procs(started, timeout=10)[1] == []
+            assert server.wait(10) == 0
+        finally:
+            server.kill()
+            server.wait()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(jvm.pid, signal.SIGKILL)
+        jvm.communicate(timeout=10)
+
+
 @pytest.mark.parametrize("opens", [True, False])
 def test_nothing_is_imported_from_the_current_directory(
     opens: bool, prefork_dir: Path, modules: Path, tmp_path: Path

@@ -1,0 +1,44 @@
+"""What Spark's JVM is told when it starts, without one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkmirror.data.spark import session
+from sparkmirror.data.spark.session import Spark
+from sparkmirror.settings import MirrorSettings
+
+_PYTHONS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+
+
+@pytest.mark.parametrize("master", ["local[1]", "spark://127.0.0.1:1"])
+def test_every_python_of_a_local_spark_is_forked(
+    master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The JVM looks for data sources with the driver's Python, and runs all else with the other."""
+    monkeypatch.setattr(os, "environ", {**os.environ, "PYSPARK_PYTHON": "of-the-cluster"})
+
+    class Started(Exception):
+        pass
+
+    def start(*_: object) -> None:
+        raise Started(*(os.environ[name] for name in _PYTHONS))
+
+    monkeypatch.setattr(session, "GatewayProcess", start)
+    spark = Spark(
+        MirrorSettings((), ()), master=master, spark_conf={}, work_dir=tmp_path / "work", key="k"
+    )
+    try:
+        with pytest.raises(Started) as told:
+            spark.open()
+    finally:
+        spark.close()
+    launcher = str(tmp_path / "work" / "python")
+    local = master.startswith("local")
+    assert told.value.args == (
+        (launcher, launcher) if local else ("of-the-cluster", sys.executable)
+    )
