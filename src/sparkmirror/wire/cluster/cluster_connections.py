@@ -1,8 +1,9 @@
 """The connections of one client to the brokers of a cluster, and who leads its partitions.
 
 The Fetch and Produce paths use it in the workers. The caller decides when a refresh may cost a
-round trip. Only the first metadata is waited for (`metadata`). Brokers are
-connected on threads (`attempts`), so one that hangs does not delay the others.
+round trip. Only the first metadata is waited for (`metadata`). Brokers are connected on threads
+(`attempts`), so one that hangs does not delay the others. `leader_queries` has the single requests
+to leaders.
 """
 
 from __future__ import annotations
