@@ -46,7 +46,7 @@ from sparkmirror.wire.cluster.views import NewTopic
 from sparkmirror.wire.net.connection import Connection
 from sparkmirror.wire.net.poller import Poller
 from sparkmirror.wire.produce.producer import Producer
-from sparkmirror.wire.produce.transactions import fence_slots
+from sparkmirror.wire.produce.slot_fencing import fence_slots
 
 RUN = "bench"
 _SETTLE_S, _READY_S_MAX = 5.0, 180.0

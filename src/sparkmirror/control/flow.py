@@ -1,6 +1,6 @@
-"""The control plane of one flow: start-up, jobs, drain and last report.
+"""The control plane of one flow: start-up, drain and last report.
 
-`ControlLoop` owns the threads.
+`flow_jobs` has its jobs, and `ControlLoop` owns the threads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sparkmirror.control.flows.tables import NoTables, Tables, TablesPart
 from sparkmirror.control.flows.throttling import Throttling
 from sparkmirror.control.flows.topics_job import TopicsJob
 from sparkmirror.control.groups.job import GroupsJob, create_offset_topics
-from sparkmirror.control.jobs import Job, run_once
+from sparkmirror.control.jobs import Job
 from sparkmirror.control.mm1.group_share import GroupShare
 from sparkmirror.control.permissions.missing import (
     own_topics,
@@ -58,12 +58,6 @@ from sparkmirror.observe.figures.checkpoints import CheckpointTimes, GroupRow
 from sparkmirror.settings import FlowSettings
 
 log = logging.getLogger(__name__)
-
-_REPORT_INTERVAL_S = 10.0
-_HISTORY_INTERVAL_S = 1.0
-_THROTTLE_INTERVAL_S = 1.0
-_TABLES_INTERVAL_S = 0.5
-_DEAL_INTERVAL_S = 10.0
 
 
 def _extends_slots(settings: FlowSettings) -> int:
@@ -364,53 +358,9 @@ class FlowControl:
         elif not self.over.is_set():
             self.ownership.as_owner(job)
 
-    def jobs(self) -> list[Job]:
-        """The jobs of a flow that this process owns, except the topics job."""
-        name, own, over = self.name, self.ownership, self.over.is_set
-
-        def mine(job: Callable[[], object]) -> Callable[[], None]:
-            return partial(self.as_owner, job)
-
-        jobs = [
-            Job(f"ends-{name}", partial(run_once, self.source_ends), self.source_ends.pause_s),
-            Job(
-                f"progress-{name}",
-                partial(run_once, self.slots),
-                after_failure=self.slots.forget_reader,
-            ),
-            Job(f"orders-{name}", self.orders.poll, after_failure=self.forget_orders),
-        ]
-        if self.share is not None:
-            jobs.append(Job(f"group-{name}", self.share.step))
-        report_interval_s = _REPORT_INTERVAL_S
-        if own is not None:
-            jobs.append(Job(f"claims-{name}", own.watch, lambda: own.check_interval_s))
-            report_interval_s = min(report_interval_s, own.report_interval_s)
-        jobs += [
-            Job(f"report-{name}", mine(self.reports.write), lambda: report_interval_s),
-            Job(f"history-{name}", mine(self.history.flush), lambda: _HISTORY_INTERVAL_S),
-            Job(f"throttle-{name}", mine(self.throttling.step), lambda: _THROTTLE_INTERVAL_S),
-            Job(f"deal-{name}", mine(self.dealing.step), lambda: _DEAL_INTERVAL_S),
-        ]
-        if not self._once:
-            jobs.append(Job(f"renewal-{name}", self.renewal.step, lambda: _REPORT_INTERVAL_S))
-        if self.routed.used:
-            jobs.append(Job(f"routed-{name}", mine(self.routed.step), wait=self.routed.wait))
-        if any(one.tables for one in self.settings.transforms):
-            jobs.append(Job(f"tables-{name}", self.tables.step, lambda: _TABLES_INTERVAL_S))
-        if self.groups is not None and not self._once:
-            groups = self.groups
-            jobs += [
-                Job(f"groups-{name}", mine(groups.tick), lambda: groups.pause_s),
-                Job(f"group-lags-{name}", groups.lags.step),
-            ]
-        jobs += [
-            replace(job, once=mine(job.once), single=self._once, timed=True)
-            for job in sync_jobs(
-                self.settings, self.clusters, self._wanted, self.published, self._notify
-            )
-        ]
-        return [replace(job, over=over) for job in jobs]
+    def syncs(self) -> list[Job]:
+        """The jobs that sync ACLs and configs."""
+        return sync_jobs(self.settings, self.clusters, self._wanted, self.published, self._notify)
 
     @property
     def failure(self) -> MirrorError | None:

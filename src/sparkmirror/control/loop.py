@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from sparkmirror.control.coordination.ownership import Ownership
 from sparkmirror.control.flow import FlowControl
+from sparkmirror.control.flow_jobs import flow_jobs
 from sparkmirror.control.flows.tables import TablesPart
 from sparkmirror.control.jobs import Job, Jobs, run_once
 from sparkmirror.control.topics.heartbeats import HeartbeatJob
@@ -125,7 +126,7 @@ class ControlLoop:
 
     def _start_flow(self, flow: FlowControl) -> None:
         """Start the threads of a flow that this process owns."""
-        for job in flow.jobs():
+        for job in flow_jobs(flow, once=self._once):
             self._jobs.start(job)
         if flow.ownership is not None:
             flow.ownership.reported_elsewhere()

@@ -21,7 +21,8 @@ from sparkmirror.errors import Fenced
 from sparkmirror.internal_topics.commands import AssignmentDocument
 from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
-from sparkmirror.wire.produce.transactions import Transactions, fence_slots
+from sparkmirror.wire.produce.slot_fencing import fence_slots
+from sparkmirror.wire.produce.transactions import Transactions
 from tests.kafka.clusters.faults import NODES, SlotRun, check_mirrored, leaders, wait_in_sync
 from tests.kafka.harness.support import Sent, create_topic, produce
 from tests.patience import patience

@@ -19,6 +19,8 @@ from sparkmirror.cli.run.os_signals import Signals, standard_terminals
 from sparkmirror.cli.run.parts import END_S, ControlPart, FlowPart, RunOptions
 from sparkmirror.cli.run.processes import child_processes, end_processes
 from sparkmirror.cli.run.quick_check import QuickCheckPart
+from sparkmirror.cli.run.stopping import FLOW_STOP_S, end_start, stop_parts
+from sparkmirror.cli.run.turns import DRAIN_ELSEWHERE_S, Turns
 from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, show_error
 from sparkmirror.errors import ConfigError, Defect, MirrorError
 from sparkmirror.observe.display.keys import Keys
@@ -36,11 +38,6 @@ REFRESH_S = 0.25
 # How often the loop checks whether a background task has finished.
 AWAIT_STEP_S = 0.1
 ENDS_INTERVAL_S = 1.0
-DRAIN_ELSEWHERE_S = 30.0
-FLOW_STOP_S = 2.0
-CONTROL_STOP_S = 1.0
-# A start of Spark that was interrupted removes its files after its processes are killed.
-OPENING_STOP_S = 1.0
 # Part of a drain's time that is reserved for the last steps: stopping the control plane and killing
 # remaining processes.
 LAST_S = 2.5
@@ -95,10 +92,7 @@ class RunLoop:
         self._stop_signal: int | None = None
         self._stop_signal_s = 0.0
         self._opening: Background | None = None
-        self._readying: Background | None = None
-        self._taking: Background | None = None
-        self._begun: frozenset[str] = frozenset()
-        self._given: frozenset[str] = frozenset()
+        self._turns: Turns | None = None
         self._drain: Background | None = None
         self._drained_elsewhere = False
         self._refresh: Background | None = None
@@ -162,12 +156,9 @@ class RunLoop:
         if self._flow.page:
             _log.info("Spark's page is on %s", self._flow.page)
             self._display.notice(f"Spark's page is on {self._flow.page}")
-        self._begun = self._control.owned
-        self._await(Background(partial(self._flow.start, self._begun), "sparkmirror-spark"))
-        waiting = frozenset(view.flow for view in self.views()) - self._begun
-        if waiting:
-            stand_by = partial(self._flow.stand_by, waiting)
-            self._readying = Background(stand_by, "sparkmirror-stand-by")
+        self._turns = Turns(self._flow, self._control, self._control.owned, self._show_phase)
+        self._await(Background(partial(self._flow.start, self._turns.begun), "sparkmirror-spark"))
+        self._turns.stand_by(view.flow for view in self.views())
 
     def _await(self, task: Background) -> None:
         """Run the loop until ``task`` is done; raises its error."""
@@ -177,15 +168,17 @@ class RunLoop:
             raise task.error
 
     def _mirror(self) -> int:
+        if self._turns is None:
+            raise Defect("the run has no parts yet")
         gc.enable()
-        self._running = True
+        self._running, turns = True, self._turns
         self._figures.phase = PHASE_RUNNING
-        self._display.phase(self._phase())
+        self._show_phase(turns)
         while True:
             self._step(REFRESH_S)
             if self._drain is None:
-                self._take_turns()
-            errors, active = self._flow_state()
+                turns.take()
+            errors, active = self._flow_state(turns)
             if self._drain is None and not active:
                 return self._ended(errors)
             if self._drain is None and errors:
@@ -198,56 +191,23 @@ class RunLoop:
                 self._begin_drain("drain was ordered: writing all records that were read …")
             if self._drain is not None:
                 return self._drained(errors)
-            self._hand_over()
+            turns.hand_over()
 
-    def _phase(self) -> str:
+    def _show_phase(self, turns: Turns) -> None:
+        self._display.phase(self._phase(turns))
+
+    def _phase(self, turns: Turns) -> str:
         if not self._mirrors:
             return "emitting heartbeats: no flow is enabled for this node"
-        if not self._begun:
-            ready = self._readying is None
-            return "standing by" if ready else "standing by, preparing the query"
+        if not turns.begun:
+            return "standing by, preparing the query" if turns.readying else "standing by"
         return "copying up to now" if self._options.once else "mirroring"
 
-    def _take_turns(self) -> None:
-        """Start the queries of flows that this standby has taken over."""
-        if self._flow is None or self._control is None:
-            raise Defect("the run has no parts yet")
-        if self._taking is not None and not self._taking.done:
-            return
-        if self._taking is not None and self._taking.error is not None:
-            raise self._taking.error
-        if self._readying is not None and self._readying.done:
-            self._readying = None
-            if not self._begun:
-                self._display.phase(self._phase())
-        taken, self._taking = self._control.owned - self._begun, None
-        if taken:
-            self._begun |= taken
-            self._display.phase(self._phase())
-            start = partial(self._flow.start, taken)
-            self._taking = Background(start, "sparkmirror-take-over")
-
-    def _hand_over(self) -> None:
-        """End and hand over flows that are drained alone, while other flows keep running."""
-        if self._flow is None or self._control is None:
-            raise Defect("the run has no parts yet")
-        flow, control = self._flow, self._control
-
-        def give(name: str) -> None:
-            if flow.end(name, grace_s=DRAIN_ELSEWHERE_S):
-                control.hand_over(name)
-
-        for name in (control.leaving & self._begun) - self._given:
-            self._given |= {name}
-            Background(partial(give, name), "sparkmirror-hand-over")
-
-    def _waits(self) -> bool:
+    def _waits(self, turns: Turns) -> bool:
         """Whether a flow may still start: this process stands by for it or is taking it over."""
-        starting = self._taking is not None and not self._taking.done
-        waiting = any(view.flow not in self._begun for view in self.views())
-        return self._drain is None and (starting or waiting)
+        return self._drain is None and turns.may_begin(view.flow for view in self.views())
 
-    def _flow_state(self) -> tuple[list[MirrorError], bool]:
+    def _flow_state(self, turns: Turns) -> tuple[list[MirrorError], bool]:
         """The errors of failed queries, and whether any query still runs or may start."""
         if self._flow is None:
             raise Defect("the run has no pipeline yet")
@@ -258,7 +218,7 @@ class RunLoop:
             # Another process's claim ends both the flow and its query; report one failure.
             known = {one.where for one in lost}
             errors = [*(one for one in self._flow.errors() if one.where not in known), *lost]
-            return errors, self._flow.active() or self._waits()
+            return errors, self._flow.active() or self._waits(turns)
         except MirrorError:
             raise
         except Exception as error:  # whatever py4j raises when the JVM is gone
@@ -516,20 +476,8 @@ class RunLoop:
         control, self._control = self._control, None
         if self._quick_check is not None:
             self._quick_check.end()
-        tasks = []
-        if flow is not None:
-            grace_s = 0.0 if at_once else FLOW_STOP_S
-            tasks.append(Background(lambda: flow.stop(grace_s=grace_s), "sparkmirror-stop"))
-        if control is not None:
-            tasks.append(Background(control.stop, "sparkmirror-control-stop"))
-        deadline_s = time.monotonic() + (FLOW_STOP_S if flow is not None else CONTROL_STOP_S)
-        for task in tasks:
-            while not task.done and time.monotonic() < deadline_s:
-                time.sleep(0.01)
-            if task.failed():
-                _log.warning("while stopping: %s", task.error, exc_info=task.error)
+        stop_parts(flow, control, at_once=at_once)
         end_processes(self._children_before)
         opening, self._opening = self._opening, None
-        deadline_s = time.monotonic() + OPENING_STOP_S
-        while opening and not opening.wait(AWAIT_STEP_S) and time.monotonic() < deadline_s:
-            end_processes(self._children_before)  # the start may just have launched another one
+        if opening is not None:
+            end_start(opening, self._children_before)

@@ -28,7 +28,8 @@ from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
-from sparkmirror.wire.produce.transactions import Transactions, fence_slots
+from sparkmirror.wire.produce.slot_fencing import fence_slots
+from sparkmirror.wire.produce.transactions import Transactions
 
 # Size of the control batch that ends a transaction in a partition.
 _MARKER_BYTES = 78

@@ -33,7 +33,8 @@ from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.produce.partition_queue import Identity
-from sparkmirror.wire.produce.transactions import Transactions, fence_slots
+from sparkmirror.wire.produce.slot_fencing import fence_slots
+from sparkmirror.wire.produce.transactions import Transactions
 
 __all__ = [
     "check_claim",

@@ -1,8 +1,9 @@
 """The connections of one client to the brokers of a cluster, and who leads its partitions.
 
 The Fetch and Produce paths use it in the workers. The caller decides when a refresh may cost a
-round trip. Only the first metadata is waited for (`metadata`). Brokers are
-connected on threads (`attempts`), so one that hangs does not delay the others.
+round trip. Only the first metadata is waited for (`metadata`). Brokers are connected on threads
+(`attempts`), so one that hangs does not delay the others. `leader_queries` has the single requests
+to leaders.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from sparkmirror.errors import ClusterError
@@ -22,6 +22,7 @@ from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.cluster.attempts import Attempt, FirstConnection
 from sparkmirror.wire.cluster.broker_backoff import BrokerBackoff
 from sparkmirror.wire.cluster.idle_connections import Address, IdleConnections
+from sparkmirror.wire.cluster.leader_queries import SINGLE, LeaderQueries
 from sparkmirror.wire.cluster.log_queries import query_offsets
 from sparkmirror.wire.cluster.metadata import (
     Leader,
@@ -43,11 +44,8 @@ log = logging.getLogger(__name__)
 # An unavailable cluster is retried several times a second: not every failure is logged.
 _WARN_AGAIN_S = 10.0
 _METADATA = -1  # stands for no broker
-_SINGLE = -1  # the number of a connection for single requests, which becomes an idle one
 # How long a connection or metadata is waited for. A near broker responds in this time.
 _AT_ONCE_S = 0.05
-# How long a response may take if other brokers' partitions wait for it.
-_ANSWER_S = 1.0
 # How often attempts are looked at: the shorter they have lasted, the sooner.
 _LOOK_SHARE, _LOOK_S_MIN, _LOOK_S_MAX = 0.25, 0.01, 0.25
 _NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
@@ -96,7 +94,12 @@ class ClusterConnections:
         self._searches = Searches(client.retry_backoff_ms / 1000)
         self._requests = MetadataRequests(client, self.idle, self.opening, clock=clock)
         self._warned_at: dict[int, float] = {}
-        self._answer_s: dict[int, float] = {}  # of brokers that did not respond in that time
+        self._queries = LeaderQueries(
+            *(client, self.idle, self._attempts, self._attempt),
+            answered=lambda node: self._warned_at.pop(node, None),
+            failed=self._not_queried,
+            clock=clock,
+        )
         self._random = random.Random()  # noqa: S311  (spreads load, guards nothing)
 
     # -- metadata --------------------------------------------------------------------------
@@ -353,14 +356,14 @@ class ClusterConnections:
         try:
             connection = attempt.take()
         except ClusterError as error:
-            if number != _SINGLE:
+            if number != SINGLE:
                 self._failed_to_connect(node, attempt)
             self._stale = True
             self._warn(node, f"{error}")
             return None
         if connection is None:
             return None
-        if number == _SINGLE:
+        if number == SINGLE:
             self.idle.keep(connection)
             return None
         return self._pooled(key, connection)
@@ -461,75 +464,8 @@ class ClusterConnections:
             leader = self.leaders.get(tp)
             if leader is not None and leader.node in self._addresses:
                 by_node.setdefault(leader.node, []).append(tp)
-        for node in by_node:
-            if self._addresses[node] not in self.idle.addresses:
-                self._begin_single(node)
-        found: dict[TopicPartition, T] = {}
-        try:
-            for node, led in by_node.items():
-                idle = self.idle.take(self._addresses[node])
-                if idle is not None:
-                    # A broken idle connection says nothing about its broker: a new one is tried.
-                    with suppress(ConnectionLost), self.idle.using(idle):
-                        found |= self._asked(node, idle, led, query, patience_s)
-                        continue
-                connection = self._single(node, patience_s)
-                if connection is None:
-                    continue
-                try:
-                    with self.idle.using(connection):
-                        found |= self._asked(node, connection, led, query, patience_s)
-                except ConnectionLost as error:
-                    self._warn(node, f"offsets of cluster {self.client.alias}: {error}")
-                    self._stale = True
-        finally:
-            if patience_s is None:
-                for node in by_node:
-                    attempt = self._attempts.pop((node, _SINGLE), None)
-                    if attempt is not None:
-                        attempt.abandon()
-        return found
+        return self._queries.ask(by_node, self._addresses, query, patience_s=patience_s)
 
-    def _asked(
-        self,
-        node: int,
-        connection: Connection,
-        led: list[TopicPartition],
-        query: Callable[[Connection, list[TopicPartition]], dict[TopicPartition, T]],
-        patience_s: float | None,
-    ) -> dict[TopicPartition, T]:
-        if patience_s is not None:
-            limit_s = self._answer_s.get(node, _ANSWER_S)
-            connection.socket.settimeout(limit_s)
-            self._answer_s[node] = min(2 * limit_s, self.client.request_timeout_ms / 1000)
-        found = query(connection, led)
-        self._answer_s.pop(node, None)
-        self._warned_at.pop(node, None)
-        return found
-
-    def _begin_single(self, node: int) -> Attempt:
-        """Begin to open a connection for a single request, unless that has begun already."""
-        address = self._addresses[node]
-        attempt = self._attempts.get((node, _SINGLE))
-        if attempt is None or attempt.address != address:
-            if attempt is not None:
-                attempt.abandon()
-            attempt = self._attempts[node, _SINGLE] = self._attempt(address)
-        return attempt
-
-    def _single(self, node: int, patience_s: float | None) -> Connection | None:
-        """A new connection for a single request; None if it fails, or takes longer."""
-        attempt = self._begin_single(node)
-        left_s = None
-        if patience_s is not None:
-            left_s = max(0.0, attempt.began + patience_s - self._clock())
-        attempt.wait(left_s)
-        if not attempt.over:
-            return None
-        del self._attempts[node, _SINGLE]
-        try:
-            return attempt.take()
-        except ClusterError as error:
-            self._warn(node, f"{error}")
-            self._stale = True
-            return None
+    def _not_queried(self, node: int, text: str) -> None:
+        self._warn(node, text)
+        self._stale = True

@@ -13,9 +13,10 @@ several fetchers share one wait. A partition is in exactly one of these states:
 * halted: an error that a quick retry does not cure. The caller reports it. A retriable halt ends
   after its back-off.
 
-`partition_state` has the state of one partition, `request_plan` what a request asks for,
-`in_flight` the requests and when one is only repeated, `sessions` the fetch sessions, `pacing` the
-pauses, and `messages` the layout of requests and responses.
+`assigned_partitions` has what is fetched and from where, `partition_state` the state of one
+partition, `request_plan` what a request asks for, `in_flight` the requests and when one is only
+repeated, `sessions` the fetch sessions, `pacing` the pauses, and `messages` the layout of requests
+and responses.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from sparkmirror.model import TopicPartition
-from sparkmirror.progress import Halt
 from sparkmirror.settings import FetchSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import THROTTLED, error_name
+from sparkmirror.wire.fetch.assigned_partitions import AssignedPartitions
 from sparkmirror.wire.fetch.channels import Channel, Channels
-from sparkmirror.wire.fetch.in_flight import FetchedPartition, Repeats
+from sparkmirror.wire.fetch.in_flight import FetchedPartition
 from sparkmirror.wire.fetch.in_flight import Request as _Request
 from sparkmirror.wire.fetch.messages import (
     FETCH_HIGHEST,
@@ -44,9 +45,7 @@ from sparkmirror.wire.fetch.messages import (
 from sparkmirror.wire.fetch.pacing import Pauses
 from sparkmirror.wire.fetch.partition_state import FetchState
 from sparkmirror.wire.fetch.request_plan import RequestPlan
-from sparkmirror.wire.fetch.sessions import (
-    SESSION_LOST,
-)
+from sparkmirror.wire.fetch.sessions import SESSION_LOST
 from sparkmirror.wire.fetch.throttle import Grant, Throttle
 from sparkmirror.wire.net.connection import (
     Connection,
@@ -69,7 +68,7 @@ _LOGIN_S = 0.02
 _I32 = struct.Struct(">i")
 
 
-class Fetcher:
+class Fetcher(AssignedPartitions):
     """Long-polls one cluster for a set of partitions. One owner, no threads.
 
     ``buffer`` provides the memory for each response; ``clock`` returns monotonic seconds.
@@ -94,24 +93,16 @@ class Fetcher:
         channels_max: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.connections = connections
-        self.settings = settings
+        super().__init__(connections, settings, holds=holds, clock=clock)
         self.errors: dict[str, int] = {}
-        self._clock = clock
-        self._states: dict[TopicPartition, FetchState] = {}
         self._channels = Channels(connections, channels_max)
-        self._requests: dict[Channel, _Request] = {}
-        self._repeats = Repeats()
-        self._halts: dict[TopicPartition, Halt] | None = None
         self._plan = RequestPlan(settings, linger_ms, batch_bytes)
         self._pauses = Pauses()
         self._looked_at = float("-inf")
         self._logging_in = False  # a connection, on a thread of its own
         self._buffer = ReceiveBuffer() if buffer is None else buffer
         self._throttle_log_at = float("-inf")
-        self._holds = holds
         self._poller = Poller[Connection]() if poller is None else poller
-        self._generation = -1
         self.throttle: Throttle | None = None
         """Limits on what is fetched; None for no limits."""
         self.left_out: Collection[TopicPartition] = ()
@@ -120,86 +111,6 @@ class Fetcher:
         """Partitions that wait only for the caller to check their log."""
         self.frame = memoryview(b"")
         """The newest response; the views that `receive` returned point into it."""
-
-    # -- what to fetch ---------------------------------------------------------------------
-
-    def assign(self, tp: TopicPartition, offset: int) -> None:
-        """Fetch ``tp`` from ``offset`` on. A response in flight for it is dropped."""
-        self._states[tp] = FetchState(tp, offset, held=self._holds)
-        self._unsettle()
-
-    def release(self, tp: TopicPartition, offset: int, log: tuple[str, int]) -> None:
-        """Resume a held partition: ``offset`` belongs to ``log``, a (topic id, leader epoch)."""
-        state = self._states[tp]
-        state.offset, state.log = offset, log
-        state.held = state.range_checked = False
-        self._unsettle()
-        if self._log(tp) != log:
-            self._generation = -1  # it has changed again: the next `send` holds the partition
-
-    def unassign(self, tp: TopicPartition) -> None:
-        """Stop fetching ``tp``. A response in flight for it is dropped."""
-        if self._states.pop(tp, None) is not None:
-            self._unsettle()
-
-    def assigned(self, tp: TopicPartition) -> bool:
-        """Whether ``tp`` is assigned."""
-        return tp in self._states
-
-    def take_from(self, other: Fetcher) -> None:
-        """Fetch the partitions of ``other`` from where it would; it has no request in flight."""
-        self._states.update(other._states)
-        for tp in other._states:
-            # A search, because the request for all metadata would be waited for.
-            self.connections.topics.add(tp.topic)
-            self.connections.mark_stale(tp)
-
-    def position(self, tp: TopicPartition) -> int:
-        """Next offset to fetch. Raises KeyError for a partition that is not assigned."""
-        return self._states[tp].offset
-
-    def advance(self, tp: TopicPartition, offset: int) -> None:
-        """Continue at ``offset``, after a response was used.
-
-        ``tp`` moves to the end of the next request: brokers fill a response in request order, and
-        a backlog in the first partitions must not starve the others.
-        """
-        state = self._states.pop(tp, None)
-        if state is not None:
-            state.go_on(offset)
-            self._states[tp] = self._repeats.changed[tp] = state
-
-    def need_bytes(self, tp: TopicPartition, size: int) -> None:
-        """Request at least ``size`` bytes next time: the response had no complete batch."""
-        state = self._states.get(tp)
-        if state is not None:
-            state.bytes_max = max(size, 2 * (state.bytes_max or self._partition_bytes()))
-            self._unsettle()
-
-    def halt(self, tp: TopicPartition, halt: Halt) -> None:
-        """Halt ``tp`` for a reason that the caller found."""
-        state = self._states.get(tp)
-        if state is not None:
-            state.halt = halt
-            self._unsettle()
-
-    def retry_later(self, tp: TopicPartition, delay_s: float) -> None:
-        """Leave ``tp`` out of requests for ``delay_s`` seconds."""
-        state = self._states.get(tp)
-        if state is not None:
-            state.retry_at = self._clock() + delay_s
-            self._unsettle()
-
-    @property
-    def halts(self) -> dict[TopicPartition, Halt]:
-        """Halted partitions and the reasons; the dictionary is the fetcher's."""
-        if self._halts is None:
-            states = self._states.items()
-            self._halts = {tp: state.halt for tp, state in states if state.halt is not None}
-        return self._halts
-
-    def _partition_bytes(self) -> int:
-        return self.settings.partition_fetch_bytes_max
 
     # -- requests --------------------------------------------------------------------------
 
@@ -255,11 +166,6 @@ class Fetcher:
             for channel, request in list(repeats.answered.items())
         ):
             self._send_all(now)
-
-    def _unsettle(self) -> None:
-        """Something has happened to a partition: the next `send` looks at all of them."""
-        self._repeats.end(self._requests.values())
-        self._halts = None
 
     def _send_all(self, now: float) -> None:
         """Look at all partitions, and send what is ready."""
@@ -363,31 +269,6 @@ class Fetcher:
     def _put(self, connection: Connection, head: bytes, body: bytes) -> None:
         connection.watched_by(self._poller)
         connection.begin_frame([head, body], len(head) + len(body))
-
-    def _hold_moved(self) -> None:
-        """Hold partitions that have another topic id or leader epoch in new metadata."""
-        self._generation = self.connections.generation
-        for tp, state in self._states.items():
-            if tp in self.connections.leaders and state.log != self._log(tp):
-                state.held = True
-
-    def _log(self, tp: TopicPartition) -> tuple[str, int]:
-        leader = self.connections.leaders.get(tp)
-        return self.connections.topic_ids.get(tp.topic, ""), -1 if leader is None else leader.epoch
-
-    def _node(self, state: FetchState, now: float) -> int | None:
-        if state.replica is not None and now < state.replica_until:
-            connections, replica = self.connections, state.replica
-            if connections.connection(replica) is not None or connections.connecting(replica):
-                return replica
-            state.leave_replica(now)
-        state.replica = None
-        leader = self.connections.leaders.get(state.tp)
-        if leader is None:
-            state.note_unknown(self.connections, now)
-            return None
-        state.unknown_since = None
-        return leader.node
 
     def _send_to(self, channel: Channel, states: list[FetchState], now: float) -> bool:
         """Send a request for ``states``; whether all of them are in flight now."""

@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from kafka.protocol.consumer.group import OffsetFetchRequest
@@ -43,9 +41,7 @@ from sparkmirror.errors import (
     Unreachable,
     Unsupported,
 )
-from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.model import TopicPartition
-from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import (
@@ -59,7 +55,7 @@ from sparkmirror.wire.net.connection import Connection, ConnectionLost
 from sparkmirror.wire.produce.partition_queue import NO_IDENTITY, Identity
 from sparkmirror.wire.produce.waiting import connected, request
 
-__all__ = ["Transactions", "fence_slots"]
+__all__ = ["Transactions"]
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +72,6 @@ _STABLE_FETCH_VERSION = 7
 # The coordinator completes a transaction some milliseconds after it responded.
 _QUICK_S = 0.002
 _LOG_S = 30.0
-_FENCED_AT_ONCE = 8
 
 
 class Transactions:
@@ -464,55 +459,3 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     for tp in sorted(partitions):
         topics[tp.topic].append(tp.partition)
     return topics
-
-
-class _GivenUp(Exception):
-    """Another slot cannot be fenced."""
-
-
-def fence_slots(
-    flow: FlowSettings, slots: int, *, patience_s: float = float("inf")
-) -> list[Identity]:
-    """Fence earlier writers of the flow's slots and abort their open transactions.
-
-    Several at a time, because each takes round trips, and an open transaction takes time to end.
-    Returns the identity of each slot. Raises `Denied`, `TransactionError`, `Unreachable`: the error
-    of the first slot that has one. The other slots are then given up.
-    """
-    lanes = min(slots, _FENCED_AT_ONCE)
-    failed = threading.Event()
-
-    def rest(seconds: float) -> None:
-        if failed.wait(seconds):
-            raise _GivenUp
-
-    def fence(first: int) -> list[Identity]:
-        connections = ClusterConnections(flow.target)
-        identities = []
-        try:
-            for slot in range(first, slots, lanes):
-                if failed.is_set():
-                    break
-                transactions = Transactions(
-                    connections,
-                    transactional_id(flow, slot),
-                    timeout_ms=flow.transaction_timeout_ms,
-                    patience_s=patience_s,
-                    sleep=rest,
-                )
-                try:
-                    identities.append(transactions.fence())
-                    transactions.release()  # the next slot's coordinator may be the same broker
-                except _GivenUp:
-                    transactions.close()
-                except BaseException:
-                    failed.set()
-                    transactions.close()
-                    raise
-        finally:
-            connections.close()
-        return identities
-
-    with ThreadPoolExecutor(max(1, lanes), thread_name_prefix="fence") as pool:
-        found = [one.result() for one in [pool.submit(fence, first) for first in range(lanes)]]
-    return [found[slot % lanes][slot // lanes] for slot in range(slots)]

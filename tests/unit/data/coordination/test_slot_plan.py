@@ -6,13 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from sparkmirror.data.coordination.slot_plan import plan_slots
+from sparkmirror.data.coordination.slot_plan import SlotPlan, plan_slots
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.deals.dealing import Deal
 from sparkmirror.internal_topics.deals.record import DealRecord
 from sparkmirror.model import TopicPartition
 
 EPOCH_S, PLANNED_S = 300, 1_000_000.0
+
+
+def _plan() -> SlotPlan:
+    (plan,) = plan_slots(
+        [SourcePartition("t", 0, "A.t")],
+        slots_max=1,
+        epoch=0,
+        run_id="r",
+        ends=None,
+        control_offset=0,
+        planned_at_s=PLANNED_S,
+    )
+    return plan
 
 
 @pytest.mark.parametrize(
@@ -32,15 +45,7 @@ EPOCH_S, PLANNED_S = 300, 1_000_000.0
 def test_a_later_attempt_ends_with_the_other_slots(
     attempt: int, spent_s: float, left_s: float
 ) -> None:
-    (plan,) = plan_slots(
-        [SourcePartition("t", 0, "A.t")],
-        slots_max=1,
-        epoch=0,
-        run_id="r",
-        ends=None,
-        control_offset=0,
-        planned_at_s=PLANNED_S,
-    )
+    plan = _plan()
     assert plan.time_left_s(EPOCH_S, attempt, PLANNED_S + spent_s) == pytest.approx(left_s)
 
 
@@ -85,15 +90,7 @@ def test_a_deal_of_other_partitions_and_slots_leaves_no_slot_empty() -> None:
 
 
 def test_a_slot_that_begins_slowly_has_half_of_a_short_epoch() -> None:
-    (plan,) = plan_slots(
-        [SourcePartition("t", 0, "A.t")],
-        slots_max=1,
-        epoch=0,
-        run_id="r",
-        ends=None,
-        control_offset=0,
-        planned_at_s=PLANNED_S,
-    )
+    plan = _plan()
     assert plan.time_left_s(4, 0, PLANNED_S + 30) == 2
 
 
@@ -101,14 +98,6 @@ def test_a_slot_that_begins_slowly_has_half_of_a_short_epoch() -> None:
 def test_an_epoch_before_which_something_was_not_checked_ends_soon(
     epoch_s: float, left_s: float
 ) -> None:
-    (plan,) = plan_slots(
-        [SourcePartition("t", 0, "A.t")],
-        slots_max=1,
-        epoch=0,
-        run_id="r",
-        ends=None,
-        control_offset=0,
-        planned_at_s=PLANNED_S,
-    )
+    plan = _plan()
     assert replace(plan, brief=True).time_left_s(epoch_s, 0, PLANNED_S) == left_s
     assert plan.time_left_s(epoch_s, 0, PLANNED_S) == epoch_s

@@ -12,7 +12,8 @@ import pytest
 from sparkmirror.errors import Denied, MirrorError
 from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.settings import FlowSettings
-from sparkmirror.wire.produce import transactions
+from sparkmirror.wire.produce import slot_fencing
+from sparkmirror.wire.produce.transactions import Transactions
 from tests.unit.config_files import BASE, load_flow
 
 
@@ -28,12 +29,12 @@ class Cluster:
         self.fenced: list[str] = []
         self.opened = 0
         self.at_once = self.at_once_max = 0
-        self.together = threading.Barrier(transactions._FENCED_AT_ONCE, timeout=10)
+        self.together = threading.Barrier(slot_fencing._FENCED_AT_ONCE, timeout=10)
         self.lock = threading.Lock()
         self.refused = ""
-        monkeypatch.setattr(transactions, "ClusterConnections", self._connections)
-        monkeypatch.setattr(transactions.Transactions, "_find", self._find)
-        monkeypatch.setattr(transactions.Transactions, "_query", self._query)
+        monkeypatch.setattr(slot_fencing, "ClusterConnections", self._connections)
+        monkeypatch.setattr(Transactions, "_find", self._find)
+        monkeypatch.setattr(Transactions, "_query", self._query)
 
     def _connections(self, client: Any) -> Any:
         kept: list[Any] = []
@@ -64,11 +65,11 @@ def test_slots_are_fenced_several_at_a_time(
 ) -> None:
     """One after the other, each barrier would time out."""
     cluster = Cluster(monkeypatch)
-    found = transactions.fence_slots(flow, 100)
+    found = slot_fencing.fence_slots(flow, 100)
     ids = [transactional_id(flow, slot) for slot in range(100)]
     assert sorted(cluster.fenced) == sorted(ids)
     assert found == [(len(one), 1) for one in ids], "in the order of the slots"
-    assert cluster.at_once_max == transactions._FENCED_AT_ONCE
+    assert cluster.at_once_max == slot_fencing._FENCED_AT_ONCE
 
 
 @pytest.mark.parametrize("slots", [0, 1, 3])
@@ -77,7 +78,7 @@ def test_a_flow_may_have_few_slots(
 ) -> None:
     cluster = Cluster(monkeypatch)
     cluster.together = threading.Barrier(max(1, slots), timeout=10)
-    assert len(transactions.fence_slots(flow, slots)) == slots
+    assert len(slot_fencing.fence_slots(flow, slots)) == slots
 
 
 def test_a_slot_that_is_refused_ends_the_retries_of_the_others(
@@ -99,7 +100,7 @@ def test_a_slot_that_is_refused_ends_the_retries_of_the_others(
 
     def body() -> None:
         with pytest.raises(Denied) as caught:
-            transactions.fence_slots(flow, 8)
+            slot_fencing.fence_slots(flow, 8)
         raised.append(caught.value)
 
     thread = threading.Thread(target=body, daemon=True)
@@ -111,7 +112,7 @@ def test_a_slot_that_is_refused_ends_the_retries_of_the_others(
 def test_connections_are_left_to_the_next_slot(flow: FlowSettings) -> None:
     kept: list[Any] = []
     connections: Any = SimpleNamespace(client=flow.target, idle=SimpleNamespace(keep=kept.append))
-    one = transactions.Transactions(connections, "id", timeout_ms=1000)
+    one = Transactions(connections, "id", timeout_ms=1000)
     connection: Any = object()
     one._by_key[1, "id"] = connection
     one.release()
