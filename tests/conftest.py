@@ -85,6 +85,7 @@ _TOGETHER = {
         "test_broker_faults.py",
         "test_requests.py",
         "test_target_loss.py",
+        "test_stalls.py",
         "test_long_links.py",
     ),
     "logins": (

@@ -36,6 +36,7 @@ class Proxy:
         self._flows = threading.Event()
         self._flows.set()
         self._lock = threading.Lock()
+        self._left: int | None = None
         self._flip: tuple[str, bytes] | None = None
         self._flips_left = 0
         self._open: list[socket.socket] = []
@@ -52,6 +53,15 @@ class Proxy:
     def stall(self) -> None:
         """Half-open: connections stay, new ones are accepted, nothing passes any more."""
         self._flows.clear()
+
+    def stall_behind(self, count: int) -> None:
+        """`stall` as soon as ``count`` more bytes have passed to clients: within an answer."""
+        with self._lock:
+            self._left = count
+
+    @property
+    def stalled(self) -> bool:
+        return not self._flows.is_set()
 
     def resume(self) -> None:
         """Everything passes again; what was held back goes first."""
@@ -143,9 +153,25 @@ class Proxy:
                     self._take_time(len(chunk))
                 if self.tap is not None:
                     self.tap(number, direction, chunk)
+                if direction == TO_CLIENT:
+                    chunk = self._behind_stall(taker, chunk)
                 taker.sendall(chunk)
         with contextlib.suppress(OSError):
             taker.shutdown(socket.SHUT_RDWR)
+
+    def _behind_stall(self, taker: socket.socket, chunk: bytes) -> bytes:
+        """Pass what goes before a stall; the rest once it is over."""
+        with self._lock:
+            if self._left is None:
+                return chunk
+            first, chunk = chunk[: self._left], chunk[self._left :]
+            self._left -= len(first)
+            if not self._left:
+                self._left = None
+                self.stall()
+        taker.sendall(first)
+        self._flows.wait()
+        return chunk
 
     def _take_time(self, size: int) -> None:
         if self.bytes_per_s is None:

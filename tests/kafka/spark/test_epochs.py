@@ -13,9 +13,9 @@ from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.harness.mirror_process import MirrorProcess, write_mm2
 from tests.kafka.harness.support import (
     Sent,
-    admin,
     consume_all,
     create_topic,
+    delete_topic,
     grow_topic,
     produce,
     wait_until_equal,
@@ -61,8 +61,7 @@ def test_topics_come_grow_and_go_within_one_epoch(
         grow_topic(cluster_a, f"{name}.base", 14)
         produce(cluster_a, f"{name}.base", _some(140, 14, sent))
         wait_until_equal(cluster_a, f"{name}.base", cluster_b, f"{alias}.{name}.base")
-        (gone,) = admin(cluster_a).delete_topics([f"{name}.4"]).values()
-        gone.result(30)
+        delete_topic(cluster_a, f"{name}.4")
         create_topic(cluster_a, f"{name}.last", 1)
         produce(cluster_a, f"{name}.last", _some(20, 1))
         wait_until_equal(cluster_a, f"{name}.last", cluster_b, f"{alias}.{name}.last")
