@@ -2,8 +2,8 @@
 
 Epochs last for a day. Two things cannot wait for that:
 
-* A partition that a slot does not retry: a loss that the flow is to halt at, no position, a hanging
-  transaction of another slot, a refused record behind a loss. A new epoch reads the position and
+* A partition that a slot does not retry: a loss that the flow is to halt at, no first position, a
+  hanging transaction of another slot, a refused record behind a loss. A new epoch reads the position and
   looks at both logs again.
 * A task that failed and was started again. Spark counts the failures of an epoch, and ends the
   query after a few. They must not add up over a day.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from sparkmirror.model import TopicPartition
 from sparkmirror.progress import Halt, SlotProgress
@@ -69,7 +70,9 @@ class Renewal:
             if one.halt is not None:
                 tp = TopicPartition(one.topic, one.partition)
                 before, since = known.get(tp, (one.halt, now))
-                found[tp] = one.halt, since if before.attempt == one.halt.attempt else now
+                # A slot looks for first positions only when it begins.
+                begins = one.halt if one.position >= 0 else replace(one.halt, retriable=False)
+                found[tp] = begins, since if before.attempt == one.halt.attempt else now
         return found
 
     def _stuck(self, now: float) -> bool:

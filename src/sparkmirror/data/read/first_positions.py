@@ -72,8 +72,9 @@ def _leave_to_next_epoch(flow: FlowSettings, fetcher: Fetcher, tp: TopicPartitio
     code = error_name(fetcher.connections.leaderless.get(tp, LEADER_NOT_AVAILABLE))
     reason = f"the source has no leader for {tp}; retrying in the next epoch, within minutes"
     fetcher.assign(tp, -1)
-    # Only a new epoch ends it (`control.flows.renewal`).
-    fetcher.halt(tp, Halt(code, reason))
+    fetcher.halt(tp, Halt(code, reason, retriable=True))
+    # Not in this epoch: without a position, a new one begins (`control.flows.renewal`).
+    fetcher.retry_later(tp, 2.0 * flow.epoch_s)
 
 
 def _no_position(tp: TopicPartition) -> str:

@@ -17,9 +17,15 @@ class _Run:
         self.replans += 1
 
     def report(
-        self, epoch: int, *, attempt: int = 1, slot: int = 0, halt: Halt | None = None
+        self,
+        epoch: int,
+        *,
+        attempt: int = 1,
+        slot: int = 0,
+        halt: Halt | None = None,
+        position: int = 5,
     ) -> None:
-        partition = PartitionProgress("t", slot, 5, halt=halt)
+        partition = PartitionProgress("t", slot, position, halt=halt)
         self.renewal.observe(
             [
                 SlotProgress(
@@ -51,6 +57,15 @@ def test_what_a_slot_does_not_retry_gets_a_new_epoch_every_five_minutes() -> Non
     run.report(2, halt=Halt("SOURCE_TRUNCATED", "lost"))
     assert run.after(RENEWAL_S - 1) == 1
     assert run.after(1) == 2
+
+
+def test_a_partition_without_a_first_position_needs_an_epoch_though_it_is_retried() -> None:
+    run = _Run()
+    leaderless = Halt("LEADER_NOT_AVAILABLE", "no leader", retriable=True)
+    run.report(1, halt=leaderless)
+    assert run.after(RENEWAL_S) == 0
+    run.report(1, halt=leaderless, position=-1)
+    assert run.after(0) == 1
 
 
 def test_a_hanging_transaction_of_another_slot_needs_an_epoch_though_it_is_retried() -> None:
