@@ -280,6 +280,38 @@ def test_what_a_topic_does_not_accept_joined_it_gets_in_parts(
 
 
 @pytest.mark.parametrize("exact", [False, True])
+def test_what_a_topic_accepts_is_still_known_in_the_next_epoch(
+    source, far, topic_name, exact, monkeypatch
+):
+    """No batch of it is too large, although exactly-once has another producer by then."""
+    refused: list[int] = []
+    learn = TopicLimits.refused
+
+    def learning(self: TopicLimits, topic: str, size: int) -> None:
+        refused.append(size)
+        learn(self, topic, size)
+
+    monkeypatch.setattr(TopicLimits, "refused", learning)
+    _fill(source, topic_name)
+    ways: dict[str, Any] = {"exactly_once": exact, "produce": ALWAYS}
+    with SlotRun(
+        source, far, topic_name, remote_config={"max.message.bytes": "30000"}, **ways
+    ) as slot:
+        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        slot.drain()
+        assert slot.failures == []
+    refused.clear()
+    batches = {"batch.num.messages": 10}
+    produce(source.kafka, topic_name, _records(3_000), compression="lz4", config=batches)
+    with SlotRun(source, far, topic_name, alias=slot.alias, **ways) as again:
+        wait_until(lambda: _equal(again), "the target holds the same records, in order")
+        again.drain()
+        assert again.failures == []
+    assert refused == []
+    assert again.reports()[-1].joined.batches > 1_000 / 10
+
+
+@pytest.mark.parametrize("exact", [False, True])
 def test_batches_are_joined_to_what_the_topic_accepts(source, far, topic_name, exact):
     create_topic(source.kafka, topic_name, 1, replication=NODES)
     sent = [Sent(random.randbytes(1_000)) for _ in range(12_000)]
