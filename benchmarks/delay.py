@@ -1,13 +1,15 @@
 """A far place on this machine: forwards connections, every byte later by half a round trip.
 
-usage: python -m benchmarks.delay PORT TO_PORT ROUND_TRIP_MS
+usage: python -m benchmarks.delay PORT TO_PORT ROUND_TRIP_MS MB_PER_S
 
 What is on its way is kept with the time at which it is due, so a delay costs no throughput.
+MB_PER_S is of all connections and both directions together; 0: no limit.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import socket
 import subprocess
@@ -17,6 +19,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from benchmarks.link import Narrow
 
 __all__ = ["delayed"]
 
@@ -41,8 +45,9 @@ class _Way:
 
 
 class _Forwarder:
-    def __init__(self, port: int, to_port: int, delay_s: float) -> None:
+    def __init__(self, port: int, to_port: int, delay_s: float, bytes_per_s: float) -> None:
         self._to_port, self._delay_s = to_port, delay_s
+        self._narrow = Narrow(bytes_per_s)
         self._server = socket.create_server((HOST, port), backlog=128)
         self._server.setblocking(False)
         self._poll = select.poll()
@@ -96,7 +101,8 @@ class _Forwarder:
         except OSError:
             data = b""
         way.ended = not data
-        way.held.append((time.monotonic() + self._delay_s, memoryview(data)))
+        passed = self._narrow.passed(len(data), time.monotonic(), math.inf) or 0.0
+        way.held.append((passed + self._delay_s, memoryview(data)))
         way.held_bytes += len(data)
         self._watch(way.giver)
 
@@ -135,9 +141,9 @@ class _Forwarder:
 
 
 @contextmanager
-def delayed(port: int, to_port: int, round_trip_ms: float) -> Iterator[None]:
+def delayed(port: int, to_port: int, round_trip_ms: float, mb_per_s: float = 0.0) -> Iterator[None]:
     """Have ``port`` lead to ``to_port`` over such a distance, in a process of its own."""
-    words = ["-m", "benchmarks.delay", str(port), str(to_port), str(round_trip_ms)]
+    words = ["-m", "benchmarks.delay", *map(str, (port, to_port, round_trip_ms, mb_per_s))]
     process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE)
     try:
         if process.stdout is None or not process.stdout.readline():
@@ -151,4 +157,4 @@ def delayed(port: int, to_port: int, round_trip_ms: float) -> Iterator[None]:
 if __name__ == "__main__":
     _port, _to_port = map(int, sys.argv[1:3])
     with contextlib.suppress(KeyboardInterrupt):
-        _Forwarder(_port, _to_port, float(sys.argv[3]) / 2000).run()
+        _Forwarder(_port, _to_port, float(sys.argv[3]) / 2000, float(sys.argv[4]) * 1e6).run()

@@ -1,6 +1,6 @@
 """A long link that loses packets: between two addresses of this machine, packet by packet.
 
-usage: python -m benchmarks.link DESCRIPTOR ROUND_TRIP_MS LOSS_PERCENT   (by `Link.at`)
+usage: python -m benchmarks.link DESCRIPTOR ROUND_TRIP_MS LOSS_PERCENT MB_PER_S
 
 A TUN device has the address `NEAR`, and all of its network leads into it. Whoever connects to
 `FAR` meets the forwarder, which keeps each packet for half a round trip and gives it back with its
@@ -8,6 +8,9 @@ two addresses exchanged: it arrives at `NEAR`, and the answers take the same way
 the kernel's own TCP, with its congestion control, windows and retransmissions, which a proxy that
 takes connections apart cannot show. The kernel hands over up to 64 KiB at once (segmentation
 offload), so a packet costs one read and one write; a loss takes out one segment of 1,448 bytes.
+
+`Link.at` starts it. A link that is narrow, too, has a queue of `QUEUE_S`: what does not fit is
+lost, as in a router. MB_PER_S is of both directions together, 0 for no limit.
 
 Needs root and iproute2. What the forwarder itself can carry is measured without a delay.
 """
@@ -31,12 +34,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
-__all__ = ["FAR", "NEAR", "Link", "available", "without_segment"]
+__all__ = ["FAR", "NEAR", "QUEUE_S", "Link", "Narrow", "available", "without_segment"]
 
 NEAR, FAR = "10.77.0.1", "10.77.0.2"
 _DEVICE = "sparkmirror0"
 _MTU = 1500
 _QUEUE_PACKETS = 20_000
+QUEUE_S = 0.1
+"""How much a narrow link holds back before it loses packets."""
 # linux/if_tun.h and linux/virtio_net.h.
 _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
@@ -117,11 +122,29 @@ def _checksum(header: bytes | bytearray) -> int:
     return ~total & 0xFFFF
 
 
+class Narrow:
+    """When what is sent has passed a link of ``bytes_per_s``; 0: at once. Times in seconds."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_at = 0.0
+
+    def passed(self, size: int, now: float, queue_s: float) -> float | None:
+        """When ``size`` bytes that come ``now`` have passed; None if the queue is full."""
+        if not self._bytes_per_s:
+            return now
+        if self._free_at - now > queue_s:
+            return None
+        self._free_at = max(now, self._free_at) + size / self._bytes_per_s
+        return self._free_at
+
+
 class _Forwarder:
     """``loss``: the share of the TCP segments with data that do not arrive."""
 
-    def __init__(self, device: int, delay_s: float, loss: float) -> None:
+    def __init__(self, device: int, delay_s: float, loss: float, bytes_per_s: float) -> None:
         self._device, self._delay_s, self._loss = device, delay_s, loss
+        self._narrow = Narrow(bytes_per_s)
         self._random = random.Random(7)
         self._held: deque[tuple[float, bytes]] = deque()
         # Segments until the next one is lost: drawn once for each loss, not for each segment.
@@ -138,7 +161,7 @@ class _Forwarder:
             self._give()
 
     def _take(self) -> None:
-        due = time.monotonic() + self._delay_s
+        now = time.monotonic()
         for _ in range(_READS_MAX):
             try:
                 packet = os.read(self._device, _READ_BYTES)
@@ -146,8 +169,11 @@ class _Forwarder:
                 return
             if packet[_VNET.size] >> 4 != 4:
                 continue  # IPv6 asks who else is there
+            passed = self._narrow.passed(len(packet), now, QUEUE_S)
+            if passed is None:
+                continue
             for one in self._what_arrives(packet):
-                self._held.append((due, one))
+                self._held.append((passed + self._delay_s, one))
 
     def _what_arrives(self, packet: bytes) -> list[bytes]:
         if not self._loss or (there := _segments(packet)) is None:
@@ -200,9 +226,11 @@ class Link:
         os.close(self._device)
 
     @contextmanager
-    def at(self, round_trip_ms: float, loss_percent: float) -> Iterator[None]:
+    def at(
+        self, round_trip_ms: float, loss_percent: float, mb_per_s: float = 0.0
+    ) -> Iterator[None]:
         """Have what is sent arrive, so late and with such losses. Connections outlive a change."""
-        words = [str(self._device), str(round_trip_ms), str(loss_percent)]
+        words = [str(self._device), str(round_trip_ms), str(loss_percent), str(mb_per_s)]
         process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.link", *words], pass_fds=[self._device]
         )
@@ -216,4 +244,4 @@ class Link:
 if __name__ == "__main__":
     _delay_s, _loss = float(sys.argv[2]) / 2000, float(sys.argv[3]) / 100
     with contextlib.suppress(KeyboardInterrupt):
-        _Forwarder(int(sys.argv[1]), _delay_s, _loss).run()
+        _Forwarder(int(sys.argv[1]), _delay_s, _loss, float(sys.argv[4]) * 1e6).run()

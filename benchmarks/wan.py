@@ -1,9 +1,9 @@
 """`make bench-wan`: mirrors between two places, one of which is far away.
 
 usage: python -m benchmarks.wan [--round-trip-ms MS ...] [--loss PERCENT ...] [--side SIDE ...]
-                                [--curve] [--tail] [--peers NAME ...] [--congestion NAME]
-                                [--broker-buffers BYTES] [--records N] [--seconds S]
-                                [--name NAME] [--out DIR]
+                                [--mb-per-s MB] [--curve] [--tail] [--peers NAME ...]
+                                [--congestion NAME] [--broker-buffers BYTES] [--records N]
+                                [--seconds S] [--name NAME] [--out DIR]
 
 Each mirror copies one topic of 1 KiB JSON events in lz4 batches of 16 KiB (what most producers
 write) for a while, with one cluster behind a long link. What counts is the steady state: from two
@@ -90,17 +90,22 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Point:
-    """One place on the curve. ``side``: which cluster is far. ``loss``: percent of the packets."""
+    """One place on the curve. ``side``: which cluster is far. ``loss``: percent of the packets.
+
+    ``mb_per_s``: what passes at most, both directions together; 0: as much as the machine can.
+    """
 
     side: str
     round_trip_ms: float
     loss: float
+    mb_per_s: float = 0.0
 
     @property
     def title(self) -> str:
         """As in the tables."""
         lossy = f", {self.loss:g} % lost" if self.loss else ""
-        return f"{self.round_trip_ms:g} ms to the {self.side}{lossy}"
+        narrow = f", at most {self.mb_per_s:g} MB/s" if self.mb_per_s else ""
+        return f"{self.round_trip_ms:g} ms to the {self.side}{lossy}{narrow}"
 
 
 @dataclass
@@ -152,7 +157,7 @@ class Packets:
 
     def at(self, point: Point, ports: Sequence[int]) -> AbstractContextManager[None]:
         """For all ports at once."""
-        return self._link.at(point.round_trip_ms, point.loss)
+        return self._link.at(point.round_trip_ms, point.loss, point.mb_per_s)
 
 
 class Proxy:
@@ -178,7 +183,8 @@ class Proxy:
         """A process for each port."""
         with ExitStack() as stack:
             for port in ports:
-                stack.enter_context(delayed(self._far[port], port, point.round_trip_ms))
+                far, slow = self._far[port], (point.round_trip_ms, point.mb_per_s)
+                stack.enter_context(delayed(far, port, *slow))
             yield
 
 
@@ -303,6 +309,10 @@ class Bench:
                 shares = processors.shares(tree)
             finally:
                 consumer.close()
+        if first >= SHARE_MAX * self.records:
+            raise RuntimeError(
+                f"{name} had copied the topic before anything was measured: more --records"
+            )
         share, window_s = (count - first) / self.records, now - began
         return Copied(
             count - first,
@@ -483,6 +493,9 @@ def main() -> int:
     parser.add_argument(
         "--side", choices=("target", "source", "both"), nargs="+", default=["target", "source"]
     )
+    parser.add_argument(
+        "--mb-per-s", type=float, default=0.0, help="the link carries no more; 0: no such limit"
+    )
     parser.add_argument("--curve", action="store_true", help="all round trips and losses")
     parser.add_argument("--tail", action="store_true", help="latencies too")
     parser.add_argument("--peers", nargs="+", choices=list(WAYS), default=["sparkmirror", "mm2"])
@@ -526,7 +539,7 @@ def main() -> int:
             found |= {"records": bench.records, "gigabytes": bench.gigabytes}
             say(f"{bench.records:,} records, {bench.gigabytes:.2f} GB")
             for side, loss, delay in product(options.side, options.loss, options.round_trip_ms):
-                point = Point(side, delay, loss)
+                point = Point(side, delay, loss, options.mb_per_s)
                 tails = options.tail or (options.curve and delay in CURVE_TAIL_MS)
                 found["points"].append({"point": asdict(point), "peers": {}, "tails": {}})
                 _measure(bench, point, options, found["points"][-1], tails=tails)

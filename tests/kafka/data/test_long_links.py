@@ -7,7 +7,9 @@ At the level of one slot: no Spark, real brokers behind proxies that hold every 
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from sparkmirror.cli.main import main
 from sparkmirror.data.write import held_back
 from sparkmirror.internal_topics.commands import COMMAND_PARTITION, control_topic
 from sparkmirror.model import TopicPartition
@@ -280,6 +283,38 @@ def test_what_a_topic_does_not_accept_joined_it_gets_in_parts(
 
 
 @pytest.mark.parametrize("exact", [False, True])
+def test_what_a_topic_accepts_is_still_known_in_the_next_epoch(
+    source, far, topic_name, exact, monkeypatch
+):
+    """No batch of it is too large, although exactly-once has another producer by then."""
+    refused: list[int] = []
+    learn = TopicLimits.refused
+
+    def learning(self: TopicLimits, topic: str, size: int) -> None:
+        refused.append(size)
+        learn(self, topic, size)
+
+    monkeypatch.setattr(TopicLimits, "refused", learning)
+    _fill(source, topic_name)
+    ways: dict[str, Any] = {"exactly_once": exact, "produce": ALWAYS}
+    with SlotRun(
+        source, far, topic_name, remote_config={"max.message.bytes": "30000"}, **ways
+    ) as slot:
+        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        slot.drain()
+        assert slot.failures == []
+    refused.clear()
+    batches = {"batch.num.messages": 10}
+    produce(source.kafka, topic_name, _records(3_000), compression="lz4", config=batches)
+    with SlotRun(source, far, topic_name, alias=slot.alias, **ways) as again:
+        wait_until(lambda: _equal(again), "the target holds the same records, in order")
+        again.drain()
+        assert again.failures == []
+    assert refused == []
+    assert again.reports()[-1].joined.batches > 1_000 / 10
+
+
+@pytest.mark.parametrize("exact", [False, True])
 def test_batches_are_joined_to_what_the_topic_accepts(source, far, topic_name, exact):
     create_topic(source.kafka, topic_name, 1, replication=NODES)
     sent = [Sent(random.randbytes(1_000)) for _ in range(12_000)]
@@ -413,3 +448,35 @@ def test_a_far_broker_is_read_over_several_connections(
         wait_until(lambda: _equal(slot), "the target holds the same records, in order")
         slot.drain()
         assert slot.failures == []
+
+
+def test_the_doctor_measures_both_links_and_says_what_to_expect(
+    far_source, far, topic_name, tmp_path, capsys
+):
+    """One way takes 25 ms at least: a small request takes 50 ms and more."""
+    create_topic(far_source.kafka, topic_name, 1, replication=NODES)
+    path = tmp_path / "mm2.properties"
+    path.write_text(
+        "clusters = A, B\nA->B.enabled = true\n"
+        f"A->B.topics = {topic_name}\n"
+        f"A.bootstrap.servers = {','.join(far_source.proxied_servers)}\n"
+        f"B.bootstrap.servers = {','.join(far.proxied_servers)}\n"
+    )
+    main(["doctor", str(path), "--format", "json"])
+    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    found: dict[str, list[dict[str, str]]] = {"source": [], "target": []}
+    for side in found:
+        found[side] = [one for one in flow["findings"] if one["subject"].endswith(f"the {side}")]
+    for side, findings in found.items():
+        trip = next(one for one in findings if one["check"] == "round-trip")
+        measured = re.fullmatch(r"a round trip takes ([0-9.]+) ms", trip["found"])
+        assert measured is not None
+        trip_ms = float(measured[1])
+        assert trip_ms >= 2_000 * DELAY_S
+        buffers = next(one for one in findings if one["check"] == "socket-buffers")
+        assert "102,400 bytes on 3 of 3 brokers" in buffers["found"]
+        assert f"over a round trip of {trip_ms:.1f} ms" in buffers["found"]
+        bytes_per_trip = 4 << 20 if side == "source" else 5 * 16 * 1024
+        expected = re.search(r"Expect (?:at most )?([0-9.]+) MB/s", trip["do"])
+        assert expected is not None
+        assert float(expected[1]) == pytest.approx(bytes_per_trip / trip_ms / 1000, rel=0.1)

@@ -6,7 +6,7 @@ import socket
 import struct
 
 import pytest
-from benchmarks.link import FAR, NEAR, without_segment
+from benchmarks.link import FAR, NEAR, QUEUE_S, Narrow, without_segment
 
 VNET, IP_BYTES, TCP_BYTES, SEGMENT = 10, 20, 32, 1448
 SEQUENCE = 0xFFFF_FF00
@@ -59,3 +59,17 @@ def test_a_packet_of_one_segment_is_lost_whole() -> None:
 
 def test_what_is_not_tcp_is_lost_whole() -> None:
     assert without_segment(packet(b"x" * 100, protocol=socket.IPPROTO_UDP), 0) == []
+
+
+def test_a_narrow_link_lets_its_bytes_pass_one_after_the_other() -> None:
+    link = Narrow(1_000_000)
+    assert link.passed(100_000, 5.0, QUEUE_S) == pytest.approx(5.1)
+    assert link.passed(50_000, 5.0, QUEUE_S) == pytest.approx(5.15)
+    assert link.passed(1_448, 5.0, QUEUE_S) is None, "the queue is full"
+    assert link.passed(1_000, 5.1, QUEUE_S) == pytest.approx(5.151)
+    assert link.passed(1_000, 9.0, QUEUE_S) == pytest.approx(9.001), "nothing is saved up"
+
+
+def test_a_link_without_a_limit_holds_nothing_back() -> None:
+    link = Narrow(0.0)
+    assert [link.passed(1 << 30, 5.0, QUEUE_S) for _ in range(3)] == [5.0] * 3

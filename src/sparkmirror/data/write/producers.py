@@ -1,6 +1,8 @@
 """The producers of this process, one for each flow and target cluster.
 
 Spark reuses its Python workers from epoch to epoch. A producer that is kept keeps its producer id.
+What was learned about the target's topics is kept beside it: exactly-once has a new producer for
+each epoch and after each refusal, and must not learn it again.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ __all__ = ["drop_producer", "drop_producers", "limits_of", "producer_of"]
 _RESPONSES_S = 2.0
 
 _kept: dict[str, Producer] = {}
+_limits: dict[str, TopicLimits] = {}
 
 
 def producer_of(flow: FlowSettings) -> Producer:
@@ -35,8 +38,11 @@ def producer_of(flow: FlowSettings) -> Producer:
 
 
 def limits_of(flow: FlowSettings) -> TopicLimits:
-    """The limits of the flow's topics on the target, requested when they are first needed."""
-    return TopicLimits(partial(LimitsRequest, flow.target))
+    """The limits of the flow's topics on the target, requested when they are first needed.
+
+    All producers of the flow share them.
+    """
+    return _limits.setdefault(_key(flow), TopicLimits(partial(LimitsRequest, flow.target)))
 
 
 def drop_producer(flow: FlowSettings) -> None:
@@ -54,6 +60,7 @@ def drop_producer(flow: FlowSettings) -> None:
 
 def drop_producers() -> None:
     """Close the producers of all flows; the process continues without their slots."""
+    _limits.clear()
     while _kept:
         _kept.popitem()[1].close()
 

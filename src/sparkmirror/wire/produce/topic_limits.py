@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from itertools import takewhile
 from typing import Protocol
 
 from kafka.protocol.admin import DescribeConfigsRequest
@@ -66,7 +67,8 @@ class TopicLimits:
         self._ask = ask
         self._clock = clock
         self._asked: Asked | None = None
-        self._ask_at: dict[str, float] = {}
+        self._unasked: set[str] = set()
+        self._ask_at: dict[str, float] = {}  # of the others, the earliest first
         self._stated: dict[str, int] = {}
         self._refused: dict[str, int] = {}  # the smallest refused batch
 
@@ -86,15 +88,20 @@ class TopicLimits:
         self._ask_at.pop(topic, None)
 
     def _ask_about(self, topic: str, ask: Callable[[Collection[str]], Asked]) -> None:
-        now = self._clock()
-        self._ask_at.setdefault(topic, now)
+        if topic not in self._ask_at:
+            self._unasked.add(topic)
         asked = self._asked
         if asked is not None:
             if asked.is_alive():
                 return
             self._asked = None
             self._take(asked.limits)
-        due = [name for name, at in self._ask_at.items() if at <= now]
+        now = self._clock()
+        due = list(takewhile(lambda name: self._ask_at[name] <= now, self._ask_at))
+        for name in due:
+            del self._ask_at[name]  # it goes to the end
+        due += self._unasked
+        self._unasked.clear()
         if due:
             self._ask_at |= dict.fromkeys(due, now + _ASK_AGAIN_S)
             self._asked = ask(due)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -99,6 +100,40 @@ def test_a_refusal_that_the_limit_does_not_explain_still_counts() -> None:
     cluster.known.of("t")
     cluster.waits = False
     assert cluster.known.of("t") == 600_000
+
+
+def test_only_topics_that_are_due_are_looked_at() -> None:
+    """A refusal asks for one topic only; after five minutes the others are due, in their order."""
+    cluster = Cluster(a=1_000, b=1_000, c=1_000)
+    for name in "abc":
+        cluster.known.of(name)
+        cluster.waits = False
+        cluster.now += 1
+    cluster.known.refused("a", 900)
+    cluster.known.of("b")
+    cluster.known.of("a")
+    cluster.waits = False
+    cluster.now = 302.0
+    cluster.known.of("c")
+    assert cluster.asked == [["a"], ["b"], ["c"], ["a"], ["b", "c"]]
+
+
+def test_a_topic_among_many_costs_no_more_than_one_among_few() -> None:
+    def seconds(topics: int) -> float:
+        cluster = Cluster()
+        for number in range(topics):
+            cluster.known.of(f"t{number}")
+        for _ in range(2):  # what came while the first request was under way, too
+            cluster.waits = False
+            cluster.known.of("t0")
+        cluster.waits = False
+        began = time.thread_time()
+        for _ in range(300):
+            cluster.known.of("t0")
+        assert len(cluster.asked) == 2
+        return time.thread_time() - began
+
+    assert seconds(50_000) < 20 * max(seconds(2), 0.001)
 
 
 # -- the request -------------------------------------------------------------------------------
