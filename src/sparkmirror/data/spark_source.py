@@ -131,6 +131,9 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start if rehearsed else {"epoch": int(start["epoch"]) + 1}
         if not assignment.partitions or _drained(watch, run_id):
             return start
+        deal = watch.deal if self._deal is None else None
+        if deal is not None and deal.moved and deal.version > assignment.version:
+            return start  # where the partitions were is unknown; its assignment follows at once
         return {"epoch": int(start["epoch"]) + 1}
 
     def _read_control_topic(self, watch: ControlWatch) -> bool:
@@ -214,8 +217,12 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._warm = True
         if flow.mode is MirrorMode.MM2:
             check_claim(flow, watch.claim, run_id)
-        if watch.deal is not None and watch.deal.version <= assignment.version:
-            self._deal = watch.deal
+        deal = watch.deal
+        # One without moves says where the partitions are: a new planner finds them there.
+        if deal is not None and (
+            deal.version <= assignment.version or (self._deal is None and not deal.moved)
+        ):
+            self._deal = deal
         if flow.exactly_once:
             self._fence(flow, watch, assignment)
         plans = plan_slots(

@@ -15,6 +15,8 @@ cannot be kept, a new epoch must begin: `Growth.follow` decides. It refuses
 * another number of slots, or a first partition;
 * a partition that comes back, or has another topic id: its former slot may still write;
 * so many new partitions that the slots would be filled unevenly.
+
+Flows with exactly-once, and others (`control.flow`), begin a new epoch for every change.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ def outdated(command: Command | None, run_id: str, version: int) -> bool:
     if command.kind is CommandKind.EXTEND:
         # A command that ended the epoch may have been compacted away.
         return command.base > version
-    if command.kind is CommandKind.REPLAN:
+    if command.kind in (CommandKind.REPLAN, CommandKind.RUN):
         return not 0 < command.version <= version
     return command.kind is CommandKind.DRAIN
 

@@ -105,6 +105,37 @@ def test_a_deal_counts_from_its_version_of_the_assignment_on() -> None:
     assert planned(3) == [[2], [1], [0]]
 
 
+def test_a_planner_that_is_started_again_finds_where_the_partitions_are() -> None:
+    """A deal without moves says so, though it counts only from the next assignment on."""
+    control = Control()
+    control.becomes_ours()
+    partitions = tuple(SourcePartition("t", number, "A.t") for number in range(6))
+    control.assignment = AssignmentDocument(FLOW.name, "mine", 2, partitions)
+    shares = ([0, 1, 2, 3], [4], [5])
+    deal = Deal(tuple(tuple(TopicPartition("t", number) for number in one) for one in shares))
+    control.deal = DealRecord(FLOW.name, "mine", 3, 0, deal, (1, 1, 1), 0, 3)
+    again = _planner(control)
+    assert again.latestOffset({"epoch": 4}, None) == {"epoch": 5}  # type: ignore[arg-type]
+    slots = again.partitions({"epoch": 4}, {"epoch": 5})
+    assert [[p.partition for p in one.value.partitions] for one in slots] == list(shares)
+
+
+def test_a_planner_that_is_started_again_waits_for_the_assignment_of_a_deal_with_moves() -> None:
+    control = Control()
+    control.becomes_ours()
+    partitions = tuple(SourcePartition("t", number, "A.t") for number in range(3))
+    control.assignment = AssignmentDocument(FLOW.name, "mine", 2, partitions)
+    deal = Deal(tuple((TopicPartition("t", number),) for number in (2, 1, 0)))
+    control.deal = DealRecord(FLOW.name, "mine", 3, 0, deal, (1, 1, 1), 2, 3)
+    again = _planner(control)
+    start = {"epoch": 4}
+    assert again.latestOffset(start, None) == start  # type: ignore[arg-type]
+    control.assignment = AssignmentDocument(FLOW.name, "mine", 3, partitions)
+    assert again.latestOffset(start, None) == {"epoch": 5}  # type: ignore[arg-type]
+    slots = again.partitions(start, {"epoch": 5})
+    assert [[p.partition for p in one.value.partitions] for one in slots] == [[2], [1], [0]]
+
+
 @pytest.mark.parametrize("recorded", [False, True])
 def test_a_rehearsal_runs_through_both_ends_and_touches_nothing(
     monkeypatch: pytest.MonkeyPatch, recorded: bool

@@ -61,6 +61,7 @@ def _command(kind: CommandKind, version: int = 0, base: int = 0) -> Command:
     [
         (None, False),
         (_command(CommandKind.RUN, 1), False),
+        (_command(CommandKind.RUN, 6), True),
         (_command(CommandKind.DRAIN), True),
         (_command(CommandKind.REPLAN, 6), True),
         (_command(CommandKind.REPLAN, 5), False),

@@ -356,6 +356,45 @@ def test_a_question_that_others_wait_for_has_a_second_and_then_twice_as_long(
 # -- transactions --------------------------------------------------------------------------------
 
 
+def test_a_pause_of_the_owner_is_no_failure_of_the_broker() -> None:
+    """A broker hung when its flow was paused, and was restarted meanwhile: it is used at once."""
+    hangs = [False]
+    known: dict[int, FakeBroker] = {}
+
+    def told() -> bytes:
+        return metadata(known, {("t", 0): 1, ("t", 1): 2})
+
+    known[1] = FakeBroker(lambda *_: told())
+    known[2] = FakeBroker(lambda *_: ... if hangs[0] else told())
+    now = [1_000.0]
+    client = ClusterClient("A", (known[2].address,), "t")
+    connections = ClusterConnections(client, ["t"], clock=lambda: now[0])
+    with ExitStack() as stack:
+        stack.callback(lambda: [one.stop() for one in known.values()])
+        stack.callback(connections.close)
+        assert connections.refresh_if_due()
+        hangs[0] = True
+        now[0] += 1
+        connections.mark_stale()
+        assert not connections.refresh_if_due()
+        now[0] += 7_200
+        known[2].hang_up()
+        hangs[0] = False
+
+        def step() -> None:
+            connections.refresh_if_due()
+            now[0] += 1
+            time.sleep(0.01)
+
+        _until(lambda: connections.generation > 1, step)
+        for _ in range(60):
+            if connections.connection(2) is not None:
+                break
+            step()
+        assert connections.connection(2) is not None
+        assert now[0] < 1_000 + 7_200 + 300
+
+
 @pytest.mark.parametrize("key", [FIND_COORDINATOR, END_TRANSACTION])
 def test_who_waits_for_a_coordinator_does_other_work_meanwhile(key: int) -> None:
     looks = 0

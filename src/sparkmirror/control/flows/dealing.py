@@ -7,6 +7,7 @@ where the partitions are, and the slots' reports say where.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,12 +16,20 @@ from dataclasses import replace
 from sparkmirror.control.flows.loads import Loads
 from sparkmirror.control.flows.publication import Publication
 from sparkmirror.control.topics.sync import Assignment
+from sparkmirror.internal_topics.assignments import ASSIGNMENT_PIECE_BYTES_MAX
 from sparkmirror.internal_topics.deals.dealing import Deal, make_deal
 from sparkmirror.internal_topics.deals.load import Load
-from sparkmirror.internal_topics.deals.record import MOVES_SHOWN_MAX, WEIGHT_MAX, DealRecord
+from sparkmirror.internal_topics.deals.record import (
+    MOVES_SHOWN_MAX,
+    WEIGHT_MAX,
+    DealRecord,
+    encode_deal,
+)
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.dealing import DealFigures
 from sparkmirror.progress import SlotLoad, SlotProgress
+
+log = logging.getLogger(__name__)
 
 _INTERVAL_S = 60.0
 # Moves end the epoch, and the flow pauses for a moment.
@@ -69,6 +78,7 @@ class Dealing:
         self._dealt_epoch = -1
         self._next_s = float("-inf")
         self._moved = 0
+        self._too_large = False
         self._lock = threading.Lock()
         self._slots: tuple[SlotLoad, ...] | None = None
 
@@ -117,8 +127,9 @@ class Dealing:
         )
         self._next_s = now_s + _INTERVAL_S
         if record is None or deal.slots != record.deal.slots or deal.apart != record.deal.apart:
+            if not self._write(deal, loads, self._published.version + 1):
+                return
             self._dealt_epoch = epoch
-            self._write(deal, loads, self._published.version + 1)
             if deal.moves:
                 self._next_s = now_s + _MOVED_INTERVAL_S
                 self._published.replan()
@@ -135,7 +146,8 @@ class Dealing:
         dealt = self._record.deal.slot_of()
         return any(dealt.get(tp, slot) != slot for tp, slot in home.items())
 
-    def _write(self, deal: Deal, loads: Mapping[TopicPartition, Load], version: int = 0) -> None:
+    def _write(self, deal: Deal, loads: Mapping[TopicPartition, Load], version: int = 0) -> bool:
+        """Publish a deal. False: it has more partitions than a record has room for."""
         number = 1 if self._record is None else self._record.number + 1
         weights = (sum(loads[tp].weight for tp in share) for share in deal.slots)
         moved = len(deal.moves)
@@ -146,6 +158,15 @@ class Dealing:
             moved,
             version,
         )
+        if len(encode_deal(record)[1]) > ASSIGNMENT_PIECE_BYTES_MAX:
+            if not self._too_large:
+                log.warning(
+                    "flow %s: %d partitions are too many to be dealt by load; they go round",
+                    self._channel.partition("#")[0],
+                    len(loads),
+                )
+            self._too_large = True
+            return False
         self._publish(record)
         self._record = record
         with self._lock:
@@ -155,6 +176,7 @@ class Dealing:
             partitions = "1 partition gets" if moved == 1 else f"{moved} partitions get"
             name = self._channel.partition("#")[0]
             self._notify(f"{name}: {partitions} another slot with the next epoch: {reasons[0][0]}")
+        return True
 
     def _note(self, home: _Placement, loads: Mapping[TopicPartition, Load], count: int) -> None:
         shares: list[list[Load]] = [[] for _ in range(count)]

@@ -45,6 +45,7 @@ class _Slot:
     mirrored_s: float = 0.0
     grew: int = 0
     speed: float = 1.0
+    throttled_ms: int = 0
 
 
 @dataclass
@@ -57,6 +58,7 @@ class Loads:
     capacity_bytes_s: float = 0.0
     _partitions: dict[TopicPartition, _Partition] = field(default_factory=dict)
     _slots: dict[int, _Slot] = field(default_factory=dict)
+    _halted: frozenset[TopicPartition] = frozenset()
     _mean_bytes: float | None = None
     _began_s: float | None = None
 
@@ -75,6 +77,12 @@ class Loads:
         if self._take_ends(ends, now_s) and self._began_s is None:
             self._began_s = now_s
         records, size = 0, 0
+        self._halted = frozenset(
+            TopicPartition(p.topic, p.partition)
+            for report in reports
+            for p in report.partitions
+            if p.halt is not None
+        )
         for report in reports:
             for p in report.partitions:
                 known = self._partitions.get(TopicPartition(p.topic, p.partition))
@@ -107,8 +115,11 @@ class Loads:
         return bool(known)
 
     def load(self, tp: TopicPartition, leader: int = -1) -> Load:
-        """The load of one partition; that of an idle one if nothing is known."""
-        one = self._partitions.get(tp)
+        """The load of one partition; that of an idle one if nothing is known, or it is halted.
+
+        A halted partition stands still in any slot, and says nothing about its own.
+        """
+        one = self._partitions.get(tp) if tp not in self._halted else None
         size = None if one is None else one.mean_bytes or self._mean_bytes
         if one is None or size is None:
             return Load(leader=leader)
@@ -138,9 +149,13 @@ class Loads:
 
     def _take_slot(self, slot: int, report: SlotProgress) -> None:
         tps = frozenset(TopicPartition(p.topic, p.partition) for p in report.partitions)
+        tps -= self._halted
         backlog = sum(self.load(tp).backlog_bytes for tp in tps)
         before = self._slots.get(slot)
         now = _Slot(report.worker, report.attempt, report.time_ms, report.bytes, tps, backlog)
+        now.throttled_ms = sum(
+            use.current_wait_ms + use.backfill_wait_ms for use in report.throttles
+        )
         if before is not None:
             same = (before.worker, before.attempt) == (report.worker, report.attempt)
             passed_s = (report.time_ms - before.time_ms) / 1000
@@ -154,7 +169,8 @@ class Loads:
                 incoming = sum(self.load(tp).bytes_s for tp in tps) * passed_s
                 grown = backlog - before.backlog_bytes
                 grows = grown > max(_GROWS_BYTES, _GROWS_SHARE * incoming)
-                now.grew = before.grew + 1 if grows and not report.paused else 0
+                held = report.paused or now.throttled_ms > before.throttled_ms
+                now.grew = before.grew + 1 if grows and not held else 0
                 self.capacity_bytes_s = max(self.capacity_bytes_s, now.mirrored_s)
         self._slots[slot] = now
 

@@ -54,6 +54,11 @@ class Publication:
         self._growth: Growth | None = None
         self._extends_slots = extends_slots
 
+    @property
+    def unsure(self) -> bool:
+        """Whether slots may have another assignment: the writing of a later one failed."""
+        return self._numbered > self.version > 0
+
     def assignment(self) -> Assignment:
         """The assignment that was published last."""
         with self._lock:

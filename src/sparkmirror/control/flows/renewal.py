@@ -63,7 +63,10 @@ class Renewal:
             self._halted[report.slot] = self._halts(report)
 
     def _halts(self, report: SlotProgress) -> dict[TopicPartition, tuple[Halt, float]]:
-        """The halts in a report, and since when each of these attempts has ended."""
+        """The halts in a report, and since when each of these attempts has ended.
+
+        While the flow is paused, no slot begins another attempt.
+        """
         known, now = self._halted.get(report.slot, {}), self._clock()
         found = {}
         for one in report.partitions:
@@ -72,7 +75,8 @@ class Renewal:
                 before, since = known.get(tp, (one.halt, now))
                 # A slot looks for first positions only when it begins.
                 begins = one.halt if one.position >= 0 else replace(one.halt, retriable=False)
-                found[tp] = begins, since if before.attempt == one.halt.attempt else now
+                same = before.attempt == one.halt.attempt and not report.paused
+                found[tp] = begins, since if same else now
         return found
 
     def _stuck(self, now: float) -> bool:

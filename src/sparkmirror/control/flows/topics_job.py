@@ -103,7 +103,7 @@ class TopicsJob:
 
     def _adopt_found(self) -> bool:
         before, after = self._published.assignment(), self.first_positions.hold(self.found)
-        if after.partitions == before.partitions:
+        if after.partitions == before.partitions and not self._published.unsure:
             self._published.note_halts(after)
             return False
         self._published.adopt(after, CommandKind.EXTEND)

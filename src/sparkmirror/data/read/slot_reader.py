@@ -186,11 +186,13 @@ class SlotReader:
     def rows(self) -> Iterator[Any]:
         """Rows (pyarrow.RecordBatch) until the epoch ends, is drained, or is at its frozen ends."""
         try:
+            # Before it begins: a slow beginning would look like the wrong clock of another host.
+            left_s = self.plan.time_left_s(self.flow.epoch_s, self._attempt, time.time())
+            deadline = time.monotonic() + left_s
             positions = self._start()
             yield self._hello(positions)
             yield from out(FLUSH)
-            left_s = self.plan.time_left_s(self.flow.epoch_s, self._attempt, time.time())
-            yield from self._stream(time.monotonic() + left_s)
+            yield from self._stream(deadline)
             yield from self._new_member()
         finally:
             self._close()

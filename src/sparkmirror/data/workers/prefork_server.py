@@ -364,9 +364,9 @@ def _ending_with(lifeline: int, jvm: _Group | None) -> Iterator[None]:
 
 def _main(listener: socket.socket, jvm: int) -> None:
     group = None
-    # It has ended already, or Linux is older than 5.3: then the JVM takes its own time, once its
-    # standard input has ended with the driver.
-    with contextlib.suppress(OSError):
+    # It has ended already, or Linux is older than 5.3, or Python was built for such a one: then the
+    # JVM takes its own time, once its standard input has ended with the driver.
+    with contextlib.suppress(OSError, AttributeError):
         group = _Group(jvm) if jvm else None
     lifeline = sys.stdin.fileno()
     with _ending_with(lifeline, group):

@@ -174,9 +174,12 @@ class ClusterConnections:
 
     def _not_answered(self, search: MetadataSearch | None, error: Exception) -> None:
         if search is not None:
+            limit_ms = min(self.client.connect_timeout_ms, self.client.request_timeout_ms)
+            # Time in which nobody looked, because the flow was paused, is not the broker's.
+            began = max(search.asked_at, self._clock() - limit_ms / 1000)
             for node, address in self._addresses.items():
                 if address == (search.connection.host, search.connection.port):
-                    self._backoff.failed(node, search.asked_at)
+                    self._backoff.failed(node, began)
         self.reachable = False
         self._failed(error)
 

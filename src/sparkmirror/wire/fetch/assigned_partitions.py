@@ -64,7 +64,9 @@ class AssignedPartitions:
 
     def take_from(self, other: AssignedPartitions) -> None:
         """Fetch the partitions of ``other`` from where it would; it has no request in flight."""
+        other._unsettle()  # its answered requests no longer have their partitions
         self._states.update(other._states)
+        self._unsettle()
         for tp in other._states:
             # A search, because the request for all metadata would be waited for.
             self.connections.topics.add(tp.topic)

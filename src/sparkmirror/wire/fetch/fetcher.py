@@ -134,7 +134,7 @@ class Fetcher(AssignedPartitions):
         now, looked_at = self._clock(), self._looked_at
         due = [request.deadline for request in self._requests.values()]
         if self._repeats.steady:
-            due.append(self._repeats.until)
+            due += [self._repeats.until] if self._repeats.until > looked_at else []
         else:
             due += [
                 state.retry_at
@@ -250,6 +250,7 @@ class Fetcher(AssignedPartitions):
             self._put(connection, head, body)
         except ConnectionLost as error:
             self._lost(connection, error)
+            return False
         return True
 
     def _deadline(self, settings: FetchSettings, now: float) -> float:

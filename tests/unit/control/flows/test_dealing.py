@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sparkmirror.control.flows import dealing
 from sparkmirror.control.flows.dealing import Dealing
 from sparkmirror.control.flows.loads import Loads
 from sparkmirror.control.topics.sync import Assignment
@@ -16,7 +18,7 @@ from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.deals.record import DealRecord
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.dealing import DealFigures
-from sparkmirror.progress import PartitionProgress, SlotProgress
+from sparkmirror.progress import Halt, PartitionProgress, SlotProgress, ThrottleUse
 
 KB = 1_000
 STEP_S = 10.0
@@ -309,3 +311,85 @@ def test_numbers_that_no_slot_reports_break_nothing(number: int) -> None:
     flow.run(60)
     for one in flow.dealing.slots() or ():
         assert 0 <= one.weight <= 10**15
+
+
+class Halted(Flow):
+    """The first partition is halted: its position stands still, whatever its slot does."""
+
+    def pass_time(self, seconds: float = STEP_S) -> None:
+        before = self.positions[tp(0)], self.mirrored[tp(0)]
+        super().pass_time(seconds)
+        self.positions[tp(0)], self.mirrored[tp(0)] = before
+
+    def reports(self) -> tuple[SlotProgress, ...]:
+        halt = Halt("CORRUPT_MESSAGE", "damaged", retriable=True)
+        return tuple(
+            replace(
+                report,
+                partitions=tuple(
+                    replace(p, halt=halt) if p.partition == 0 else p for p in report.partitions
+                ),
+            )
+            for report in super().reports()
+        )
+
+
+@pytest.mark.parametrize("slots", [2, 4])
+def test_a_halted_partition_makes_no_slot_slow_and_moves_nothing(slots: int) -> None:
+    flow = Halted([2_000] * 8, [list(range(8))[index::slots] for index in range(slots)])
+    flow.dealing.begin(flow.assignment)
+    flow.run(3_600)
+    assert flow.replans == []
+    assert flow.dealing._loads.speeds(slots) == [1.0] * slots
+
+
+class Throttled(Flow):
+    """A limit holds the first slot back."""
+
+    waited_ms = 0
+
+    def pass_time(self, seconds: float = STEP_S) -> None:
+        super().pass_time(seconds)
+        self.waited_ms += 9_000
+
+    def reports(self) -> tuple[SlotProgress, ...]:
+        first, *rest = super().reports()
+        use = ThrottleUse("t", 1, 1, self.waited_ms, self.waited_ms)
+        return (replace(first, throttles=(use,)), *rest)
+
+
+def test_a_limit_makes_no_slot_slow() -> None:
+    flow = Throttled([2_000] * 8, [[0, 4], [1, 5], [2, 6], [3, 7]])
+    flow.carries = [0.5, 1, 1, 1]
+    flow.dealing.begin(flow.assignment)
+    flow.run(600)
+    assert flow.dealing._loads.speeds(4) == [1.0] * 4
+    assert flow.replans == []
+
+
+def test_a_deal_that_fails_is_written_later_though_the_planner_placed_otherwise() -> None:
+    flow = Flow([9_000, 9_000, 10, 10], [[0, 1], [2, 3]])
+    flow.dealing.begin(flow.assignment)
+    assert [
+        [one.partition for one in share] for share in flow.written[-1].deal.slots
+    ] != flow.shares
+    flow.fails = True
+    with pytest.raises(Unreachable):
+        flow.run(120)
+    flow.fails = False
+    flow.run(600)
+    assert [record.moved for record in flow.written] == [0, 1]
+
+
+def test_more_partitions_than_a_record_has_room_for_are_not_dealt(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dealing, "ASSIGNMENT_PIECE_BYTES_MAX", 20)
+    flow = Flow([9_000, 9_000, 10, 10], [[0, 1], [2, 3]])
+    flow.dealing.begin(flow.assignment)
+    flow.run(300)
+    assert flow.written == []
+    assert flow.replans == []
+    assert [one.message for one in caplog.records].count(
+        "flow A->B: 4 partitions are too many to be dealt by load; they go round"
+    ) == 1

@@ -113,7 +113,9 @@ def test_after_a_failure_only_a_new_epoch_is_sure(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(ZeroDivisionError):
             published.adopt(_topics(t=4, u=1), CommandKind.EXTEND)
     assert (published.version, published.assignment()) == (1, _topics(t=4))
+    assert published.unsure
     published.adopt(_topics(t=4, v=1), CommandKind.EXTEND)
     assert writer.written[-1] == (3, 5, CommandKind.REPLAN)
+    assert not published.unsure
     published.adopt(_topics(t=4, v=1, w=1), CommandKind.EXTEND)
     assert writer.written[-1] == (4, 6, CommandKind.EXTEND)

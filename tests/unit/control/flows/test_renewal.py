@@ -24,6 +24,7 @@ class _Run:
         slot: int = 0,
         halt: Halt | None = None,
         position: int = 5,
+        paused: bool = False,
     ) -> None:
         partition = PartitionProgress("t", slot, position, halt=halt)
         self.renewal.observe(
@@ -31,6 +32,7 @@ class _Run:
                 SlotProgress(
                     *("A->B", slot, "w", epoch, 0, 0, 0, 0),
                     attempt=attempt,
+                    paused=paused,
                     partitions=(partition,),
                 )
             ]
@@ -110,3 +112,13 @@ def test_an_attempt_after_which_no_other_begins_needs_an_epoch() -> None:
     run.report(1, halt=halt)
     assert run.after(RENEWAL_S - 61) == 0
     assert run.after(1) == 1
+
+
+def test_a_pause_of_the_flow_begins_no_epochs() -> None:
+    run = _Run()
+    for _ in range(60):
+        halt = Halt("MESSAGE_TOO_LARGE", "refused", retriable=True, attempt=3)
+        run.report(1, halt=halt, paused=True)
+        assert run.after(60) == 0
+    run.report(1, halt=halt)
+    assert run.after(RENEWAL_S) == 1

@@ -358,3 +358,19 @@ def test_modules_are_loaded_without_a_look_for_garbage(monkeypatch: pytest.Monke
     assert not any(collects.values())
     assert frozen == [len(collects)]
     assert gc.isenabled()  # in forks, too
+
+
+def test_without_descriptors_of_processes_workers_are_forked_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with a Python that was built for a Linux older than 5.3."""
+    served: list[bool] = []
+    monkeypatch.delattr(os, "pidfd_open")
+    monkeypatch.setattr(prefork_server, "_load", lambda: None)
+    monkeypatch.setattr(prefork_server.PreforkServer, "serve", lambda _: served.append(True))
+    lifeline, held = os.pipe()
+    ours, theirs = socket.socketpair()
+    with os.fdopen(held, "wb"), os.fdopen(lifeline) as stdin, ours, theirs:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        prefork_server._main(theirs, os.getppid())
+    assert served == [True]
