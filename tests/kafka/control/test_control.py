@@ -174,7 +174,7 @@ def test_prepare_makes_topics_and_publishes_the_assignment(
         assert configs["cleanup.policy"].value == "compact"
 
     (document,), (command,) = signals(target, flow)
-    assert document == AssignmentDocument(flow.name, RUN, 1, partitions, None)
+    assert document == AssignmentDocument(flow.name, RUN, 1, partitions, None, base=1)
     assert (command.kind, command.run_id, command.version) == (CommandKind.RUN, RUN, 1)
     assert loop.frozen_ends(flow.name) is None
     told = f"created topic {name} with 3 partitions and the source's cleanup.policy, retention.ms"

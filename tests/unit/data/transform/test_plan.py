@@ -60,6 +60,8 @@ def test_a_filtered_record_is_a_null_and_a_failed_one_another(spark: SparkSessio
         ("", False),
         ("mask_json(value, '$.card') AS value", False),
         ("drop_json(mask_json(CAST(value AS STRING), '$.a'), '$.b') AS value, 'x' AS key", False),
+        ("drop_json(value, '$.ids[*].n') AS value", False),
+        ("mask_json(value, '$.ids[*]') AS value", True),
         ("'moved' AS topic", False),
         ("repeat(CAST(value AS STRING), 100) AS value", True),
         ("mask_json(repeat(CAST(value AS STRING), 100), '$.card') AS value", True),

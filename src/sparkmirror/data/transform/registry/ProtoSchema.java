@@ -48,6 +48,8 @@ import org.sparkproject.connect.protobuf.util.JsonFormat;
 public final class ProtoSchema {
     /** Levels of messages, in records and in JSON. */
     private static final int DEPTH_MAX = 100;
+    /** Messages in a record: the library makes 100 bytes and more of one that has two. */
+    private static final int MESSAGES_MAX = 500000;
     private static final Map KNOWN = new HashMap();
 
     static {
@@ -66,6 +68,13 @@ public final class ProtoSchema {
         KNOWN.put("confluent/type/decimal.proto", known("confluent/type/decimal.proto",
             "syntax = 'proto3'; package confluent.type; message Decimal "
             + "{ bytes value = 1; uint32 precision = 2; int32 scale = 3; }"));
+        // What Kafka Connect and Flink write for dates and times of day.
+        KNOWN.put("google/type/date.proto", known("google/type/date.proto",
+            "syntax = 'proto3'; package google.type; message Date "
+            + "{ int32 year = 1; int32 month = 2; int32 day = 3; }"));
+        KNOWN.put("google/type/timeofday.proto", known("google/type/timeofday.proto",
+            "syntax = 'proto3'; package google.type; message TimeOfDay "
+            + "{ int32 hours = 1; int32 minutes = 2; int32 seconds = 3; int32 nanos = 4; }"));
     }
 
     private final Descriptors.FileDescriptor file;
@@ -85,21 +94,32 @@ public final class ProtoSchema {
         this.printer = JsonFormat.printer().usingTypeRegistry(types)
             .alwaysPrintFieldsWithNoPresence().omittingInsignificantWhitespace();
         this.parser = JsonFormat.parser().usingTypeRegistry(types);
-        this.loose = isLoose(file);
+        this.loose = isLoose(file, new HashSet());
     }
 
     /** references: the texts of other files, by the names under which they are imported. */
     public static ProtoSchema of(String text, Map references) {
-        return new ProtoSchema(built("schema.proto", text, references, new HashMap(),
-            new HashSet()));
+        String name = "schema.proto";
+        while (references.containsKey(name)) { // its own name: an import means the other file
+            name = "_" + name;
+        }
+        return new ProtoSchema(built(name, text, references, new HashMap(), new HashSet()));
     }
 
-    private static boolean isLoose(Descriptors.FileDescriptor one) {
-        boolean found = !one.toProto().getSyntax().equals("proto3");
-        for (int index = 0; index < one.getDependencies().size(); index++) {
-            found |= isLoose((Descriptors.FileDescriptor) one.getDependencies().get(index));
+    /** seen: names of files. Without it, there are 2^n ways through n files. */
+    private static boolean isLoose(Descriptors.FileDescriptor one, Set seen) {
+        if (!seen.add(one.getName())) {
+            return false;
         }
-        return found;
+        if (!one.toProto().getSyntax().equals("proto3")) {
+            return true;
+        }
+        for (int index = 0; index < one.getDependencies().size(); index++) {
+            if (isLoose((Descriptors.FileDescriptor) one.getDependencies().get(index), seen)) {
+                return true;
+            }
+        }
+        return false;
     }
 
     private static Descriptors.FileDescriptor known(String name, String text) {
@@ -262,11 +282,7 @@ public final class ProtoSchema {
         Place place = place(data, start);
         Descriptors.Descriptor type = message(place.numbers);
         try {
-            CodedInputStream input =
-                CodedInputStream.newInstance(data, place.end, data.length - place.end);
-            input.setRecursionLimit(DEPTH_MAX);
-            Message found = DynamicMessage.parseFrom(type, input);
-            input.checkLastTagWas(0);
+            Message found = parsed(type, data, place.end);
             checkKnown(found, 0);
             checkText(found, data, place.end);
             Bounded made = new Bounded();
@@ -282,6 +298,48 @@ public final class ProtoSchema {
             throw error;
         } catch (IllegalArgumentException error) {
             throw new RegistryException("it has a time or a duration that JSON cannot have");
+        }
+    }
+
+    private static Message parsed(Descriptors.Descriptor type, byte[] data, int start)
+        throws IOException {
+        count(CodedInputStream.newInstance(data, start, data.length - start), type, 0,
+            new int[] {MESSAGES_MAX, DEPTH_MAX});
+        CodedInputStream input = CodedInputStream.newInstance(data, start, data.length - start);
+        input.setRecursionLimit(DEPTH_MAX);
+        Message found = DynamicMessage.parseFrom(type, input);
+        input.checkLastTagWas(0);
+        return found;
+    }
+
+    /** Bounds the memory that parsing takes. end: the tag behind a group. left: messages, levels. */
+    private static void count(
+        CodedInputStream input, Descriptors.Descriptor type, int end, int[] left)
+        throws IOException {
+        for (int tag = input.readTag(); tag != 0 && tag != end; tag = input.readTag()) {
+            Descriptors.FieldDescriptor field = type.findFieldByNumber(tag >>> 3);
+            int kind = tag & 7;
+            if (field == null || kind != 2 && kind != 3
+                || field.getJavaType() != Descriptors.FieldDescriptor.JavaType.MESSAGE) {
+                if (!input.skipField(tag)) {
+                    return; // the end of another group: the library refuses it
+                }
+                continue;
+            }
+            if (--left[0] < 0) {
+                throw new RegistryException("it has more than " + MESSAGES_MAX + " messages");
+            }
+            if (--left[1] < 0) {
+                throw new RegistryException("it has more than " + DEPTH_MAX + " levels");
+            }
+            if (kind == 2) {
+                int limit = input.pushLimit(input.readRawVarint32());
+                count(input, field.getMessageType(), 0, left);
+                input.popLimit(limit);
+            } else {
+                count(input, field.getMessageType(), tag & ~7 | 4, left);
+            }
+            left[1]++;
         }
     }
 
@@ -329,12 +387,10 @@ public final class ProtoSchema {
         if (content == null) {
             return; // the library refuses it
         }
-        CodedInputStream input =
-            ((ByteString) any.getField(type.findFieldByNumber(2))).newCodedInput();
-        input.setRecursionLimit(DEPTH_MAX);
-        Message found = DynamicMessage.parseFrom(content, input);
-        input.checkLastTagWas(0);
+        byte[] data = ((ByteString) any.getField(type.findFieldByNumber(2))).toByteArray();
+        Message found = parsed(content, data, 0);
         checkKnown(found, depth + 1);
+        checkText(found, data, 0);
     }
 
     /** Of proto2, the library replaces bytes that are no UTF-8 by a character, which we look for. */

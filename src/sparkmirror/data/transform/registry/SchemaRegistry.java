@@ -131,7 +131,7 @@ public final class SchemaRegistry implements Serializable {
         }
         try {
             JsonNode answer = get("/schemas/ids/" + id, "the registry has no schema " + id);
-            Registered found = registered(answer);
+            Registered found = understood(answer);
             synchronized (state) {
                 state.schemas.put(number, found);
                 if (state.schemas.size() > SCHEMAS_MAX) {
@@ -199,6 +199,19 @@ public final class SchemaRegistry implements Serializable {
     }
 
     // -- schemas ---------------------------------------------------------------------------------
+
+    /** Also what libraries say of a schema must be remembered: else each record asks for it. */
+    private Registered understood(JsonNode answer) {
+        try {
+            return registered(answer);
+        } catch (RegistryException error) {
+            throw error;
+        } catch (RuntimeException error) {
+            throw new RegistryException("the schema cannot be read: " + words(error));
+        } catch (StackOverflowError error) {
+            throw new RegistryException("the schema's levels do not fit into the task's stack");
+        }
+    }
 
     private Registered registered(JsonNode answer) {
         String type = part(answer, "schemaType").asText("AVRO");

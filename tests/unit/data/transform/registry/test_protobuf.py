@@ -453,3 +453,89 @@ def test_wrong_messages_are_refused_at_the_start(sql: Sql, registry: SchemaRegis
         with pytest.raises(ConfigError, match=r"file:8: key[.]select") as caught:
             sql.plan(f"encode_registry(value, {call}) AS value")
         assert said in str(caught.value)
+
+
+def test_a_reference_may_have_the_name_that_a_schema_has_by_default(
+    sql: Sql, registry: SchemaRegistry
+) -> None:
+    registry.add("other", "syntax = 'proto3'; message Other { int32 a = 1; }", "PROTOBUF")
+    number = registry.add(
+        "uses-it",
+        "syntax = 'proto3'; import \"schema.proto\"; message M { Other o = 1; }",
+        "PROTOBUF",
+        (("schema.proto", "other", 1),),
+    )
+    assert sql.of(_DECODE, [wire(number, _FIRST + b"\x0a\x02\x08\x07")]) == [b'{"o":{"a":7}}']
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "content"),
+    [("date", "Date", b"\x08\xea\x0f"), ("timeofday", "TimeOfDay", b"\x08\x07")],
+)
+def test_dates_and_times_of_day_need_no_reference(
+    sql: Sql, registry: SchemaRegistry, name: str, kind: str, content: bytes
+) -> None:
+    number = registry.add(
+        f"with-{name}",
+        f"syntax = 'proto3'; import \"google/type/{name}.proto\";"
+        f" message M {{ google.type.{kind} it = 1; }}",
+        "PROTOBUF",
+    )
+    value = _FIRST + b"\x0a" + bytes([len(content)]) + content
+    found = json.loads(sql.of(_DECODE, [wire(number, value)])[0] or b"")
+    assert found["it"]["year" if name == "date" else "hours"] == (2026 if name == "date" else 7)
+
+
+def test_files_that_import_all_before_them_are_seen_once(
+    sql: Sql, registry: SchemaRegistry
+) -> None:
+    """There are 2^60 ways through 60 of them."""
+    references: list[tuple[str, str, int]] = []
+    for number in range(61):
+        imports = "".join(f'import "f{one}.proto";' for one in range(number))
+        made = registry.add(
+            f"f{number}",
+            f"syntax = 'proto3'; {imports} message M{number} {{ }}",
+            "PROTOBUF",
+            tuple(references),
+        )
+        references.append((f"f{number}.proto", f"f{number}", 1))
+    assert sql.of(_DECODE, [wire(made, _FIRST)]) == [b"{}"]
+
+
+def test_text_within_an_any_is_utf8_too(sql: Sql, registry: SchemaRegistry) -> None:
+    number = registry.add(
+        "anys",
+        'syntax = "proto2"; import "google/protobuf/any.proto";'
+        " message M { optional google.protobuf.Any any = 1; }"
+        " message Inner { optional string s = 1; }",
+        "PROTOBUF",
+    )
+
+    def value(text: bytes) -> bytes:
+        inner = b"\x0a\x01" + text
+        packed = b"\x0a\x07x/Inner\x12" + bytes([len(inner)]) + inner
+        return wire(number, _FIRST + b"\x0a" + bytes([len(packed)]) + packed)
+
+    good, bad = sql.of(_DECODE, [value(b"x"), value(b"\xff")])
+    assert json.loads(good or b"")["any"]["s"] == "x"
+    assert bad == FAILED
+
+
+def test_a_record_of_too_many_messages_fails(sql: Sql, registry: SchemaRegistry) -> None:
+    """Two bytes each, of which the library would make a hundred."""
+    text = "syntax = 'proto3'; message M { repeated M m = 1; }"
+    number = registry.add("many", text, "PROTOBUF")
+    few, many = (wire(number, _FIRST + b"\x0a\x00" * count) for count in (400_000, 500_001))
+    found = sql.of(_DECODE, [few, many])
+    assert found[0] != FAILED
+    assert found[1] == FAILED
+
+
+@pytest.mark.parametrize("text", ["A", "QUJD="])
+def test_a_schema_that_nobody_can_read_is_asked_for_once(
+    sql: Sql, registry: SchemaRegistry, text: str
+) -> None:
+    number = registry.add(f"odd{text}", text, "PROTOBUF")
+    assert sql.of(_DECODE, [wire(number, _FIRST)] * 30) == [FAILED] * 30
+    assert registry.asked[f"/schemas/ids/{number}"] <= 3
