@@ -1,6 +1,6 @@
 """What a Fetch response and a report cost a slot, without sockets, by its number of partitions.
 
-Run: ``python benchmarks/micro_slot.py [--seconds 1.0]``. Processor time of one thread, one broker,
+Run: ``python -m benchmarks.micro_slot [--seconds 1.0]``. Processor time of one thread, one broker,
 best of five.
 
 A response has news of some partitions: the fetcher receives it, continues behind it, asks again,
@@ -11,67 +11,34 @@ report is one of the sink's, while all partitions are busy or while one of them 
 from __future__ import annotations
 
 import argparse
-import math
 import struct
 import time
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
+
+from tests.unit.wire.fetch.test_due import NODE, Cluster
 
 from sparkmirror.data.write.partition_state import Lane
 from sparkmirror.data.write.progress import SinkReports
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.samples import steady_ms
 from sparkmirror.progress import Halt, JoinCounts
-from sparkmirror.settings import ClusterClient, FetchSettings
+from sparkmirror.settings import FetchSettings
 from sparkmirror.wire.fetch.fetcher import Fetcher
 
 _BYTES = b"x" * 200
 
 
-class Broker:
-    """A connection, and the `ClusterConnections` that it belongs to."""
+@dataclass(eq=False)
+class Broker(Cluster):
+    """A connection whose responses have ``news``, and its `ClusterConnections`."""
 
-    round_trip_s = 0.0
-    host, port = "broker", 9092
-
-    def __init__(self, partitions: list[TopicPartition]) -> None:
-        self.client = ClusterClient("A", ("a:1",), "c")
-        self.leaders = {tp: SimpleNamespace(node=1, epoch=0) for tp in partitions}
-        self.topic_ids: dict[str, str] = {}
-        self.generation, self.look_again_s = 0, math.inf
-        self.sent = 0
-        self.news: list[TopicPartition] = []
-
-    def refresh_if_due(self) -> bool:
-        """Metadata is fresh."""
-        return False
-
-    def connection(self, _node: int, _number: int = 0) -> Broker:
-        """The only one."""
-        return self
-
-    def api_version(self, *_: object) -> int:
-        """Always the same."""
-        return 11
-
-    def header(self, *_: object) -> tuple[int, bytes]:
-        """Its number, and no bytes."""
-        return self.sent, b""
-
-    def ended_idle(self) -> bool:
-        """It is open."""
-        return False
-
-    def watched_by(self, _: object) -> None:
-        """Nobody waits."""
-
-    def ready_to_send(self, *, idle: bool) -> bool:
-        """Nobody has to log in again."""
-        return idle
-
-    def send_frame(self, *_: object) -> None:
-        """Count it."""
-        self.sent += 1
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    news: list[TopicPartition] = field(default_factory=list)
+    round_trip_s: float = 0.0
+    host: str = "broker"
+    port: int = 9092
 
     def receive_available(self, _: object) -> memoryview:
         """A response with ``news``."""
@@ -89,7 +56,7 @@ def microseconds(partitions: int, news: int, seconds: float) -> float:
     members = [
         TopicPartition(f"orders-{number // 10:03d}", number % 10) for number in range(partitions)
     ]
-    broker: Any = Broker(members)
+    broker: Any = Broker(leaders={tp: SimpleNamespace(node=NODE, epoch=0) for tp in members})
     time_s = 0.0
     fetcher = Fetcher(broker, FetchSettings(), clock=lambda: time_s)
     for tp in members:
