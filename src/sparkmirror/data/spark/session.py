@@ -165,6 +165,7 @@ class Spark:
         self._record_classes = record_classes
         self._jvm: GatewayProcess | None = None
         self._prefork_server: subprocess.Popen[bytes] | None = None
+        self._environment: dict[str, str] | None = None
 
     @property
     def log_path(self) -> Path:
@@ -200,6 +201,13 @@ class Spark:
         if self._scratch is not None:
             self._scratch.close()
             self._scratch = None
+        if self._environment is not None:
+            # The next application of this process must not start the Python of this one, whose
+            # directory is gone.
+            for name in os.environ.keys() - self._environment.keys():
+                del os.environ[name]
+            os.environ.update(self._environment)
+            self._environment = None
 
     def _archive_options(self, java: JavaHome) -> list[str]:
         """JVM options of the class archive."""
@@ -222,6 +230,7 @@ class Spark:
         rewritten = (flow.name for flow in self._settings.flows if flow.records.used)
         check_installed(os.environ, records=next(rewritten, ""))
         java = find_java()
+        self._environment = dict(os.environ)
         os.environ.update(java_environment(java))
         # Slots load our modules at every start. With a machine-wide "write no bytecode", each of
         # them would compile these again.

@@ -29,6 +29,7 @@ def test_every_python_of_a_local_spark_is_forked(
         raise Started(*(os.environ[name] for name in _PYTHONS))
 
     monkeypatch.setattr(session, "GatewayProcess", start)
+    before = dict(os.environ)
     spark = Spark(
         MirrorSettings((), ()), master=master, spark_conf={}, work_dir=tmp_path / "work", key="k"
     )
@@ -37,6 +38,7 @@ def test_every_python_of_a_local_spark_is_forked(
             spark.open()
     finally:
         spark.close()
+    assert dict(os.environ) == before  # the launcher is gone, and a next application starts its own
     launcher = str(tmp_path / "work" / "python")
     local = master.startswith("local")
     assert told.value.args == (
