@@ -41,6 +41,12 @@ bench-wan: prepare
 bench-transforms: prepare
 	$(BIN)/python -m benchmarks.transforms $(ARGS)
 
+# Flame graphs of the workers and the JVM of a mirror that catches up, of one with a trickle, and of
+# one with 10,000 partitions; some six minutes. ARGS="--only tail".
+.PHONY: profile
+profile: prepare
+	$(BIN)/python -m benchmarks.profiles $(ARGS)
+
 # Groups that move over, and the control plane of a large cluster; some 15 minutes.
 bench-control: prepare
 	$(BIN)/python -m benchmarks.control.failover
