@@ -32,6 +32,7 @@ settings.load_profile("busy")
 # that share clusters (below). Workers take whole files in this order, so that none of these is
 # begun when all others are done.
 _LONGEST = (
+    "test_dealing.py",
     "test_modes.py",
     "test_standby.py",
     "test_topic_names.py",
@@ -43,6 +44,8 @@ _LONGEST = (
     "test_spark_cluster.py",
     "test_registry.py",
     "test_batch_kinds.py",
+    "test_routing.py",
+    "test_record_handlers.py",
     "test_mm1_once.py",
     "test_mm1_records.py",
     "test_demo.py",

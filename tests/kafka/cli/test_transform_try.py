@@ -12,7 +12,7 @@ import pytest
 from sparkmirror.cli.main import main
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
-from tests.kafka.harness.mirror_process import MirrorProcess, write_mm2
+from tests.kafka.harness.mirror_process import MirrorProcess, asked, write_mm2
 from tests.kafka.harness.support import Sent, consume_all, create_topic, produce, topic_names
 
 CLEAN = "A->B.sparkmirror.transform.clean"
@@ -33,13 +33,10 @@ def _file(directory: Path, a: KafkaCluster, b: KafkaCluster, name: str) -> Path:
     return write_mm2(directory / "mm2.properties", a, b, f"{name}.*", extra)
 
 
-def _try(
-    capsys: pytest.CaptureFixture[str], path: Path, *options: str, code: int = 0
-) -> tuple[Any, str]:
-    capsys.readouterr()
-    assert main(["transform", "try", str(path), "--format", "json", *options]) == code
-    printed = capsys.readouterr()
-    return (json.loads(printed.out) if printed.out else None), printed.err
+def _try(path: Path, *options: str, code: int = 0) -> tuple[Any, str]:
+    command = ("transform", "try", str(path), "--format", "json", *options)
+    out, err = asked(path.parent, *command, code=code)
+    return (json.loads(out) if out else None), err
 
 
 def _groups(cluster: KafkaCluster, path: Path) -> set[str]:
@@ -49,18 +46,17 @@ def _groups(cluster: KafkaCluster, path: Path) -> set[str]:
     client = (
         flow.source if cluster.bootstrap_servers in flow.source.bootstrap_servers else flow.target
     )
-    asked = Cluster(client)
+    there = Cluster(client)
     try:
-        return set(asked.groups())
+        return set(there.groups())
     finally:
-        asked.close()
+        there.close()
 
 
 def test_it_shows_what_the_mirror_makes_and_writes_nothing(
     cluster_a: KafkaCluster,
     cluster_b: KafkaCluster,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     name = f"try-{uuid.uuid4().hex[:8]}"
     orders, remote = f"{name}.orders", f"A.{name}.orders"
@@ -78,7 +74,7 @@ def test_it_shows_what_the_mirror_makes_and_writes_nothing(
     path = _file(tmp_path, cluster_a, cluster_b, name)
     before = [(topic_names(each), _groups(each, path)) for each in (cluster_a, cluster_b)]
 
-    found, said = _try(capsys, path, "--from", "earliest", code=1)
+    found, said = _try(path, "--from", "earliest", code=1)
     assert (found["read"], found["kept"], found["filtered"], found["failed"]) == (10, 4, 5, 1)
     assert found["transforms"] == {orders: "clean"}
     (failed,) = [one for one in found["records"] if one["outcome"] == "failed"]
@@ -92,17 +88,17 @@ def test_it_shows_what_the_mirror_makes_and_writes_nothing(
     assert after == before
 
     # One partition and offset; the newest ones; what cannot be read.
-    some, _ = _try(capsys, path, "--topic", orders, "--from", "4", "--limit", "50")
+    some, _ = _try(path, "--topic", orders, "--from", "4", "--limit", "50")
     assert [(one["partition"], one["offset"]) for one in some["records"]] == [(0, 4), (1, 4)]
-    newest, _ = _try(capsys, path, "--limit", "2")
+    newest, _ = _try(path, "--limit", "2")
     assert [(one["partition"], one["offset"]) for one in newest["records"]] == [(0, 4), (1, 4)]
-    _, said = _try(capsys, path, "--topic", orders, "--from", "99", code=1)
+    _, said = _try(path, "--topic", orders, "--from", "99", code=1)
     assert f"{orders} has no records from 99 on" in said
-    _, said = _try(capsys, path, "--topic", f"{name}.plain", code=2)
+    _, said = _try(path, "--topic", f"{name}.plain", code=2)
     assert "no transform processes topic" in said
     wrong = tmp_path / "wrong.properties"
     wrong.write_text(path.read_text().replace(WHERE, "valu = 1"))
-    _, said = _try(capsys, wrong, code=2)
+    _, said = _try(wrong, code=2)
     assert "wrong.properties:" in said
     assert "`valu` cannot be resolved" in said
 
@@ -134,7 +130,10 @@ def test_a_record_goes_to_the_remote_topic_that_the_mirror_will_create(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Before its first run, as well as afterwards; other topics must be there."""
+    """Before its first run, as well as afterwards; other topics must be there.
+
+    In this process, where the guard sees what the command and its JVM leave behind.
+    """
     name = f"try-{uuid.uuid4().hex[:8]}"
     orders, remote, eu = f"{name}.orders", f"A.{name}.orders", f"{name}-eu"
     create_topic(cluster_a, orders, 2)
@@ -148,8 +147,10 @@ def test_a_record_goes_to_the_remote_topic_that_the_mirror_will_create(
         "A->B.sparkmirror.routing.create.topics": "false",
     }
     path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, f"{name}.*", extra)
-    found, said = _try(capsys, path, code=1)
-    assert said == ""
+    assert main(["transform", "try", str(path), "--format", "json"]) == 1
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert printed.err == ""
     assert [(one["outcome"], one["target"]) for one in found["records"]] == [
         ("kept", [eu, 1]),
         ("kept", [remote, 1]),

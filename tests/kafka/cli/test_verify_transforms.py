@@ -7,11 +7,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from sparkmirror.cli.main import main
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.harness.mirror_process import MirrorProcess, write_mm2
+from tests.kafka.harness.mirror_process import MirrorProcess, asked, write_mm2
 from tests.kafka.harness.support import Sent, create_topic, produce
 
 CLEAN = "A->B.sparkmirror.transform.clean"
@@ -33,10 +30,10 @@ def _file(
     return write_mm2(path, a, b, f"{name}.*", extra)
 
 
-def _verify(capsys: pytest.CaptureFixture[str], path: Path, code: int) -> list[dict[str, Any]]:
-    capsys.readouterr()
-    assert main(["verify", str(path), "--wait", "1", "--format", "json"]) == code
-    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+def _verify(path: Path, code: int) -> list[dict[str, Any]]:
+    command = ("verify", str(path), "--wait", "1", "--format", "json")
+    out, _ = asked(path.parent, *command, code=code)
+    (flow,) = json.loads(out)["flows"]
     found: list[dict[str, Any]] = flow["partitions"]
     return found
 
@@ -45,7 +42,6 @@ def test_a_copy_is_compared_with_what_the_transform_makes(
     cluster_a: KafkaCluster,
     cluster_b: KafkaCluster,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     name = f"verify-{uuid.uuid4().hex[:8]}"
     orders, plain, remote = f"{name}.orders", f"{name}.plain", f"A.{name}.orders"
@@ -59,7 +55,7 @@ def test_a_copy_is_compared_with_what_the_transform_makes(
     )
     assert mirror.wait() == 0, mirror.text()
 
-    changed, raw = _verify(capsys, path, 0)
+    changed, raw = _verify(path, 0)
     kept = len([n for n in range(0, 5_000, 3) if n != 2_000])
     assert (changed["topic"], changed["source"]["records"]) == (orders, kept)
     assert changed["source"] == changed["target"]
@@ -70,19 +66,19 @@ def test_a_copy_is_compared_with_what_the_transform_makes(
 
     # Other SQL, and a mirror that would have paused.
     other = _file(tmp_path, cluster_a, cluster_b, name, "upper(hex(value)) AS value", "skip")
-    differing, _ = _verify(capsys, other, 1)
+    differing, _ = _verify(other, 1)
     assert differing["difference"]["what"] == "source offset 0 and target offset 0 differ in value"
     pausing = _file(tmp_path, cluster_a, cluster_b, name, SELECT, "pause")
-    stopped, _ = _verify(capsys, pausing, 1)
+    stopped, _ = _verify(pausing, 1)
     assert (stopped["difference"]["kind"], stopped["difference"]["source_offset"]) == (
         "failed", 2_000,
     )  # fmt: skip
     assert "[CAST_INVALID_INPUT]" in stopped["difference"]["what"]
     random = _file(tmp_path, cluster_a, cluster_b, name, "uuid() AS value", "skip")
-    left_out, _ = _verify(capsys, random, 1)
+    left_out, _ = _verify(random, 1)
     assert left_out["difference"]["kind"] == "left out"
     assert "is not deterministic" in left_out["difference"]["what"]
 
     produce(cluster_b, remote, [Sent(b"n3", b"k", partition=0)])
-    more, _ = _verify(capsys, path, 1)
+    more, _ = _verify(path, 1)
     assert (more["difference"]["kind"], more["difference"]["target_offset"]) == ("extra", kept)

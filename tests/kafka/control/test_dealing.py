@@ -9,6 +9,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from sparkmirror.cli.main import main
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
@@ -48,19 +51,17 @@ class Writer:
 
 
 class Mirror:
-    def __init__(self, directory: Path, file: Path) -> None:
-        self._directory, self._file = directory, file
+    def __init__(self, directory: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._file, self._capsys = file, capsys
         self.process = MirrorProcess(directory / "run", ["run", str(file), "--log-format", "json"])
 
     def status(self, *words: str) -> str:
-        """What ``sparkmirror status --slots`` says."""
-        told = MirrorProcess(
-            self._directory / f"status-{uuid.uuid4().hex[:6]}",
-            ["status", str(self._file), "--slots", *words],
-            cold=True,
-        )
-        told.wait()
-        return told.text()
+        """What ``sparkmirror status --slots`` says. In this process: it is asked for a minute long,
+        and a start of Python for each question would take most of the processor.
+        """
+        self._capsys.readouterr()
+        main(["status", str(self._file), "--slots", *words])
+        return self._capsys.readouterr().out
 
     def slots(self) -> tuple[dict[str, Any], dict[int, int]]:
         """The flow in JSON, and the slot of each partition."""
@@ -72,7 +73,10 @@ class Mirror:
 
 
 def test_heavy_partitions_of_one_slot_come_apart(
-    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+    cluster_a: KafkaCluster,
+    cluster_b: KafkaCluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     alias = f"D{uuid.uuid4().hex[:6]}"
     topic = f"dealt-{alias}"
@@ -81,13 +85,14 @@ def test_heavy_partitions_of_one_slot_come_apart(
         tmp_path / "mm2.properties", cluster_a, cluster_b, topic, source=alias,
         extra={"tasks.max": "2", "sparkmirror.epoch.seconds": "3600"},  # the deal ends it
     )  # fmt: skip
-    writer, mirror = Writer(cluster_a, topic), Mirror(tmp_path, file)
+    writer, mirror = Writer(cluster_a, topic), Mirror(tmp_path, file, capsys)
     target = Cluster(ClusterClient("B", tuple(cluster_b.bootstrap_servers.split(",")), "test"))
     try:
         deadline = time.monotonic() + patience()
         before: dict[int, int] = {}
         while len(before) < PARTITIONS:
             assert time.monotonic() < deadline, mirror.status()
+            time.sleep(0.5)
             _, before = mirror.slots()
         assert sorted(before.values()) == [0] * 4 + [1] * 4
         first, second, *_ = sorted(number for number, slot in before.items() if slot == 0)

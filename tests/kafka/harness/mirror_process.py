@@ -97,6 +97,39 @@ class MirrorProcess:
         return [json.loads(line) for line in self.text().splitlines() if line.startswith("{")]
 
 
+def asked(
+    directory: Path,
+    *arguments: str,
+    code: int = 0,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[str, str]:
+    """What ``sparkmirror ARGUMENTS`` says on its output and beside it; it must end with ``code``.
+
+    For commands that run transforms, as ``verify`` and ``transform try``: their Spark runs in a JVM
+    of the test session, as a mirror's. ``environment``: a path where Python finds modules.
+    """
+    assert not needs_own_jvm(environment), environment
+    jvm = take_jvm()
+    process = subprocess.Popen(
+        [*jvm.command("sparkmirror"), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(directory, environment),
+    )
+    jvm.used_by(process)
+    try:
+        out, err = process.communicate(timeout=patience())
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+        jvm.discard_unless_clean()
+    assert process.returncode == code, f"{process.returncode}\n{out}{err}"
+    return out, err
+
+
 def installed(command: str) -> Path:
     """The script of one of the package's commands, beside the Python that runs the tests."""
     return Path(sys.executable).parent / command

@@ -24,10 +24,11 @@ def _main(directory: Path, command: str, arguments: list[str]) -> int:
     # PySpark's own way to use a JVM that is there; ``spark-submit program.py`` sets both.
     os.environ["PYSPARK_GATEWAY_PORT"] = port
     os.environ["PYSPARK_GATEWAY_SECRET"] = secret
-    flow = importlib.import_module("sparkmirror.data.query")
+    # The Python processes that the JVM starts have its environment, in which the key is. Modules
+    # that make one take this function when they are loaded, later than this.
+    sealed = importlib.import_module("sparkmirror.data.coordination.sealed_options")
+    sealed.new_key = lambda: key
     spark = importlib.import_module("sparkmirror.data.spark.session")
-    # The Python processes that the JVM starts have its environment, in which the key is.
-    flow.new_key = lambda: key
     make_launcher = spark._python_launcher
 
     def launcher(work_dir: Path, prefork_dir: Path) -> str:

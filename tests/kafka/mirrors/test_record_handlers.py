@@ -13,7 +13,7 @@ import pytest
 
 from sparkmirror.cli.main import main
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.harness.mirror_process import MirrorProcess, write_mm2
+from tests.kafka.harness.mirror_process import MirrorProcess, asked, write_mm2
 from tests.kafka.harness.support import Sent, consume_all, create_topic, produce
 
 _KEY = "A->B.sparkmirror.transform"
@@ -47,13 +47,17 @@ def _asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
+def _tried(directory: Path, modules: dict[str, str], *arguments: str) -> Any:
+    out, _ = asked(directory, *arguments, "--format", "json", environment=modules)
+    return json.loads(out)
+
+
 def test_a_handler_beside_sql_and_raw_topics(
     name: str,
     cluster_a: KafkaCluster,
     cluster_b: KafkaCluster,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Exactly-once: masked, filtered and dead letters; positions are past all of them."""
     orders, plain, upper = f"{name}.orders", f"{name}.plain", f"{name}.upper"
@@ -109,13 +113,12 @@ def test_a_handler_beside_sql_and_raw_topics(
     assert {one["records"] for one in flow["partitions"]} == {0}
 
     # Other commands call it, too.
-    monkeypatch.syspath_prepend(str(tmp_path))
-    found = _asked(capsys, "verify", str(path), "--wait", "1")["flows"][0]["partitions"]
+    found = _tried(tmp_path, modules, "verify", str(path), "--wait", "1")["flows"][0]["partitions"]
     changed = [one for one in found if one["topic"] == orders]
     assert sum(one["source"]["records"] for one in changed) == len(kept)
     assert [one["source"] for one in changed] == [one["target"] for one in changed]
-    tried = _asked(
-        capsys, "transform", "try", str(path), "--flow", "A->B", "--topic", orders,
+    tried = _tried(
+        tmp_path, modules, "transform", "try", str(path), "--flow", "A->B", "--topic", orders,
         "--from", "earliest", "--limit", "20",
     )  # fmt: skip
     assert (tried["read"], tried["failed"]) == (20, 0)
