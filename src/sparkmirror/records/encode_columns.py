@@ -6,8 +6,9 @@ The fields before a record's rest nearly always fit into eight bytes. Then they 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ from sparkmirror.records.header_columns import (
 
 __all__ = [
     "EncodedBatch",
+    "Slices",
     "copy_items",
     "encode_columns",
     "varint_sizes",
@@ -52,15 +54,26 @@ class EncodedBatch:
     unpacked_bytes: int = 0
 
 
+Slices: TypeAlias = Callable[
+    [npt.NDArray[np.uint8], Int64s, Int64s], npt.NDArray[np.uint8] | None
+]
+"""Copies ``sizes[i]`` bytes (at least one) from ``at[i]``, for all i, one item behind the other.
+
+The result may be written. None if it cannot, or not sooner than `copy_items`.
+"""
+
 _NOTHING = EncodedBatch(b"", [], 0, -1)
 
 
 def encode_columns(
-    columns: Columns, codecs: Sequence[int], levels: Sequence[int] = LEVELS
+    columns: Columns,
+    codecs: Sequence[int],
+    levels: Sequence[int] = LEVELS,
+    slices: Slices | None = None,
 ) -> list[EncodedBatch]:
     """One batch for each group (``codecs`` is in group order), empty if no record was left.
 
-    ``levels``: compression level by codec.
+    ``levels``: compression level by codec. ``slices``: copies large records.
     """
     if not len(columns.group):
         return [_NOTHING for _ in codecs]
@@ -77,16 +90,43 @@ def encode_columns(
     else:
         words, words_bytes = prefix
         after = np.cumsum(words_bytes + columns.rest_bytes)
-        rest_at = after - columns.rest_bytes
-        out = scratch(int(after[-1]) + _WORD_BYTES)
-        # A word's unused bytes overwrite what follows. That is written later: the next word
-        # (numpy assigns in index order), or the rests.
-        words_at(out)[rest_at - words_bytes] = words
-        copy_items(columns.flat, columns.rest_at, out, rest_at, columns.rest_bytes)
+        sliced = None if slices is None else _sliced(columns, words, words_bytes, after, slices)
+        out = _copied(columns, words, words_bytes, after) if sliced is None else sliced
     body_ends = np.concatenate(([0], after))[np.cumsum(records)]
     return _assemble(
         columns, codecs, levels, records=records, begin=begin, body_ends=body_ends, out=out
     )
+
+
+def _copied(
+    columns: Columns, words: Uint64s, words_bytes: Int64s, after: Int64s
+) -> npt.NDArray[np.uint8]:
+    """The records, each from its prefix to where ``after`` says, in `scratch`."""
+    rest_at = after - columns.rest_bytes
+    out = scratch(int(after[-1]) + _WORD_BYTES)
+    # A word's unused bytes overwrite what follows. That is written later: the next word (numpy
+    # assigns in index order), or the rests.
+    words_at(out)[rest_at - words_bytes] = words
+    copy_items(columns.flat, columns.rest_at, out, rest_at, columns.rest_bytes)
+    return out
+
+
+def _sliced(
+    columns: Columns, words: Uint64s, words_bytes: Int64s, after: Int64s, slices: Slices
+) -> npt.NDArray[np.uint8] | None:
+    """The same, with what is in front of each rest in its place, which the prefix then replaces."""
+    if int(columns.rest_bytes.min()) < _WORD_BYTES:
+        return None  # the word at a record's start must end within the record
+    sizes = columns.rest_bytes + words_bytes
+    out = slices(columns.flat, columns.rest_at - words_bytes, sizes)
+    if out is None:
+        return None
+    at, shift = after - sizes, (words_bytes << 3).view(np.uint64)
+    places = words_at(out)
+    # Two shifts, because one of 64 bits does nothing.
+    behind = (places[at] >> (shift - _8) >> _8) << (shift - _8) << _8
+    places[at] = behind | words
+    return out
 
 
 def zigzag(values: Int64s) -> npt.NDArray[np.uint64]:
