@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.data.transform.failed_records import TRANSFORM_FAILED, FailedRecords
-from sparkmirror.data.transform.kept import kept_batches, slices
 from sparkmirror.data.transform.portions import keep_freed_memory, portions
 from sparkmirror.data.transform.reasons import Reasons
 from sparkmirror.data.transform.record_handler import RecordHandler
@@ -40,6 +39,7 @@ from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.progress import Halt, TransformCounts
 from sparkmirror.records.header_columns import Int64s, merge_runs
+from sparkmirror.records.kept import kept_batches, slices
 from sparkmirror.records.key_columns import Scan
 from sparkmirror.records.partitioner import write_partitioned
 from sparkmirror.records.record_fields import (

@@ -25,11 +25,11 @@ from sparkmirror.data.transform.columns import (
     TRANSFORM,
     arrow_schema,
 )
-from sparkmirror.data.transform.kept import slices
 from sparkmirror.data.transform.portions import keep_freed_memory, portions
 from sparkmirror.errors import BatchError
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.records.header_columns import Int64s
+from sparkmirror.records.kept import slices
 from sparkmirror.records.key_columns import Scan
 from sparkmirror.records.record_fields import (
     Fields,

@@ -106,9 +106,7 @@ def _passing(
     return passing
 
 
-def slices(
-    flat: npt.NDArray[np.uint8], at: Int64s, sizes: Int64s
-) -> npt.NDArray[np.uint8] | None:
+def slices(flat: npt.NDArray[np.uint8], at: Int64s, sizes: Int64s) -> npt.NDArray[np.uint8] | None:
     """See `records.encode_columns.Slices`. The items must be in order, and may not overlap.
 
     Arrow copies each of them once: they and the bytes between them are the items of a column, of
