@@ -6,9 +6,8 @@ The fields before a record's rest nearly always fit into eight bytes. Then they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +26,6 @@ from sparkmirror.records.header_columns import (
 
 __all__ = [
     "EncodedBatch",
-    "Slices",
     "copy_items",
     "encode_columns",
     "varint_sizes",
@@ -37,8 +35,6 @@ __all__ = [
 
 _1, _2, _3, _7, _8, _LOW7 = map(np.uint64, (1, 2, 3, 7, 8, 0x7F))
 _WORD_BYTES = 8
-# `_sliced` does not pay if more than one of so many prefixes has grown.
-_LACKING_OF = 4
 
 
 @dataclass(slots=True)
@@ -56,24 +52,15 @@ class EncodedBatch:
     unpacked_bytes: int = 0
 
 
-Slices: TypeAlias = Callable[[npt.NDArray[np.uint8], Int64s, Int64s], npt.NDArray[np.uint8] | None]
-"""Copies ``sizes[i]`` bytes (at least one) from ``at[i]``, for all i, one item behind the other.
-
-The result may be written. None if it cannot, or not sooner than `copy_items`.
-"""
-
 _NOTHING = EncodedBatch(b"", [], 0, -1)
 
 
 def encode_columns(
-    columns: Columns,
-    codecs: Sequence[int],
-    levels: Sequence[int] = LEVELS,
-    slices: Slices | None = None,
+    columns: Columns, codecs: Sequence[int], levels: Sequence[int] = LEVELS
 ) -> list[EncodedBatch]:
     """One batch for each group (``codecs`` is in group order), empty if no record was left.
 
-    ``levels``: compression level by codec. ``slices``: copies large records.
+    ``levels``: compression level by codec.
     """
     if not len(columns.group):
         return [_NOTHING for _ in codecs]
@@ -90,64 +77,16 @@ def encode_columns(
     else:
         words, words_bytes = prefix
         after = np.cumsum(words_bytes + columns.rest_bytes)
-        sliced = None if slices is None else _sliced(columns, words, words_bytes, after, slices)
-        out = _copied(columns, words, words_bytes, after) if sliced is None else sliced
+        rest_at = after - columns.rest_bytes
+        out = scratch(int(after[-1]) + _WORD_BYTES)
+        # A word's unused bytes overwrite what follows. That is written later: the next word
+        # (numpy assigns in index order), or the rests.
+        words_at(out)[rest_at - words_bytes] = words
+        copy_items(columns.flat, columns.rest_at, out, rest_at, columns.rest_bytes)
     body_ends = np.concatenate(([0], after))[np.cumsum(records)]
     return _assemble(
         columns, codecs, levels, records=records, begin=begin, body_ends=body_ends, out=out
     )
-
-
-def _copied(
-    columns: Columns, words: Uint64s, words_bytes: Int64s, after: Int64s
-) -> npt.NDArray[np.uint8]:
-    """The records, each from its prefix to where ``after`` says, in `scratch`."""
-    rest_at = after - columns.rest_bytes
-    out = scratch(int(after[-1]) + _WORD_BYTES)
-    # A word's unused bytes overwrite what follows. That is written later: the next word (numpy
-    # assigns in index order), or the rests.
-    words_at(out)[rest_at - words_bytes] = words
-    copy_items(columns.flat, columns.rest_at, out, rest_at, columns.rest_bytes)
-    return out
-
-
-def _sliced(
-    columns: Columns, words: Uint64s, words_bytes: Int64s, after: Int64s, slices: Slices
-) -> npt.NDArray[np.uint8] | None:
-    """The same. Copied with each rest is what is in front of it, which the prefix then replaces.
-
-    None if the rests are not in order, or have too often too little in front of them: a record's
-    prefix grows if its new batch begins long before it.
-    """
-    if int(columns.rest_bytes.min()) < _WORD_BYTES:
-        return None  # the word at a record's start must end within the record
-    sizes, rest_at = columns.rest_bytes + words_bytes, columns.rest_at
-    free_at = np.concatenate((np.zeros(1, np.int64), (rest_at + columns.rest_bytes)[:-1]))
-    lacking = np.maximum(free_at - (rest_at - words_bytes), 0)
-    rows = np.flatnonzero(lacking)
-    if len(rows) * _LACKING_OF > len(sizes) or bool((lacking > words_bytes).any()):
-        return None
-    out = slices(columns.flat, rest_at - words_bytes + lacking, sizes - lacking)
-    if out is None:
-        return None
-    at = after - sizes
-    if len(rows):
-        out = _with_gaps(out, (at - np.cumsum(lacking) + lacking)[rows], lacking[rows])
-    shift = (words_bytes << 3).view(np.uint64)
-    places = words_at(out)
-    # Two shifts, because one of 64 bits does nothing.
-    behind = (places[at] >> (shift - _8) >> _8) << (shift - _8) << _8
-    places[at] = behind | words
-    return out
-
-
-def _with_gaps(data: npt.NDArray[np.uint8], at: Int64s, sizes: Int64s) -> npt.NDArray[np.uint8]:
-    """``data`` with ``sizes[i]`` more bytes in front of what is at ``at[i]``."""
-    view, pieces, before = data.data, [], 0
-    for place, size in zip(at.tolist(), sizes.tolist(), strict=True):
-        pieces += (view[before:place], bytes(size))
-        before = place
-    return np.frombuffer(bytearray().join((*pieces, view[before:])), np.uint8)
 
 
 def zigzag(values: Int64s) -> npt.NDArray[np.uint64]:

@@ -60,7 +60,6 @@ def kept_batches(
             np.zeros(count, np.int64),
             codec=found.codec,
             batch_bytes=batch_bytes,
-            slices=slices,
         )
         pieces += written.batches
         number += count
@@ -92,9 +91,10 @@ def _passing(
 
     Their records are numbered without gaps, as a target's broker demands, and hold their own time.
     """
-    counts, heads = ends - begins, origin.heads
-    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept)))
-    sizes = np.concatenate((np.zeros(1, np.int64), np.cumsum(found.columns.rest_bytes)))
+    heads = origin.heads
+    counts: Int64s = ends - begins
+    before: Int64s = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept)))
+    sizes: Int64s = np.concatenate((np.zeros(1, np.int64), np.cumsum(found.columns.rest_bytes)))
     passing: npt.NDArray[np.bool_] = (before[ends] - before[begins] == counts) & (
         sizes[ends] - sizes[begins] >= _PASSING_BYTES_MIN
     )
@@ -107,10 +107,11 @@ def _passing(
 
 
 def slices(flat: npt.NDArray[np.uint8], at: Int64s, sizes: Int64s) -> npt.NDArray[np.uint8] | None:
-    """See `records.encode_columns.Slices`. The items must be in order, and may not overlap.
+    """``sizes[i]`` bytes from ``at[i]`` in ``flat``, for all i, one item behind the other.
 
-    Arrow copies each of them once: they and the bytes between them are the items of a column, of
-    which every other one is kept.
+    None if the items are small, not in order or overlap: `record_fields.gather` takes them then.
+    Arrow copies each item once: they and the bytes between them are the items of a column, of which
+    every other one is kept.
     """
     count = len(at)
     ends = at + sizes

@@ -16,7 +16,7 @@ import numpy as np
 from sparkmirror.model import Partitioner
 from sparkmirror.records.codecs import LEVELS
 from sparkmirror.records.columns import Columns
-from sparkmirror.records.encode_columns import Slices, encode_columns
+from sparkmirror.records.encode_columns import encode_columns
 from sparkmirror.records.header_columns import Int64s
 from sparkmirror.records.key_columns import Scan
 from sparkmirror.records.murmur2 import key_partitions
@@ -104,13 +104,11 @@ def write_partitioned(
     batch_bytes: int,
     levels: Sequence[int] = LEVELS,
     now_ms: int | None = None,
-    slices: Slices | None = None,
 ) -> PartitionedBatches:
     """Batches of the records in their new partitions, each about ``batch_bytes`` at most.
 
     The records of a partition keep the order of the source. ``levels``: compression level by codec.
     ``now_ms``: the timestamp for records without one; with None, they stay without one.
-    ``slices``: copies large records.
     """
     columns = found.columns
     timestamp = columns.timestamp
@@ -135,7 +133,7 @@ def write_partitioned(
         columns.rest_at[order],
         columns.rest_bytes[order],
     )
-    written = encode_columns(partitioned, [codec] * len(firsts), levels, slices)
+    written = encode_columns(partitioned, [codec] * len(firsts), levels)
     return PartitionedBatches(
         [one.data for one in written],
         _plain(partition[firsts]),

@@ -39,7 +39,7 @@ from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.progress import Halt, TransformCounts
 from sparkmirror.records.header_columns import Int64s, merge_runs
-from sparkmirror.records.kept import kept_batches, slices
+from sparkmirror.records.kept import kept_batches
 from sparkmirror.records.key_columns import Scan
 from sparkmirror.records.partitioner import write_partitioned
 from sparkmirror.records.record_fields import (
@@ -311,7 +311,6 @@ class Packer:
             np.zeros(count, np.int64),
             codec=found.codec,
             batch_bytes=self._batch_bytes,
-            slices=slices,
         ).batches
 
     def _spent_s(self, since_s: float) -> float:
@@ -405,7 +404,6 @@ def _sent_apart(
             destination,
             codec=new.codec,
             batch_bytes=batch_bytes,
-            slices=slices,
         )
         batches = written.batches
         places = [[*targets[one]] for one in written.partitions]

@@ -21,8 +21,7 @@ from sparkmirror.records.header import (
 )
 from sparkmirror.records.kept import kept_batches, slices
 from sparkmirror.records.key_columns import scan, scans
-from sparkmirror.records.partitioner import write_partitioned
-from sparkmirror.records.record_fields import chosen, gather
+from sparkmirror.records.record_fields import gather
 from sparkmirror.records.records import Record, decode_records, encode_batch
 
 TIMES = st.sampled_from((0, 1, 2, 70, 9_000, 1 << 40))
@@ -101,24 +100,6 @@ def test_the_kept_records_arrive_and_no_others(
             arrived += [plain(one) for one in sent]
     assert done == len(kept)
     assert arrived == expected
-
-
-@settings(deadline=None, max_examples=50)
-@given(batches(), st.data())
-def test_copied_slices_make_the_same_batches(parts: list[bytes], data: st.DataObject) -> None:
-    found = scan(memoryview(b"".join(parts)))
-    kept = data.draw(kept_of(len(found.columns.offset)))
-    some = chosen(found, kept)
-    count = len(some.columns.offset)
-    if not count:
-        return
-    made = [
-        write_partitioned(
-            some, np.zeros(count, np.int64), codec=0, batch_bytes=100_000, slices=copy
-        ).batches
-        for copy in (None, slices)
-    ]
-    assert made[0] == made[1]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 400)), min_size=1, max_size=50))
