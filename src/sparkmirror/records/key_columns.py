@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,10 +26,25 @@ from sparkmirror.records.header_columns import Int64s, gather_heads
 from sparkmirror.records.record_offsets import IrregularRecordError, read_varints, record_starts
 from sparkmirror.records.records import RECORD_BYTES_MIN, RECORD_COST_BYTES, check_count
 
-__all__ = ["COST_BYTES_MAX", "Scan", "scan", "scans"]
+__all__ = ["COST_BYTES_MAX", "Origin", "Scan", "scan", "scans"]
 
 COST_BYTES_MAX = 64 << 20
 """Memory that the batches of one portion may take, unless it is a single batch."""
+
+
+@dataclass(slots=True)
+class Origin:
+    """The batches from which a `Scan` was read.
+
+    ``buffer``: what holds them, from ``starts`` to before ``ends``. ``heads``: their headers.
+    ``deltas``: each record's offset delta.
+    """
+
+    buffer: memoryview
+    starts: Int64s
+    ends: Int64s
+    heads: npt.NDArray[np.void]
+    deltas: Int64s
 
 
 @dataclass(slots=True)
@@ -38,7 +53,8 @@ class Scan:
 
     ``columns``: the form that `encode_columns.encode_columns` writes. ``key_at``, ``key_bytes``:
     position and size of each key in ``columns.flat``; the size is -1 for no key. ``codec``: the
-    first batch's. ``last``: no portion follows.
+    first batch's. ``last``: no portion follows. ``origin``: None if these are not all records of
+    some batches as they are.
     """
 
     columns: Columns
@@ -46,6 +62,7 @@ class Scan:
     key_bytes: Int64s
     codec: int
     last: bool = True
+    origin: Origin | None = None
 
 
 def scan(buffer: memoryview) -> Scan:
@@ -67,7 +84,8 @@ def scans(buffer: memoryview, *, cost_bytes_max: int = COST_BYTES_MAX) -> Iterat
     bits = heads["attributes"].astype(np.int64)
     if not (bits & CODEC_MASK).any():
         flat = np.frombuffer(buffer, np.uint8)
-        yield _read(flat, [(start + HEADER_BYTES, end) for start, end in cuts], heads, last=True)
+        bodies = [(start + HEADER_BYTES, end) for start, end in cuts]
+        yield _read(flat, bodies, _Batches(buffer, cuts, heads), last=True)
         return
     first = cost = 0
     parts: list[Buffer] = []
@@ -82,11 +100,21 @@ def scans(buffer: memoryview, *, cost_bytes_max: int = COST_BYTES_MAX) -> Iterat
         )
         more = len(body) + RECORD_COST_BYTES * max(count, 0)
         if parts and cost + more > cost_bytes_max:
-            yield _read(*_joined(parts), heads[first:index], last=False)
+            read = _Batches(buffer, cuts[first:index], heads[first:index])
+            yield _read(*_joined(parts), read, last=False)
             first, cost = index, 0
         parts.append(body)
         cost += more
-    yield _read(*_joined(parts), heads[first:], last=True)
+    yield _read(*_joined(parts), _Batches(buffer, cuts[first:], heads[first:]), last=True)
+
+
+@dataclass(slots=True)
+class _Batches:
+    """Whole batches: where they are in ``buffer``, and their headers."""
+
+    buffer: memoryview
+    cuts: Sequence[tuple[int, int]]
+    heads: npt.NDArray[np.void]
 
 
 def _joined(parts: list[Buffer]) -> tuple[npt.NDArray[np.uint8], list[tuple[int, int]]]:
@@ -103,11 +131,12 @@ def _joined(parts: list[Buffer]) -> tuple[npt.NDArray[np.uint8], list[tuple[int,
 def _read(
     flat: npt.NDArray[np.uint8],
     bodies: list[tuple[int, int]],
-    heads: npt.NDArray[np.void],
+    batches: _Batches,
     *,
     last: bool,
 ) -> Scan:
-    """The records of the batches with ``heads``, whose ``bodies`` are in ``flat``."""
+    """The records of ``batches``, whose ``bodies`` are in ``flat``."""
+    heads = batches.heads
     bits = heads["attributes"].astype(np.int64)
     counts = heads["count"].astype(np.int64)
     begins = np.array([begin for begin, _ in bodies], np.int64)
@@ -121,7 +150,7 @@ def _read(
     full = np.flatnonzero(counts)
     try:
         at = record_starts(flat, begins[full], ends[full], counts[full])
-        return _columns(flat, at, heads, counts, bits, last=last)
+        return _columns(flat, at, batches, counts, bits, last=last)
     except IrregularRecordError:
         for batch in full.tolist():  # find the first one that cannot be read
             one = slice(batch, batch + 1)
@@ -135,12 +164,13 @@ def _read(
 def _columns(
     flat: npt.NDArray[np.uint8],
     at: Int64s,
-    heads: npt.NDArray[np.void],
+    batches: _Batches,
     counts: Int64s,
     bits: Int64s,
     *,
     last: bool,
 ) -> Scan:
+    heads = batches.heads
     fields = read_fields(flat, at)
     key_bytes, key_at = read_varints(flat, fields.rest_at)
     if bool(
@@ -168,7 +198,9 @@ def _columns(
         fields.rest_at,
         fields.end - fields.rest_at,
     )
-    return Scan(columns, key_at, key_bytes, int(bits[0]) & CODEC_MASK, last)
+    starts, ends = np.array(batches.cuts, np.int64).T
+    origin = Origin(batches.buffer, starts, ends, heads, fields.offset_delta)
+    return Scan(columns, key_at, key_bytes, int(bits[0]) & CODEC_MASK, last, origin)
 
 
 def _corrupt(base_offset: int) -> CorruptBatch:

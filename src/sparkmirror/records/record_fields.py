@@ -176,7 +176,8 @@ def chosen(found: Scan, rows: npt.NDArray[np.bool_]) -> Scan:
         columns.rest_at[rows],
         columns.rest_bytes[rows],
     )
-    return replace(found, columns=kept, key_at=found.key_at[rows], key_bytes=found.key_bytes[rows])
+    key_at, key_bytes = found.key_at[rows], found.key_bytes[rows]
+    return replace(found, columns=kept, key_at=key_at, key_bytes=key_bytes, origin=None)
 
 
 def with_fields(
@@ -195,6 +196,7 @@ def with_fields(
     columns = found.columns
     if timestamp is not None:
         columns = replace(columns, timestamp=timestamp)
+        found = replace(found, origin=None)
     if key is None and value is None and headers is None:
         return replace(found, columns=columns)
     fields, flat = record_fields(found), columns.flat
@@ -228,7 +230,7 @@ def with_fields(
             copy_items(part.data, part.at[rows], out, at[rows], part.sizes[rows])
         at = at + part.sizes
     written = replace(columns, flat=out, rest_at=rest_at, rest_bytes=rest_bytes)
-    return replace(found, columns=written)
+    return replace(found, columns=written, origin=None)
 
 
 @dataclass(slots=True)

@@ -24,12 +24,16 @@ __all__ = ["IrregularRecordError", "read_varints", "record_starts"]
 _1, _LOW7 = np.uint64(1), np.uint64(0x7F)
 # A step over all batches costs about as much as this many records one by one.
 _STEP_RECORDS = 24
-# After this many records of one size in a row, it pays to look for more of them.
+# After this many records of one size in a row, it pays to look for more of them, if there usually
+# are so many.
 _ALIKE = 4
+_RUN_RECORDS = 64
 # After so many steps through a batch, it pays to guess where the rest of its records are, if there
 # are so many.
 _STEPS = 16
 _GUESSED_RECORDS = 32
+# Guessing reads every byte, and a step through the batch takes as long as so many of them.
+_GUESSED_RECORD_BYTES = 400
 # With more candidates for a start than this for each record, it does not.
 _CANDIDATES = 8
 
@@ -127,10 +131,11 @@ def _singly(
     starts: list[int] = []
     append = starts.append
     for at, end, count in zip(begins, ends, counts, strict=True):
-        before, alike, left = -1, 0, count
+        before, alike, left, enough = -1, 0, count, _ALIKE
         steps = 0
+        guess = count >= _GUESSED_RECORDS and end - at <= _GUESSED_RECORD_BYTES * count
         while left:
-            if steps == _STEPS and left >= _GUESSED_RECORDS:
+            if guess and steps == _STEPS and left >= _GUESSED_RECORDS:
                 proved = _guessed(flat[at:end], left)
                 if proved is not None:
                     starts.extend((proved + at).tolist())
@@ -143,13 +148,15 @@ def _singly(
             at += size  # noqa: PLW2901
             alike = alike + 1 if size == before else 0
             before = size
-            if alike == _ALIKE and left > _ALIKE:
+            if alike == enough and left > enough:
                 # A record with the same length field as the one before has the same size.
                 more = min(_run(flat, at, size, left), left)
                 starts.extend(range(at, at + more * size, size))
                 at += more * size  # noqa: PLW2901
                 left -= more
                 alike = 0
+                if more < _RUN_RECORDS:  # looking for them took longer than so many steps
+                    enough *= 4
         if at != end:
             raise IrregularRecordError
     return np.array(starts, np.int64)

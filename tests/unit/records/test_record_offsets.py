@@ -147,6 +147,29 @@ def test_usual_records_are_found_by_a_guess() -> None:
     assert record_offsets._guessed(body[:-1], len(texts)) is None
 
 
+def test_long_records_of_a_few_sizes_are_found_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guess reads all their bytes, and looking for a run of one size all their first bytes."""
+    guesses, runs = [], []
+    look = record_offsets._run
+
+    def spy(*arguments: int) -> int:
+        runs.append(look(*arguments))  # type: ignore[arg-type]
+        return runs[-1]
+
+    monkeypatch.setattr(record_offsets, "_guessed", lambda body, count: guesses.append(count))
+    monkeypatch.setattr(record_offsets, "_run", spy)
+    texts = [b"V" * (900 + n // 6 % 3) for n in range(2_000)]
+    data = encode_batch([Record(n, 1_000, None, text) for n, text in enumerate(texts)])
+    flat = np.frombuffer(data, np.uint8)
+    layout = (np.array([one], np.int64) for one in (HEADER_BYTES, len(data), len(texts)))
+    found = record_offsets.record_starts(flat, *layout)
+    sizes = np.diff([*found.tolist(), len(data)])
+    assert [size - 900 > 0 for size in sizes] == [True] * 2_000
+    assert flat[found + 2].tolist() == [0] * 2_000  # attributes, behind a length of two bytes
+    assert not guesses
+    assert len(runs) <= 3
+
+
 def test_no_batches_have_no_records() -> None:
     none = np.zeros(0, np.int64)
     assert record_starts(np.zeros(0, np.uint8), none, none, none).tolist() == []

@@ -27,6 +27,7 @@ from sparkmirror.data.transform.results import (
     field_of,
     is_valid,
     records_of,
+    replaces,
     sql_seconds,
     varbin_of,
     written,
@@ -38,6 +39,7 @@ from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.progress import Halt, TransformCounts
 from sparkmirror.records.header_columns import Int64s, merge_runs
+from sparkmirror.records.kept import kept_batches
 from sparkmirror.records.key_columns import Scan
 from sparkmirror.records.partitioner import write_partitioned
 from sparkmirror.records.record_fields import (
@@ -283,16 +285,7 @@ class Packer:
             yield from others
             yield replace(last, counts=replace(counts, pack_s=self._spent_s(began_s)))
             return
-        batches: list[bytes] = []
-        if count:
-            nowhere = np.zeros(count, np.int64)
-            batches = write_partitioned(
-                _numbered(new, np.arange(count)),
-                nowhere,
-                codec=found.codec,
-                batch_bytes=self._batch_bytes,
-            ).batches
-        data = b"".join(batches)
+        data = b"".join(self._batches(found, kept, new, record.type)) if count else b""
         part = replace(
             chunk,
             base_offset=int(offsets[0]) if count else before,
@@ -305,6 +298,20 @@ class Packer:
         )
         counts = replace(counts, pack_s=self._spent_s(began_s))
         yield Packed(part, memoryview(data), tuple(failed), halt, offsets, counts)
+
+    def _batches(
+        self, found: Scan, kept: npt.NDArray[np.bool_], new: Scan, record: pa.StructType
+    ) -> Sequence[bytes | memoryview]:
+        """Batches of the records ``new``, which are the kept ones of ``found``, as pieces."""
+        if not replaces(record):
+            return kept_batches(found, kept, batch_bytes=self._batch_bytes)
+        count = len(new.columns.offset)
+        return write_partitioned(
+            _numbered(new, np.arange(count)),
+            np.zeros(count, np.int64),
+            codec=found.codec,
+            batch_bytes=self._batch_bytes,
+        ).batches
 
     def _spent_s(self, since_s: float) -> float:
         """Processor time since then, and what it took to read the portion."""
@@ -393,7 +400,10 @@ def _sent_apart(
         numbers = np.empty(count, np.int64)
         numbers[order] = np.arange(count)
         written = write_partitioned(
-            _numbered(new, numbers), destination, codec=new.codec, batch_bytes=batch_bytes
+            _numbered(new, numbers),
+            destination,
+            codec=new.codec,
+            batch_bytes=batch_bytes,
         )
         batches = written.batches
         places = [[*targets[one]] for one in written.partitions]

@@ -27,6 +27,7 @@ __all__ = [
     "field_of",
     "is_valid",
     "records_of",
+    "replaces",
     "sql_seconds",
     "varbin_of",
     "written",
@@ -50,12 +51,17 @@ def sql_seconds(results: pa.StructArray) -> float:
     return float(took_ns.mean()) * len(results) / 1e9 if len(took_ns) else 0.0
 
 
+def replaces(record: pa.StructType) -> bool:
+    """Whether a ``record`` of this type has new fields, and not only a place."""
+    return bool({field.name for field in record} - {"kept", *ROUTING})
+
+
 def written(found: Scan, kept: npt.NDArray[np.bool_], record: pa.Array) -> Scan:
     """The kept records, with the fields that the results replace."""
     old = chosen(found, kept)
-    names = [field.name for field in record.type]
-    if not {*names[1:]} - {*ROUTING} or not len(old.columns.offset):
+    if not replaces(record.type) or not len(old.columns.offset):
         return old
+    names = [field.name for field in record.type]
     fields = dict(zip(names, record.filter(pa.array(kept)).flatten(), strict=True))
     timestamp: Int64s | None = None
     if "timestamp" in fields:

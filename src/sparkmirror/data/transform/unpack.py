@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from sparkmirror.data.rows.notes import SlotNotes
@@ -28,6 +29,7 @@ from sparkmirror.data.transform.portions import keep_freed_memory, portions
 from sparkmirror.errors import BatchError
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.records.header_columns import Int64s
+from sparkmirror.records.kept import slices
 from sparkmirror.records.key_columns import Scan
 from sparkmirror.records.record_fields import (
     Fields,
@@ -160,7 +162,7 @@ class Unpacker:
                 ("value", fields.value_at, fields.value_bytes),
             ):
                 if name in uses:
-                    made[name] = _binary(gather(columns.flat, at[first:end], sizes[first:end]))
+                    made[name] = _strings(columns.flat, at[first:end], sizes[first:end])
             if "headers" in uses:
                 made["headers"] = _header_column(found, fields, first, end)
             yield self._batch(count, made)
@@ -198,6 +200,13 @@ def _slices(sizes: Int64s) -> Iterator[tuple[int, int]]:
         end = min(max(end, first + 1), first + _ROWS_MAX, count)
         yield first, end
         first = end
+
+
+def _strings(flat: npt.NDArray[np.uint8], at: Int64s, sizes: Int64s) -> pa.Array:
+    """The strings at ``at`` in ``flat``; null for the size -1."""
+    full = np.maximum(sizes, 0)
+    data = slices(flat, at, full)
+    return _binary(gather(flat, at, sizes) if data is None else Varbin(sizes, data))
 
 
 def _binary(column: Varbin, kind: pa.DataType = _BINARY) -> pa.Array:
