@@ -276,7 +276,11 @@ class Spark:
                 self._jvm = GatewayProcess(shown, self._scratch.path, output)
             if local:
                 jvm = 0 if self._jvm is None else self._jvm.process.pid
-                self._prefork_server = start_prefork_server(self._scratch.path, output, jvm)
+                # Code of users runs in the workers of these flows only.
+                foreign = any(flow.transforms or flow.records.used for flow in self._settings.flows)
+                self._prefork_server = start_prefork_server(
+                    self._scratch.path, output, jvm, pandas=foreign
+                )
         return self._launch(conf)
 
     def _launch(self, conf: Mapping[str, str]) -> SparkSession:
