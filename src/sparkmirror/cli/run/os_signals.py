@@ -24,7 +24,8 @@ class Signals:
     """Collects SIGINT, SIGTERM and SIGHUP while the block runs; ``wait`` returns them in order.
 
     The handler only writes the number to a pipe, which is safe at any time and wakes ``wait`` at
-    once. `wake` writes a zero there, which is no signal. Outside the main thread, where Python installs no handlers, nothing is collected.
+    once. `wake` writes a zero there, which is no signal. Outside the main thread, where Python
+    installs no handlers, nothing is collected.
     """
 
     def __init__(self) -> None:
@@ -48,7 +49,7 @@ class Signals:
             return  # the pipe is full: thousands of signals wait already
 
     def wake(self) -> None:
-        """End the present ``wait``, or the next one, from any thread; after the block, do nothing."""
+        """End the present ``wait``, or the next one, from any thread. After the block: nothing."""
         # The number of a closed pipe may be another file's by now.
         with self._closing:
             if not self._closed:

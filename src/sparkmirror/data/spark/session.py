@@ -88,6 +88,9 @@ def _spark_settings(
         "spark.master": _local_master(master, _cores_needed(settings), cores),
         "spark.app.name": "sparkmirror",
         "spark.ui.enabled": "false",
+        # PySpark starts the JVM as a shell, and for shells Spark draws a bar of progress: into our
+        # log.
+        "spark.ui.showConsoleProgress": "false",
         "spark.ui.killEnabled": "false",  # the UI has no login: others may look, but not end jobs
         # Rows must not wait in buffers between Python and the JVM: with the defaults (64 KiB)
         # they waited for seconds.

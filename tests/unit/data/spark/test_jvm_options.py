@@ -36,3 +36,15 @@ def test_only_sql_needs_the_second_compiler(
         cores=2,
     )
     assert ("-XX:TieredStopAtLevel=1" in conf["spark.driver.extraJavaOptions"]) is not both
+
+
+def test_spark_draws_no_bar_of_progress_in_its_log(tmp_path: Path) -> None:
+    """Its JVM is started as a shell, for which Spark would turn the bar on."""
+    conf = _spark_settings(
+        MirrorSettings((FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT),), ("A", "B")),
+        master="local[*]",
+        work_dir=tmp_path,
+        scratch=tmp_path,
+        cores=2,
+    )
+    assert conf["spark.ui.showConsoleProgress"] == "false"
