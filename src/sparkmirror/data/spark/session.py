@@ -76,6 +76,11 @@ def _cores_needed(settings: MirrorSettings) -> int:
     return sum(flow.tasks_max for flow in settings.flows) + tables
 
 
+def _foreign_code(settings: MirrorSettings) -> bool:
+    """Whether workers run code of users, which may make arrays of pandas' objects."""
+    return any(flow.transforms or flow.records.used for flow in settings.flows)
+
+
 def _spark_settings(
     settings: MirrorSettings, *, master: str, work_dir: Path, scratch: Path, cores: int
 ) -> dict[str, str]:
@@ -279,10 +284,8 @@ class Spark:
                 self._jvm = GatewayProcess(shown, self._scratch.path, output)
             if local:
                 jvm = 0 if self._jvm is None else self._jvm.process.pid
-                # Code of users runs in the workers of these flows only.
-                foreign = any(flow.transforms or flow.records.used for flow in self._settings.flows)
                 self._prefork_server = start_prefork_server(
-                    self._scratch.path, output, jvm, pandas=foreign
+                    self._scratch.path, output, jvm, pandas=_foreign_code(self._settings)
                 )
         return self._launch(conf)
 
