@@ -35,7 +35,7 @@ from sparkmirror.settings import MirrorSettings
 _log = logging.getLogger(__name__)
 
 REFRESH_S = 0.25
-# How often the loop checks whether a background task has finished.
+# How often the loop draws while it waits for a background task, whose end wakes it.
 AWAIT_STEP_S = 0.1
 ENDS_INTERVAL_S = 1.0
 # Part of a drain's time that is reserved for the last steps: stopping the control plane and killing
@@ -133,11 +133,11 @@ class RunLoop:
         def load() -> None:
             self._flow = flow = make_flow()
             # Spark takes longest to start, and needs neither the clusters nor the control plane.
-            self._opening = Background(flow.open, "sparkmirror-open")
+            self._opening = self._beside(flow.open, "sparkmirror-open")
             self._control, self._quick_check = make_control(flow)
 
         self._display.phase("loading")
-        self._await(Background(load, "sparkmirror-load"))
+        self._await(self._beside(load, "sparkmirror-load"))
         if self._flow is None or self._opening is None:
             raise Defect("the run has no pipeline yet")
         if self._control is None:
@@ -146,9 +146,9 @@ class RunLoop:
             raise Defect("the run has no quick check yet")
         self._display.phase("connecting to the clusters, creating topics")
         self._quick_check.begin()
-        self._await(Background(self._control.prepare, "sparkmirror-prepare"))
+        self._await(self._beside(self._control.prepare, "sparkmirror-prepare"))
         self._quick_check.topics_made()
-        self._await(Background(self._control.start, "sparkmirror-control"))
+        self._await(self._beside(self._control.start, "sparkmirror-control"))
         self._collecting = True
         if self._mirrors:
             self._display.phase("starting Spark")
@@ -157,8 +157,12 @@ class RunLoop:
             _log.info("Spark's page is on %s", self._flow.page)
             self._display.notice(f"Spark's page is on {self._flow.page}")
         self._turns = Turns(self._flow, self._control, self._control.owned, self._show_phase)
-        self._await(Background(partial(self._flow.start, self._turns.begun), "sparkmirror-spark"))
+        self._await(self._beside(partial(self._flow.start, self._turns.begun), "sparkmirror-spark"))
         self._turns.stand_by(view.flow for view in self.views())
+
+    def _beside(self, call: Callable[[], object], name: str) -> Background:
+        """Run ``call`` in a thread; its end wakes this loop, which need not look for it."""
+        return Background(call, name, self._signals.wake)
 
     def _await(self, task: Background) -> None:
         """Run the loop until ``task`` is done; raises its error."""
@@ -292,14 +296,14 @@ class RunLoop:
         if self._stop_signal is None:
             self._note_reason(text.partition(":")[0])
         if self._drain is None:
-            self._drain = Background(self._control.drain, "sparkmirror-drain")
+            self._drain = self._beside(self._control.drain, "sparkmirror-drain")
 
     def _begin_refresh(self) -> None:
         if self._control is None or not self._running or self._drain is not None:
             return
         if self._refresh is None or self._refresh.done:
             self._display.notice("looking for new topics and partitions")
-            self._refresh = Background(self._control.refresh, "sparkmirror-refresh")
+            self._refresh = self._beside(self._control.refresh, "sparkmirror-refresh")
 
     def _collect(self) -> None:
         """Feed the meters and the display."""
@@ -380,7 +384,7 @@ class RunLoop:
         flow, grace_s = self._flow, max(0.0, self._drain_left_s())
         if self._drain.failed():
             grace_s = 0.0  # the queries were not told to end, so waiting would not help
-        stop = Background(lambda: flow.stop(grace_s=grace_s), "sparkmirror-stop")
+        stop = self._beside(lambda: flow.stop(grace_s=grace_s), "sparkmirror-stop")
         while not (stop.done or flow.at_rest) and self._end_left_s() > 0:
             self._step(AWAIT_STEP_S)
         failures = list(errors)
@@ -432,7 +436,7 @@ class RunLoop:
         if self._control is None:
             raise Defect("the run has no control plane yet")
         finish = partial(self._control.finish, timeout_s=timeout_s)
-        finishing = Background(finish, "sparkmirror-finish")
+        finishing = self._beside(finish, "sparkmirror-finish")
         while not finishing.done:
             self._step(AWAIT_STEP_S)
         self._collect()  # the last notices

@@ -76,6 +76,11 @@ def _cores_needed(settings: MirrorSettings) -> int:
     return sum(flow.tasks_max for flow in settings.flows) + tables
 
 
+def _foreign_code(settings: MirrorSettings) -> bool:
+    """Whether workers run code of users, which may make arrays of pandas' objects."""
+    return any(flow.transforms or flow.records.used for flow in settings.flows)
+
+
 def _spark_settings(
     settings: MirrorSettings, *, master: str, work_dir: Path, scratch: Path, cores: int
 ) -> dict[str, str]:
@@ -88,6 +93,9 @@ def _spark_settings(
         "spark.master": _local_master(master, _cores_needed(settings), cores),
         "spark.app.name": "sparkmirror",
         "spark.ui.enabled": "false",
+        # PySpark starts the JVM as a shell, and for shells Spark draws a bar of progress: into our
+        # log.
+        "spark.ui.showConsoleProgress": "false",
         "spark.ui.killEnabled": "false",  # the UI has no login: others may look, but not end jobs
         # Rows must not wait in buffers between Python and the JVM: with the defaults (64 KiB)
         # they waited for seconds.
@@ -276,7 +284,9 @@ class Spark:
                 self._jvm = GatewayProcess(shown, self._scratch.path, output)
             if local:
                 jvm = 0 if self._jvm is None else self._jvm.process.pid
-                self._prefork_server = start_prefork_server(self._scratch.path, output, jvm)
+                self._prefork_server = start_prefork_server(
+                    self._scratch.path, output, jvm, pandas=_foreign_code(self._settings)
+                )
         return self._launch(conf)
 
     def _launch(self, conf: Mapping[str, str]) -> SparkSession:

@@ -25,11 +25,11 @@ from pathlib import Path
 from sparkmirror.data.workers.patched_worker import wrap_main
 from sparkmirror.data.workers.spark_versions import check_worker
 
-__all__ = ["PRELOADED", "main", "prefer_installed_pyspark", "preload"]
+__all__ = ["PANDAS", "PRELOADED", "main", "prefer_installed_pyspark", "preload"]
 
 _PIPELINE_WORKER = "pyspark.worker"
+PANDAS = "pandas"
 PRELOADED = (
-    "pandas",
     "pyarrow",
     "pyspark.worker",
     "pyspark.sql.conversion",
@@ -75,10 +75,13 @@ def _version_in(text: str) -> str:
     return found[1] if found else ""
 
 
-def preload() -> None:
-    """Import what every worker needs; the forks share these objects. Raises `MachineError`."""
+def preload(*, pandas: bool = True) -> None:
+    """Import what every worker needs; the forks share these objects. Raises `MachineError`.
+
+    ``pandas``: pyarrow imports it for the first array that it makes, in each fork anew.
+    """
     check_worker(importlib.import_module("pyspark.version").__version__)
-    for name in PRELOADED:
+    for name in (PANDAS, *PRELOADED) if pandas else PRELOADED:
         importlib.import_module(name)
     wrap_main()
     # In a pipelined worker, Spark starts a thread that writes while another one reads. Our workers
@@ -88,12 +91,15 @@ def preload() -> None:
     gc.freeze()
 
 
-def main() -> None:
-    """Run Spark's daemon for the worker module that ``sys.argv`` names; returns when it ends."""
+def main(*, pandas: bool = True) -> None:
+    """Run Spark's daemon for the worker module that ``sys.argv`` names; returns when it ends.
+
+    ``pandas``: see `preload`; False in a fork of `prefork_server`, which has decided about it.
+    """
     prefer_installed_pyspark()
     # Spark starts one daemon for each kind of worker; only that of tasks runs the pipeline.
     if _PIPELINE_WORKER in sys.argv[1:]:
-        preload()
+        preload(pandas=pandas)
     # The daemon's socket is in a temporary directory that others may share. Whoever may write to
     # the socket can run tasks, because PySpark requires no token there.
     os.umask(0o077)

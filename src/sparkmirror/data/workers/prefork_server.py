@@ -7,12 +7,13 @@ these modules while the JVM loads its classes. What Spark then starts is `prefor
 over its standard streams, its environment and its arguments, and waits in the place of the fork
 until that ends.
 
-``python -P -u -m sparkmirror.data.workers.prefork_server DESCRIPTOR JVM ROOM`` listens on the
-socket that it inherits. When its standard input is closed, which the driver holds, it kills the
+``python -P -u -m sparkmirror.data.workers.prefork_server DESCRIPTOR JVM PANDAS ROOM`` listens on
+the socket that it inherits. When its standard input is closed, which the driver holds, it kills the
 JVM and all forks that still run, and ends, also while it still loads modules. In an orderly end
 none of them does. A driver that is killed leaves them to nobody else: Spark would take its time to
 end, and they would write meanwhile.
-``JVM`` is the JVM's process id, or 0 for a JVM that the driver did not start.
+``JVM`` is the JVM's process id, or 0 for a JVM that the driver did not start. ``PANDAS`` is 1 if
+forks may need it, else 0: loading it would be a third of this process's work.
 """
 
 from __future__ import annotations
@@ -61,12 +62,15 @@ _WAITING_MAX = 64
 _ROOM = "." * 64
 
 
-def start_prefork_server(directory: Path, log: BinaryIO, jvm: int = 0) -> subprocess.Popen[bytes]:
+def start_prefork_server(
+    directory: Path, log: BinaryIO, jvm: int = 0, *, pandas: bool = True
+) -> subprocess.Popen[bytes]:
     """Start a server that is reached in ``directory``, to which only this user has access.
 
     ``log`` gets its output. A client that connects waits until everything is loaded.
     ``jvm``: a child of this process that leads a process group, and that the server kills when this
-    process ends without having done so. `end_prefork_server` ends the server.
+    process ends without having done so. ``pandas``: load it, too, for code that is not ours.
+    `end_prefork_server` ends the server.
     """
     environment = {
         # Spark sets these for its Python processes, and both are read when modules are loaded.
@@ -87,6 +91,7 @@ def start_prefork_server(directory: Path, log: BinaryIO, jvm: int = 0) -> subpro
                 "sparkmirror.data.workers.prefork_server",
                 str(number),
                 str(jvm),
+                str(int(pandas)),
                 _ROOM,
             ],
             stdin=subprocess.PIPE,
@@ -309,7 +314,7 @@ def _run(arguments: Sequence[str]) -> int:
     _, module, *rest = arguments
     sys.argv[:] = [module, *rest]
     if module == _DAEMON:
-        daemon.main()
+        daemon.main(pandas=False)  # it is loaded, or hidden
     else:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     return 0
@@ -325,14 +330,41 @@ def _show_as(arguments: Iterable[str]) -> None:
             ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
-def _load() -> None:
+def _load(*, pandas: bool) -> None:
     """Import what forks need. They share these objects, and never look for garbage in them."""
     gc.disable()  # modules stay
     for name in (*daemon.PRELOADED, *_PLANNING):
         importlib.import_module(name)
+    if pandas:
+        importlib.import_module(daemon.PANDAS)
+    else:
+        _hide_pandas()
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+class _WithoutPandas:
+    """An entry of ``sys.meta_path``: there is no pandas."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == daemon.PANDAS:
+            raise ModuleNotFoundError(name=name)
+
+
+def _hide_pandas() -> None:
+    """Let pyarrow look for pandas now and find none.
+
+    Otherwise it would import pandas for the first array of each fork, to see whether the values
+    are a series. Whoever imports pandas later, pyarrow's own conversions included, gets it.
+    """
+    pyarrow = importlib.import_module("pyarrow")
+    without = _WithoutPandas()
+    sys.meta_path.insert(0, without)
+    try:
+        pyarrow.array([0])
+    finally:
+        sys.meta_path.remove(without)
 
 
 @contextlib.contextmanager
@@ -362,7 +394,7 @@ def _ending_with(lifeline: int, jvm: _Group | None) -> Iterator[None]:
         os.close(over)
 
 
-def _main(listener: socket.socket, jvm: int) -> None:
+def _main(listener: socket.socket, jvm: int, *, pandas: bool) -> None:
     group = None
     # It has ended already, or Linux is older than 5.3, or Python was built for such a one: then the
     # JVM takes its own time, once its standard input has ended with the driver.
@@ -371,9 +403,9 @@ def _main(listener: socket.socket, jvm: int) -> None:
     lifeline = sys.stdin.fileno()
     with _ending_with(lifeline, group):
         daemon.prefer_installed_pyspark()
-        _load()
+        _load(pandas=pandas)
     PreforkServer(listener, lifeline, group).serve()
 
 
 if __name__ == "__main__":
-    _main(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+    _main(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), pandas=sys.argv[3] == "1")

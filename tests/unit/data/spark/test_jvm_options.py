@@ -1,4 +1,4 @@
-"""Which compilers Spark's JVM gets."""
+"""What Spark's JVM and its Python workers get for the flows of a file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkmirror.data.spark.session import _spark_settings
-from sparkmirror.settings import ClusterClient, FlowSettings, MirrorSettings
+from sparkmirror.data.spark.session import _foreign_code, _spark_settings
+from sparkmirror.settings import ClusterClient, FlowSettings, MirrorSettings, RecordSettings
 from sparkmirror.transform_settings import TransformSettings
 
 _CLIENT = ClusterClient("A", ("localhost:1",), "test")
@@ -36,3 +36,42 @@ def test_only_sql_needs_the_second_compiler(
         cores=2,
     )
     assert ("-XX:TieredStopAtLevel=1" in conf["spark.driver.extraJavaOptions"]) is not both
+
+
+def test_spark_draws_no_bar_of_progress_in_its_log(tmp_path: Path) -> None:
+    """Its JVM is started as a shell, for which Spark would turn the bar on."""
+    conf = _spark_settings(
+        MirrorSettings((FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT),), ("A", "B")),
+        master="local[*]",
+        work_dir=tmp_path,
+        scratch=tmp_path,
+        cores=2,
+    )
+    assert conf["spark.ui.showConsoleProgress"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("flow", "foreign"),
+    [
+        (FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT), False),
+        (
+            FlowSettings(
+                *(_CLIENT, _CLIENT, _CLIENT, _CLIENT),
+                transforms=(TransformSettings("clean", ("orders",), python="module:function"),),
+            ),
+            True,
+        ),
+        (
+            FlowSettings(
+                *(_CLIENT, _CLIENT, _CLIENT, _CLIENT), records=RecordSettings(handler="module:name")
+            ),
+            True,
+        ),
+    ],
+    ids=["copies", "transforms", "message handler"],
+)
+def test_workers_load_pandas_only_where_code_of_users_may_need_it(
+    flow: FlowSettings, foreign: bool
+) -> None:
+    plain = FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT)
+    assert _foreign_code(MirrorSettings((plain, flow), ("A", "B"))) is foreign

@@ -19,7 +19,7 @@ import pyspark
 import pytest
 from pyspark import worker
 
-from sparkmirror.data.workers.daemon import PRELOADED, prefer_installed_pyspark
+from sparkmirror.data.workers.daemon import PANDAS, PRELOADED, prefer_installed_pyspark
 from sparkmirror.data.workers.patched_worker import _with_umask, wrap_main
 from sparkmirror.data.workers.prefork_server import _PLANNING
 from sparkmirror.errors import MachineError
@@ -115,7 +115,7 @@ def test_the_worker_of_this_pyspark_is_wrapped_as_it_expects(
     wrap_main()  # and can be found again as what it is
 
 
-@pytest.mark.parametrize("name", [*PRELOADED, *_PLANNING])
+@pytest.mark.parametrize("name", [PANDAS, *PRELOADED, *_PLANNING])
 def test_what_is_loaded_ahead_is_there(name: str) -> None:
     assert find_spec(name) is not None
 

@@ -34,6 +34,18 @@ import os, sys
 print(os.getpid(), flush=True)
 sys.stdin.readline()
 """
+# Which of pandas is loaded: at first, after an array, after a conversion to it.
+_ARRAYS = """
+import json, sys
+loaded = ["pandas" in sys.modules]
+import pyarrow
+array = pyarrow.array([1, 2])
+loaded.append("pandas" in sys.modules)
+values = array.to_pandas()
+loaded.append("pandas" in sys.modules)
+kind = type(values).__module__.partition(".")[0]
+print(json.dumps([loaded, kind, pyarrow.array(values * 2).to_pylist()]))
+"""
 
 _DEAF_GROUP = """
 import os, signal
@@ -76,7 +88,11 @@ nursery.serve()
 def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Modules that only ``PYTHONPATH`` leads to."""
     directory = tmp_path_factory.mktemp("modules")
-    for name, text in (("talking_fork", _TALK), ("waiting_fork", _WAIT)):
+    for name, text in (
+        ("talking_fork", _TALK),
+        ("waiting_fork", _WAIT),
+        ("array_fork", _ARRAYS),
+    ):
         (directory / f"{name}.py").write_text(text)
     return directory
 
@@ -116,6 +132,21 @@ def test_streams_environment_directory_arguments_and_exit_code(
     assert (line, arguments, told, directory) == ("line\n", ["a", "b c"], "x\udcff", str(tmp_path))
     assert pid != asked.pid
     assert (err, asked.returncode) == ("aside\n", 7)
+
+
+@pytest.mark.parametrize("pandas", [False, True])
+def test_pandas_is_loaded_only_for_who_may_need_it(
+    modules: Path, tmp_path: Path, pandas: bool
+) -> None:
+    """Without it, pyarrow's arrays do not import it; its conversions still do."""
+    with (tmp_path / "log").open("ab") as log:
+        process = start_prefork_server(tmp_path, log, pandas=pandas)
+    try:
+        asked = _knock(tmp_path, modules, "-m", "array_fork", cwd=tmp_path)
+        out, err = asked.communicate(timeout=60)
+        assert json.loads(out) == [[pandas, pandas, True], "pandas", [2, 4]], err
+    finally:
+        end_prefork_server(process)
 
 
 def test_a_fork_shows_what_it_runs(prefork_dir: Path, modules: Path, tmp_path: Path) -> None:
@@ -353,7 +384,7 @@ def test_modules_are_loaded_without_a_look_for_garbage(monkeypatch: pytest.Monke
     frozen: list[int] = []
     monkeypatch.setattr(prefork_server.importlib, "import_module", load)
     monkeypatch.setattr(prefork_server.gc, "freeze", lambda: frozen.append(len(collects)))
-    prefork_server._load()
+    prefork_server._load(pandas=True)
     assert len(collects) > 5
     assert not any(collects.values())
     assert frozen == [len(collects)]
@@ -366,11 +397,11 @@ def test_without_descriptors_of_processes_workers_are_forked_all_the_same(
     """As with a Python that was built for a Linux older than 5.3."""
     served: list[bool] = []
     monkeypatch.delattr(os, "pidfd_open")
-    monkeypatch.setattr(prefork_server, "_load", lambda: None)
+    monkeypatch.setattr(prefork_server, "_load", lambda *, pandas: None)
     monkeypatch.setattr(prefork_server.PreforkServer, "serve", lambda _: served.append(True))
     lifeline, held = os.pipe()
     ours, theirs = socket.socketpair()
     with os.fdopen(held, "wb"), os.fdopen(lifeline) as stdin, ours, theirs:
         monkeypatch.setattr(sys, "stdin", stdin)
-        prefork_server._main(theirs, os.getppid())
+        prefork_server._main(theirs, os.getppid(), pandas=False)
     assert served == [True]
