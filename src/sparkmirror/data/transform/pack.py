@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sparkmirror.data.rows.rows import Chunk
+from sparkmirror.data.rows.rows import ARROW_SCHEMA, Chunk
 from sparkmirror.data.transform.failed_records import TRANSFORM_FAILED, FailedRecords
 from sparkmirror.data.transform.portions import keep_freed_memory, portions
 from sparkmirror.data.transform.reasons import Reasons
@@ -32,10 +32,12 @@ from sparkmirror.data.transform.results import (
     written,
 )
 from sparkmirror.data.transform.routing import Create, Routed, Router, with_keys
+from sparkmirror.data.transform.smts.chain import Chain
+from sparkmirror.data.transform.smts.rebuilt import Rebuilt, rebuild
 from sparkmirror.errors import BatchError, Defect
 from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
-from sparkmirror.names.transforms import Transformed
+from sparkmirror.names.transforms import Transformed, smts_on_bytes
 from sparkmirror.progress import Halt, TransformCounts
 from sparkmirror.records.header_columns import Int64s, merge_runs
 from sparkmirror.records.key_columns import Scan
@@ -115,6 +117,10 @@ class Packer:
             if one.handler
         }
         self._to_handle: list[_Waiting] = []
+        self._chains = {
+            number: Chain(smts) for number, smts in enumerate(smts_on_bytes(flow)) if smts
+        }
+        self._to_change: list[tuple[_Waiting, memoryview]] = []
         self._batch_bytes = max(flow.produce.join_bytes, _BATCH_BYTES_MIN)
         self._waiting: list[_Waiting] = []
         self._portion: Scan | None = None
@@ -131,6 +137,9 @@ class Packer:
                 others.append(chunk)
                 continue
             part = records[chunk.start : chunk.start + chunk.size]
+            if number in self._chains:
+                self._to_change.append((_Waiting(chunk, number, iter(()), chunk.base_offset), part))
+                continue
             waiting = self._to_handle if number in self._handlers else self._waiting
             waiting.append(_Waiting(chunk, number, portions(chunk, part), chunk.base_offset))
         return others
@@ -141,7 +150,9 @@ class Packer:
         The caller must `hold` the chunks of a row before it asks for the next part.
         """
         heads = np.flatnonzero(is_valid(batch.column(0))).tolist()
-        results = is_valid(batch.column(2))
+        # Without SQL in the flow, rows are those of raw batches.
+        sql = batch.num_columns > len(ARROW_SCHEMA)
+        results = is_valid(batch.column(2)) if sql else np.zeros(batch.num_rows, np.bool_)
         after = 0
         for head in (*heads, batch.num_rows):
             rows = np.flatnonzero(results[after:head])
@@ -153,6 +164,7 @@ class Packer:
                 yield from self._take(found)
             if head < batch.num_rows:
                 yield head
+                yield from self._changed()
                 yield from self._handled()
                 yield from self._unreadable()
             after = head + 1
@@ -197,6 +209,20 @@ class Packer:
                     yield from (*others, last)
                     if last.halt is not None:
                         break  # the partition is read again from there
+                    began_s = time.thread_time()
+            except BatchError as error:
+                yield _damaged(waiting, error)
+
+    def _changed(self) -> Iterator[Packed]:
+        """The chunks whose records need no SQL: single message transforms on bytes."""
+        waiting_ones, self._to_change = self._to_change, []
+        for waiting, part in waiting_ones:
+            chain, name = self._chains[waiting.transform], self._names[waiting.transform]
+            began_s = time.thread_time()
+            try:
+                for made in rebuild(chain, waiting.chunk, part, self._batch_bytes):
+                    yield _changed_chunk(waiting, made, name, time.thread_time() - began_s)
+                    waiting.before = made.next_offset
                     began_s = time.thread_time()
             except BatchError as error:
                 yield _damaged(waiting, error)
@@ -325,6 +351,24 @@ class Packer:
         elif sql:
             details = self._reasons.of(waiting.transform, chunk.topic, chunk.partition, records)
         return FailedRecords(records, TRANSFORM_FAILED, reason, details)
+
+
+def _changed_chunk(waiting: _Waiting, made: Rebuilt, name: str, took_s: float) -> Packed:
+    """A portion as a chunk. ``took_s``: how long it took."""
+    count = len(made.offsets)
+    part = replace(
+        waiting.chunk,
+        base_offset=int(made.offsets[0]) if count else waiting.before,
+        next_offset=made.next_offset,
+        record_count=count,
+        timestamp_ms=made.timestamp_ms,
+        start=0,
+        size=len(made.data),
+        runs=merge_runs(made.offsets, np.ones(count, np.int64)),
+    )
+    counts = TransformCounts(name, made.records, count, made.records - count, 0)
+    counts = replace(counts, pack_s=took_s)
+    return Packed(part, memoryview(made.data), sources=made.offsets, counts=counts)
 
 
 def _route(
