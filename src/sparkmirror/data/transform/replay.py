@@ -129,7 +129,9 @@ class Replay:
                 conf.set(name, value)
 
     def spark_plan(self) -> str:
-        """Spark's plan of the transforms, as ``explain`` prints it."""
+        """Spark's plan of the transforms, as ``explain`` prints it; empty if it computes none."""
+        if not needs_spark(self._flow):
+            return ""
         from pyspark import SparkContext  # noqa: PLC0415
 
         columns = arrow_schema(self._columns)

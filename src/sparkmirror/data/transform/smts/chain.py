@@ -15,7 +15,13 @@ from sparkmirror.data.transform.smts.header_list import Flags, HeaderList
 from sparkmirror.errors import Defect
 from sparkmirror.names.smts import FILTER, by_topic
 from sparkmirror.records.key_columns import Scan
-from sparkmirror.records.record_fields import Fields, chosen, read_headers, record_fields, with_fields
+from sparkmirror.records.record_fields import (
+    Fields,
+    chosen,
+    read_headers,
+    record_fields,
+    with_fields,
+)
 from sparkmirror.records.records import encode_headers
 from sparkmirror.transform_settings import SmtSettings
 

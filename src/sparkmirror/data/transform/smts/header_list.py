@@ -123,7 +123,7 @@ class HeaderList:
             match &= rows[one.rows]
             one.alive = ~match if one.alive is None else one.alive & ~match
             touched[one.rows[match]] = True
-        # A record whose inserted header is dropped again is written once more: as it was.
+        # A record whose inserted header is dropped again is written anew all the same.
         self._inserted = [
             (name, held & ~rows if name in names else held) for name, held in self._inserted
         ]
@@ -175,7 +175,7 @@ class HeaderList:
         front_bytes = headers_at - rest_at
         header_counts = np.bincount(rows, minlength=count)
         held_bytes = np.bincount(rows, sizes, count).astype(np.int64)
-        for data, places in inserted:
+        for _, places in inserted:
             header_counts[places] += 1
         stated = zigzag(header_counts.astype(np.int64))
         stated_bytes = varint_sizes(stated) if count else front_bytes

@@ -63,9 +63,7 @@ class _Batches:
         return _Batches(self.first[part], self.end[part], self.counts[part], self.fit[part])
 
 
-def rebuild(
-    chain: Chain, chunk: Chunk, buffer: memoryview, batch_bytes: int
-) -> Iterator[Rebuilt]:
+def rebuild(chain: Chain, chunk: Chunk, buffer: memoryview, batch_bytes: int) -> Iterator[Rebuilt]:
     """What ``chain`` makes of ``chunk``, whose batches are ``buffer``, portion by portion.
 
     ``batch_bytes``: about the most of a batch that is written again. Raises `BatchError`.

@@ -145,9 +145,7 @@ def test_random_chains_are_what_the_documentation_says(seed: int) -> None:
 def test_a_batch_that_keeps_all_records_passes_as_it_is() -> None:
     """Not even unpacked again: a codec's level and the producer's own layout stay."""
     value = b"v" * 2000
-    batches = [
-        [Record(at + n, 5 + n, b"k", value, ()) for n in range(8)] for at in range(0, 24, 8)
-    ]
+    batches = [[Record(at + n, 5 + n, b"k", value, ()) for n in range(8)] for at in range(0, 24, 8)]
     batches[1][3] = Record(11, 8, b"k", value, ((b"test", b"1"),))
     for codec in range(5):
         sample = _sample(batches, codec=codec)
@@ -232,7 +230,9 @@ def test_headers_that_cannot_be_read_have_no_names() -> None:
     at = good.index(b"test") - 2  # the number of headers
     bad = bytearray(good)
     bad[at] = 4
-    filtered = _packed(flow_of(_BY_HEADER), Chunk("t", 0, "A.t", 0, 1, 1, 5, 0, len(bad)), bytes(bad))
+    filtered = _packed(
+        flow_of(_BY_HEADER), Chunk("t", 0, "A.t", 0, 1, 1, 5, 0, len(bad)), bytes(bad)
+    )
     assert filtered[0].chunk.record_count == 1
     config = {"transforms": "a", "transforms.a.type": "DropHeaders", "transforms.a.headers": "x"}
     (made,) = _packed(flow_of(config), Chunk("t", 0, "A.t", 0, 1, 1, 5, 0, len(bad)), bytes(bad))
