@@ -137,11 +137,12 @@ class Packer:
                 others.append(chunk)
                 continue
             part = records[chunk.start : chunk.start + chunk.size]
+            one = _Waiting(chunk, number, portions(chunk, part), chunk.base_offset)
             if number in self._chains:
-                self._to_change.append((_Waiting(chunk, number, iter(()), chunk.base_offset), part))
+                self._to_change.append((one, part))
                 continue
             waiting = self._to_handle if number in self._handlers else self._waiting
-            waiting.append(_Waiting(chunk, number, portions(chunk, part), chunk.base_offset))
+            waiting.append(one)
         return others
 
     def parts(self, batch: pa.RecordBatch) -> Iterator[int | Packed]:
@@ -164,7 +165,6 @@ class Packer:
                 yield from self._take(found)
             if head < batch.num_rows:
                 yield head
-                yield from self._changed()
                 yield from self._handled()
                 yield from self._unreadable()
             after = head + 1
@@ -194,7 +194,8 @@ class Packer:
             self._read_s += time.thread_time() - began_s
 
     def _handled(self) -> Iterator[Packed]:
-        """The chunks whose records go through a handler."""
+        """The chunks whose records need no SQL: those that go through a handler, and `_changed`."""
+        yield from self._changed()
         waiting_ones, self._to_handle = self._to_handle, []
         for waiting in waiting_ones:
             handler, began_s = self._handlers[waiting.transform], time.thread_time()
@@ -214,13 +215,15 @@ class Packer:
                 yield _damaged(waiting, error)
 
     def _changed(self) -> Iterator[Packed]:
-        """The chunks whose records need no SQL: single message transforms on bytes."""
+        """The chunks of single message transforms on bytes."""
         waiting_ones, self._to_change = self._to_change, []
         for waiting, part in waiting_ones:
             chain, name = self._chains[waiting.transform], self._names[waiting.transform]
             began_s = time.thread_time()
             try:
-                for made in rebuild(chain, waiting.chunk, part, self._batch_bytes):
+                for made in rebuild(
+                    *(chain, waiting.portions, part, waiting.chunk.next_offset, self._batch_bytes)
+                ):
                     yield _changed_chunk(waiting, made, name, time.thread_time() - began_s)
                     waiting.before = made.next_offset
                     began_s = time.thread_time()

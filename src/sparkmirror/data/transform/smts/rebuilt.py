@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparkmirror.data.rows.rows import Chunk
-from sparkmirror.data.transform.portions import portions
 from sparkmirror.data.transform.smts.chain import Chain, Outcome, taken
 from sparkmirror.data.transform.smts.header_list import Flags
-from sparkmirror.records.header import CODEC_MASK, LOG_APPEND_TIME_BIT, split
+from sparkmirror.records.header import LOG_APPEND_TIME_BIT, split
 from sparkmirror.records.header_columns import Int64s, gather_heads
+from sparkmirror.records.key_columns import Scan
 from sparkmirror.records.partitioner import write_partitioned
 
 __all__ = ["Rebuilt", "rebuild"]
@@ -63,18 +62,22 @@ class _Batches:
         return _Batches(self.first[part], self.end[part], self.counts[part], self.fit[part])
 
 
-def rebuild(chain: Chain, chunk: Chunk, buffer: memoryview, batch_bytes: int) -> Iterator[Rebuilt]:
-    """What ``chain`` makes of ``chunk``, whose batches are ``buffer``, portion by portion.
+def rebuild(
+    chain: Chain, portions: Iterator[Scan], buffer: memoryview, next_offset: int, batch_bytes: int
+) -> Iterator[Rebuilt]:
+    """What ``chain`` makes of a chunk, portion by portion.
 
-    ``batch_bytes``: about the most of a batch that is written again. Raises `BatchError`.
+    ``portions``: the records of the chunk's batches, which are ``buffer``, with their source
+    offsets. ``next_offset``: at the source, after all of them. ``batch_bytes``: about the most of a
+    batch that is written again. Raises `BatchError`.
     """
     batches: _Batches | None = None
     done = 0
-    for found in portions(chunk, buffer):
+    for found in portions:
         batches = batches or _batches(buffer)
         outcome = chain.outcome(found)
         count = len(found.columns.offset)
-        end = chunk.next_offset if found.last else int(found.columns.offset[-1]) + 1
+        end = next_offset if found.last else int(found.columns.offset[-1]) + 1
         yield _rebuilt(outcome, batches.of(done, count), buffer, batch_bytes, end)
         done += count
 
@@ -86,7 +89,7 @@ def _batches(buffer: memoryview) -> _Batches:
     bits = heads["attributes"].astype(np.int64)
     # Brokers want offsets without gaps, and producers may not send the broker's time.
     fit = heads["last_offset_delta"].astype(np.int64) == counts - 1
-    fit &= (bits & ~CODEC_MASK & LOG_APPEND_TIME_BIT) == 0
+    fit &= (bits & LOG_APPEND_TIME_BIT) == 0
     full = counts > 0
     return _Batches(cuts[full, 0], cuts[full, 1], counts[full], fit[full])
 
