@@ -37,6 +37,7 @@ from sparkmirror.data.spark.restarts import QueryRestart, RestartLimit
 from sparkmirror.data.spark.session import Spark
 from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.tables import TableState
+from sparkmirror.names.transforms import needs_spark
 from sparkmirror.observe.figures.queries import QueryFigures
 from sparkmirror.settings import FlowSettings, MirrorSettings
 
@@ -156,7 +157,7 @@ class FlowRunner:
         """
         self._session = self._spark.open()
         for flow in self._settings.flows:
-            if flow.transforms:
+            if needs_spark(flow):
                 from sparkmirror.data.transform.plan import TransformPlan  # noqa: PLC0415
 
                 self._plans[flow.name] = TransformPlan(self._session, flow)

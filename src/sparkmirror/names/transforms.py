@@ -7,9 +7,18 @@ import re
 from sparkmirror.errors import ConfigError
 from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.names.smts import TIME_ROUTER
 from sparkmirror.settings import FlowSettings
+from sparkmirror.transform_settings import SmtSettings
 
-__all__ = ["Transformed", "constant_topic", "names_topics", "routes"]
+__all__ = [
+    "Transformed",
+    "constant_topic",
+    "names_topics",
+    "needs_spark",
+    "routes",
+    "smts_on_bytes",
+]
 
 _ALIAS = re.compile(r"(?is)\S.*(?<![\w.`])as\s+`?(topic|partition)`?\s*$")
 _CONSTANT = re.compile(r"""(?is)\s*(?:'([\w.-]+)'|"([\w.-]+)")\s+as\s+`?topic`?\s*""")
@@ -23,6 +32,25 @@ def routes(select: str) -> bool:
     (`data.transform.plan`).
     """
     return bool(_aliases(select))
+
+
+def smts_on_bytes(flow: FlowSettings) -> list[tuple[SmtSettings, ...]]:
+    """By transform of ``flow``: the SMTs that the sink applies to raw batches.
+
+    Empty for SQL, functions and handlers, and with TimestampRouter, which is SQL: Java's formats of
+    times are translated into it.
+    """
+    smts = flow.topics.smts
+    found = []
+    for one in flow.transforms:
+        steps = tuple(smts[number] for number in one.steps) if smts else ()
+        found.append(() if any(each.kind == TIME_ROUTER for each in steps) else steps)
+    return found
+
+
+def needs_spark(flow: FlowSettings) -> bool:
+    """Whether Spark computes any of the flow's transforms."""
+    return not all(smts_on_bytes(flow))
 
 
 def names_topics(select: str) -> bool:

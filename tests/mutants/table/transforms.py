@@ -12,6 +12,8 @@ _FILTERED = "tests/unit/data/write/test_filtered_records.py"
 _FUNCTIONS = "tests/unit/data/transform/test_functions.py"
 _PLAN = "tests/unit/data/transform/test_plan.py"
 _SMTS = "tests/unit/data/transform/test_smts.py"
+_BYTES = "tests/unit/data/transform/smts/test_chain.py"
+_SINK = "tests/unit/data/transform/smts/test_sink.py"
 
 TRANSFORMS: tuple[Mutant, ...] = (
     # -- positions and order -----------------------------------------------------------------------
@@ -160,6 +162,50 @@ TRANSFORMS: tuple[Mutant, ...] = (
         '    return f"(NOT {found})" if one.negate else found\n',
         "    return found\n",
         (f"{_SMTS}::test_the_sql_does_to_records_what_java_does",),
+    ),
+    # -- single message transforms on bytes --------------------------------------------------------
+    Mutant(
+        "an SMT on bytes ignores its predicate's negate",
+        "docs/compatibility.md",
+        "data/transform/smts/chain.py",
+        "                applies = headers.has(one.argument.encode()) ^ one.negate\n",
+        "                applies = headers.has(one.argument.encode())\n",
+        (
+            f"{_BYTES}::test_the_chains_do_to_records_what_java_does",
+            f"{_BYTES}::test_random_chains_are_what_the_documentation_says",
+        ),
+    ),
+    Mutant(
+        "names of headers are told apart by their last eight bytes",
+        "docs/compatibility.md",
+        "data/transform/smts/header_list.py",
+        "        ends = [*range(len(name), 0, -_WORD_BYTES)]\n",
+        "        ends = [len(name)]\n",
+        (f"{_BYTES}::test_names_of_any_length_are_told_apart",),
+    ),
+    Mutant(
+        "a batch with the broker's time passes as it is",
+        "docs/transforms.md",
+        "data/transform/smts/rebuilt.py",
+        "    fit &= (bits & LOG_APPEND_TIME_BIT) == 0\n",
+        "",
+        (f"{_BYTES}::test_what_a_target_would_refuse_is_written_again",),
+    ),
+    Mutant(
+        "a batch that passes as it is keeps its base offset",
+        "Gap records and letters count with the records around them",
+        "data/transform/smts/rebuilt.py",
+        "        base = int(places[batch]).to_bytes(_BASE_OFFSET_BYTES)\n",
+        "        base = bytes(buffer[batches.first[batch] :][:_BASE_OFFSET_BYTES])\n",
+        (f"{_SINK}::test_refused_records_have_their_source_offsets",),
+    ),
+    Mutant(
+        "positions stay where SMTs on bytes leave out all records",
+        "docs/transforms.md",
+        "data/transform/pack.py",
+        "        next_offset=made.next_offset,\n",
+        "        next_offset=made.next_offset if count else waiting.before,\n",
+        (f"{_BYTES}::test_a_chunk_of_which_nothing_stays_moves_the_position",),
     ),
     # -- records on which the SQL fails ------------------------------------------------------------
     Mutant(

@@ -6,7 +6,7 @@ Each planner observes and plans with the functions of a running mirror, and retu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from sparkmirror.control.report.plan_groups import groups, offset_topics
 from sparkmirror.control.topics.acl_sync import observe_acls, plan_acls
@@ -30,9 +30,15 @@ from sparkmirror.control.topics.sync import CreateTopic, GrowTopic, RefuseTopic,
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import MirrorMode
 from sparkmirror.names.routed_names import RoutedNames
-from sparkmirror.names.transforms import Transformed, constant_topic, names_topics
+from sparkmirror.names.smts import FILTER
+from sparkmirror.names.transforms import (
+    Transformed,
+    constant_topic,
+    names_topics,
+    smts_on_bytes,
+)
 from sparkmirror.settings import FlowSettings
-from sparkmirror.transform_settings import TransformSettings
+from sparkmirror.transform_settings import SmtSettings, TransformSettings
 
 __all__ = ["PLANNERS", "Planner", "plan_flow"]
 
@@ -69,17 +75,17 @@ def pass_through(observed: Observation) -> PassThrough | None:
     transforms = observed.flow.transforms
     if not transforms:
         return None
-    transformed = Transformed(observed.flow)
+    transformed, on_bytes = Transformed(observed.flow), smts_on_bytes(observed.flow)
     numbers = {topic: transformed.number(topic) for topic in observed.mirrored}
     return PassThrough(
         tuple(
             TransformTopics(
                 one.name,
                 tuple(topic for topic, found in numbers.items() if found == number),
-                _effect(one, observed.flow),
+                _effect_of_smts(smts) if smts else _effect(one, observed.flow),
                 tuple((table.name, table.place) for table in one.tables),
             )
-            for number, one in enumerate(transforms)
+            for number, (one, smts) in enumerate(zip(transforms, on_bytes, strict=True))
         ),
         tuple(topic for topic, found in numbers.items() if found < 0),
     )
@@ -97,6 +103,18 @@ def _effect(one: TransformSettings, flow: FlowSettings) -> str:
         "handler": "leaves out or changes records",
     }
     return ", ".join(f"{text} ({name})" for name, text in effects.items() if getattr(one, name))
+
+
+def _effect_of_smts(smts: Sequence[SmtSettings]) -> str:
+    """The same of single message transforms on bytes, with their classes."""
+    effects = {"leaves out records": {FILTER}, "changes headers": {"DropHeaders", "InsertHeader"}}
+    used = dict.fromkeys(one.kind for one in smts)
+    told = [
+        f"{text} ({', '.join(kind for kind in used if kind in kinds)})"
+        for text, kinds in effects.items()
+        if kinds & used.keys()
+    ]
+    return f"{', '.join(told)}; batches without changes stay raw, and Spark reads no records"
 
 
 def internal_topics(observed: Observation) -> Iterator[Change]:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sparkmirror.data.rows.rows import Chunk
+from sparkmirror.data.rows.rows import ARROW_SCHEMA, Chunk
 from sparkmirror.data.transform.failed_records import TRANSFORM_FAILED, FailedRecords
 from sparkmirror.data.transform.portions import keep_freed_memory, portions
 from sparkmirror.data.transform.reasons import Reasons
@@ -33,10 +33,12 @@ from sparkmirror.data.transform.results import (
     written,
 )
 from sparkmirror.data.transform.routing import Create, Routed, Router, with_keys
+from sparkmirror.data.transform.smts.chain import Chain
+from sparkmirror.data.transform.smts.rebuilt import Rebuilt, rebuild
 from sparkmirror.errors import BatchError, Defect
 from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
-from sparkmirror.names.transforms import Transformed
+from sparkmirror.names.transforms import Transformed, smts_on_bytes
 from sparkmirror.progress import Halt, TransformCounts
 from sparkmirror.records.header_columns import Int64s, merge_runs
 from sparkmirror.records.kept import kept_batches
@@ -117,6 +119,10 @@ class Packer:
             if one.handler
         }
         self._to_handle: list[_Waiting] = []
+        self._chains = {
+            number: Chain(smts) for number, smts in enumerate(smts_on_bytes(flow)) if smts
+        }
+        self._to_change: list[tuple[_Waiting, memoryview]] = []
         self._batch_bytes = max(flow.produce.join_bytes, _BATCH_BYTES_MIN)
         self._waiting: list[_Waiting] = []
         self._portion: Scan | None = None
@@ -133,8 +139,12 @@ class Packer:
                 others.append(chunk)
                 continue
             part = records[chunk.start : chunk.start + chunk.size]
+            one = _Waiting(chunk, number, portions(chunk, part), chunk.base_offset)
+            if number in self._chains:
+                self._to_change.append((one, part))
+                continue
             waiting = self._to_handle if number in self._handlers else self._waiting
-            waiting.append(_Waiting(chunk, number, portions(chunk, part), chunk.base_offset))
+            waiting.append(one)
         return others
 
     def parts(self, batch: pa.RecordBatch) -> Iterator[int | Packed]:
@@ -143,7 +153,9 @@ class Packer:
         The caller must `hold` the chunks of a row before it asks for the next part.
         """
         heads = np.flatnonzero(is_valid(batch.column(0))).tolist()
-        results = is_valid(batch.column(2))
+        # Without SQL in the flow, rows are those of raw batches.
+        sql = batch.num_columns > len(ARROW_SCHEMA)
+        results = is_valid(batch.column(2)) if sql else np.zeros(batch.num_rows, np.bool_)
         after = 0
         for head in (*heads, batch.num_rows):
             rows = np.flatnonzero(results[after:head])
@@ -184,7 +196,8 @@ class Packer:
             self._read_s += time.thread_time() - began_s
 
     def _handled(self) -> Iterator[Packed]:
-        """The chunks whose records go through a handler."""
+        """The chunks whose records need no SQL: those that go through a handler, and `_changed`."""
+        yield from self._changed()
         waiting_ones, self._to_handle = self._to_handle, []
         for waiting in waiting_ones:
             handler, began_s = self._handlers[waiting.transform], time.thread_time()
@@ -199,6 +212,22 @@ class Packer:
                     yield from (*others, last)
                     if last.halt is not None:
                         break  # the partition is read again from there
+                    began_s = time.thread_time()
+            except BatchError as error:
+                yield _damaged(waiting, error)
+
+    def _changed(self) -> Iterator[Packed]:
+        """The chunks of single message transforms on bytes."""
+        waiting_ones, self._to_change = self._to_change, []
+        for waiting, part in waiting_ones:
+            chain, name = self._chains[waiting.transform], self._names[waiting.transform]
+            began_s = time.thread_time()
+            try:
+                for made in rebuild(
+                    *(chain, waiting.portions, part, waiting.chunk.next_offset, self._batch_bytes)
+                ):
+                    yield _changed_chunk(waiting, made, name, time.thread_time() - began_s)
+                    waiting.before = made.next_offset
                     began_s = time.thread_time()
             except BatchError as error:
                 yield _damaged(waiting, error)
@@ -332,6 +361,24 @@ class Packer:
         elif sql:
             details = self._reasons.of(waiting.transform, chunk.topic, chunk.partition, records)
         return FailedRecords(records, TRANSFORM_FAILED, reason, details)
+
+
+def _changed_chunk(waiting: _Waiting, made: Rebuilt, name: str, took_s: float) -> Packed:
+    """A portion as a chunk. ``took_s``: how long it took."""
+    count = len(made.offsets)
+    part = replace(
+        waiting.chunk,
+        base_offset=int(made.offsets[0]) if count else waiting.before,
+        next_offset=made.next_offset,
+        record_count=count,
+        timestamp_ms=made.timestamp_ms,
+        start=0,
+        size=len(made.data),
+        runs=merge_runs(made.offsets, np.ones(count, np.int64)),
+    )
+    counts = TransformCounts(name, made.records, count, made.records - count, 0)
+    counts = replace(counts, pack_s=took_s)
+    return Packed(part, memoryview(made.data), sources=made.offsets, counts=counts)
 
 
 def _route(

@@ -35,6 +35,7 @@ from sparkmirror.data.transform.record_handler import RecordHandler
 from sparkmirror.data.transform.refusals import HINTS, LOOKUP, refused, words
 from sparkmirror.data.transform.tables import Tables
 from sparkmirror.names.routed_names import RoutedNames
+from sparkmirror.names.transforms import smts_on_bytes
 from sparkmirror.settings import FlowSettings
 from sparkmirror.transform_settings import TransformSettings
 
@@ -95,7 +96,11 @@ class TransformPlan:
         self.planned = [_planned(records, one, names) for one in flow.transforms]
         bytes_max = _MESSAGE_BYTES_MAX if any(one.grows for one in self.planned) else _NO_BYTES_MAX
         self.session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(bytes_max))
-        uses = [one.uses for one in self.planned]
+        self._on_bytes = smts_on_bytes(flow)
+        uses = [
+            frozenset() if smts else one.uses
+            for one, smts in zip(self.planned, self._on_bytes, strict=True)
+        ]
         self.columns = encode_columns(uses)
         for number, one in enumerate(self.planned):
             if one.function is not None:
@@ -113,7 +118,8 @@ class TransformPlan:
         ]
         rows, results = rows.select("*", *unused), []
         for number, one in enumerate(self.planned):
-            if one.settings.handler:  # the sink calls it (`data.transform.record_handler`)
+            # The sink does it (`data.transform.record_handler`, `data.transform.smts`).
+            if one.settings.handler or self._on_bytes[number]:
                 results.append(F.lit(None).cast("boolean").alias(f"t{number}"))
                 continue
             applies = F.col(TRANSFORM) == number

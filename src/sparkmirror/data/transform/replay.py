@@ -30,6 +30,7 @@ from sparkmirror.data.transform.unpack import Unpacker
 from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.assignments import SourcePartition
 from sparkmirror.model import TopicPartition
+from sparkmirror.names.transforms import needs_spark
 from sparkmirror.records.records import Record
 from sparkmirror.settings import FaultSettings, FlowSettings, MirrorSettings
 from sparkmirror.wire.fetch.record_stream import RecordStream
@@ -68,7 +69,9 @@ class Replay:
         self._lock = threading.Lock()
 
     def packed(self, parts: Sequence[Part], *, reasons: int = 0) -> list[Packed]:
-        """New chunks for ``parts``, in their order, in one job of Spark. Any thread may call it.
+        """New chunks for ``parts``, in their order, in one job of Spark if it computes any of them.
+
+        Any thread may call it.
 
         ``reasons``: on how many records of a portion to find out why the SQL failed, which takes a
         job each.
@@ -78,15 +81,10 @@ class Replay:
 
     def _packed(self, parts: Sequence[Part], reasons: int) -> Iterator[Packed]:
         rows = [build_row([chunk], memoryview(b""), [[data]]) for chunk, data in parts]
-        messages = Unpacker(self._flow, self._columns, None).rows(iter(rows))
-        table = pa.Table.from_batches(messages, arrow_schema(self._columns))
-        frame: Any = self.plan.transformed(self._frame(table))
         found = _Found(self.plan, self._flow.name, reasons)
         packer = Packer(self._flow, found, router=self._router(parts))
         try:
-            # `toArrow` would cast the results, and refuses nulls in structs with a field that has
-            # none.
-            for batch in frame._collect_as_arrow():
+            for batch in self._evaluated(rows) if needs_spark(self._flow) else rows:
                 for part in packer.parts(batch):
                     if isinstance(part, Packed):
                         yield part
@@ -96,6 +94,14 @@ class Replay:
             packer.finish()
         finally:
             packer.close()
+
+    def _evaluated(self, rows: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        messages = Unpacker(self._flow, self._columns, None).rows(iter(rows))
+        table = pa.Table.from_batches(messages, arrow_schema(self._columns))
+        frame: Any = self.plan.transformed(self._frame(table))
+        # `toArrow` would cast the results, and refuses nulls in structs with a field that has none.
+        found: list[pa.RecordBatch] = frame._collect_as_arrow()
+        return found
 
     def _router(self, parts: Sequence[Part]) -> Router | None:
         """A router for which the topics are there that a mirror would create."""
@@ -123,7 +129,9 @@ class Replay:
                 conf.set(name, value)
 
     def spark_plan(self) -> str:
-        """Spark's plan of the transforms, as ``explain`` prints it."""
+        """Spark's plan of the transforms, as ``explain`` prints it; empty if it computes none."""
+        if not needs_spark(self._flow):
+            return ""
         from pyspark import SparkContext  # noqa: PLC0415
 
         columns = arrow_schema(self._columns)

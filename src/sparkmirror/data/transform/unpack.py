@@ -27,7 +27,7 @@ from sparkmirror.data.transform.columns import (
 )
 from sparkmirror.data.transform.portions import keep_freed_memory, portions
 from sparkmirror.errors import BatchError
-from sparkmirror.names.transforms import Transformed
+from sparkmirror.names.transforms import Transformed, smts_on_bytes
 from sparkmirror.records.header_columns import Int64s
 from sparkmirror.records.kept import slices
 from sparkmirror.records.key_columns import Scan
@@ -67,7 +67,10 @@ class Unpacker:
         keep_freed_memory()
         self._transformed = Transformed(flow)
         self._smts = [bool(one.steps) for one in flow.transforms]
-        self._handled = [bool(one.handler) for one in flow.transforms]
+        on_bytes = smts_on_bytes(flow)
+        self._handled = [
+            bool(one.handler or smts) for one, smts in zip(flow.transforms, on_bytes, strict=True)
+        ]
         self._columns = columns
         self._frames = frames
         self._schema = arrow_schema(columns)

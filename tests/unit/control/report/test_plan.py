@@ -51,6 +51,56 @@ def test_topics_with_a_transform_lose_their_raw_batches(tmp_path: Path) -> None:
     )
 
 
+_SMTS = """\
+A->B.transforms = secret, tests, route
+A->B.transforms.secret.type = DropHeaders
+A->B.transforms.secret.headers = secret
+A->B.transforms.tests.type = Filter
+A->B.transforms.tests.predicate = test
+A->B.transforms.route.type = RegexRouter
+A->B.transforms.route.regex = A[.](.*)
+A->B.transforms.route.replacement = $1
+A->B.predicates = test, named
+A->B.predicates.test.type = HasHeaderKey
+A->B.predicates.test.name = test
+A->B.predicates.named.type = TopicNameMatches
+A->B.predicates.named.pattern = A[.]eu.*
+"""
+
+
+def test_smts_that_need_no_spark_are_told_apart(tmp_path: Path) -> None:
+    stays = "batches without changes stay raw, and Spark reads no records"
+    found = pass_through(_Look(load_flow(tmp_path, _SMTS), "eu.a", "plain"))
+    assert found is not None
+    assert [(one.topics, one.reason) for one in found.transforms] == [
+        (
+            ("eu.a", "plain"),
+            f"leaves out records (Filter), changes headers (DropHeaders); {stays}",
+        )
+    ]
+    by_name = _SMTS.replace("predicate = test", "predicate = named").replace(
+        "secret, tests", "tests"
+    )
+    found = pass_through(_Look(load_flow(tmp_path, by_name), "eu.a", "plain"))
+    assert found is not None
+    assert [(one.topics, one.reason) for one in found.transforms] == [
+        (("eu.a",), f"leaves out records (Filter); {stays}")
+    ]
+    assert found.raw == ("plain",)
+    routed = _SMTS.replace("type = RegexRouter", "type = TimestampRouter")
+    routed = "".join(one for one in routed.splitlines(True) if "route.re" not in one)
+    found = pass_through(_Look(load_flow(tmp_path, routed), "eu.a", "heartbeats"))
+    assert found is not None
+    assert [(one.topics, one.reason) for one in found.transforms if one.topics] == [
+        (("heartbeats",), f"leaves out records (Filter), changes headers (DropHeaders); {stays}"),
+        (
+            ("eu.a",),
+            "leaves out records (where), routes records and creates up to 100 topics for them "
+            "(select)",
+        ),
+    ]
+
+
 def test_a_flow_without_transforms_has_nothing_to_say(tmp_path: Path) -> None:
     assert pass_through(_Look(load_flow(tmp_path, "topics=t\n"), "t")) is None
 

@@ -29,7 +29,7 @@ def report(
     spark_plan: str,
     cost: Cost,
 ) -> Report:
-    """``transforms``: the transform of each topic. ``spark_plan``: as Spark prints it."""
+    """``transforms``: the transform of each topic. ``spark_plan``: as Spark prints it, if any."""
     counts = {
         outcome: sum(one.outcome == outcome for one in records)
         for outcome in ("kept", "filtered", "failed")
@@ -47,9 +47,11 @@ def report(
         f" {cost.raw_records_s:,.0f} records/s as raw batches. Measured here on one core with"
         f" {cost.records:,} records (the sample {cost.repeats} times), without network.",
         "",
-        "Spark's plan:",
-        *spark_plan.splitlines(),
     ]
+    if spark_plan:
+        body += ["Spark's plan:", *spark_plan.splitlines()]
+    else:
+        body.append("Spark's plan: none. The sink applies these SMTs to the bytes of the batches.")
     document = {
         "flow": flow,
         "transforms": dict(transforms),

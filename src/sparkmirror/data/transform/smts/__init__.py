@@ -1,0 +1,1 @@
+"""Single message transforms on bytes: without Spark's SQL."""
