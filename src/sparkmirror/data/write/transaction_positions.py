@@ -1,4 +1,4 @@
-"""What a transaction commits beside records: positions, what they say about the target, and syncs."""
+"""What a transaction commits beside records: positions with their metadata, and offset syncs."""
 
 from __future__ import annotations
 
