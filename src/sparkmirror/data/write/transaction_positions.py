@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sparkmirror.data.write.chunk_offsets import ChunkOffsets
-from sparkmirror.data.write.offset_sync_writer import NO_SYNCS, TakenSyncs
+from sparkmirror.data.write.offset_sync_writer import NO_SYNCS, SlotSyncs, TakenSyncs
 from sparkmirror.data.write.partition_state import Lane
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.internal_topics.position_metadata import Mark, PositionMetadata, encode_metadata
@@ -83,6 +85,14 @@ class TransactionPositions:
                 lane.written = written
 
 
+_Settled = tuple[TopicPartition, ChunkOffsets, str, str, str]
+
+
+def _settle(syncs: SlotSyncs, settled: Iterable[_Settled]) -> None:
+    for source, offsets, topic_id, target_id, remote in settled:
+        syncs.settled(source, offsets, topic_id, target_id, remote=remote)
+
+
 class TransactionSyncs:
     """When the offset syncs of a sink are written: no more often than its transactions' interval.
 
@@ -96,7 +106,7 @@ class TransactionSyncs:
         self._began_at = self._written_at = float("-inf")
         self._due = True
         self._left = False
-        self._waiting: list[tuple[TopicPartition, ChunkOffsets, str, str, str]] = []
+        self._waiting: list[_Settled] = []
 
     def overdue(self, now: float) -> bool:
         """Whether syncs that early commits have left wait for long enough. ``now``: seconds."""
@@ -112,7 +122,7 @@ class TransactionSyncs:
         syncs = self._task.syncs
         if syncs is None:
             return NO_SYNCS
-        settled = []
+        settled: list[_Settled] = []
         for lane in self._task.lanes.values():
             mark, log_id = lane.mark, lane.ahead(expected=False)[0].topic_id
             for pending in lane.queue:
@@ -123,8 +133,8 @@ class TransactionSyncs:
             self._waiting += settled
             self._left = bool(self._waiting)
             return NO_SYNCS
-        for *of, remote in (*self._waiting, *settled):
-            syncs.settled(*of, remote=remote)
+        _settle(syncs, self._waiting)
+        _settle(syncs, settled)
         return syncs.take()
 
     def written(self) -> None:
@@ -137,8 +147,7 @@ class TransactionSyncs:
     def leave_out(self) -> None:
         """Note that what `take` returned is aborted: syncs of earlier transactions are kept."""
         self._task.syncs = syncs = self._task.new_syncs()
-        for *of, remote in self._waiting:
-            syncs.settled(*of, remote=remote)
+        _settle(syncs, self._waiting)
         self._waiting.clear()
 
     def publish(self) -> None:
