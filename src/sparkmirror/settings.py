@@ -371,6 +371,7 @@ class FlowSettings:
     position_interval_ms: int = 1_000
     exactly_once: bool = False
     transaction_interval_ms: int = 100
+    transaction_commit_percent: int = 25
     transaction_bytes: int = 32 * 1024 * 1024
     transaction_timeout_ms: int = 60_000
     epoch_s: int = 86_400

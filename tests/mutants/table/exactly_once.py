@@ -8,6 +8,7 @@ __all__ = ["EXACTLY_ONCE"]
 
 _CONTEST = "tests/unit/control/coordination/test_contest.py"
 _EXACT = "tests/unit/data/write/test_exactly_once.py"
+_EARLY = "tests/unit/data/write/test_early_commits.py"
 _HANGING = "tests/unit/data/coordination/test_hanging_transactions.py"
 _OWNERSHIP = "tests/unit/control/coordination/test_ownership.py"
 _REHEARSAL = "tests/unit/data/test_spark_source.py"
@@ -91,6 +92,30 @@ EXACTLY_ONCE: tuple[Mutant, ...] = (
         "self._allowed(_FIRST_TRANSACTION_BYTES >> min(failed, 32))",
         "self._allowed(_FIRST_TRANSACTION_BYTES)",
         (f"{_EXACT}::test_after_a_transaction_that_took_too_long_the_next_one_is_smaller",),
+    ),
+    Mutant(
+        "early commits take all of the time",
+        "What has arrived is committed before more comes",
+        "data/write/transaction_size.py",
+        "self._free_at = began_at + max(self._cost_s / self._share, partitions * _MARKER_S)",
+        "self._free_at = ended_at",
+        (f"{_EARLY}::test_commits_take_no_more_than_their_share",),
+    ),
+    Mutant(
+        "a transaction ends early although a row is at hand",
+        "What has arrived is committed before more comes",
+        "data/write/exactly_once.py",
+        "            if self._producer.woken:\n                return\n            if fd >= 0",
+        "            if fd >= 0",
+        (f"{_EARLY}::test_rows_at_hand_join_the_transaction",),
+    ),
+    Mutant(
+        "offset syncs of early commits are forgotten",
+        "Offset syncs on the target count with their records",
+        "data/write/transaction_positions.py",
+        "            self._waiting += settled\n",
+        "",
+        (f"{_EARLY}::test_offset_syncs_in_transactions_do_not_multiply_either",),
     ),
     Mutant(
         "nothing looks for a missing marker between two transactions of one row",

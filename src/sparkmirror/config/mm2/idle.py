@@ -28,6 +28,7 @@ _TRANSACTIONS = frozenset(
     {
         "transaction.timeout.ms",
         "sparkmirror.transaction.interval.ms",
+        "sparkmirror.transaction.commit.percent",
         "sparkmirror.transaction.bytes",
     }
 )

@@ -378,6 +378,7 @@ def _flow(
         ),
         exactly_once=exact,
         transaction_interval_ms=interval_ms,
+        transaction_commit_percent=own.integer("sparkmirror.transaction.commit.percent"),
         transaction_bytes=own.integer("sparkmirror.transaction.bytes"),
         transaction_timeout_ms=timeout_ms,
         control_secret=control_secret(own),

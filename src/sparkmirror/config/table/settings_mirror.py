@@ -326,6 +326,13 @@ OWN_ROWS = (
         (Scope.SPARKMIRROR,), low=10, high=10_000,
     ),
     Setting(
+        "sparkmirror.transaction.commit.percent", Type.INT, "25",
+        "Exactly-once: a transaction ends before sparkmirror.transaction.interval.ms as soon as no "
+        "more records are at hand, as long as commits take at most this share of a slot's time. 0: "
+        "it always lasts for the interval.",
+        (Scope.SPARKMIRROR,), low=0, high=100,
+    ),
+    Setting(
         "sparkmirror.transaction.bytes", Type.INT, str(32 * 1024 * 1024),
         "Exactly-once: maximum bytes of records in a transaction (at least one batch); fewer if "
         "they would take more than a quarter of the producer's transaction.timeout.ms, or half of "

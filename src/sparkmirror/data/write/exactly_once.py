@@ -1,7 +1,8 @@
 """Exactly-once: records and positions in one transaction on the target.
 
 A transaction lasts ``sparkmirror.transaction.interval.ms``. It ends sooner if it holds as much as
-the target can take in time (`data.write.transaction_size`), or half of the slot's memory frames.
+the target can take in time (`data.write.transaction_size`), or half of the slot's memory frames,
+and as soon as nothing more is at hand, if early commits do not take too much of the time.
 Rows are kept until it ends, because a partition that the target refuses aborts the whole
 transaction. The rest is then written again, without that partition, or with its records before the
 refused ones. Any other failure (another writer, a timeout) fails the task. Spark starts the task
@@ -40,8 +41,8 @@ from sparkmirror.data.write.partition_state import (
 from sparkmirror.data.write.producers import limits_of
 from sparkmirror.data.write.routed_partitions import RoutedPartitions, own_places
 from sparkmirror.data.write.sink_task import SinkTask
-from sparkmirror.data.write.transaction_positions import TransactionPositions
-from sparkmirror.data.write.transaction_size import TransactionSize
+from sparkmirror.data.write.transaction_positions import TransactionPositions, TransactionSyncs
+from sparkmirror.data.write.transaction_size import EarlyCommits, TransactionSize
 from sparkmirror.errors import Defect, Fenced, TransactionError
 from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
@@ -80,6 +81,8 @@ class ExactlyOnce:
         self._refusals = task.refusals(self._errors)
         self._sync_topics = offset_syncs_topic(flow), runs_topic(flow)
         self._syncs_at_target = flow.offset_syncs.location == "target"
+        self._syncs = TransactionSyncs(task)
+        self._early = EarlyCommits(flow.transaction_commit_percent)
         self._syncs_inside = task.syncs is not None and self._syncs_at_target
         self._last_commit = self._renewed = time.monotonic()
         self._began = 0.0
@@ -263,9 +266,12 @@ class ExactlyOnce:
             wait_s = 0.0
             if fd >= 0:
                 wait_s = min(self._due_s(), _RESPONSE_S) if self._backlog.idle else _RESPONSE_S
+                wait_s = min(wait_s, self._early_s())
             self._settle(self._producer.pump(max(0.0, wait_s), fd))
             if self._producer.woken:
                 return
+            if fd >= 0 and self._early_s() <= 0:
+                self._commit(early=True)
             come_round()
             if fd < 0:
                 return
@@ -281,6 +287,8 @@ class ExactlyOnce:
         if overdue or self._due_s() <= 0:
             self._last_commit = now
             self._commit()
+        elif self._syncs.overdue(now):
+            self._publish_left(now)
 
     def _rest(self, seconds: float) -> None:
         """A pause within a request of a transaction: Spark and the driver are served meanwhile."""
@@ -312,12 +320,20 @@ class ExactlyOnce:
             return 0.0
         return self._began + self._flow.transaction_interval_ms / 1000 - time.monotonic()
 
+    def _early_s(self) -> float:
+        """Seconds until the open transaction should end if nothing more arrives by then."""
+        if not self._kept_bytes or any(one.pending for one in self._backlog.busy.values()):
+            return _RESPONSE_S
+        return self._early.due_at(self._began, self._kept_bytes) - time.monotonic()
+
     # -- the end of a transaction ----------------------------------------------------------
 
-    def _commit(self) -> None:
+    def _commit(self, *, early: bool = False) -> None:
         """End the open transaction: all its records are acknowledged, and positions are in it."""
         if self._transactions is None:
             return
+        began = time.monotonic()
+        self._syncs.begin(began, early=early)
         while True:
             transactions = self._transactions
             # Positions are sent while the last batches are in flight: the end decides about both.
@@ -334,7 +350,9 @@ class ExactlyOnce:
                 break
         self._task.check_spark()
         if transactions.began:
+            partitions = len(transactions.members)
             transactions.commit()
+            self._early.committed(began, time.monotonic(), partitions)
             self._note_committed()
 
     def _acknowledge_all(self) -> None:
@@ -364,15 +382,7 @@ class ExactlyOnce:
         """
         if self._task.syncs is None or not self._syncs_inside:
             return True
-        for lane in self._task.lanes.values():
-            mark, log_id = lane.mark, lane.ahead(expected=False)[0].topic_id
-            for pending in lane.queue:
-                mark = pending.mark_after(mark)
-                self._task.syncs.settled(
-                    *(lane.source, pending.offsets, mark.topic_id, log_id),
-                    remote=self._task.mapped(lane),
-                )
-        for name, records in zip(self._sync_topics, self._task.syncs.take(), strict=True):
+        for name, records in zip(self._sync_topics, self._syncs.take(), strict=True):
             for batch in batches_of(records):
                 self._task.append_beside(TopicPartition(name, 0), batch, None)
         deadline = time.monotonic() + _SYNCS_S
@@ -383,6 +393,7 @@ class ExactlyOnce:
         topics = {TopicPartition(name, 0) for name in self._sync_topics}
         halt = next((halt for tp, halt in self._backlog.halts.items() if tp in topics), None)
         if halt is None and self._backlog.idle:
+            self._syncs.written()
             return True
         self._leave_syncs_out("no response in time" if halt is None else halt.reason)
         return False
@@ -395,9 +406,17 @@ class ExactlyOnce:
             *(self._flow.name, self._task.slot, reason),
         )
         # The aborted transaction's syncs never became visible.
-        self._task.syncs = self._task.new_syncs()
+        self._syncs.leave_out()
         self._syncs_inside = False
         self._replay([])
+
+    def _publish_left(self, now: float) -> None:
+        """Write the offset syncs that early commits have left."""
+        if self._syncs_inside:
+            self._commit()
+        else:
+            self._syncs.begin(now, early=False)
+            self._syncs.publish()
 
     def _note_committed(self) -> None:
         now_ms = time.time() * 1000
@@ -418,9 +437,8 @@ class ExactlyOnce:
         self._size.committed(self._kept_bytes, time.monotonic() - self._began)
         self._kept_bytes = 0
         self._refusals.settled()
-        if self._task.syncs is not None and not self._syncs_inside:
-            # After the commit, as in MirrorMaker 2: no sync may name records that may be aborted.
-            self._task.syncs.publish()
+        if not self._syncs_inside:
+            self._syncs.publish()  # after the commit, as in MirrorMaker 2
 
     # -- the transaction again, without what the target refuses ----------------------------
 

@@ -1,10 +1,15 @@
-"""The positions that a transaction commits: of which lanes, and what they say about the target."""
+"""What a transaction commits beside records: positions with their metadata, and offset syncs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from sparkmirror.data.write.chunk_offsets import ChunkOffsets
+from sparkmirror.data.write.offset_sync_writer import NO_SYNCS, SlotSyncs, TakenSyncs
 from sparkmirror.data.write.partition_state import Lane
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.internal_topics.position_metadata import Mark, PositionMetadata, encode_metadata
+from sparkmirror.model import TopicPartition
 from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
 from sparkmirror.wire.produce.transactions import Transactions
 
@@ -78,3 +83,79 @@ class TransactionPositions:
         for lane, (written, _) in self._sent.items():
             if not lane.routed:
                 lane.written = written
+
+
+_Settled = tuple[TopicPartition, ChunkOffsets, str, str, str]
+
+
+def _settle(syncs: SlotSyncs, settled: Iterable[_Settled]) -> None:
+    for source, offsets, topic_id, target_id, remote in settled:
+        syncs.settled(source, offsets, topic_id, target_id, remote=remote)
+
+
+class TransactionSyncs:
+    """When the offset syncs of a sink are written: no more often than its transactions' interval.
+
+    Early commits (`data.write.transaction_size.EarlyCommits`) may be many more, and each would add
+    the newest record of each partition. Those that wait are of committed records.
+    """
+
+    def __init__(self, task: SinkTask) -> None:
+        self._task = task
+        self._interval_s = task.flow.transaction_interval_ms / 1000
+        self._began_at = self._written_at = float("-inf")
+        self._due = True
+        self._left = False
+        self._waiting: list[_Settled] = []
+
+    def overdue(self, now: float) -> bool:
+        """Whether syncs that early commits have left wait for long enough. ``now``: seconds."""
+        return self._left and now - self._written_at >= self._interval_s
+
+    def begin(self, now: float, *, early: bool) -> None:
+        """Note that a commit begins; an ``early`` one may leave the syncs to a later one."""
+        self._began_at = now
+        self._due = not early or now - self._written_at >= self._interval_s
+
+    def take(self) -> TakenSyncs:
+        """The syncs that belong into the transaction, once all of it is acknowledged."""
+        syncs = self._task.syncs
+        if syncs is None:
+            return NO_SYNCS
+        settled: list[_Settled] = []
+        for lane in self._task.lanes.values():
+            mark, log_id = lane.mark, lane.ahead(expected=False)[0].topic_id
+            for pending in lane.queue:
+                mark = pending.mark_after(mark)
+                remote = self._task.mapped(lane)
+                settled.append((lane.source, pending.offsets, mark.topic_id, log_id, remote))
+        if not self._due:
+            self._waiting += settled
+            self._left = bool(self._waiting)
+            return NO_SYNCS
+        _settle(syncs, self._waiting)
+        _settle(syncs, settled)
+        return syncs.take()
+
+    def written(self) -> None:
+        """Note that what `take` returned is acknowledged."""
+        if self._due:
+            self._waiting.clear()
+            self._left = False
+            self._written_at = self._began_at
+
+    def leave_out(self) -> None:
+        """Note that what `take` returned is aborted: syncs of earlier transactions are kept."""
+        self._task.syncs = syncs = self._task.new_syncs()
+        _settle(syncs, self._waiting)
+        self._waiting.clear()
+
+    def publish(self) -> None:
+        """After a commit: write what is due, as syncs that follow it."""
+        if self._task.syncs is None:
+            return
+        self._left = not self._due
+        if self._due:
+            # No sync may name records that may be aborted.
+            self._task.syncs.publish()
+            self._written_at = self._began_at

@@ -1,8 +1,8 @@
-"""How much one transaction may hold, so that a slow target can take it in time."""
+"""How much one transaction may hold, so that a slow target can take it in time; when it may end."""
 
 from __future__ import annotations
 
-__all__ = ["TransactionSize"]
+__all__ = ["EarlyCommits", "TransactionSize"]
 
 _SHARE_OF_TIMEOUT = 0.25
 # Three seconds at 100 KB/s, with a timeout of a minute. The eighth transaction may hold 32 MiB.
@@ -10,6 +10,12 @@ _FIRST_TRANSACTION_BYTES = 256 * 1024
 _LOWEST_TRANSACTION_BYTES = 16 * 1024
 # If a small transaction takes longer than others by this much, the target is slow.
 _SLOW_S = 1.0
+# Of bytes that come faster than this, each transaction lasts for the whole interval.
+_EARLY_BYTES_S = 32 * 1024 * 1024
+# Each partition of a transaction gets a marker: at most 2,000 of them per second and slot.
+_MARKER_S = 0.0005
+# One slow commit among quick ones says little.
+_NEWEST_PART = 1 / 8
 
 
 class TransactionSize:
@@ -52,3 +58,36 @@ class TransactionSize:
         if sent_s > self._slow_s:
             affordable = int(size * self._share_s / sent_s)
             self.bytes = min(self.bytes, self._allowed(affordable))
+
+
+class EarlyCommits:
+    """When a transaction may end although its interval has not: nothing more is at hand.
+
+    While a transaction is committed, a slot collects what arrives for the next one, so a tail has
+    the latency of a commit. But each commit costs the target four requests, and a marker per
+    partition. So the commits of a slot take at most ``percent`` of its time (0: none is early), as
+    measured, which also decides on long links. Many partitions in a transaction make the pauses
+    longer, and so do many bytes: a backlog needs large transactions, not early ones.
+
+    Times are monotonic seconds.
+    """
+
+    def __init__(self, percent: int) -> None:
+        self._share = percent / 100
+        self._cost_s = 0.0
+        self._free_at = float("-inf")
+
+    def due_at(self, began_at: float, size: int) -> float:
+        """From when on a transaction of ``size`` bytes may end that was begun at ``began_at``."""
+        if not self._share:
+            return float("inf")
+        return max(self._free_at, began_at + size / _EARLY_BYTES_S)
+
+    def committed(self, began_at: float, ended_at: float, partitions: int) -> None:
+        """Note that a commit took from ``began_at`` to ``ended_at``, with that many markers."""
+        if not self._share:
+            return
+        took_s = ended_at - began_at
+        part = _NEWEST_PART if self._cost_s else 1.0
+        self._cost_s += (took_s - self._cost_s) * part
+        self._free_at = began_at + max(self._cost_s / self._share, partitions * _MARKER_S)

@@ -196,8 +196,9 @@ def test_every_field_of_a_flow_is_looked_at() -> None:
                "offset_storage_topic", "offset_storage_partitions",
                "offset_storage_replication_factor", "offset_syncs", "checkpoints",
                "exactly_once", "signed", "control_secret", "session_ms", "transaction_interval_ms",
-               "transaction_bytes", "transaction_timeout_ms", "beside", "transforms",
-               "hash_salt", "registry", "returns", "routed_topics_max"}  # fmt: skip
+               "transaction_bytes", "transaction_commit_percent", "transaction_timeout_ms",
+               "beside", "transforms", "hash_salt", "registry", "returns",
+               "routed_topics_max"}  # fmt: skip
     assert {field.name for field in fields(FlowSettings)} == looked_at | of_mode
 
 

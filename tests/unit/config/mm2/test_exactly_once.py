@@ -48,6 +48,16 @@ def test_times_of_a_transaction(tmp_path: Path) -> None:
     assert (flow.transaction_interval_ms, flow.transaction_timeout_ms) == (20, 9_000)
 
 
+def test_share_of_early_commits(tmp_path: Path) -> None:
+    assert _flow(tmp_path, ENABLED).transaction_commit_percent == 25
+    key = "sparkmirror.transaction.commit.percent"
+    assert _flow(tmp_path, f"{ENABLED}{key}=0\n").transaction_commit_percent == 0
+    for value in ("-1", "101", "half"):
+        error = refused(tmp_path, f"{BASE}{QUIET}{ENABLED}{key}={value}\n")
+        assert key in error.what
+        assert "mm2.properties:" in error.where
+
+
 def test_size_of_a_transaction(tmp_path: Path) -> None:
     assert _flow(tmp_path, ENABLED).transaction_bytes == 32 * 1024 * 1024
     line = "A->B.sparkmirror.transaction.bytes=1000000\n"
