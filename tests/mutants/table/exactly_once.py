@@ -283,7 +283,7 @@ EXACTLY_ONCE: tuple[Mutant, ...] = (
     Mutant(
         "a slot of an older deal writes on",
         "A new deal fences the slots of the old one",
-        "internal_topics/shares.py",
+        "internal_topics/epochs/shares.py",
         "        return not 0 < command.version <= version\n",
         "        return False\n",
         (f"{_TAKEOVER}::test_a_slot_of_an_older_deal_writes_nothing",),
