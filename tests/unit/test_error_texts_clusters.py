@@ -22,10 +22,10 @@ from sparkmirror.control.coordination.ownership import Ownership
 from sparkmirror.control.positions.seeding import check_group_is_free
 from sparkmirror.control.topics.internal_topics import create_internal_topics, internal_names
 from sparkmirror.control.verify.scope import ScopeOffsets
+from sparkmirror.data.coordination import fencing
 from sparkmirror.data.read import resume_point
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.transform.record_path import _PartitionCounts, _RecordPath
-from sparkmirror.data.write import exactly_once
 from sparkmirror.data.write.exactly_once import ExactlyOnce
 from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.errors import (
@@ -298,19 +298,19 @@ def test_a_transaction_is_written_anew_by_its_own_writer_alone(
 ) -> None:
     """Not when the slot's plan is over, nor when somebody else has moved a position."""
     watch = SimpleNamespace(start=lambda: None, close=lambda: None, assignment=None)
-    monkeypatch.setattr(exactly_once, "ControlWatch", lambda *_, **__: watch)
+    monkeypatch.setattr(fencing, "ControlWatch", lambda *_, **__: watch)
     identities: list[object] = [None, "identity", "identity"]
-    monkeypatch.setattr(exactly_once, "take_over", lambda *_: identities.pop(0))
+    monkeypatch.setattr(fencing, "take_over", lambda *_: identities.pop(0))
     remote = [TopicPartition("A.t", number) for number in range(3)]
     committed = {remote[0]: 10, remote[1]: 12}
-    monkeypatch.setattr(exactly_once, "committed_positions", lambda *_: committed)
+    monkeypatch.setattr(fencing, "committed_positions", lambda *_: committed)
     lanes = {
         tp: SimpleNamespace(target=tp, committed=at, left=False)
         for tp, at in zip(remote, (10, 11, -1), strict=True)
     }
     ours = as_self(
         _close_writer=lambda: None,
-        _writer=SimpleNamespace(control_offset=0, run_id="r", version=1),
+        _writer=SimpleNamespace(control_offset=0, run_id="r", version=1, record=None),
         _flow=FLOW,
         _task=SimpleNamespace(slot=0, lanes=lanes, ends=SimpleNamespace(lost=())),
     )

@@ -61,11 +61,9 @@ log = logging.getLogger(__name__)
 
 
 def _extends_slots(settings: FlowSettings) -> int:
-    # A group assigns its partitions itself, and transforms know those of their epoch. With
-    # exactly-once, only a new epoch ends slots that begin late (`data.coordination.fencing`).
+    # A group assigns its partitions itself, and transforms know those of their epoch.
     changes = settings.transforms or settings.records.used
-    apart = settings.mode is MirrorMode.MM1 or changes or settings.exactly_once
-    return 0 if apart else settings.tasks_max
+    return 0 if settings.mode is MirrorMode.MM1 or changes else settings.tasks_max
 
 
 class FlowControl:

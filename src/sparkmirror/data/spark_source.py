@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sparkmirror.data.coordination.slot_plan import SlotPlan
     from sparkmirror.data.read.slot_reader import SlotReader
     from sparkmirror.data.write.slot_sink import SlotSummary
-    from sparkmirror.internal_topics.commands import AssignmentDocument
+    from sparkmirror.internal_topics.commands import AssignmentDocument, SourcePartition
     from sparkmirror.internal_topics.deals.record import DealRecord
     from sparkmirror.settings import FlowSettings
 
@@ -90,7 +90,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._once = options.get("once") == "true"
         self._watch: ControlWatch | None = None
         self._planned: PlannerReporter | None = None
-        self._fenced_version = 0
+        self._fenced: tuple[int, tuple[tuple[SourcePartition, ...], ...]] | None = None
         self._deal: DealRecord | None = None
         self._once_epoch: int | None = None
         self._bounded = (0, 0)  # epoch planned last, version of the assignment that it carries
@@ -223,8 +223,6 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             deal.version <= assignment.version or (self._deal is None and not deal.moved)
         ):
             self._deal = deal
-        if flow.exactly_once:
-            self._fence(flow, watch, assignment)
         plans = plan_slots(
             assignment.partitions,
             slots_max=flow.tasks_max,
@@ -240,21 +238,35 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limits=watch.limits,
             deal=self._deal,
         )
-        brief = flow.exactly_once and self._fenced_version != assignment.version
-        return [_Slot(replace(plan, brief=brief)) for plan in plans]
+        if flow.exactly_once:
+            plans = self._fence(flow, watch, assignment, plans)
+        return list(map(_Slot, plans))
 
     def _fence(
-        self, flow: FlowSettings, watch: ControlWatch, assignment: AssignmentDocument
-    ) -> None:
-        """Before the first epoch of an assignment, make sure that nobody else writes the flow."""
+        self,
+        flow: FlowSettings,
+        watch: ControlWatch,
+        assignment: AssignmentDocument,
+        plans: list[SlotPlan],
+    ) -> list[SlotPlan]:
+        """Make sure that nobody else writes the flow; returns ``plans`` with their epoch's record.
+
+        If no partition has another slot than in the epoch before, its slots are fenced by the new
+        ones, which have the same ids.
+        """
+        from sparkmirror.data.coordination.epoch_record import begin_epoch  # noqa: PLC0415
         from sparkmirror.data.coordination.fencing import fence_plan  # noqa: PLC0415
 
         run_id = self._options["run_id"]
-        if assignment.version != self._fenced_version:
+        record = begin_epoch(flow, run_id, watch)
+        shares = assignment.version, tuple(plan.partitions for plan in plans)
+        complete = shares == self._fenced
+        if not complete:
             complete = fence_plan(flow, run_id, watch.claim, assignment)
             # Partitions whose leaders did not respond are checked before the next epoch, which
             # begins soon.
-            self._fenced_version = assignment.version if complete else 0
+            self._fenced = shares if complete else None
+        return [replace(plan, brief=not complete, record=record) for plan in plans]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Executor side: the rows of one slot."""

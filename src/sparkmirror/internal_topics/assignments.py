@@ -65,8 +65,8 @@ class AssignmentDocument:
     run; None otherwise. ``member``: in MirrorMaker 1 mode, the group member as which positions are
     committed from this version on. ``claim_term``: term of the run's claim
     (`internal_topics.flow_claims`). ``since``: the version that added a partition, for those that
-    were added without a new epoch (`internal_topics.shares`); ``base``: the newest version for
-    which an epoch had to begin, 0 if it is not known.
+    were added without a new epoch (`internal_topics.epochs.shares`); ``base``: the newest version
+    for which an epoch had to begin, 0 if it is not known.
     """
 
     flow: str

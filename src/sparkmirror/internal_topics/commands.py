@@ -13,6 +13,7 @@ partition  key                      value (JSON; from 16 KiB up zlib-compressed)
                                     (`control.coordination.orders_topic`)
 0          ``<flow>/assignment``    what to mirror; ``<flow>/assignment/<i>`` if in pieces
 0          ``<flow>/deal``          which slot gets which partitions, by load (`deals.record`)
+0          ``<flow>/epoch``         which plan of an exactly-once flow counts (`epochs.record`)
 0          ``<flow>/limits``        bytes per second that the slots may read (`throttles`)
 0          ``<flow>/topics``        what was created for routed records (`routed_topics`)
 0          ``<flow>/claim``         which run owns the flow (`flow_claims`)

@@ -36,6 +36,7 @@ from sparkmirror.internal_topics.commands import (
     decode_progress,
     encode_command,
 )
+from sparkmirror.internal_topics.epochs.record import EpochRecord, encode_epoch
 from sparkmirror.internal_topics.gaps import GAPS_PARTITIONS, Gap, collect_gaps, gaps_topic
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.progress import Halt, SlotProgress
@@ -575,9 +576,21 @@ class SlotRun(Background):
     def _sink(self) -> SlotSink:
         return SlotSink(self.flow)
 
+    def _begin_epoch(self) -> EpochRecord | None:
+        """Write the record of the slot's epoch, as the planner does; None without exactly-once."""
+        if not self.flow.exactly_once:
+            return None
+        to = channel(self.flow, self.run_id)
+        record = EpochRecord(to, self.run_id, 1, uuid.uuid4().hex)
+        key, value = encode_epoch(record)
+        sent = [Sent(value, key, partition=COMMAND_PARTITION)]
+        produce(self.target.kafka, control_topic(self.flow), sent)
+        return record
+
     def _run(self) -> None:
+        begun = replace(self._plan, record=self._begin_epoch())
         for epoch in itertools.count():
-            plan = replace(self._plan, epoch=epoch)
+            plan = replace(begun, epoch=epoch)
             try:
                 self._sink().run(SlotReader(self.flow, plan).rows())
             except Exception as error:

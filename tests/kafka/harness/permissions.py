@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.jobs import run_once
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.control.sync_jobs import sync_jobs
+from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.data.coordination.epoch_record import begin_epoch
 from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.write.slot_sink import SlotSink
@@ -118,11 +121,14 @@ def attempt(settings: MirrorSettings) -> list[str]:
         partitions = loop.assignment(flow.name).partitions
         ends = loop.frozen_ends(flow.name)
         member = loop._flows[flow.name].published.member
+        record = (
+            begin_epoch(flow, run_id, ControlWatch(flow, run_id)) if flow.exactly_once else None
+        )
         for plan in plan_slots(
             partitions, slots_max=1, epoch=0, run_id=run_id, ends=ends, control_offset=0,
             member=member,
         ):  # fmt: skip
-            reader = SlotReader(flow, plan)
+            reader = SlotReader(flow, replace(plan, record=record))
             SlotSink(flow).run(reader.rows())
             told += [halt.reason for halt in reader._fetcher.halts.values()]
     except MirrorError as error:

@@ -6,6 +6,8 @@ import time
 import uuid
 from pathlib import Path
 
+import pytest
+
 from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, decode_progress
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.harness.mirror_process import MirrorProcess, write_mm2
@@ -34,8 +36,9 @@ def _some(count: int, partitions: int, first: int = 0) -> list[Sent]:
     return [Sent(b"%d" % n, partition=(n % partitions)) for n in range(first, first + count)]
 
 
+@pytest.mark.parametrize("flags", [(), ("--exactly-once",)], ids=["at-least-once", "exactly-once"])
 def test_topics_come_grow_and_go_within_one_epoch(
-    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     alias = f"E{uuid.uuid4().hex[:8]}"
     name = f"epochs-{alias}"
@@ -44,7 +47,7 @@ def test_topics_come_grow_and_go_within_one_epoch(
     path = write_mm2(
         tmp_path / "mm2.properties", cluster_a, cluster_b, rf"{name}\\..*", source=alias
     )
-    arguments = ["run", str(path), "--work-dir", str(tmp_path / "work")]
+    arguments = ["run", str(path), "--work-dir", str(tmp_path / "work"), *flags]
     mirror = MirrorProcess(tmp_path, arguments)
     try:
         wait_until_equal(cluster_a, f"{name}.base", cluster_b, f"{alias}.{name}.base")

@@ -139,7 +139,7 @@ BROKERS: tuple[Mutant, ...] = (
     Mutant(
         "a damaged batch is passed over",
         "A batch damaged on the way from the source",
-        "data/read/slot_reader.py",
+        "data/read/intact_records.py",
         "            self._note_corrupt(part.tp, error)\n",
         "            self._note_corrupt(part.tp, error)\n"
         "            self._fetcher.advance(part.tp, part.high_watermark)\n",

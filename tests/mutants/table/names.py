@@ -11,8 +11,9 @@ _CHECKPOINTS = "tests/unit/control/groups/test_checkpoints.py"
 _NAMES = "tests/unit/control/topics/test_remote_names.py"
 _ADDITIONS = "tests/unit/data/read/test_additions.py"
 _PUBLICATION = "tests/unit/control/flows/test_publication.py"
-_SHARES = "tests/unit/internal_topics/test_shares.py"
-_ONE_OWNER = "tests/unit/internal_topics/test_share_properties.py::test_a_partition_has_one_owner"
+_SHARES = "tests/unit/internal_topics/epochs/test_shares.py"
+_OWNERS = "tests/unit/internal_topics/epochs/test_share_properties.py"
+_ONE_OWNER = f"{_OWNERS}::test_a_partition_has_one_owner"
 _SYNCS = "tests/unit/data/write/test_offset_sync_writer.py"
 
 NAMES: tuple[Mutant, ...] = (
@@ -185,7 +186,7 @@ NAMES: tuple[Mutant, ...] = (
     Mutant(
         "a slot begins what another epoch was planned for",
         "A topic that is new, grows or is gone",
-        "internal_topics/shares.py",
+        "internal_topics/epochs/shares.py",
         "    if document.base > version:\n        return ()\n",
         "",
         (f"{_ADDITIONS}::test_what_needs_a_new_epoch_is_not_begun",),
@@ -193,7 +194,7 @@ NAMES: tuple[Mutant, ...] = (
     Mutant(
         "what was planned is added once more",
         "A topic that is new, grows or is gone",
-        "internal_topics/shares.py",
+        "internal_topics/epochs/shares.py",
         "        if document.since.get(one.source, 0) > version and",
         "        if document.since.get(one.source, 0) >= version and",
         (_ONE_OWNER,),
@@ -201,7 +202,7 @@ NAMES: tuple[Mutant, ...] = (
     Mutant(
         "a partition that comes back is added to another slot than it was in",
         "A topic that is new, grows or is gone",
-        "internal_topics/shares.py",
+        "internal_topics/epochs/shares.py",
         "if not old or changed or added & self.gone:",
         "if not old or changed:",
         (f"{_SHARES}::test_a_new_epoch_begins_for_a_partition_that_comes_back", _ONE_OWNER),
@@ -209,7 +210,7 @@ NAMES: tuple[Mutant, ...] = (
     Mutant(
         "a compacted command is forgotten",
         "A topic that is new, grows or is gone",
-        "internal_topics/shares.py",
+        "internal_topics/epochs/shares.py",
         "        return command.base > version\n",
         "        return False\n",
         (f"{_SHARES}::test_which_commands_end_an_epoch_of_version_5",),

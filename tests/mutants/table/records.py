@@ -363,7 +363,7 @@ RECORDS: tuple[Mutant, ...] = (
     Mutant(
         "a partition with damage at rest never tried again",
         "Damage is never produced",
-        "data/read/slot_reader.py",
+        "data/read/intact_records.py",
         "Halt(error.code, reason, retriable=True))\n            pause_s",
         "Halt(error.code, reason))\n            pause_s",
         (f"{_SLOT}::test_damage_is_never_passed_and_fetched_again_at_its_place",),

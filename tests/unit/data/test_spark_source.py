@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from sparkmirror.data import spark_source
-from sparkmirror.data.coordination import fencing
+from sparkmirror.data.coordination import epoch_record, fencing
 from sparkmirror.data.coordination.slot_plan import encode_flow
 from sparkmirror.data.rows.rows import is_rehearsal
 from sparkmirror.data.spark_source import _Planner, _Writer
@@ -17,6 +17,7 @@ from sparkmirror.data.transform.record_path import record_path
 from sparkmirror.internal_topics.commands import AssignmentDocument, SourcePartition
 from sparkmirror.internal_topics.deals.dealing import Deal
 from sparkmirror.internal_topics.deals.record import DealRecord
+from sparkmirror.internal_topics.epochs.record import EpochRecord
 from sparkmirror.internal_topics.flow_claims import Claim
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient, FlowSettings
@@ -165,8 +166,12 @@ def test_an_epoch_is_short_if_what_was_left_open_could_not_be_checked(
     planner._watch = control  # type: ignore[assignment]
     answers = [False, True]
     monkeypatch.setattr(fencing, "fence_plan", lambda *_: answers.pop(0))
+    records = [EpochRecord(FLOW.name, "mine", number, "t") for number in range(3)]
+    written = iter(records)
+    monkeypatch.setattr(epoch_record, "begin_epoch", lambda *_: next(written))
     brief = []
     for epoch in range(3):
         (slot,) = planner.partitions({"epoch": epoch}, {"epoch": epoch + 1})
         brief.append(slot.value.brief)
+        assert slot.value.record == records[epoch]
     assert (brief, answers) == ([True, False, False], [])

@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks.flames import draw, read_stacks, self_times
+from benchmarks.profiles.flames import draw, read_stacks, self_times
 
 _SVG = "{http://www.w3.org/2000/svg}"
 

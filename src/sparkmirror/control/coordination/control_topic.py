@@ -34,6 +34,7 @@ from sparkmirror.internal_topics.driver_report import (
     decode_driver_report,
     encode_driver_report,
 )
+from sparkmirror.internal_topics.epochs.record import is_epoch_key
 from sparkmirror.internal_topics.flow_claims import Standby, decode_claim, decode_standby
 from sparkmirror.internal_topics.history import is_event_key
 from sparkmirror.internal_topics.reports import (
@@ -148,7 +149,7 @@ class ControlTopicReader:
             if command is not None:
                 commands.append(command)
             known = command is not None or value is None
-            known = known or is_limits_key(key) or is_routed_key(key)
+            known = known or is_limits_key(key) or is_routed_key(key) or is_epoch_key(key)
             skipped += not known and decode_claim(key, value) is None
         return ControlSignals(
             tuple(commands),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from sparkmirror.control.coordination.control_topic import ControlTopicWriter
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.internal_topics.commands import AssignmentDocument, Command, CommandKind
-from sparkmirror.internal_topics.shares import Growth
+from sparkmirror.internal_topics.epochs.shares import Growth
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import Member
 
@@ -69,8 +69,8 @@ class Publication:
     ) -> None:
         """Publish ``assignment`` under the next version, then the command that announces it.
 
-        ``EXTEND`` becomes ``REPLAN`` if a new epoch must begin for it (`internal_topics.shares`).
-        Nothing is published after `drain`. Raises `MirrorError`.
+        ``EXTEND`` becomes ``REPLAN`` if a new epoch must begin for it
+        (`internal_topics.epochs.shares`). Nothing is published after `drain`. Raises `MirrorError`.
         """
         with self._publishing:
             self._publish(assignment, kind, member)

@@ -22,6 +22,7 @@ from sparkmirror.internal_topics.commands import (
     decode_halted,
 )
 from sparkmirror.internal_topics.deals.record import DealRecord, decode_deal, flow_of
+from sparkmirror.internal_topics.epochs.record import EpochRecord, decode_epoch
 from sparkmirror.internal_topics.flow_claims import Claim, claim_signer, decode_claim, is_believed
 from sparkmirror.internal_topics.routed_topics import RoutedTopics, decode_routed
 from sparkmirror.internal_topics.signing import Signer
@@ -91,6 +92,7 @@ class ControlWatch:
         self.command: Command | None = None
         self.routed: RoutedTopics | None = None
         self.deal: DealRecord | None = None
+        self.epoch: EpochRecord | None = None
         self.assignment: AssignmentDocument | None = None
         self.responded_s = ticks_s()
         """When the leader of the command partition last responded, by `ticks_s`."""
@@ -295,6 +297,11 @@ class ControlWatch:
         if limits is not None:
             if limits.run_id == self.run_id:
                 self.limits = limits
+            return
+        epoch = decode_epoch(self._channel, key, value, self._signer)
+        if epoch is not None:
+            if epoch.run_id == self.run_id:
+                self.epoch = epoch.newest(self.epoch)
             return
         routed = decode_routed(self._channel, key, value, self._signer)
         if routed is not None:

@@ -7,26 +7,38 @@ Three writers could interfere: an earlier attempt of the same task, a slot of an
 had one of its partitions, another driver. Each slot has one transactional id, which fences the
 first one. The other two are excluded by the order of the control topic:
 
-1. A process that changes which slot has which partition (a new run, a new assignment; a new deal
-   counts from a new assignment on) first writes that to the control topic. Then it fences all ids
-   of the flow, before any slot of the new plan begins (`fence_plan`, `control.coordination.claim`).
+1. A process that changes which slot has which partition first writes that to the control topic: a
+   new run its claim, the planner the record of each epoch (`internal_topics.epochs.record`). Then
+   it fences all ids of the flow, before any slot of the new plan begins (`fence_plan`,
+   `control.coordination.claim`). The planner leaves that out if no partition has another slot.
 2. A slot fences its own id and *then* reads the control topic to its end (`take_over`).
 
 So an old slot that fenced before step 1 is fenced by it, and one that fences after it finds the
 record and ends. Only a slot that has passed reads positions, and by then every earlier transaction
 is decided.
+
+The record of an epoch must be there, and the newest: a slot that does not find it fails. So it does
+no harm if the topic loses a record, or if the planner of a run that has lost the flow writes one
+late and the topic's compaction then keeps only that.
+
+Within an epoch, partitions come and go without a fence (`internal_topics.epochs.shares`): then a
+partition has one slot only, which depends on nothing but its name and the number of slots.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 
 from sparkmirror.data.coordination.control_reader import ControlWatch
 from sparkmirror.data.coordination.hanging_transactions import close_all
+from sparkmirror.data.rows.notes import Writer
+from sparkmirror.errors import Defect, Fenced, TransactionError
 from sparkmirror.internal_topics.commands import AssignmentDocument
+from sparkmirror.internal_topics.epochs.record import EpochRecord
+from sparkmirror.internal_topics.epochs.shares import outdated
 from sparkmirror.internal_topics.flow_claims import Claim, taken_over, transactional_id
-from sparkmirror.internal_topics.shares import outdated
 from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.settings import FlowSettings
@@ -41,7 +53,9 @@ __all__ = [
     "check_owner",
     "checks_claims",
     "committed_positions",
+    "ended",
     "fence_plan",
+    "identity_again",
     "take_over",
 ]
 
@@ -74,15 +88,21 @@ def check_owner(flow: FlowSettings, run_id: str, watch: ControlWatch) -> None:
 
 
 def take_over(
-    flow: FlowSettings, slot: int, run_id: str, version: int, watch: ControlWatch
+    flow: FlowSettings,
+    slot: int,
+    run_id: str,
+    version: int,
+    watch: ControlWatch,
+    record: EpochRecord | None,
 ) -> Identity | None:
     """Become the only writer of the slot; None if the slot's plan is outdated, or the run ends.
 
-    ``version``: that of the plan's assignment. ``watch`` starts at the offset up to which the
-    planner has read the control topic. Raises `Fenced` if another run owns the flow.
+    ``version``: that of the plan's assignment. ``record``: that of its epoch. ``watch`` starts at
+    the offset up to which the planner has read the control topic. Raises `Fenced` if another run
+    owns the flow, `TransactionError` if the topic has lost the record.
     """
     check_owner(flow, run_id, watch)
-    if outdated(watch.command, run_id, version):
+    if _outdated(flow, run_id, version, watch, record):
         return None
     connections = ClusterConnections(flow.target)
     transactions = Transactions(
@@ -94,7 +114,66 @@ def take_over(
         transactions.close()
         connections.close()
     check_owner(flow, run_id, watch)
-    return None if outdated(watch.command, run_id, version) else identity
+    return None if _outdated(flow, run_id, version, watch, record) else identity
+
+
+def ended(watch: ControlWatch, record: EpochRecord | None) -> bool:
+    """Whether the control topic has a newer epoch than that of ``record``, as far as it was read.
+
+    Never for a flow without exactly-once, whose epochs have no records.
+    """
+    return record is not None and watch.epoch not in (None, record)
+
+
+def _outdated(
+    flow: FlowSettings,
+    run_id: str,
+    version: int,
+    watch: ControlWatch,
+    record: EpochRecord | None,
+) -> bool:
+    if outdated(watch.command, run_id, version):
+        return True
+    if record is None:
+        raise Defect("an exactly-once slot was planned without the record of its epoch")
+    newest = watch.epoch
+    if newest is None or newest.number < record.number:
+        raise TransactionError(
+            "the control topic has lost the record of the slot's epoch.", where=f"flow {flow.name}"
+        )
+    return newest != record
+
+
+def identity_again(
+    flow: FlowSettings,
+    slot: int,
+    writer: Writer | None,
+    expected: Mapping[TopicPartition, int],
+) -> Identity:
+    """A new identity for a slot that writes; this aborts what the old one has open.
+
+    ``writer``: who the slot was when it began. ``expected``: the positions that it has committed,
+    by remote partition; -1 where it knows none. Raises `Fenced` if another writer has taken over,
+    `TransactionError` if the slot's plan is outdated.
+    """
+    if writer is None:
+        raise Defect("a transaction is written again before any was begun")
+    watch = ControlWatch(flow, writer.run_id, offset=writer.control_offset)
+    try:
+        watch.start()
+        identity = take_over(flow, slot, writer.run_id, writer.version, watch, writer.record)
+    finally:
+        watch.close()
+    if identity is None:
+        raise TransactionError("the slot's plan is outdated.", where=f"flow {flow.name}")
+    found = committed_positions(flow, list(expected))
+    moved = {tp for tp, at in expected.items() if at >= 0 and found.get(tp, -1) != at}
+    if moved:
+        raise Fenced(
+            f"positions were moved by another writer ({', '.join(map(str, sorted(moved)))}).",
+            where=f"flow {flow.name}",
+        )
+    return identity
 
 
 def _look(flow: FlowSettings, watch: ControlWatch) -> None:

@@ -8,6 +8,8 @@ closed first, by a transaction that contains nothing else and ends as theirs did
 Only their own producer id can do that. A partition that moved to another slot may have records of
 the slot before. The planner closes those while it has the ids of all slots (`close_all`), if the
 partition has a leader then. Until that is done, the new slot does not write the partition.
+For a partition that was added within an epoch, nobody has done that. It may have been mirrored
+before, by another slot, so the slot waits for any transaction that is open there.
 """
 
 from __future__ import annotations
@@ -109,12 +111,15 @@ class HangingTransactions:
         self,
         written: Mapping[TopicPartition, CommittedRecords | None],
         undecided: Collection[TopicPartition] = (),
+        added: Collection[TopicPartition] = (),
     ) -> set[TopicPartition]:
         """Close what is open in the partitions ``written``.
 
         Returns those where something may still be open. ``written``: the newest committed records
         of each partition, None if there are none, or if the partition is ``undecided``: then it is
-        not known. The identity may have no open transaction.
+        not known. ``added``: partitions in which no other producer may have an open transaction,
+        because the planner has not closed those of other slots. The identity may have no open
+        transaction.
         """
         if self._transactions.began:
             raise Defect("the transaction before has not ended")
@@ -123,7 +128,7 @@ class HangingTransactions:
         _find_leaders(self._connections, left)
         deadline = time.monotonic() + _LEADERS_S
         while any(self._connections.leaders.get(tp) is not None for tp in left):
-            left -= self._find_open(left, written, undecided)
+            left -= self._find_open(left, written, undecided, added)
             if time.monotonic() > deadline:
                 break
             if left:
@@ -136,6 +141,7 @@ class HangingTransactions:
         partitions: Collection[TopicPartition],
         written: Mapping[TopicPartition, CommittedRecords | None],
         undecided: Collection[TopicPartition],
+        added: Collection[TopicPartition],
     ) -> set[TopicPartition]:
         """The partitions in which nothing is open; what is open elsewhere is being closed."""
         leaders = {tp: self._connections.leaders.get(tp) for tp in partitions}
@@ -148,7 +154,7 @@ class HangingTransactions:
             for end in ends:
                 if end.producer_id == self._transactions.identity[0]:
                     (self._undecided if tp in undecided else own)[tp] = end
-                elif before is not None and end.producer_id == before.producer_id:
+                elif tp in added or (before is not None and end.producer_id == before.producer_id):
                     self.foreign[tp] = end
         for counts in (True, False):
             mine = {tp: end for tp, end in own.items() if end.counts(written[tp]) == counts}

@@ -14,6 +14,7 @@ from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.deals.dealing import make_deal
 from sparkmirror.internal_topics.deals.load import Load
 from sparkmirror.internal_topics.deals.record import DealRecord
+from sparkmirror.internal_topics.epochs.record import EpochRecord
 from sparkmirror.internal_topics.throttles import Limits
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient, FlowSettings, Member, TopicRule
@@ -46,6 +47,7 @@ class SlotPlan:
     ``claim_term``: the term of the run's claim. ``rehearsal``: the slot of a standby, which has no
     work. ``slots``: how many the epoch has. ``limits``: the newest before ``control_offset``, None
     for none. ``brief``: the epoch ends soon, because something could not be checked before it.
+    ``record``: that of an exactly-once flow's epoch.
     """
 
     slot: int
@@ -63,6 +65,7 @@ class SlotPlan:
     slots: int = 1
     limits: Limits | None = None
     brief: bool = False
+    record: EpochRecord | None = None
 
     def end_offsets(self) -> dict[TopicPartition, int] | None:
         """``ends`` by partition; a partition without an end is not bounded."""

@@ -18,10 +18,11 @@ from dataclasses import replace
 from typing import Any
 
 from sparkmirror.data.coordination.control_reader import ControlWatch
-from sparkmirror.data.coordination.fencing import check_claim, checks_claims
+from sparkmirror.data.coordination.fencing import check_claim, checks_claims, ended
 from sparkmirror.data.coordination.selected import TopicSelection
 from sparkmirror.data.coordination.slot_plan import SlotPlan
 from sparkmirror.data.read.additions import Additions
+from sparkmirror.data.read.intact_records import IntactRecords
 from sparkmirror.data.read.loss_detection import LossWatch
 from sparkmirror.data.read.notes_to_sink import NotesToSink
 from sparkmirror.data.read.retry_schedule import Retries
@@ -35,21 +36,20 @@ from sparkmirror.data.rows.notes import (
 )
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, chunk_of, out
 from sparkmirror.data.rows.shared_frames import Frames, room_for
-from sparkmirror.errors import BatchError, CorruptBatch, Unreachable
+from sparkmirror.errors import Unreachable
 from sparkmirror.internal_topics.commands import (
     AssignmentDocument,
     CommandKind,
     SourcePartition,
 )
+from sparkmirror.internal_topics.epochs.shares import added_share, outdated
 from sparkmirror.internal_topics.position_metadata import (
     Mark,
 )
-from sparkmirror.internal_topics.shares import added_share, outdated
 from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.transforms import Transformed
-from sparkmirror.progress import Halt, PartitionProgress
-from sparkmirror.records.selection import SelectRules
-from sparkmirror.records.selection import select as select_records
+from sparkmirror.progress import PartitionProgress
+from sparkmirror.records.selection import Selection, SelectRules
 from sparkmirror.records.walk import append_time_runs
 from sparkmirror.settings import FETCH_BYTES_MAX, FlowSettings
 from sparkmirror.ticks import ticks_s
@@ -69,11 +69,6 @@ _TICK_S = 0.5
 _SILENT_SHARE = 0.75
 # A sink that has said nothing in the memory by then probably cannot map it.
 _SILENT_SINK_S = 10.0
-_CORRUPT_RETRY_S = 1.0
-_CORRUPT_TRIES = 3
-# How often in a row a response may end past the high watermark that it states.
-_AHEAD_TRIES = 4
-_DAMAGED_RETRY_S, _DAMAGED_RETRY_S_MAX = 5.0, 60.0
 _JOIN_BELOW_BYTES = 4096
 _STARVED_S = 0.005
 # Pause before a log is checked again whose leader could not decide what happens to the position.
@@ -142,7 +137,7 @@ class SlotReader:
             limits=plan.limits,
         )
         self._throttling = SlotThrottle(self._fetcher, plan.slot, plan.slots)
-        self._rules = SelectRules(
+        rules = SelectRules(
             check_crcs=flow.fetch.check_crcs,
             read_committed=flow.fetch.isolation_level == "read_committed",
             join_bytes=flow.produce.join_bytes,
@@ -151,10 +146,9 @@ class SlotReader:
             if flow.records.used
             else min(_JOIN_BELOW_BYTES, flow.produce.join_bytes),
         )
+        self._intact = IntactRecords(self._fetcher, rules)
         self._transformed = Transformed(flow)
         self._retries = Retries()
-        self._corrupt: dict[TopicPartition, int] = {}
-        self._ahead: dict[TopicPartition, int] = {}
         self._marks_before: dict[TopicPartition, Mark] = {}
         self._last_row = 0.0
         self._sink_speaks = False
@@ -331,6 +325,8 @@ class SlotReader:
             check_claim(self.flow, self._watch.claim, self.plan.run_id)
         if self.flow.exactly_once and self._begins.identity is None:
             return True
+        if ended(self._watch, self.plan.record):
+            return True
         command = self._watch.command
         if outdated(command, self.plan.run_id, self.plan.version):
             # The partitions of a bounded run are fixed, unless a consumer group assigns them.
@@ -479,49 +475,12 @@ class SlotReader:
             return None
         return build_row(chunks, self._fetcher.frame, pieces, self._notes.take(), self._frames)
 
-    def _select(self, part: FetchedPartition) -> Any | None:
+    def _select(self, part: FetchedPartition) -> Selection | None:
         end = None if self._ends is None else self._ends.get(part.tp)
         if part.tp in self._jumps:
             first = self._jumps[part.tp][0]
             end = first if end is None else min(first, end)
-        try:
-            chosen = select_records(
-                part.records, part.fetch_offset, part.aborted, self._rules, end_offset=end
-            )
-            if chosen.next_offset > part.high_watermark >= 0:
-                # A broker reads its high watermark before it reads the log: the next response
-                # shows whether it has moved. But a damaged base offset looks the same, since no
-                # checksum covers it, and it would move the position past records that were never
-                # mirrored.
-                ahead = self._ahead[part.tp] = self._ahead.get(part.tp, 0) + 1
-                if ahead < _AHEAD_TRIES:
-                    return None
-                raise CorruptBatch(
-                    f"The batches from offset {part.fetch_offset} on end at "
-                    f"{chosen.next_offset - 1}, but the log ends at {part.high_watermark - 1}.",
-                )
-        except BatchError as error:
-            self._note_corrupt(part.tp, error)
-            return None
-        self._corrupt.pop(part.tp, None)
-        self._ahead.pop(part.tp, None)
-        if chosen.cut_bytes_needed:
-            self._fetcher.need_bytes(part.tp, chosen.cut_bytes_needed)
-        return chosen
-
-    def _note_corrupt(self, tp: TopicPartition, error: BatchError) -> None:
-        """Fetch again: that repairs damage in transit, but not damage in the log."""
-        tries = self._corrupt[tp] = self._corrupt.get(tp, 0) + 1
-        self._fetcher.errors[error.code] = self._fetcher.errors.get(error.code, 0) + 1
-        log.warning("%s: %s (try %d)", tp, error, tries)
-        if tries >= _CORRUPT_TRIES:
-            # Another replica may be intact, or the log is repaired.
-            reason = f"{tp} at the source: {error}"
-            self._fetcher.halt(tp, Halt(error.code, reason, retriable=True))
-            pause_s = _DAMAGED_RETRY_S * 2 ** min(tries - _CORRUPT_TRIES, 10)
-            self._fetcher.retry_later(tp, min(_DAMAGED_RETRY_S_MAX, pause_s))
-        else:
-            self._fetcher.retry_later(tp, _CORRUPT_RETRY_S)
+        return self._intact.select(part, end)
 
     # -- notes to the sink -----------------------------------------------------------------
 

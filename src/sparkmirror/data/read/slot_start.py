@@ -83,7 +83,9 @@ class SlotStart:
             watch.start()
             if flow.exactly_once:
                 # Become the only writer of these partitions.
-                self.identity = take_over(flow, plan.slot, plan.run_id, plan.version, watch)
+                self.identity = take_over(
+                    flow, plan.slot, plan.run_id, plan.version, watch, plan.record
+                )
                 if self.identity is None:
                     return {}
             if checks_claims(flow):
@@ -182,7 +184,7 @@ class SlotStart:
         flow, plan = self._flow, self._plan
         owner = Owner(plan.run_id, plan.control_offset, plan.claim_term)
         # The sink writes under the identity that was fenced before positions were read.
-        writer = Writer(self.identity, plan.run_id, plan.control_offset, plan.version)
+        writer = Writer(self.identity, plan.run_id, plan.control_offset, plan.version, plan.record)
         return SlotHello(
             plan.slot,
             plan.epoch,

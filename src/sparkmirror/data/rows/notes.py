@@ -18,6 +18,7 @@ from typing import Any
 from sparkmirror.data.rows.shared_frames import MESSAGE_BYTES_MAX, SharedMemory
 from sparkmirror.errors import MachineError
 from sparkmirror.internal_topics.commands import member_row, read_member
+from sparkmirror.internal_topics.epochs.record import EpochRecord
 from sparkmirror.internal_topics.gaps import Gap, gap_document, read_document
 from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
 from sparkmirror.model import TopicPartition
@@ -41,7 +42,7 @@ __all__ = [
     "encode_notes",
 ]
 
-VERSION = 2
+VERSION = 3
 # A reason is for people; with this, a row always fits into a message.
 _REASON_CHARS_MAX = 1000
 
@@ -81,13 +82,14 @@ class Owner:
 class Writer:
     """The identity under which an exactly-once sink writes; None if its plan is outdated.
 
-    ``version``: that of the plan's assignment.
+    ``version``: that of the plan's assignment. ``record``: that of the epoch.
     """
 
     identity: Identity | None
     run_id: str
     control_offset: int
     version: int = 0
+    record: EpochRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +318,7 @@ def _read_hello(document: Mapping[str, Any]) -> SlotHello:
         None if memory is None else SharedMemory(*memory),
         tuple(map(_read_partition, document["partitions"])),
         None if owner is None else Owner(*owner),
-        None if writer is None else Writer(_read_identity(writer[0]), *writer[1:]),
+        None if writer is None else _read_writer(*writer),
     )
 
 
@@ -332,6 +334,17 @@ def _read_partition(row: Sequence[Any]) -> PartitionHello:
         TargetMark(*log),
         None if written is None else CommittedRecords(*written),
     )
+
+
+def _read_writer(
+    identity: Sequence[int] | None,
+    run_id: str,
+    control_offset: int,
+    version: int,
+    record: Sequence[Any] | None,
+) -> Writer:
+    epoch = None if record is None else EpochRecord(*record)
+    return Writer(_read_identity(identity), run_id, control_offset, version, epoch)
 
 
 def _read_identity(row: Sequence[int] | None) -> Identity | None:

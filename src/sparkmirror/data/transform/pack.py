@@ -44,10 +44,7 @@ from sparkmirror.records.header_columns import Int64s, merge_runs
 from sparkmirror.records.kept import kept_batches
 from sparkmirror.records.key_columns import Scan
 from sparkmirror.records.partitioner import write_partitioned
-from sparkmirror.records.record_fields import (
-    chosen,
-    record_fields,
-)
+from sparkmirror.records.record_fields import chosen, record_fields
 from sparkmirror.settings import FlowSettings
 
 __all__ = ["Packed", "Packer"]
@@ -119,9 +116,8 @@ class Packer:
             if one.handler
         }
         self._to_handle: list[_Waiting] = []
-        self._chains = {
-            number: Chain(smts) for number, smts in enumerate(smts_on_bytes(flow)) if smts
-        }
+        numbered = enumerate(smts_on_bytes(flow))
+        self._chains = {number: Chain(smts) for number, smts in numbered if smts}
         self._to_change: list[tuple[_Waiting, memoryview]] = []
         self._batch_bytes = max(flow.produce.join_bytes, _BATCH_BYTES_MIN)
         self._waiting: list[_Waiting] = []

@@ -22,8 +22,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 
-from sparkmirror.data.coordination.control_reader import ControlWatch
-from sparkmirror.data.coordination.fencing import committed_positions, take_over
+from sparkmirror.data.coordination.fencing import identity_again
 from sparkmirror.data.coordination.hanging_transactions import HangingTransactions
 from sparkmirror.data.rows import worker_pipes
 from sparkmirror.data.rows.notes import SlotHello, Writer
@@ -36,6 +35,7 @@ from sparkmirror.data.write.partition_state import (
     Pending,
     acknowledge,
     before_refusal,
+    halt_refused,
     targets,
 )
 from sparkmirror.data.write.producers import limits_of
@@ -43,7 +43,7 @@ from sparkmirror.data.write.routed_partitions import RoutedPartitions, own_place
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.data.write.transaction_positions import TransactionPositions, TransactionSyncs
 from sparkmirror.data.write.transaction_size import EarlyCommits, TransactionSize
-from sparkmirror.errors import Defect, Fenced, TransactionError
+from sparkmirror.errors import Defect, TransactionError
 from sparkmirror.internal_topics.flow_claims import transactional_id
 from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
 from sparkmirror.internal_topics.runs import runs_topic
@@ -79,7 +79,8 @@ class ExactlyOnce:
         self._writer: Writer | None = None
         self._errors: dict[str, int] = {}
         self._refusals = task.refusals(self._errors)
-        self._sync_topics = offset_syncs_topic(flow), runs_topic(flow)
+        names = offset_syncs_topic(flow), runs_topic(flow)
+        self._sync_topics = [TopicPartition(name, 0) for name in names]
         self._syncs_at_target = flow.offset_syncs.location == "target"
         self._syncs = TransactionSyncs(task)
         self._early = EarlyCommits(flow.transaction_commit_percent)
@@ -87,6 +88,7 @@ class ExactlyOnce:
         self._last_commit = self._renewed = time.monotonic()
         self._began = 0.0
         self._kept_bytes = 0
+        self._added: set[TopicPartition] = set()
         self._size = TransactionSize(
             flow.transaction_bytes,
             flow.transaction_timeout_ms,
@@ -108,6 +110,7 @@ class ExactlyOnce:
 
     def add(self, lanes: list[Lane]) -> None:
         """Follow further topics; `prepare` closes what earlier writers left open there."""
+        self._added |= {lane.target for lane in lanes}
         self._task.search(lanes)
 
     def join(self, member: Member) -> None:
@@ -165,7 +168,9 @@ class ExactlyOnce:
         for tp, others in (routed or {}).items():
             wanted.setdefault(tp, []).extend(others)
         before = self._routed.written_before(wanted, self._task.lanes.values())
-        left = self._open_ends.close(before, self._routed.undecided(before, routed or {}))
+        undecided = self._routed.undecided(before, routed or {})
+        left = self._open_ends.close(before, undecided, self._added)
+        self._added -= wanted.keys() - left
         self._routed.checked |= (routed or {}).keys() - left
         for tp in left:
             for lane in wanted[tp]:
@@ -370,7 +375,7 @@ class ExactlyOnce:
             for lane in self._task.lanes.values():
                 self._task.ends.note_going_back(lane)
             self._task.ends.settle(self._backlog, counts=False)
-            refused = self._refused()
+            refused = halt_refused(self._task.lanes.values(), self._backlog.halts)
             if not refused:
                 return
             self._replay(refused)
@@ -382,16 +387,14 @@ class ExactlyOnce:
         """
         if self._task.syncs is None or not self._syncs_inside:
             return True
-        for name, records in zip(self._sync_topics, self._syncs.take(), strict=True):
+        for tp, records in zip(self._sync_topics, self._syncs.take(), strict=True):
             for batch in batches_of(records):
-                self._task.append_beside(TopicPartition(name, 0), batch, None)
+                self._task.append_beside(tp, batch, None)
         deadline = time.monotonic() + _SYNCS_S
-        while not self._backlog.idle:
+        while not self._backlog.idle and time.monotonic() <= deadline:
             self._settle(self._producer.pump(_RESPONSE_S))
-            if time.monotonic() > deadline:
-                break
-        topics = {TopicPartition(name, 0) for name in self._sync_topics}
-        halt = next((halt for tp, halt in self._backlog.halts.items() if tp in topics), None)
+        halts = self._backlog.halts
+        halt = next((halts[tp] for tp in self._sync_topics if tp in halts), None)
         if halt is None and self._backlog.idle:
             self._syncs.written()
             return True
@@ -442,22 +445,6 @@ class ExactlyOnce:
 
     # -- the transaction again, without what the target refuses ----------------------------
 
-    def _refused(self) -> list[Lane]:
-        """Halt the lanes that the target has begun to refuse in this transaction; returns them."""
-        halts = self._backlog.halts
-        refused = []
-        for lane in self._task.lanes.values() if halts else ():
-            # A refused gap record counts, too: no position passes a gap without a record.
-            blocked = [tp for tp in lane.waits_for() if tp in halts]
-            if not blocked or (lane.halt is not None and not lane.queue):
-                continue
-            if lane.halt is not None:
-                lane.queue.clear()  # including what the target took before
-            lane.halt, lane.blocked = halts[blocked[0]], tuple(blocked)
-            log.error("%s", lane.halt.reason)
-            refused.append(lane)
-        return refused
-
     def _replay(self, refused: list[Lane]) -> None:
         """Abort, and write everything again except the refused batches."""
         for lane in refused:
@@ -467,11 +454,8 @@ class ExactlyOnce:
                 lane.queue.clear()  # how many of its batches were appended is not known
             else:
                 lane.queue = before_refusal(lane.queue)
-        log.warning(
-            "flow %s, slot %d: the transaction is aborted and written again",
-            self._flow.name,
-            self._task.slot,
-        )
+        who = self._flow.name, self._task.slot
+        log.warning("flow %s, slot %d: the transaction is aborted and written again", *who)
         self._open(self._identity_again())
         self._producer.connections.add_topics(
             {lane.target.topic for lane in self._task.lanes.values()}
@@ -495,35 +479,13 @@ class ExactlyOnce:
                 self.leave_out(pending)
 
     def _identity_again(self) -> Identity:
-        """A new identity for the same slot; this aborts what the old one has open.
-
-        Raises `Fenced` if another writer has taken over, `TransactionError` if the slot's plan is
-        outdated.
-        """
+        """A new identity for the same slot; this aborts what the old one has open."""
         self._close_writer()
-        writer = self._writer
-        if writer is None:
-            raise Defect("a transaction is written again before any was begun")
-        watch = ControlWatch(self._flow, offset=writer.control_offset)
-        try:
-            watch.start()
-            identity = take_over(self._flow, self._task.slot, writer.run_id, writer.version, watch)
-        finally:
-            watch.close()
-        if identity is None:
-            raise TransactionError("the slot's plan is outdated.", where=f"flow {self._flow.name}")
         # Positions of a deleted topic were deleted with it.
         lost = self._task.ends.lost
         kept = [one for one in self._task.lanes.values() if one not in lost and not one.left]
         expected = {lane.target: lane.committed for lane in kept}
-        found = committed_positions(self._flow, list(expected))
-        moved = {tp for tp, at in expected.items() if at >= 0 and found.get(tp, -1) != at}
-        if moved:
-            raise Fenced(
-                f"positions were moved by another writer ({', '.join(map(str, sorted(moved)))}).",
-                where=f"flow {self._flow.name}",
-            )
-        return identity
+        return identity_again(self._flow, self._task.slot, self._writer, expected)
 
     # -- the end of the epoch --------------------------------------------------------------
 

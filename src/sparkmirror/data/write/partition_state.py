@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,8 +32,11 @@ __all__ = [
     "before_refusal",
     "divided_at",
     "gap_pending",
+    "halt_refused",
     "targets",
 ]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -410,3 +414,22 @@ def divided_at(
             if records:
                 part.append(replace(each, records=records))
     return tuple(before), tuple(after)
+
+
+def halt_refused(lanes: Iterable[Lane], halts: Mapping[TopicPartition, Halt]) -> list[Lane]:
+    """Halt the lanes that the target has begun to refuse in this transaction; returns them.
+
+    ``halts``: the refused partitions.
+    """
+    refused = []
+    for lane in lanes if halts else ():
+        # A refused gap record counts, too: no position passes a gap without a record.
+        blocked = [tp for tp in lane.waits_for() if tp in halts]
+        if not blocked or (lane.halt is not None and not lane.queue):
+            continue
+        if lane.halt is not None:
+            lane.queue.clear()  # including what the target took before
+        lane.halt, lane.blocked = halts[blocked[0]], tuple(blocked)
+        log.error("%s", lane.halt.reason)
+        refused.append(lane)
+    return refused

@@ -122,6 +122,21 @@ def test_what_nobody_knows_is_left_and_says_how_to_end_it() -> None:
     assert ends.close({P0: None}, {P0}) == set()
 
 
+def test_a_partition_that_is_added_may_have_records_of_any_slot() -> None:
+    """Within an epoch, no planner has closed what another slot left open there."""
+    target = Target()
+    target.others = [OpenTransaction(90, 8, 0, 3)]
+    ends = target.ends()
+    assert ends.close({P0: None, P1: None}) == set()
+    assert ends.close({P0: None, P1: None}, added={P1}) == {P1}
+    assert not ends.unsure(P0)
+    halt = ends.unknown(P1)
+    assert (halt.retriable, halt.code) == (True, "CONCURRENT_TRANSACTIONS")
+    assert "producer id 8" in halt.reason
+    target.others = []
+    assert ends.close({P1: None}, added={P1}) == set()
+
+
 @pytest.mark.parametrize(
     "written",
     [None, CommittedRecords(8, 3, 10), CommittedRecords(7, 2, 10), CommittedRecords(7, 3, 9)],

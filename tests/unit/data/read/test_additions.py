@@ -13,7 +13,7 @@ from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.data.read.additions import Additions
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.internal_topics.commands import AssignmentDocument, SourcePartition
-from sparkmirror.internal_topics.shares import slot_of
+from sparkmirror.internal_topics.epochs.shares import slot_of
 from sparkmirror.model import TopicPartition
 from sparkmirror.progress import Halt, PartitionProgress
 from tests.unit.config_files import BASE, load_flow

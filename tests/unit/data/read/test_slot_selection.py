@@ -98,7 +98,7 @@ def test_damage_is_never_passed_and_fetched_again_at_its_place(reader: SlotReade
     assert reader._fetcher.position(TP) == 5
     assert reader._row([_answer(5, 7)]) is not None
     assert reader._fetcher.position(TP) == 7
-    assert reader._corrupt == {}
+    assert reader._intact._corrupt == {}
 
 
 def test_a_log_that_nobody_answers_for_is_asked_about_at_its_next_leader(

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import pytest
 
+from sparkmirror.data.coordination import fencing
 from sparkmirror.data.coordination.hanging_transactions import written_before
 from sparkmirror.data.rows.notes import PartitionHello, SlotHello, SlotNotes, Writer
 from sparkmirror.data.rows.rows import Chunk, build_row
@@ -286,9 +287,9 @@ def simulated() -> Iterator[Brokers]:
         monkeypatch.setattr(exactly_once, "ClusterConnections", connections)
         monkeypatch.setattr(producers, "ClusterConnections", connections)
         monkeypatch.setattr(exactly_once, "Transactions", transactions)
-        monkeypatch.setattr(exactly_once, "take_over", found.fence)
-        monkeypatch.setattr(exactly_once, "committed_positions", lambda *_: dict(found.positions))
-        monkeypatch.setattr(exactly_once, "ControlWatch", lambda *_, **__: watch)
+        monkeypatch.setattr(fencing, "take_over", found.fence)
+        monkeypatch.setattr(fencing, "committed_positions", lambda *_: dict(found.positions))
+        monkeypatch.setattr(fencing, "ControlWatch", lambda *_, **__: watch)
         yield found
     producers._kept.clear()
 

@@ -14,7 +14,7 @@ from sparkmirror.internal_topics.commands import (
     CommandKind,
     SourcePartition,
 )
-from sparkmirror.internal_topics.shares import Growth, added_share, outdated
+from sparkmirror.internal_topics.epochs.shares import Growth, added_share, outdated
 from sparkmirror.model import TopicPartition
 
 RUN = "run"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkmirror.internal_topics.commands import Command, CommandKind, SourcePartition
-from sparkmirror.internal_topics.shares import Growth, outdated
+from sparkmirror.internal_topics.epochs.shares import Growth, outdated
 from sparkmirror.model import TopicPartition
 
 

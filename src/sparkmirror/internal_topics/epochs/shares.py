@@ -16,7 +16,7 @@ cannot be kept, a new epoch must begin: `Growth.follow` decides. It refuses
 * a partition that comes back, or has another topic id: its former slot may still write;
 * so many new partitions that the slots would be filled unevenly.
 
-Flows with exactly-once, and others (`control.flow`), begin a new epoch for every change.
+Some flows (`control.flow`) begin a new epoch for every change.
 """
 
 from __future__ import annotations

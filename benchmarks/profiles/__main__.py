@@ -28,10 +28,10 @@ from confluent_kafka import Consumer
 from tests.faults.harness import SINK, SOURCE, Mirror, write_config
 from tests.faults.partitions import CONFIG, make_partitions
 
-from benchmarks.flames import draw, read_stacks, self_times
 from benchmarks.load import LOADS, create, fill
 from benchmarks.machine import code, prepared
 from benchmarks.measure import end_offsets
+from benchmarks.profiles.flames import draw, read_stacks, self_times
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from sparkmirror.testing.jvm import SERVER_JVM
 from sparkmirror.testing.maven import resolve
@@ -47,7 +47,7 @@ _TAIL_RATE = 100
 _PROBE, _PROBE_PARTITIONS = "profile", 4
 _PARTITIONS = 10_000
 _SHOWN = 12
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 class Scene:
@@ -144,7 +144,7 @@ def _write(scene: Scene, seconds: float) -> None:
     """Let a probe write from now on; it ends with the scene."""
     probe = subprocess.Popen(
         [
-            *(sys.executable, str(Path(__file__).with_name("probe.py")), "write"),
+            *(sys.executable, str(Path(__file__).parents[1] / "probe.py"), "write"),
             *(scene.source.bootstrap_servers, _PROBE, str(_PROBE_PARTITIONS)),
             *(str(seconds), str(_TAIL_RATE)),
         ]

@@ -1,0 +1,1 @@
+"""Where processor time goes: flame graphs of a mirror in three situations."""
