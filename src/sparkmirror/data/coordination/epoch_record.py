@@ -32,7 +32,7 @@ def begin_epoch(flow: FlowSettings, run_id: str, watch: ControlWatch) -> EpochRe
     """Write the record of a new plan; returns it once it is the newest in the control topic.
 
     ``watch``: the planner's; it has read the topic to the end then. Waits for a target that does
-    not respond. Raises `TopicError` if the topic refuses the record.
+    not respond, or takes nothing now. Raises `TopicError` if the topic refuses the record.
     """
     while True:
         known = 0 if watch.epoch is None else watch.epoch.number
@@ -83,6 +83,10 @@ def _written(flow: FlowSettings, tp: TopicPartition, batch: memoryview) -> bool:
         producer.close()
         connections.close()
     halt = producer.backlog.halts.get(tp)
+    if halt is not None and halt.retriable:
+        # For example too few replicas, or no leader: a query that fails for it is not restarted.
+        log.warning("flow %s: an epoch cannot begin yet: %s", flow.name, halt.reason)
+        return False
     if halt is not None:
         raise TopicError(
             f"no epoch can begin: {halt.reason}", where=f"cluster {flow.target.alias}, topic {tp}"

@@ -164,3 +164,20 @@ def test_a_topic_that_refuses_it_ends_the_query(monkeypatch: pytest.MonkeyPatch)
     halt = Halt("TOPIC_AUTHORIZATION_FAILED", "not allowed")
     with pytest.raises(TopicError, match=r"topic .*-0: no epoch can begin: not allowed"):
         _write(monkeypatch, FLOW, halt=halt)
+
+
+def test_a_topic_that_takes_nothing_for_a_while_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A query that fails with one of our errors is not restarted: the mirror would end."""
+    halts = [Halt("NOT_ENOUGH_REPLICAS", "it has failed for 120 s", retriable=True), None]
+
+    def pump(self: Any, _: float) -> None:
+        self.idle, halt = True, halts.pop(0)
+        if halt is None:
+            self.taken.append(self._waits)
+        else:
+            self.halts[self._waits[0]] = halt
+
+    assert len(_write(monkeypatch, FLOW, pump=pump)) == 1
+    assert not halts
