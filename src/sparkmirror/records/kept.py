@@ -1,109 +1,124 @@
 """The records of raw batches that a transform keeps, as new batches.
 
-A batch of which all records are kept passes as it is. Of the others, the kept records are cut out
-as bytes, numbered anew and compressed once.
+A batch of which all records stay as they are passes as it is, apart from its base offset, which no
+checksum covers. Of the others, the kept records are cut out as bytes, numbered anew and compressed
+once.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from sparkmirror.errors import Defect
 from sparkmirror.records.header import LOG_APPEND_TIME_BIT
 from sparkmirror.records.header_columns import Int64s
 from sparkmirror.records.key_columns import Origin, Scan
 from sparkmirror.records.partitioner import write_partitioned
-from sparkmirror.records.record_fields import chosen
+from sparkmirror.records.record_fields import taken
 
-__all__ = ["kept_batches", "slices"]
+__all__ = ["Flags", "kept_batches", "slices"]
 
-# Smaller ones are joined: each batch costs the sink and the target's brokers.
-_PASSING_BYTES_MIN = 16 * 1024
+Flags = npt.NDArray[np.bool_]
+"""One flag per record, or per batch."""
+
+# Batches that are smaller by both measures are joined with what is written again: each batch costs
+# the sink and the target's brokers.
+_PASSING_BYTES_MIN, _PASSING_UNPACKED_BYTES_MIN = 4096, 16 * 1024
 # Below, numpy's few steps for all records cost less than Arrow's one for each.
 _SLICE_BYTES_MIN = 128
 _BASE_OFFSET = struct.Struct(">q")
 
 
 def kept_batches(
-    found: Scan, kept: npt.NDArray[np.bool_], *, batch_bytes: int
+    found: Scan,
+    kept: Flags,
+    *,
+    batch_bytes: int,
+    touched: Flags | None = None,
+    written: Callable[[], Scan] | None = None,
 ) -> list[bytes | memoryview]:
     """Batches of the records of ``found`` for which ``kept`` is true, as pieces to be joined.
 
-    ``found``: with its origin. The offsets of the records count from 0, without gaps. Records that
-    are cut out become batches of about ``batch_bytes`` at most, in the first batch's codec.
+    ``found``: with its origin. The offsets of the records count from 0, without gaps. Records of
+    batches that do not pass become batches of about ``batch_bytes`` at most, in the first batch's
+    codec. ``touched``: records that are not as they were; None for none. ``written``: gives the
+    kept records as they are now; None if these are the same.
     """
     origin = found.origin
-    assert origin is not None  # noqa: S101  (the caller has not changed the records)
-    pieces: list[bytes | memoryview] = []
-    number = 0
-    for first, end, batch in _runs(found, origin, kept):
-        if batch >= 0:
-            pieces.append(_BASE_OFFSET.pack(number))
-            after = int(origin.starts[batch]) + _BASE_OFFSET.size
-            pieces.append(origin.buffer[after : int(origin.ends[batch])])
-            number += end - first
-            continue
-        rows = np.zeros(len(kept), np.bool_)
-        rows[first:end] = kept[first:end]
-        some = chosen(found, rows)
-        count = len(some.columns.offset)
-        if not count:
-            continue
-        offsets = np.arange(number, number + count)
-        written = write_partitioned(
-            replace(some, columns=replace(some.columns, offset=offsets)),
-            np.zeros(count, np.int64),
-            codec=found.codec,
-            batch_bytes=batch_bytes,
-        )
-        pieces += written.batches
-        number += count
-    return pieces
-
-
-def _runs(
-    found: Scan, origin: Origin, kept: npt.NDArray[np.bool_]
-) -> Iterator[tuple[int, int, int]]:
-    """(first record, end, batch) of all records; batch: the one that passes as it is, else -1."""
+    if origin is None:
+        raise Defect("the batches of these records are not known")
+    if not kept.any():
+        return []
     counts = origin.heads["count"].astype(np.int64)
-    ends = np.cumsum(counts)
-    begins = ends - counts
-    passed = begin = 0
-    for batch in np.flatnonzero(_passing(found, origin, kept, begins, ends)).tolist():
-        begin, end = int(begins[batch]), int(ends[batch])
-        if begin > passed:
-            yield passed, begin, -1
-        yield begin, end, batch
-        passed = end
-    if passed < len(kept):
-        yield passed, len(kept), -1
+    full = np.flatnonzero(counts)
+    counts = counts[full]
+    begins = np.cumsum(counts) - counts
+    same = kept if touched is None else kept & ~touched
+    passing = _passing(found, origin, full, begins, counts, same)
+    held = np.add.reduceat(kept, begins, dtype=np.int64)
+    first_numbers = np.cumsum(held) - held
+    pieces: dict[int, list[bytes | memoryview]] = {}
+    for batch in np.flatnonzero(passing).tolist():
+        base = _BASE_OFFSET.pack(int(first_numbers[batch]))
+        after = int(origin.starts[full[batch]]) + _BASE_OFFSET.size
+        pieces[batch] = [base, origin.buffer[after : int(origin.ends[full[batch]])]]
+    if not passing.all():
+        new = taken(found, kept) if written is None else written()
+        _write(new, passing, held, batch_bytes, pieces)
+    return [piece for batch in sorted(pieces) for piece in pieces[batch]]
 
 
 def _passing(
-    found: Scan, origin: Origin, kept: npt.NDArray[np.bool_], begins: Int64s, ends: Int64s
-) -> npt.NDArray[np.bool_]:
-    """Which batches pass as they are: large ones of which all records are kept.
+    found: Scan, origin: Origin, full: Int64s, begins: Int64s, counts: Int64s, same: Flags
+) -> Flags:
+    """Which of the batches ``full`` pass as they are: those with nothing but records ``same``.
 
     Their records are numbered without gaps, as a target's broker demands, and hold their own time.
     """
-    heads = origin.heads
-    counts: Int64s = ends - begins
-    before: Int64s = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept)))
-    sizes: Int64s = np.concatenate((np.zeros(1, np.int64), np.cumsum(found.columns.rest_bytes)))
-    passing: npt.NDArray[np.bool_] = (before[ends] - before[begins] == counts) & (
-        sizes[ends] - sizes[begins] >= _PASSING_BYTES_MIN
-    )
+    heads = origin.heads[full]
+    numbers = np.arange(len(same)) - np.repeat(begins, counts)
+    passing: Flags = np.logical_and.reduceat(same & (origin.deltas == numbers), begins)
     passing &= heads["last_offset_delta"].astype(np.int64) == counts - 1
     passing &= (heads["attributes"].astype(np.int64) & LOG_APPEND_TIME_BIT) == 0
-    for batch in np.flatnonzero(passing).tolist():
-        deltas = origin.deltas[begins[batch] : ends[batch]]
-        passing[batch] = np.array_equal(deltas, np.arange(len(deltas)))
+    if not passing.all():
+        sizes = (origin.ends - origin.starts)[full]
+        unpacked = np.add.reduceat(found.columns.rest_bytes, begins)
+        passing &= (sizes >= _PASSING_BYTES_MIN) | (unpacked >= _PASSING_UNPACKED_BYTES_MIN)
     return passing
+
+
+def _write(
+    new: Scan,
+    passing: Flags,
+    held: Int64s,
+    batch_bytes: int,
+    pieces: dict[int, list[bytes | memoryview]],
+) -> None:
+    """Write the records of the batches that do not pass; adds them to ``pieces``.
+
+    ``new``: all kept records. ``held``: how many of them each batch has. Neighbours are joined:
+    their batches are at the number of the first of them.
+    """
+    columns = replace(new.columns, offset=np.arange(len(new.columns.offset)))
+    numbered = replace(new, columns=columns, origin=None)
+    # The number of the first batch since the last one that passes.
+    begins = ~passing & np.concatenate(([True], passing[:-1]))
+    group = np.maximum.accumulate(np.where(begins, np.arange(len(passing)), 0))
+    places = np.repeat(group, held)
+    if passing.any():
+        wanted = np.repeat(~passing, held)
+        numbered, places = taken(numbered, wanted), places[wanted]
+    if not len(places):
+        return
+    written = write_partitioned(numbered, places, codec=new.codec, batch_bytes=batch_bytes)
+    for data, batch in zip(written.batches, written.partitions, strict=True):
+        pieces.setdefault(batch, []).append(data)
 
 
 def slices(flat: npt.NDArray[np.uint8], at: Int64s, sizes: Int64s) -> npt.NDArray[np.uint8] | None:

@@ -30,6 +30,7 @@ __all__ = [
     "header_columns",
     "read_headers",
     "record_fields",
+    "taken",
     "with_fields",
 ]
 
@@ -178,6 +179,16 @@ def chosen(found: Scan, rows: npt.NDArray[np.bool_]) -> Scan:
     )
     key_at, key_bytes = found.key_at[rows], found.key_bytes[rows]
     return replace(found, columns=kept, key_at=key_at, key_bytes=key_bytes, origin=None)
+
+
+def taken(found: Scan, rows: npt.NDArray[np.bool_]) -> Scan:
+    """As `chosen`, but without the positions of keys: the records can only be written."""
+    if rows.all():
+        return found
+    numbers, columns = np.flatnonzero(rows), found.columns
+    names = ("group", "offset", "timestamp", "attributes", "rest_at", "rest_bytes")
+    kept = {name: getattr(columns, name).take(numbers) for name in names}
+    return replace(found, columns=replace(columns, **kept), origin=None)
 
 
 def with_fields(

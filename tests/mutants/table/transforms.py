@@ -186,17 +186,17 @@ TRANSFORMS: tuple[Mutant, ...] = (
     Mutant(
         "a batch with the broker's time passes as it is",
         "docs/transforms.md",
-        "data/transform/smts/rebuilt.py",
-        "    fit &= (bits & LOG_APPEND_TIME_BIT) == 0\n",
+        "records/kept.py",
+        '    passing &= (heads["attributes"].astype(np.int64) & LOG_APPEND_TIME_BIT) == 0\n',
         "",
         (f"{_BYTES}::test_what_a_target_would_refuse_is_written_again",),
     ),
     Mutant(
         "a batch that passes as it is keeps its base offset",
         "Gap records and letters count with the records around them",
-        "data/transform/smts/rebuilt.py",
-        "        base = int(places[batch]).to_bytes(_BASE_OFFSET_BYTES)\n",
-        "        base = bytes(buffer[batches.first[batch] :][:_BASE_OFFSET_BYTES])\n",
+        "records/kept.py",
+        "        base = _BASE_OFFSET.pack(int(first_numbers[batch]))\n",
+        "        base = _BASE_OFFSET.pack(int(found.columns.offset[begins[batch]]))\n",
         (f"{_SINK}::test_refused_records_have_their_source_offsets",),
     ),
     Mutant(

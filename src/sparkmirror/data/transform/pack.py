@@ -118,7 +118,7 @@ class Packer:
         self._to_handle: list[_Waiting] = []
         numbered = enumerate(smts_on_bytes(flow))
         self._chains = {number: Chain(smts) for number, smts in numbered if smts}
-        self._to_change: list[tuple[_Waiting, memoryview]] = []
+        self._to_change: list[_Waiting] = []
         self._batch_bytes = max(flow.produce.join_bytes, _BATCH_BYTES_MIN)
         self._waiting: list[_Waiting] = []
         self._portion: Scan | None = None
@@ -137,7 +137,7 @@ class Packer:
             part = records[chunk.start : chunk.start + chunk.size]
             one = _Waiting(chunk, number, portions(chunk, part), chunk.base_offset)
             if number in self._chains:
-                self._to_change.append((one, part))
+                self._to_change.append(one)
                 continue
             waiting = self._to_handle if number in self._handlers else self._waiting
             waiting.append(one)
@@ -215,12 +215,12 @@ class Packer:
     def _changed(self) -> Iterator[Packed]:
         """The chunks of single message transforms on bytes."""
         waiting_ones, self._to_change = self._to_change, []
-        for waiting, part in waiting_ones:
+        for waiting in waiting_ones:
             chain, name = self._chains[waiting.transform], self._names[waiting.transform]
             began_s = time.thread_time()
             try:
                 for made in rebuild(
-                    *(chain, waiting.portions, part, waiting.chunk.next_offset, self._batch_bytes)
+                    *(chain, waiting.portions, waiting.chunk.next_offset, self._batch_bytes)
                 ):
                     yield _changed_chunk(waiting, made, name, time.thread_time() - began_s)
                     waiting.before = made.next_offset
@@ -329,7 +329,7 @@ class Packer:
     ) -> Sequence[bytes | memoryview]:
         """Batches of the records ``new``, which are the kept ones of ``found``, as pieces."""
         if not replaces(record):
-            return kept_batches(found, kept, batch_bytes=self._batch_bytes)
+            return kept_batches(found, kept, batch_bytes=self._batch_bytes, written=lambda: new)
         count = len(new.columns.offset)
         return write_partitioned(
             _numbered(new, np.arange(count)),

@@ -6,29 +6,34 @@ they do is what their SQL does (`config.mm2.smt_sql`), which such topics need no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from sparkmirror.data.transform.smts.header_list import Flags, HeaderList
+from sparkmirror.data.transform.smts.header_list import HeaderList
 from sparkmirror.errors import Defect
 from sparkmirror.names.smts import FILTER, by_topic
+from sparkmirror.records.kept import Flags
 from sparkmirror.records.key_columns import Scan
 from sparkmirror.records.record_fields import (
     Fields,
+    Headers,
     chosen,
     read_headers,
     record_fields,
+    taken,
     with_fields,
 )
 from sparkmirror.records.records import encode_headers
 from sparkmirror.transform_settings import SmtSettings
 
-__all__ = ["Chain", "Outcome", "taken"]
+__all__ = ["Chain", "Outcome"]
 
 _Pairs = list[tuple[bytes, bytes | None]]
 _UNREADABLE = "\ufffd"
+# Read headers take many times the memory of their bytes.
+_ROWS_READ = 256
 
 
 @dataclass(slots=True)
@@ -52,16 +57,6 @@ class Outcome:
             return self.headers.written(self.kept)
         headers = [self.headers[row] for row in np.flatnonzero(self.kept).tolist()]
         return with_fields(chosen(self.found, self.kept), headers=headers)
-
-
-def taken(found: Scan, kept: Flags) -> Scan:
-    """The records ``kept``. As `chosen`, but without the positions of keys."""
-    if kept.all():
-        return found
-    rows, columns = np.flatnonzero(kept), found.columns
-    names = ("group", "offset", "timestamp", "attributes", "rest_at", "rest_bytes")
-    taken = {name: getattr(columns, name).take(rows) for name in names}
-    return replace(found, columns=replace(columns, **taken))
 
 
 class Chain:
@@ -115,7 +110,7 @@ class Chain:
         count = len(found.columns.offset)
         tombstones = (fields.value_bytes < 0).tolist()
         kept, encoded = np.ones(count, np.bool_), []
-        for row, read in enumerate(read_headers(found, fields, 0, count)):
+        for row, read in enumerate(_headers(found, fields)):
             headers: _Pairs = [
                 (name.decode("utf-8", "replace").encode(), value) for name, value in read or ()
             ]
@@ -140,3 +135,10 @@ class Chain:
         if not self._changes:
             return Outcome(found, kept)
         return Outcome(found, kept, np.ones(count, np.bool_), encoded)
+
+
+def _headers(found: Scan, fields: Fields) -> Iterator[Headers | None]:
+    """As `read_headers`, for all records, few of them at a time."""
+    count = len(found.columns.offset)
+    for first in range(0, count, _ROWS_READ):
+        yield from read_headers(found, fields, first, min(first + _ROWS_READ, count))

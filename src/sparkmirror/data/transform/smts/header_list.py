@@ -9,19 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from sparkmirror.records.encode_columns import copy_items, varint_sizes, write_varints, zigzag
 from sparkmirror.records.header_columns import Int64s, words_at
+from sparkmirror.records.kept import Flags
 from sparkmirror.records.key_columns import Scan
-from sparkmirror.records.record_fields import Fields, chosen
+from sparkmirror.records.record_fields import Fields, chosen, gather
 from sparkmirror.records.record_offsets import IrregularRecordError, read_varints
 from sparkmirror.records.records import encode_headers
 
-__all__ = ["Flags", "HeaderList"]
-
-Flags = npt.NDArray[np.bool_]
-"""One flag per record."""
+__all__ = ["HeaderList"]
 
 _HEADERS_MAX = 64
 """Records with more headers are rare; there is a step for each."""
@@ -90,15 +87,9 @@ class HeaderList:
     def ascii(self) -> bool:
         """Whether all names are ASCII."""
         flat = self._found.columns.flat
-        for one in self._steps:
-            total = int(one.name_bytes.sum())
-            if not total:
-                continue
-            ends = np.cumsum(one.name_bytes)
-            shift = np.repeat(one.name_at - (ends - one.name_bytes), one.name_bytes)
-            if bool((flat[np.arange(total) + shift] > 0x7F).any()):
-                return False
-        return True
+        return not any(
+            (gather(flat, one.name_at, one.name_bytes).data > 0x7F).any() for one in self._steps
+        )
 
     def has(self, name: bytes) -> Flags:
         """The records that have a header with this name."""
@@ -201,7 +192,7 @@ class HeaderList:
                     copy_items(data, none, out, at[places], none + len(data))
                     at[places] += len(data)
         columns = replace(old.columns, flat=out, rest_at=ends - rest_bytes, rest_bytes=rest_bytes)
-        return replace(old, columns=columns)
+        return replace(old, columns=columns, origin=None)
 
     def _alive(self, kept: Flags, numbers: Int64s) -> tuple[Int64s, Int64s, Int64s]:
         """Number among the kept records, begin and end of each old header, in order."""

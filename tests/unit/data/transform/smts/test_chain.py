@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -184,6 +185,44 @@ def test_what_a_target_would_refuse_is_written_again() -> None:
         assert times == [one.timestamp for one in decode_records(memoryview(data))]
 
 
+def test_a_batch_whose_records_are_numbered_wrongly_is_written_again() -> None:
+    """Their numbers must lead to source offsets; brokers do not check uncompressed records."""
+    data = bytearray(encode_batch([Record(n, 5, b"k", b"v" * 5000) for n in range(2)]))
+    at = HEADER_BYTES + (len(data) - HEADER_BYTES) // 2 + 4  # the second record's offset delta
+    assert data[at] == 2
+    data[at] = 0
+    chunk = Chunk("t", 0, "A.t", 0, 2, 2, 5, 0, len(data))
+    (made,) = _packed(flow_of(_BY_HEADER), chunk, bytes(data))
+    assert [one.offset for one in new_records([made])] == [0, 1]
+
+
+_DROP = {"transforms": "a", "transforms.a.type": "DropHeaders", "transforms.a.headers": "x"}
+
+
+@pytest.mark.parametrize(
+    ("records", "times"),
+    [
+        # A name of a few kilobytes when it is compressed.
+        ([Record(0, 5, b"k", b"v", ((b"n" * (4 << 20), b"v"),))], 4),
+        # Names that are no text, for which records are read one by one.
+        ([Record(n, 5, b"k", b"v", ((b"\xff", b"v"),) * 20) for n in range(1500)], 16),
+    ],
+    ids=["long", "odd"],
+)
+def test_headers_take_a_few_times_the_memory_of_their_bytes(
+    records: list[Record], times: int
+) -> None:
+    found = scan(memoryview(encode_batch(records)))
+    chain = Chain(smts_on_bytes(flow_of(_DROP))[0])
+    tracemalloc.start()
+    try:
+        chain.outcome(found)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < times * len(found.columns.flat)
+
+
 def test_a_chunk_of_which_nothing_stays_moves_the_position() -> None:
     sample = _sample([[Record(at, 5, None, b"v", ((b"test", None),)) for at in range(3, 6)]])
     (made,) = _packed(flow_of(_BY_HEADER), sample.chunk, sample.data)
@@ -234,8 +273,7 @@ def test_headers_that_cannot_be_read_have_no_names() -> None:
         flow_of(_BY_HEADER), Chunk("t", 0, "A.t", 0, 1, 1, 5, 0, len(bad)), bytes(bad)
     )
     assert filtered[0].chunk.record_count == 1
-    config = {"transforms": "a", "transforms.a.type": "DropHeaders", "transforms.a.headers": "x"}
-    (made,) = _packed(flow_of(config), Chunk("t", 0, "A.t", 0, 1, 1, 5, 0, len(bad)), bytes(bad))
+    (made,) = _packed(flow_of(_DROP), Chunk("t", 0, "A.t", 0, 1, 1, 5, 0, len(bad)), bytes(bad))
     assert next(iter(decode_records(made.records))).headers == ()
 
 
