@@ -205,7 +205,7 @@ _DROP = {"transforms": "a", "transforms.a.type": "DropHeaders", "transforms.a.he
         # A name of a few kilobytes when it is compressed.
         ([Record(0, 5, b"k", b"v", ((b"n" * (4 << 20), b"v"),))], 4),
         # Names that are no text, for which records are read one by one.
-        ([Record(n, 5, b"k", b"v", ((b"\xff", b"v"),) * 20) for n in range(1500)], 16),
+        ([Record(n, 5, b"k", b"v", ((b"\xff", b"v"),) * 20) for n in range(3000)], 16),
     ],
     ids=["long", "odd"],
 )
