@@ -21,7 +21,14 @@ from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.cluster.messages import GROUP, TRANSACTION
 from sparkmirror.wire.net.connection import ConnectionLost
-from tests.kafka.clusters.faults import FaultyCluster, Load, SlotRun, check_mirrored, leaders
+from tests.kafka.clusters.faults import (
+    FaultyCluster,
+    Load,
+    SlotRun,
+    check_mirrored,
+    elect_preferred,
+    leaders,
+)
 from tests.kafka.harness.mirror_process import wait_until
 from tests.kafka.harness.support import create_topic
 
@@ -169,6 +176,8 @@ def test_while_a_coordinator_of_transactions_stalls_the_slot_reports(source, tar
     """A transaction ends for all of a slot's partitions together, so these wait."""
     slot = _slot(source, target, topic, exact=True)
     with closing(Target(slot)) as there:
+        there.coordinator(transactional_id(slot.flow, 0), TRANSACTION)  # then the topic is there
+        elect_preferred(target.kafka, "__transaction_state")
         needed = _control(slot).values()
         victims = ((n, there.coordinator(transactional_id(slot.flow, n), TRANSACTION))
                    for n in range(30))  # fmt: skip

@@ -203,6 +203,17 @@ def leaders(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     return {number: one.leader for number, one in _partitions(cluster, topic).items()}
 
 
+def elect_preferred(cluster: KafkaCluster, topic: str) -> None:
+    """Let every partition have its preferred leader: a restarted broker leads nothing at first."""
+    wanted = {number: one.replicas[0] for number, one in _partitions(cluster, topic).items()}
+    client = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers.split(","))
+    try:
+        client.elect_leaders(0, {topic: sorted(wanted)}, raise_errors=False)
+    finally:
+        client.close()
+    wait_until(lambda: leaders(cluster, topic) == wanted, f"preferred leaders of {topic}")
+
+
 def move_leaders(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     """Give every partition its next replica as leader, without moving data; the new leaders.
 

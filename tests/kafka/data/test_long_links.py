@@ -272,7 +272,12 @@ def test_what_a_topic_does_not_accept_joined_it_gets_in_parts(
         wait_until(lambda: _equal(slot), "the target holds the same records, in order")
         set_topic_config(far.kafka, slot.remote, **{"max.message.bytes": "30000"})
         batches = {"batch.num.messages": 10}
+        # While nothing passes, batches wait, so they are joined, however slowly they come.
+        for proxy in far.proxies.values():
+            proxy.stall()
         produce(source.kafka, topic_name, _records(3_000), compression="lz4", config=batches)
+        for proxy in far.proxies.values():
+            proxy.resume()
         wait_until(lambda: _equal(slot), "the target holds the same records, in order")
         slot.drain()
         assert slot.failures == []
