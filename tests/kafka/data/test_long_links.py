@@ -486,6 +486,7 @@ def _median_s(slot: SlotRun) -> float:
     return statistics.median(delays_ms[len(delays_ms) // 3 :]) / 1000
 
 
+@pytest.mark.long  # where the processors are busy, they decide about latency, and not the link
 @pytest.mark.parametrize("exact", [False, True])
 def test_records_of_a_far_source_take_one_way(far_source, target, topic_name, exact):
     """Beside a slot that has one request per partition, with the same load at the same time."""
