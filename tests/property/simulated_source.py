@@ -131,6 +131,9 @@ class SimSource:
         self.refused: set[int] = set()
         self.slow: set[tuple[int, int]] = set()
         """Connections that are not open yet."""
+        self._begun: set[tuple[int, int]] = set()
+        self.waited_s = 0.0
+        """For connections that were not open yet."""
         self.look_again_s = math.inf
         self.room_for_sessions = True
         self.throttle_ms = 0
@@ -161,13 +164,18 @@ class SimSource:
         """Refresh with the next look."""
         self._stale = True
 
-    def connection(self, node: int, number: int = 0) -> SimConnection | None:
-        """One of the connections to a broker."""
+    def connection(
+        self, node: int, number: int = 0, *, wait_s: float = 0.05
+    ) -> SimConnection | None:
+        """One of the connections to a broker; a new one that is `slow` is waited for."""
         known = self.connections.get((node, number))
         if known is None and node not in self.refused and (node, number) not in self.slow:
             trip_s = self.trips.get((node, number), self.trip_s)
             known = self.connections[node, number] = SimConnection(self, node, number, trip_s)
             self.opened.append((node, number))
+        elif known is None and (node, number) in self.slow - self._begun:
+            self._begun.add((node, number))
+            self.waited_s += wait_s
         return known
 
     def connecting(self, node: int, number: int = 0) -> bool:

@@ -181,7 +181,8 @@ class Fetcher(Responses):
                 return
             if channel in self._requests or not self._pauses.over(channel, now):
                 continue
-            connection = self.connections.connection(*channel)
+            # One that takes long is used later: others have to be read meanwhile.
+            connection = self.connections.connection(*channel, wait_s=0.0)
             if connection is None and not self.connections.connecting(*channel):
                 self._staggered.rest(main[0], now)
             self._send_to(channel, states, now, helps=main)

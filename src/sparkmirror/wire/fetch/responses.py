@@ -121,8 +121,13 @@ class Responses(AssignedPartitions):
             return None
         requested = request.requested[tp][0]
         passed = requested < state.offset  # another request for it has been answered since
-        if passed and part.code == OFFSET_OUT_OF_RANGE:
-            return None  # what was read already may have been deleted since
+        if part.code == OFFSET_OUT_OF_RANGE and (
+            # What was read already may have been deleted since.
+            passed
+            # It is asked for once more, and this was asked for before.
+            or (state.range_checked and request.sent_at < state.failed_at)
+        ):
+            return None
         if part.code:
             self._count(error_name(part.code))
             self._unsettle()

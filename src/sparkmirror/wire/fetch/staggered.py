@@ -22,7 +22,7 @@ their responses are not used.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from sparkmirror.settings import FetchSettings
@@ -99,9 +99,15 @@ class Staggered:
         return self._channels.helpers(main[0])
 
     def partitions(
-        self, main: Channel, states: Iterable[FetchState], left_out: Collection[object], now: float
+        self,
+        main: Channel,
+        states: Collection[FetchState],
+        left_out: Collection[object],
+        now: float,
     ) -> list[FetchState]:
         """Those of ``states``, which are in flight on ``main``, that a helper may ask for."""
+        if len(states) > _PARTITIONS_MAX:
+            return []
         found = [
             state
             for state in states
@@ -112,7 +118,7 @@ class Staggered:
             and state.tp not in left_out
         ]
         behind = any(state.cut_short or state.bytes_max for state in found)
-        return [] if behind or len(found) > _PARTITIONS_MAX else found
+        return [] if behind else found
 
     def waits(
         self, main: Channel, channel: Channel, settings: FetchSettings, now: float
@@ -128,13 +134,17 @@ class Staggered:
             return settings
         taken = {int((end - line.read - 1) // spacing) for end in line.ends.values()}
         cell = next(number for number in range(len(taken) + 1) if number not in taken)
-        if not cell:
-            line.ends[channel] = line.read + 1
-            return settings
-        batch = line.size / line.batches
-        least = max(2, round(cell * spacing + _INTO_CELL * batch))
+        batch, trip_s = line.size / line.batches, self._channels.round_trip_s(main[0])
+        least = max(2, round(cell * spacing + _INTO_CELL * batch)) if cell else 1
         line.ends[channel] = line.read + least
-        trip_ms = math.ceil(1000 * _WAIT_TRIPS * self._channels.round_trip_s(main[0]))
+        if channel != main:
+            # Whatever comes at once would answer all of them, and the channel's own reads it all.
+            expected = least + round(trip_s * line.size / _MEMORY_S)
+            most = max(2 * expected, self._reread_bytes // WAITING_MAX)
+            settings = replace(settings, fetch_max_bytes=min(settings.fetch_max_bytes, most))
+        if not cell:
+            return settings
+        trip_ms = math.ceil(1000 * _WAIT_TRIPS * trip_s)
         return replace(
             settings,
             fetch_min_bytes=min(least, settings.fetch_max_bytes // 2),

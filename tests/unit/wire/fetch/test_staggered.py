@@ -12,6 +12,7 @@ import pytest
 
 from sparkmirror.model import TopicPartition
 from sparkmirror.progress import Halt
+from sparkmirror.wire.fetch.partition_state import FetchState
 from sparkmirror.wire.fetch.staggered import WAITING_MAX
 from sparkmirror.wire.fetch.throttle import Throttle
 from tests.property.simulated_source import SimConnection, SimSource
@@ -377,3 +378,70 @@ def test_after_news_of_a_partition_requests_under_way_are_void() -> None:
         line.source.answer(one)
         assert line.reader.fetcher.receive(one) == []  # type: ignore[arg-type]
     assert line.reader.fetcher.position(tp) == offset
+
+
+def test_nobody_waits_until_further_connections_are_open() -> None:
+    line = _timeline([ONE])
+    line.source.slow = {(NODE, -number) for number in range(1, WAITING_MAX)}
+    line.load([ONE], 100, 20)
+    line.run(5)
+    assert line.source.waited_s == 0
+    assert line.source.opened == [(NODE, 0)]
+    line.source.slow = set()
+    line.run(1)
+    assert _helpers(line)
+    _all_comes(line)
+
+
+def test_an_offset_that_several_requests_find_out_of_range_is_asked_for_again() -> None:
+    """A newly elected leader may not know its own end yet."""
+    line = _running([ONE])
+    fetcher = line.reader.fetcher
+    asked: list[SimConnection] = []
+    while len(asked) < 2 or asked[-1].number:
+        line.run(0.001)
+        under_way = reversed(line.reader.under_way())  # the channel's own one comes last
+        at = fetcher.position(ONE)
+        asked = [one for one in under_way if one in line.at_broker and one.wanted[ONE][0] == at][-2:]
+    line.source.log_starts[ONE] = at + 1
+    for one in (asked[0], asked[-1]):
+        line.source.answer(one)
+        fetcher.receive(one)  # type: ignore[arg-type]
+        del line.at_broker[one]
+    assert fetcher.halts == {}
+    line.source.log_starts[ONE] = 0
+    _all_comes(line)
+    assert fetcher.errors == {"OFFSET_OUT_OF_RANGE": 1}
+
+
+def test_many_partitions_are_not_looked_at_for_each_response(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many = [TopicPartition("t", number) for number in range(300)]
+    line = _timeline(many)
+    line.load(many, 100, 5)
+    line.run(2)
+    looked: list[int] = []
+    states = FetchState.__getattribute__
+
+    def noting(self: FetchState, name: str) -> Any:
+        if name == "cut_short":
+            looked.append(1)
+        return states(self, name)
+
+    monkeypatch.setattr(FetchState, "__getattribute__", noting)
+    line.run(1)
+    monkeypatch.undo()
+    assert _helpers(line) == []
+    assert len(looked) < 300 * 10
+
+
+def test_a_sudden_backlog_is_not_read_by_all_that_wait() -> None:
+    line = _running([ONE])
+    fetcher = line.reader.fetcher
+    before = fetcher._staggered.reread
+    line.source.append(ONE, 2_000, padding=b"." * 400)  # about 900 KB
+    line.look()
+    line.run(1)
+    assert fetcher._staggered.reread - before < 2 * REREAD
+    _all_comes(line)
