@@ -117,7 +117,9 @@ def test_offset_syncs_are_parts_of_transactions_again_within_the_epoch(
     _set(target, names[0], "max.message.bytes", "90")
     with slot:
         produce(source.kafka, topic_name, [Sent(b"%d" % n) for n in range(50)])
-        slot.until(lambda: not deliveries[0]._syncs_inside, "they are left out")
+        slot.until(
+            lambda: bool(deliveries) and not deliveries[0]._syncs_inside, "they are left out"
+        )
         set_topic_config(target.kafka, names[0], **{"max.message.bytes": None})
         produce(source.kafka, topic_name, [Sent(b"%d" % n) for n in range(50, 100)])
         slot.until(lambda: deliveries[0]._syncs_inside, "they are inside again")

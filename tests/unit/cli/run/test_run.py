@@ -476,6 +476,8 @@ def test_a_terminal_that_closes_ends_the_run_in_order(tmp_path: Path, hangups: i
     """The kernel sends SIGHUP and ends the input; a shell may send SIGHUP once more, later."""
     run = Terminal(tmp_path, rest_s=1.0, sigterm_exit_code=42)
     run.until("A->B")
+    while "flow.start" not in calls(tmp_path):
+        time.sleep(0.05)
     os.close(run.fd)
     for _ in range(hangups):
         time.sleep(0.2)
