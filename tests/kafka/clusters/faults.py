@@ -203,6 +203,12 @@ def leaders(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     return {number: one.leader for number, one in _partitions(cluster, topic).items()}
 
 
+def tell(target: KafkaCluster, flow: FlowSettings, *records: tuple[bytes, bytes | None]) -> None:
+    """Write ``records`` (key, value) to where a flow's slots and planner are told what to do."""
+    sent = [Sent(value, key, partition=COMMAND_PARTITION) for key, value in records]
+    produce(target, control_topic(flow), sent)
+
+
 def elect_preferred(cluster: KafkaCluster, topic: str) -> None:
     """Let every partition have its preferred leader: a restarted broker leads nothing at first."""
     wanted = {number: one.replicas[0] for number, one in _partitions(cluster, topic).items()}
@@ -561,9 +567,7 @@ class SlotRun(Background):
         self._stopping.set()
         to = channel(self.flow, self.run_id)
         command = Command(to, CommandKind.DRAIN, self.run_id, int(time.time() * 1000))
-        key, value = encode_command(command)
-        sent = [Sent(value, key, partition=COMMAND_PARTITION)]
-        produce(self.target.kafka, control_topic(self.flow), sent)
+        tell(self.target.kafka, self.flow, encode_command(command))
         self._thread.join(timeout_s or patience())
         assert not self._thread.is_alive(), "the slot does not end"
 
@@ -593,9 +597,7 @@ class SlotRun(Background):
             return None
         to = channel(self.flow, self.run_id)
         record = EpochRecord(to, self.run_id, 1, uuid.uuid4().hex)
-        key, value = encode_epoch(record)
-        sent = [Sent(value, key, partition=COMMAND_PARTITION)]
-        produce(self.target.kafka, control_topic(self.flow), sent)
+        tell(self.target.kafka, self.flow, encode_epoch(record))
         return record
 
     def _run(self) -> None:

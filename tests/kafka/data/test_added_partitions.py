@@ -11,19 +11,17 @@ import pytest
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.internal_topics.commands import (
-    COMMAND_PARTITION,
     AssignmentDocument,
     Command,
     CommandKind,
     SourcePartition,
     channel,
-    control_topic,
     encode_assignment,
     encode_command,
 )
 from sparkmirror.model import TopicPartition
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.clusters.faults import Direct, SlotRun, check_mirrored
+from tests.kafka.clusters.faults import Direct, SlotRun, check_mirrored, tell
 from tests.kafka.harness.support import Sent, consume_all, create_topic, produce
 from tests.patience import patience
 
@@ -53,9 +51,7 @@ class _Slot(SlotRun):
             *(to, self.run_id, self.version, tuple(partitions)), since=since
         )
         command = Command(to, CommandKind.EXTEND, self.run_id, 1, version=self.version)
-        records = [*encode_assignment(document), encode_command(command)]
-        sent = [Sent(value, key, partition=COMMAND_PARTITION) for key, value in records]
-        produce(self.target.kafka, control_topic(self.flow), sent)
+        tell(self.target.kafka, self.flow, *encode_assignment(document), encode_command(command))
 
     def add_topic(self, topic: str, count: int) -> tuple[SourcePartition, ...]:
         """Create ``topic`` on both clusters; returns its partitions."""

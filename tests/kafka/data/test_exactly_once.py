@@ -41,6 +41,7 @@ from tests.kafka.clusters.faults import (
     check_mirrored,
     leaders,
     move_leaders,
+    tell,
     wait_in_sync,
 )
 from tests.kafka.harness.mirror_process import stored
@@ -347,9 +348,8 @@ def test_another_run_takes_over_and_this_one_says_so(source, target, topic_name)
         load.wait_for(100)
 
         def claim(signer: Signer | None) -> None:
-            key, value = encode_claim(Claim(slot.flow.name, "of-another", 1, "elsewhere"), signer)
-            taken = [Sent(value, key, partition=COMMAND_PARTITION)]
-            produce(target.kafka, control_topic(slot.flow), taken)
+            taken = Claim(slot.flow.name, "of-another", 1, "elsewhere")
+            tell(target.kafka, slot.flow, encode_claim(taken, signer))
 
         # Who may write there, and has not the secret, changes nothing.
         claim(None)

@@ -15,13 +15,11 @@ from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.spark_source import _Planner
 from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.internal_topics.commands import (
-    COMMAND_PARTITION,
     AssignmentDocument,
     Command,
     CommandKind,
     SourcePartition,
     channel,
-    control_topic,
     encode_assignment,
     encode_command,
 )
@@ -29,7 +27,7 @@ from sparkmirror.internal_topics.epochs.shares import slot_of
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import FlowSettings
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.kafka.clusters.faults import Direct, SlotRun
+from tests.kafka.clusters.faults import Direct, SlotRun, tell
 from tests.kafka.harness.support import Sent, consume_all, create_topic, produce
 from tests.patience import patience
 
@@ -68,9 +66,7 @@ class _Flow:
         extends = kind is CommandKind.EXTEND
         base = 1 if extends else 0
         command = Command(to, kind, self.run_id, 1, version=self._version, base=base)
-        records = [*encode_assignment(document), encode_command(command)]
-        sent = [Sent(value, key, partition=COMMAND_PARTITION) for key, value in records]
-        produce(self._target, control_topic(self.flow), sent)
+        tell(self._target, self.flow, *encode_assignment(document), encode_command(command))
 
     def add_topic(self, prefix: str, slot: int) -> tuple[str, SourcePartition]:
         """Create a topic on both clusters; one that ``slot`` gets while an epoch runs."""
@@ -92,9 +88,8 @@ class _Flow:
 
     def drain(self) -> None:
         to = channel(self.flow, self.run_id)
-        key, value = encode_command(Command(to, CommandKind.DRAIN, self.run_id, 1))
-        sent = [Sent(value, key, partition=COMMAND_PARTITION)]
-        produce(self._target, control_topic(self.flow), sent)
+        command = Command(to, CommandKind.DRAIN, self.run_id, 1)
+        tell(self._target, self.flow, encode_command(command))
 
 
 class _Task(threading.Thread):

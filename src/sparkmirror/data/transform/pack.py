@@ -443,10 +443,7 @@ def _sent_apart(
         numbers = np.empty(count, np.int64)
         numbers[order] = np.arange(count)
         written = write_partitioned(
-            _numbered(new, numbers),
-            destination,
-            codec=new.codec,
-            batch_bytes=batch_bytes,
+            _numbered(new, numbers), destination, codec=new.codec, batch_bytes=batch_bytes
         )
         batches = written.batches
         places = [[*targets[one]] for one in written.partitions]
