@@ -62,7 +62,11 @@ class MirrorProcess:
         """Exit code; kills and fails when it takes longer than ``timeout_s`` or our patience."""
         timeout_s = timeout_s or patience()
         try:
-            return self.process.wait(timeout_s)
+            code = self.process.wait(timeout_s)
+            if code != 0 and self._jvm is not None:
+                # The session's JVM goes, and its log with it; a failed test's directory stays.
+                self.output.with_suffix(".spark.log").write_text(self._jvm.log(), encoding="utf-8")
+            return code
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"still running after {timeout_s} s:\n{self.text()}") from None

@@ -42,13 +42,13 @@ class WarmJvm:
         self._directory = Path(tempfile.mkdtemp(prefix="warm-"))
         self._environment = _environment()
         self._user: subprocess.Popen[bytes] | None = None
+        self._log, self._logged_before = self._directory / "spark.log", 0
         self.process = self._launch()
 
     def _launch(self) -> subprocess.Popen[bytes]:
         (self._directory / "tmp").mkdir()
-        log = self._directory / "spark.log"
         log4j2 = self._directory / "log4j2.properties"
-        log4j2.write_text(spark_log4j2_properties(log), encoding="utf-8")
+        log4j2.write_text(spark_log4j2_properties(self._log), encoding="utf-8")
         connection, key = self._directory / "gateway", new_key()
         java = find_java()
         archive = ClassArchive.find(java)
@@ -65,7 +65,7 @@ class WarmJvm:
         assert spec is not None
         assert spec.origin is not None
         began = time.monotonic()
-        with log.open("ab") as output:
+        with self._log.open("ab") as output:
             process = subprocess.Popen(
                 [
                     str(Path(spec.origin).parent / "bin" / "spark-submit"),
@@ -88,7 +88,7 @@ class WarmJvm:
                 start_new_session=True,
             )
         while not connection.exists():
-            assert process.poll() is None, log.read_text(errors="replace")
+            assert process.poll() is None, self._log.read_text(errors="replace")
             assert time.monotonic() - began < patience(), "no JVM"
             time.sleep(0.05)
         measured(time.monotonic() - began)
@@ -119,6 +119,15 @@ class WarmJvm:
     def used_by(self, process: subprocess.Popen[bytes]) -> None:
         """``process`` runs what `command` said."""
         self._user = process
+        self._logged_before = self._log.stat().st_size
+
+    def log(self) -> str:
+        """What Spark has logged since `used_by`; empty once the JVM was closed."""
+        if not self._log.exists():
+            return ""
+        with self._log.open("rb") as log:
+            log.seek(self._logged_before)
+            return log.read().decode(errors="replace")
 
     def discard_unless_clean(self) -> None:
         """Kill it, and the query that may still run in it, if its mirror ended in disorder."""

@@ -11,6 +11,8 @@ __all__ = ["ended_for_repair", "failure", "own_words"]
 
 # The next attempt repairs these. Spark counts them as failures of the task all the same.
 _MENDED = frozenset({"TargetLost", "TooSlow", "TransactionError"})
+_LOST_TASK = re.compile(r"Lost task .*?\(TID \d+\) \(.*?\): (.+)")
+_CAUSED_BY = "Caused by: "
 
 
 def failure(error: BaseException, flow: str, spark_log: Path) -> MirrorError:
@@ -24,12 +26,22 @@ def failure(error: BaseException, flow: str, spark_log: Path) -> MirrorError:
     # Places in Java's code do not say why either.
     lines = [line for line in lines if line and not line.startswith(("at ", "... "))]
     python = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Lost)\b.*", line)]
-    what = (python or lines or [type(error).__name__])[-1]
+    what = python[-1] if python else _of_the_jvm(lines) or type(error).__name__
     return MirrorError(
         f"the query failed: {what}",
         where=f"flow {flow}",
         do=f"Spark's log is in {spark_log}.",
     )
+
+
+def _of_the_jvm(lines: list[str]) -> str:
+    """What a failed task's JVM says, with the innermost cause; else the last line."""
+    for number, line in enumerate(lines):
+        if found := _LOST_TASK.search(line):
+            causes = [each for each in lines[number:] if each.startswith(_CAUSED_BY)]
+            cause = f" (caused by {causes[-1].removeprefix(_CAUSED_BY)})" if causes else ""
+            return found[1] + cause
+    return lines[-1] if lines else ""
 
 
 def own_words(error: BaseException) -> str:

@@ -49,3 +49,37 @@ def test_neither_plans_nor_places_in_javas_code_are_taken_for_the_reason():
     assert "ScanRelation" not in text
     assert "14 more" not in text
     assert str(LOG) in text
+
+
+ABORTED = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted \
+due to stage failure: Task 0 in stage 3.0 failed 8 times, most recent failure: Lost task 0.7 in \
+stage 3.0 (TID 12) (host executor driver): \
+org.apache.spark.SparkException: Python worker exited unexpectedly
+\tat org.apache.spark.Somewhere.run(Somewhere.scala:1)
+Caused by: java.io.EOFException
+\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:398)
+\t... 14 more
+
+Driver stacktrace:
+"""
+
+
+def test_a_task_that_failed_without_an_error_of_python_says_what_the_jvm_knows():
+    text = str(failure(RuntimeError(ABORTED + SPARKS_WORDS.partition("\n\n")[2]), "A->B", LOG))
+    assert "SparkException: Python worker exited unexpectedly" in text
+    assert "java.io.EOFException" in text
+    assert "Driver stacktrace" not in text
+    assert "most recent failure" not in text
+
+
+def test_a_failure_without_a_cause_is_not_given_one():
+    told = ABORTED.replace("Caused by: java.io.EOFException\n", "")
+    text = str(failure(RuntimeError(told), "A->B", LOG))
+    assert "the query failed: org.apache.spark.SparkException: Python worker exited unex" in text
+    assert "caused by" not in text.lower()
+
+
+def test_pythons_own_error_comes_before_what_the_jvm_makes_of_it():
+    told = ABORTED.replace("Caused by", "ImportError: no module named that\n\nCaused by")
+    text = str(failure(RuntimeError(told), "A->B", LOG))
+    assert "the query failed: ImportError: no module named that" in text
