@@ -146,8 +146,9 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """As ``--dist loadfile``, but files that share clusters of their own, or Spark, count as one.
 
-    One worker takes files without brokers alone, from the end of the list. The others take what is
-    first, and help it with what it leaves.
+    One worker takes files without brokers alone, from the end of the list, but those that share
+    Spark before all others: they take minutes, and nobody could help with them in the end. The
+    other workers take what is first, and help it with what it leaves.
     """
     from xdist.scheduler import LoadFileScheduling
 
@@ -161,7 +162,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
         def _assign_work_unit(self, node: Any) -> None:
             if node.gateway.id == config.stash.get(_WITHOUT_BROKERS, ""):
-                last = next(reversed(self.workqueue))
+                long = _ONE_SPARK in self.workqueue
+                last = _ONE_SPARK if long else next(reversed(self.workqueue))
                 if _needs_brokers(last):
                     node.shutdown()
                     return
@@ -235,7 +237,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """The longest files first, those without any broker last; ``make test`` keeps that order.
 
     Files that share clusters beside the pair are the first of all, one behind the other. So are,
-    among those without brokers, the ones that share Spark: together they take a minute.
+    among those without brokers, the ones that share Spark.
     """
     users = {name: _users(items, name) for name in _SHARING}
     config.stash[SHARING] = users

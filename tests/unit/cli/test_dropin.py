@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -333,11 +334,10 @@ def test_a_wrong_option_ends_the_process_without_a_stack_trace(module: str, code
 
 
 @pytest.fixture
-def closed_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        port: int = server.getsockname()[1]
-    return port
+def closed_port() -> Iterator[int]:
+    with socket.socket() as held:  # nobody else is given the port meanwhile
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
 
 
 @pytest.mark.parametrize("module", ["connect_mirror_maker", "kafka_mirror_maker"])

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
@@ -30,6 +31,9 @@ _Request = undecoded(MetadataRequest, throttles_from=3)
 
 _AGE_S_MAX = 30.0
 _ATTEMPTS = 4
+# A busy broker tells others that it leads a new partition before it has made the log itself.
+_SETTLING_S_MAX = 10.0
+_BACKOFF_S_MAX = 1.0
 
 
 class Described(NamedTuple):
@@ -145,29 +149,38 @@ class Leaders:
     ) -> dict[TopicPartition, int]:
         """Offset for ``timestamp`` (ms, `EARLIEST`, `LATEST`) per partition.
 
-        ``isolation`` 1: the end is the last stable offset. Retries while leaders are elected;
-        partitions whose leader does not respond after that are missing.
+        ``isolation`` 1: the end is the last stable offset. Retries while leaders are elected, and
+        longer where a leader responds that it does not lead yet; partitions whose leader does not
+        respond after that are missing.
         """
         result: dict[TopicPartition, int] = {}
         missing = set(partitions)
-        deadline = time.monotonic() + self._requester.client.request_timeout_ms / 1000
-        for attempt in range(_ATTEMPTS):
+        client = self._requester.client
+        began = time.monotonic()
+        longest_s = min(client.request_timeout_ms / 1000, _SETTLING_S_MAX)
+        for attempt in count():
             if attempt:
-                time.sleep(self._requester.client.retry_backoff_ms * 2**attempt / 1000)
+                time.sleep(min(client.retry_backoff_ms * 2**attempt / 1000, _BACKOFF_S_MAX))
             led, gone = self.by_leader(missing, fresh=attempt > 0)
             missing -= gone
+            settling = False
             for node, group in led.items():
-                found, gone = self._query(node, group, timestamp, isolation)
+                found, moved, gone = self._query(node, group, timestamp, isolation)
                 result.update(found)
                 missing -= found.keys() | gone
-            if not missing or time.monotonic() > deadline:
+                settling = settling or bool(moved)
+            over = time.monotonic() - began >= longest_s
+            if not missing or over or (attempt + 1 >= _ATTEMPTS and not settling):
                 break
         return result
 
     def _query(
         self, node: int, group: Sequence[TopicPartition], timestamp: int, isolation: int
-    ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-        """(offsets from ``node``, partitions with a final error); nothing if it is unreachable."""
+    ) -> tuple[dict[TopicPartition, int], set[TopicPartition], set[TopicPartition]]:
+        """What ``node`` responds: offsets, partitions that it does not lead (yet), final errors.
+
+        Nothing if it is unreachable.
+        """
         try:
             response = self._requester.request(
                 partial(list_offsets_request, group, timestamp, read_committed=isolation == 1),
@@ -176,13 +189,15 @@ class Leaders:
                 needs=Right("Describe", "Topic"),
             )
         except Unreachable:
-            return {}, set()  # the next attempt looks up the leader again
-        found, denied = {}, set()
+            return {}, set(), set()  # the next attempt looks up the leader again
+        found: dict[TopicPartition, int] = {}
+        moved: set[TopicPartition] = set()
+        denied: set[TopicPartition] = set()
         for topic in response.topics:
             for row in topic.partitions:
                 tp = TopicPartition(topic.name, row.partition_index)
                 if not row.error_code:
                     found[tp] = int(row.offset)
-                elif row.error_code not in MOVED:
-                    denied.add(tp)
-        return found, denied
+                else:
+                    (moved if row.error_code in MOVED else denied).add(tp)
+        return found, moved, denied

@@ -162,10 +162,11 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture
-def nobody() -> int:
-    """A port that nothing listens on."""
-    with socket.create_server((HOST, 0)) as server:
-        return int(server.getsockname()[1])
+def nobody() -> Iterator[int]:
+    """A port that nothing listens on, and that nobody else is given meanwhile."""
+    with socket.socket() as held:
+        held.bind((HOST, 0))
+        yield int(held.getsockname()[1])
 
 
 @pytest.mark.parametrize(
