@@ -220,7 +220,8 @@ def _mixed() -> tuple[list[Sent], list[Sent], list[Sent]]:
 
 
 @pytest.mark.parametrize(
-    ("compression", "exact"), [("none", False), ("zstd", False), ("zstd", True)]
+    ("compression", "exact"),
+    [("none", False), pytest.param("zstd", False, marks=pytest.mark.long), ("zstd", True)],
 )
 def test_refused_records_are_skipped_and_written_down(
     source, target, topic_name, compression, exact
@@ -255,7 +256,7 @@ def _source_offset(letter: Received) -> int:
     return int(dict(letter.headers)["sparkmirror.source.offset"] or -1)
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("exact", [pytest.param(False, marks=pytest.mark.long), True])
 def test_refused_records_go_to_the_dead_letter_topic(source, target, topic_name, exact):
     create_topic(source.kafka, topic_name, 2, config={"max.message.bytes": "100000"})
     mixed, good, bad = _mixed()

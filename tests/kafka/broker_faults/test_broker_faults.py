@@ -62,7 +62,7 @@ def _checked(slot: SlotRun, load: Load | None = None, *, timeout_s: float | None
 # -- leaders -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("side", [pytest.param("source", marks=pytest.mark.long), "target"])
 def test_leaders_move(source, target, topic_name, side):
     topic = _topic(source, topic_name)
     with SlotRun(source, target, topic, PARTITIONS) as slot:
@@ -221,7 +221,7 @@ def test_half_open_connections_time_out_and_are_made_anew(source, target, topic_
         assert "CONNECTION_LOST" in slot.errors()
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("side", [pytest.param("source", marks=pytest.mark.long), "target"])
 def test_connections_are_cut_and_reset_again_and_again(source, target, topic_name, side):
     topic = _topic(source, topic_name)
     with SlotRun(source, target, topic, PARTITIONS) as slot:

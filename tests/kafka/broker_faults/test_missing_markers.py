@@ -124,7 +124,14 @@ def test_what_was_aborted_without_a_marker_never_counts(source, target, topic_na
         assert len(slot.failures) == 1, slot.failures
 
 
-@pytest.mark.parametrize("closed_by", ["the next slot", "the next slot, fenced", "the planner"])
+@pytest.mark.parametrize(
+    "closed_by",
+    [
+        pytest.param("the next slot", marks=pytest.mark.long),
+        "the next slot, fenced",
+        "the planner",
+    ],
+)
 def test_what_was_committed_without_a_marker_counts(source, target, topic_name, closed_by):
     create_topic(source.kafka, topic_name, NODES, replication=NODES)
     first = SlotRun(source, target, topic_name, NODES, **HELD)

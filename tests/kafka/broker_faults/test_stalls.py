@@ -135,7 +135,7 @@ def topic(source: FaultyCluster, topic_name: str) -> str:
     return topic_name
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("side", ["source", pytest.param("target", marks=pytest.mark.long)])
 def test_a_broker_that_stalls_in_its_answer(source, target, topic, side):
     slot = _slot(source, target, topic)
     with closing(Target(slot)) as there, _loaded(slot, there):

@@ -43,7 +43,9 @@ from tests.patience import patience
 
 SYNCS = OffsetSyncSettings(enabled=True, location="target", replication_factor=1)
 MODES = pytest.mark.parametrize(
-    "exactly_once", [False, True], ids=["at-least-once", "exactly-once"]
+    "exactly_once",
+    [pytest.param(False, marks=pytest.mark.long), True],
+    ids=["at-least-once", "exactly-once"],
 )
 
 

@@ -68,8 +68,19 @@ SERVERS = {
 }
 
 
-@pytest.mark.parametrize("side", ["A", "B"])
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize(
+    ("kind", "side"),
+    [
+        ("unresolved", "A"),
+        ("refused", "B"),
+        ("silent", "A"),
+        ("web", "B"),
+        pytest.param("unresolved", "B", marks=pytest.mark.long),
+        pytest.param("refused", "A", marks=pytest.mark.long),
+        pytest.param("silent", "B", marks=pytest.mark.long),
+        pytest.param("web", "A", marks=pytest.mark.long),
+    ],
+)
 def test_a_bootstrap_server_that_is_no_use(
     kind: str, side: str, cluster_a: KafkaCluster, tmp_path: Path
 ) -> None:

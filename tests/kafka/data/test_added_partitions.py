@@ -64,11 +64,15 @@ class _Slot(SlotRun):
         return f"{self.alias}.{topic}"
 
 
+# One mode of two; `make long` runs the other.
+EXACTLY = pytest.mark.parametrize("exactly", [pytest.param(False, marks=pytest.mark.long), True])
+
+
 def _numbers(first: int, count: int) -> list[Sent]:
     return [Sent(b"%d" % n) for n in range(first, first + count)]
 
 
-@pytest.mark.parametrize("exactly", [False, True])
+@EXACTLY
 def test_a_new_topic_is_mirrored_within_the_epoch(source, target, topic_name, exactly):
     create_topic(source.kafka, topic_name, 2)
     new = f"{topic_name}-new"
@@ -89,7 +93,7 @@ def test_a_new_topic_is_mirrored_within_the_epoch(source, target, topic_name, ex
     assert slot.failures == []
 
 
-@pytest.mark.parametrize("exactly", [False, True])
+@EXACTLY
 def test_others_go_on_while_a_partition_begins(source, target, topic_name, exactly, monkeypatch):
     """Even if its beginning takes as long as the test."""
     create_topic(source.kafka, topic_name, 1)
@@ -121,7 +125,7 @@ def test_others_go_on_while_a_partition_begins(source, target, topic_name, exact
     assert slot.failures == []
 
 
-@pytest.mark.parametrize("exactly", [False, True])
+@EXACTLY
 def test_a_task_that_is_started_again_has_what_was_added(
     source, target, topic_name, exactly, monkeypatch
 ):
@@ -154,7 +158,7 @@ def test_a_task_that_is_started_again_has_what_was_added(
         assert _values(target, slot.remote) == [b"%d" % n for n in range(200)]
 
 
-@pytest.mark.parametrize("exactly", [False, True])
+@EXACTLY
 def test_a_partition_that_is_gone_is_left(source, target, topic_name, exactly):
     """What was read of it is written and committed; then nothing more is read."""
     create_topic(source.kafka, topic_name, 1)

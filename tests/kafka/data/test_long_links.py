@@ -72,6 +72,11 @@ def far(target: FaultyCluster) -> Iterator[FaultyCluster]:
     target.heal()
 
 
+# One mode of two; `make long` runs the other.
+EXACT = pytest.mark.parametrize("exact", [pytest.param(False, marks=pytest.mark.long), True])
+AT_LEAST = pytest.mark.parametrize("exact", [False, pytest.param(True, marks=pytest.mark.long)])
+
+
 def _records(count: int) -> list[Sent]:
     now_ms = int(time.time() * 1000)  # what is older than retention is deleted meanwhile
     return [
@@ -113,7 +118,7 @@ def _position(slot: SlotRun) -> int:
         coordinators.close()
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@EXACT
 def test_batches_that_wait_are_joined(source, far, topic_name, exact):
     _fill(source, topic_name)
     began = time.monotonic()
@@ -166,7 +171,7 @@ def test_a_broker_that_is_ten_times_slower_keeps_only_its_own_partitions_waiting
         assert slot.failures == []
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@AT_LEAST
 def test_joined_batches_in_doubt_arrive_once(source, far, topic_name, exact):
     _fill(source, topic_name)
     with SlotRun(source, far, topic_name, exactly_once=exact, produce=ALWAYS) as slot:
@@ -182,7 +187,7 @@ def test_joined_batches_in_doubt_arrive_once(source, far, topic_name, exact):
     assert slot.reports()[-1].joined.batches > 100
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@EXACT
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_what_waits_for_a_half_open_link_arrives_once(far_source, far, topic_name, side, exact):
     """Nothing passes and nobody is told. What was under way arrives after its repetition."""
@@ -227,7 +232,7 @@ def test_a_transaction_waits_for_a_broker_that_is_ten_times_slower(source, far, 
     assert "CONNECTION_LOST" not in slot.errors()
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@AT_LEAST
 def test_a_refused_record_in_a_joined_batch_is_left_out_alone(source, target, topic_name, exact):
     create_topic(source.kafka, topic_name, 1, replication=NODES)
     good = [Sent(b"good %d" % n, b"k") for n in range(40)]
@@ -254,7 +259,7 @@ def test_a_refused_record_in_a_joined_batch_is_left_out_alone(source, target, to
     assert _position(slot) == 41
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@EXACT
 def test_what_a_topic_does_not_accept_joined_it_gets_in_parts(
     source, far, topic_name, exact, monkeypatch
 ):
@@ -287,7 +292,7 @@ def test_what_a_topic_does_not_accept_joined_it_gets_in_parts(
     assert _position(slot) == 6_900 + 2
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@EXACT
 def test_what_a_topic_accepts_is_still_known_in_the_next_epoch(
     source, far, topic_name, exact, monkeypatch
 ):
@@ -319,7 +324,7 @@ def test_what_a_topic_accepts_is_still_known_in_the_next_epoch(
     assert again.reports()[-1].joined.batches > 1_000 / 10
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@AT_LEAST
 def test_batches_are_joined_to_what_the_topic_accepts(source, far, topic_name, exact):
     create_topic(source.kafka, topic_name, 1, replication=NODES)
     sent = [Sent(random.randbytes(1_000)) for _ in range(12_000)]
@@ -340,7 +345,7 @@ def test_batches_are_joined_to_what_the_topic_accepts(source, far, topic_name, e
     assert max(one.size for one in stored(far.kafka, slot.remote)) > 1_100_000
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@EXACT
 @pytest.mark.parametrize("kind", [GZIP, SNAPPY, LZ4, ZSTD], ids=lambda kind: NAMES[kind])
 def test_joined_batches_have_the_codec_of_the_link(source, far, topic_name, kind, exact):
     create_topic(source.kafka, topic_name, 1, replication=NODES)
@@ -419,7 +424,7 @@ def test_a_broker_that_is_silent_in_the_handshake_keeps_only_its_own_partitions_
     assert max(delays_s.values()) < 3, delays_s
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@EXACT
 @pytest.mark.parametrize("reads", [1, 2], ids=["leader", "follower in our rack"])
 def test_a_far_broker_is_read_over_several_connections(
     far_source, target, topic_name, reads, exact, monkeypatch

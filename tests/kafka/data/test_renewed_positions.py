@@ -63,7 +63,7 @@ def _committed_often(slot: SlotRun) -> int:
     return len(keys)
 
 
-@pytest.mark.parametrize("exactly", [False, True])
+@pytest.mark.parametrize("exactly", [pytest.param(False, marks=pytest.mark.long), True])
 def test_positions_are_committed_and_saved_within_the_epoch(source, target, topic_name, exactly):
     create_topic(source.kafka, topic_name, 1)
     with SlotRun(source, target, topic_name, exactly_once=exactly) as slot:

@@ -65,7 +65,9 @@ def alias() -> str:
 # --- enough ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", [pytest.param("at-least-once", marks=pytest.mark.long), "exactly-once"]
+)
 def test_the_least_permissions_are_enough(
     authorized: Pair, alias: str, topic_name: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], mode: str,

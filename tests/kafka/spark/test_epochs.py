@@ -36,7 +36,11 @@ def _some(count: int, partitions: int, first: int = 0) -> list[Sent]:
     return [Sent(b"%d" % n, partition=(n % partitions)) for n in range(first, first + count)]
 
 
-@pytest.mark.parametrize("flags", [(), ("--exactly-once",)], ids=["at-least-once", "exactly-once"])
+@pytest.mark.parametrize(
+    "flags",
+    [pytest.param((), marks=pytest.mark.long), ("--exactly-once",)],
+    ids=["at-least-once", "exactly-once"],
+)
 def test_topics_come_grow_and_go_within_one_epoch(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
