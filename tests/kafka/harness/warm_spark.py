@@ -57,7 +57,7 @@ class WarmJvm:
             f"-Djava.io.tmpdir={self._directory / 'tmp'}",
             "-XX:TieredStopAtLevel=1",
             "-XX:+UseSerialGC",
-            "-Xss4m",  # as a mirror's own: a JVM that has compiled little needs it all the more
+            "-Xss4m",  # as a mirror's own
             "-Dio.netty.tryReflectionSetAccessible=true",
         ]
         if archive is not None:
