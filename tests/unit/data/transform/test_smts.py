@@ -65,6 +65,7 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else text.encode("latin-1")
 
 
+@pytest.mark.long  # a mirror does these on bytes (smts/test_chain.py)
 def test_the_sql_does_to_records_what_java_does(spark: SparkSession) -> None:
     """All chains in one plan: the transforms of one after those of another."""
     transforms: list[TransformSettings] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -87,38 +88,43 @@ def test_the_row_is_a_struct_and_null_without_one(
 _DAY = datetime.date(2026, 1, 2)
 
 
-@pytest.mark.parametrize(
-    ("kind", "key", "other", "sql"),
-    [
-        ("STRING", "é7", "8", "CAST(value AS STRING)"),
-        ("BINARY", bytearray(b"\xff7"), bytearray(b"8"), "unhex('ff37')"),
-        ("TINYINT", 7, 8, "CAST(7 AS BIGINT)"),
-        ("SMALLINT", 7, 8, "CAST(7 AS INT)"),
-        ("INT", 7, 8, "length(value) + 4"),
-        ("BIGINT", 7, 8, "length(value) + 4"),
-        ("DECIMAL(10, 2)", Decimal("7.50"), Decimal("8"), "CAST('7.5' AS DECIMAL(4, 1))"),
-        ("DECIMAL(20, 0)", Decimal(7), Decimal(8), "CAST(7 AS INT)"),
-        ("BOOLEAN", True, False, "length(value) > 0"),
-        ("DATE", _DAY, datetime.date(2026, 1, 3), "DATE '2026-01-02'"),
-        (
-            "TIMESTAMP",
-            datetime.datetime(2026, 1, 2, 3, tzinfo=datetime.UTC),
-            datetime.datetime(2026, 1, 3, tzinfo=datetime.UTC),
-            "TIMESTAMP '2026-01-02 03:00:00'",
-        ),
-    ],
-)
-def test_keys_of_each_type(
-    kind: str, key: object, other: object, sql: str, tmp_path: Path, spark: SparkSession
-) -> None:
+_KEYS = [
+    ("STRING", "é7", "8", "CAST(value AS STRING)"),
+    ("BINARY", bytearray(b"\xff7"), bytearray(b"8"), "unhex('ff37')"),
+    ("TINYINT", 7, 8, "CAST(7 AS BIGINT)"),
+    ("SMALLINT", 7, 8, "CAST(7 AS INT)"),
+    ("INT", 7, 8, "length(value) + 4"),
+    ("BIGINT", 7, 8, "length(value) + 4"),
+    ("DECIMAL(10, 2)", Decimal("7.50"), Decimal("8"), "CAST('7.5' AS DECIMAL(4, 1))"),
+    ("DECIMAL(20, 0)", Decimal(7), Decimal(8), "CAST(7 AS INT)"),
+    ("BOOLEAN", True, False, "length(value) > 0"),
+    ("DATE", _DAY, datetime.date(2026, 1, 3), "DATE '2026-01-02'"),
+    (
+        "TIMESTAMP",
+        datetime.datetime(2026, 1, 2, 3, tzinfo=datetime.UTC),
+        datetime.datetime(2026, 1, 3, tzinfo=datetime.UTC),
+        "TIMESTAMP '2026-01-02 03:00:00'",
+    ),
+]
+
+
+def test_keys_of_each_type(tmp_path: Path, spark: SparkSession) -> None:
     path = str(tmp_path / "keys")
-    rows = [(key, "found"), (other, "other"), (None, "none")]
-    spark.createDataFrame(rows, f"id {kind}, text STRING").write.parquet(path)
+    names = [f"id{number}" for number in range(len(_KEYS))]
+    keys = list(zip(*((key, other, None) for _, key, other, _ in _KEYS), strict=True))
+    rows = [(*key, text) for key, text in zip(keys, ("found", "other", "none"), strict=True)]
+    columns = [f"{name} {kind}" for name, (kind, *_) in zip(names, _KEYS, strict=True)]
+    spark.createDataFrame(rows, ", ".join([*columns, "text STRING"])).write.parquet(path)
     table = TableSettings("keys", "parquet", path)
-    plan = _plan(spark, table, select=f"lookup('keys', 'ID', {sql}).text AS value")
-    assert _values(plan, "é7") == ["found"]
-    plan = _plan(spark, table, select="lookup('keys', 'id', NULL).text AS value")
-    assert _values(plan, "é7") == [None]
+    asked = [
+        f"lookup('keys', '{name.upper()}', {sql}).text"
+        for name, (*_, sql) in zip(names, _KEYS, strict=True)
+    ]
+    plan = _plan(spark, table, select=f"to_json(array({', '.join(asked)})) AS value")
+    assert _values(plan, "é7") == [json.dumps(["found"] * len(_KEYS), separators=(",", ":"))]
+    nothing = ", ".join(f"lookup('keys', '{name}', NULL).text" for name in names)
+    plan = _plan(spark, table, select=f"to_json(array({nothing})) AS value")
+    assert _values(plan, "é7") == [json.dumps([None] * len(_KEYS), separators=(",", ":"))]
 
 
 def test_generated_code_and_the_interpreter_give_the_same(

@@ -121,7 +121,9 @@ def _plain(smts: tuple[SmtSettings, ...], record: Record) -> Record | None:
     return Record(record.offset, record.timestamp, record.key, record.value, told)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize(
+    "seed", [*range(15), *(pytest.param(each, marks=pytest.mark.long) for each in range(15, 60))]
+)
 def test_random_chains_are_what_the_documentation_says(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(8):
