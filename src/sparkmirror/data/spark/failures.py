@@ -13,6 +13,8 @@ __all__ = ["ended_for_repair", "failure", "own_words"]
 _MENDED = frozenset({"TargetLost", "TooSlow", "TransactionError"})
 _LOST_TASK = re.compile(r"Lost task .*?\(TID \d+\) \(.*?\): (.+)")
 _CAUSED_BY = "Caused by: "
+# Its lines are indented, up to the error: not every class is named Error or Exception.
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
 
 
 def failure(error: BaseException, flow: str, spark_log: Path) -> MirrorError:
@@ -22,10 +24,11 @@ def failure(error: BaseException, flow: str, spark_log: Path) -> MirrorError:
         return MirrorError(ours, where=f"flow {flow}")
     # Spark's plans follow, which do not help.
     told = str(error).partition("=== Streaming Query")[0]
+    python = re.findall(_TRACEBACK, told)
     lines = [line.strip() for line in told.splitlines()]
     # Places in Java's code do not say why either.
     lines = [line for line in lines if line and not line.startswith(("at ", "... "))]
-    python = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Lost)\b.*", line)]
+    python += [line for line in lines if re.match(r"[\w.]*(Error|Exception|Lost)\b.*", line)]
     what = python[-1] if python else _of_the_jvm(lines) or type(error).__name__
     return MirrorError(
         f"the query failed: {what}",

@@ -83,3 +83,16 @@ def test_pythons_own_error_comes_before_what_the_jvm_makes_of_it():
     told = ABORTED.replace("Caused by", "ImportError: no module named that\n\nCaused by")
     text = str(failure(RuntimeError(told), "A->B", LOG))
     assert "the query failed: ImportError: no module named that" in text
+
+
+@pytest.mark.parametrize(
+    "named", ["pyarrow.lib.ArrowInvalid: Float value was truncated", "struct.error: too short"]
+)
+def test_an_error_of_python_is_known_by_its_traceback_not_by_its_name(named: str) -> None:
+    told = ABORTED.replace(
+        "org.apache.spark.SparkException: Python worker exited unexpectedly",
+        "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+        '  File "worker.py", line 1, in main\n    process()\n' + named + "\n",
+    )
+    text = str(failure(RuntimeError(told), "A->B", LOG))
+    assert f"the query failed: {named}" in text
