@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from benchmarks.transforms import page
 from benchmarks.transforms.check import Ends, Seen, difference
 from benchmarks.transforms.handlers.mask import mask
 from benchmarks.transforms.loop import TRANSFORMS
-from benchmarks.transforms.records import OUTPUTS, arriving, event_maker, text_maker
+from benchmarks.transforms.records import OUTPUTS, Maker, arriving, event_maker, text_maker
 from benchmarks.transforms.steps import FORMAT, LOADS, OTHER, STEPS, TOOLS
 
 from sparkmirror.model import SourceRecord
@@ -201,16 +202,22 @@ def test_the_page_of_transforms_quotes_the_newest_complete_result() -> None:
 # -- what is written and what must arrive ----------------------------------------------------------
 
 
+@cache
+def _makers() -> tuple[Maker, Maker]:
+    """Of events and of texts; what they choose from takes a second to make."""
+    return event_maker(1024), text_maker(100)
+
+
 @pytest.mark.parametrize("records", [1, 2, 3, 4, 99, 100, 101])
 def test_as_many_arrive_as_are_kept(records: int) -> None:
-    events, texts = event_maker(1024), text_maker(100)
+    events, texts = _makers()
     for output, make in (("where", events), ("mask", events), ("same", texts), ("filter", texts)):
         kept = sum(OUTPUTS[output](*make(n)) is not None for n in range(records))
         assert kept == arriving(output, records)
 
 
 def test_records_have_the_size_that_their_load_says() -> None:
-    events, texts = event_maker(1024), text_maker(100)
+    events, texts = _makers()
     for n in (0, 1, 4_001, 30_000_000):
         value, headers = events(n)
         assert 1000 < len(value) <= 1024

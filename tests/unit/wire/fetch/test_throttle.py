@@ -61,8 +61,18 @@ def test_a_backlog_is_read_at_the_rate(trip_s: float, rate: int, batch: int) -> 
     assert len(one.read) == len(FOUR), "every partition is served"
 
 
-@pytest.mark.parametrize("trip_s", [0.002, 0.05])
-@pytest.mark.parametrize("share", [0.02, 0.3, 0.8])
+@pytest.mark.parametrize(
+    ("trip_s", "share"),
+    [
+        (0.002, 0.8),
+        (0.05, 0.02),
+        (0.05, 0.3),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in ((0.002, 0.02), (0.002, 0.3), (0.05, 0.8))
+        ),
+    ],
+)
 def test_partitions_that_keep_up_are_not_slowed_by_backfill(trip_s: float, share: float) -> None:
     free = slot(NEW, trip_s=trip_s)
     free.run(4, producer(free, share, NEW))
