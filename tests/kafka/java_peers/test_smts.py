@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from sparkmirror.internal_topics.mm2_records import decode_offset_sync
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.kafka.harness.java_peer import java_mirror_maker
-from tests.kafka.harness.mirror_process import MirrorProcess, wait_until
+from tests.kafka.harness.mirror_process import MirrorProcess, asked, wait_until
 from tests.kafka.harness.support import (
     Sent,
     consume_all,
@@ -157,8 +158,8 @@ def _synced(source: KafkaCluster) -> set[str]:
     return {one[0].topic for one in syncs if one is not None}
 
 
-def _once(directory: Path, file: Path) -> None:
-    mirror = MirrorProcess(directory, ["run", str(file), "--once"])
+def _once(directory: Path, file: Path, *options: str) -> None:
+    mirror = MirrorProcess(directory, ["run", str(file), "--once", *options])
     assert mirror.wait() == 0, mirror.text()
 
 
@@ -184,12 +185,17 @@ def test_both_write_the_same_records_and_take_over_from_each_other(
     # Java writes offset syncs of renamed topics, which say nothing of the new name.
     assert _synced(source) == {"orders", "audit", "plain"}
     (tmp_path / "ours").mkdir()
-    _once(tmp_path / "ours", files["C"])
+    _once(tmp_path / "ours", files["C"], "--exactly-once")
 
     for topic, remote in REMOTE.items():
         java, found = consume_all(theirs, remote), consume_all(ours, remote)
         assert contents(found) == contents(java), topic
         assert len(found) == (0 if topic == "hidden" else count), topic
+    # Both copies are what the SMTs make of the source, says the command, too.
+    for each in ("B", "C"):
+        told, _ = asked(tmp_path, "verify", str(files[each]), "--wait", "1", "--format", "json")
+        partitions = json.loads(told)["flows"][0]["partitions"]
+        assert sum(one["target"]["records"] for one in partitions) == 3 * count
     assert {"A.orders", "A.audit"} <= set(topic_names(theirs))
     assert consume_all(theirs, "A.orders") == []
     assert not {"A.orders", "A.audit"} & set(topic_names(ours))

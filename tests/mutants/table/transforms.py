@@ -301,6 +301,22 @@ TRANSFORMS: tuple[Mutant, ...] = (
         "            next_offset if found.last else int(columns.offset[-1]),\n",
         (f"{_BYTES}::test_a_large_chunk_is_several_with_bounded_memory",),
     ),
+    Mutant(
+        "a header whose size says that it cannot be is believed",
+        "docs/transforms.md",
+        "data/transform/smts/header_list.py",
+        "                if not _within(value_bytes, -1, len(flat)):\n",
+        "                if not _within(value_bytes, -2, len(flat)):\n",
+        (f"{_BYTES}::test_headers_that_cannot_be_read_have_no_names",),
+    ),
+    Mutant(
+        "what is left behind a record's headers is not missed",
+        "docs/transforms.md",
+        "data/transform/smts/header_list.py",
+        "        return cls(found, fields, steps) if np.array_equal(at, rest_end) else None\n",
+        "        return cls(found, fields, steps)\n",
+        (f"{_BYTES}::test_headers_that_cannot_be_read_have_no_names",),
+    ),
     # -- what is kept of raw batches ---------------------------------------------------------------
     Mutant(
         "a batch passes whole though a record of it was left out",
