@@ -12,6 +12,7 @@ _FILTERED = "tests/unit/data/write/test_filtered_records.py"
 _FUNCTIONS = "tests/unit/data/transform/test_functions.py"
 _PLAN = "tests/unit/data/transform/test_plan.py"
 _SMTS = "tests/unit/data/transform/test_smts.py"
+_TABLES = "tests/unit/control/flows/test_tables.py"
 _BYTES = "tests/unit/data/transform/smts/test_chain.py"
 _KEPT = "tests/unit/records/test_kept_records.py"
 _SINK = "tests/unit/data/transform/smts/test_sink.py"
@@ -413,6 +414,23 @@ TRANSFORMS: tuple[Mutant, ...] = (
         "        if self.sources is None:\n            return records\n",
         "        if self.sources is None or not self.lane.routed:\n            return records\n",
         (f"{_FILTERED}::test_refused_records_behind_filtered_ones_have_their_source_offsets",),
+    ),
+    # -- static tables -----------------------------------------------------------------------------
+    Mutant(
+        "a standby takes over with the rows that it read when it started",
+        "docs/transforms.md",
+        "control/flows/tables.py",
+        "        read = self._part.reload_tables(self._name)\n        self._tell(read)\n",
+        "        read = self._part.tables(self._name)\n        self._tell(read)\n",
+        (f"{_TABLES}::test_a_standby_reads_its_tables_again_when_it_takes_over",),
+    ),
+    Mutant(
+        "a standby takes over with rows that may be older than those before",
+        "docs/transforms.md",
+        "control/flows/tables.py",
+        "            if one.fault:\n                raise TopicError(\n",
+        "            if one.fault and not orders:\n                raise TopicError(\n",
+        (f"{_TABLES}::test_a_standby_whose_rows_may_be_older_does_not_take_over",),
     ),
     # -- comparisons -------------------------------------------------------------------------------
     Mutant(
