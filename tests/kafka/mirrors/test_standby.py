@@ -99,8 +99,9 @@ class Pair:
         self.target.close()
 
 
+@pytest.mark.parametrize("table", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_second_process_of_a_file_stands_by(
-    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path, *, table: bool
 ) -> None:
     """No record comes twice, it says who mirrors, and it goes on when that one ends in order.
 
@@ -110,6 +111,7 @@ def test_a_second_process_of_a_file_stands_by(
     settings = {f"{key}.topics": "orders-.*", f"{key}.select": _AGED}
     settings |= {"sparkmirror.transforms": "aged"}
     settings |= {f"{key}.tables": f"ages = csv:{tmp_path}/ages.csv"}
+    settings = settings if table else {}
     pair = Pair(cluster_a, cluster_b, tmp_path, **settings)
     pair.table("old")
     try:
@@ -129,8 +131,9 @@ def test_a_second_process_of_a_file_stands_by(
         pair.arrived()
         assert "taken over from" in second.text()
         assert pair.there() == pair.count
+        words = (b" old", b" new") if table else (b"", b"")
         assert sorted(one.value or b"" for one in consume_all(cluster_b, pair.remote)) == sorted(
-            b"%d %s" % (number, b"old" if number < old else b"new") for number in range(pair.count)
+            b"%d%s" % (number, words[number >= old]) for number in range(pair.count)
         )
         assert second.drain()[0] == 0, second.text()
         here = [f"{socket.gethostname()}:{one.process.pid}" for one in (first, second)]
