@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from sparkmirror.internal_topics.mm2_records import decode_offset_sync
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from tests.kafka.harness.java_peer import java_mirror_maker
-from tests.kafka.harness.mirror_process import MirrorProcess, wait_until
+from tests.kafka.harness.mirror_process import MirrorProcess, asked, wait_until
 from tests.kafka.harness.support import (
     Sent,
     consume_all,
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.interop
 
 FLUSH_MS = 1_000
 SOURCES = {"orders": 2, "audit": 1, "plain": 1, "hidden": 1}
+CODECS = ("lz4", "none", "zstd", "gzip")
 REMOTE = {
     "orders": "moved.orders",
     "audit": "moved.audit",
@@ -49,7 +51,7 @@ B.offset.flush.interval.ms={FLUSH_MS}
 sync.topic.acls.enabled=false
 emit.checkpoints.enabled=false
 emit.heartbeats.enabled=false
-A->B.transforms=drop,mark,tombstones,tests,hide,route,late
+A->B.transforms=drop,mark,mark-again,unmark,tombstones,tests,marked,hide,route,short,late
 A->B.transforms.drop.type=org.apache.kafka.connect.transforms.DropHeaders
 A->B.transforms.drop.headers=secret, pii
 A->B.transforms.drop.predicate=orders
@@ -58,25 +60,44 @@ A->B.transforms.mark.header=mirrored
 A->B.transforms.mark.value.literal=null
 A->B.transforms.mark.predicate=tombstone
 A->B.transforms.mark.negate=true
+A->B.transforms.mark-again.type=org.apache.kafka.connect.transforms.InsertHeader
+A->B.transforms.mark-again.header=pii
+A->B.transforms.mark-again.value.literal=null
+A->B.transforms.mark-again.predicate=kept
+A->B.transforms.unmark.type=DropHeaders
+A->B.transforms.unmark.headers=mirrored,no-such-header
+A->B.transforms.unmark.predicate=unsafe
 A->B.transforms.tombstones.type=Filter
 A->B.transforms.tombstones.predicate=tombstone
 A->B.transforms.tests.type=org.apache.kafka.connect.transforms.Filter
 A->B.transforms.tests.predicate=test
+A->B.transforms.marked.type=Filter
+A->B.transforms.marked.predicate=marked
+A->B.transforms.marked.negate=true
 A->B.transforms.hide.type=Filter
 A->B.transforms.hide.predicate=hidden
 A->B.transforms.route.type=org.apache.kafka.connect.transforms.RegexRouter
-A->B.transforms.route.regex=A\\.(orders|audit)
-A->B.transforms.route.replacement=moved.$1
+A->B.transforms.route.regex=(A)\\.(?<kind>orders|audit)(-old)?
+A->B.transforms.route.replacement=${{{{kind}}}}$3-of-$1
+A->B.transforms.short.type=RegexRouter
+A->B.transforms.short.regex=([a-z]+)-of-A
+A->B.transforms.short.replacement=moved.$1
 A->B.transforms.late.type=DropHeaders
 A->B.transforms.late.headers=mirrored
 A->B.transforms.late.predicate=moved
 A->B.transforms.late.negate=true
-A->B.predicates=orders,tombstone,test,hidden,moved
+A->B.predicates=orders,tombstone,test,kept,unsafe,marked,hidden,moved
 A->B.predicates.orders.type=org.apache.kafka.connect.transforms.predicates.TopicNameMatches
 A->B.predicates.orders.pattern=A[.]ord.*
 A->B.predicates.tombstone.type=RecordIsTombstone
 A->B.predicates.test.type=org.apache.kafka.connect.transforms.predicates.HasHeaderKey
 A->B.predicates.test.name=test
+A->B.predicates.kept.type=HasHeaderKey
+A->B.predicates.kept.name=kept
+A->B.predicates.unsafe.type=HasHeaderKey
+A->B.predicates.unsafe.name=unsafe
+A->B.predicates.marked.type=HasHeaderKey
+A->B.predicates.marked.name=mirrored
 A->B.predicates.hidden.type=TopicNameMatches
 A->B.predicates.hidden.pattern=A.hidden
 A->B.predicates.moved.type=TopicNameMatches
@@ -97,22 +118,27 @@ def three() -> Iterator[tuple[KafkaCluster, KafkaCluster, KafkaCluster]]:
 
 
 def _sent(first: int, count: int, partitions: int) -> list[Sent]:
+    """Records with and without keys, values and headers; some have two headers of one name."""
     made = []
     for n in range(first, first + count):
         headers: tuple[tuple[str, bytes | None], ...] = (("kept", b"%d" % n), ("pii", None))
-        headers += (("secret", b"s"),) if n % 2 else ()
+        headers += (("secret", b"s"), ("pii", b"")) if n % 2 else ()
         headers += (("test", b""),) if n % 7 == 0 else ()
-        value = None if n % 5 == 0 else b"value-%d" % n
-        made.append(Sent(value, b"k%d" % (n % 9), headers if n % 3 else (), 0, n % partitions))
+        # In front of the one that is inserted.
+        headers = (("mirrored", b"before"), *headers) if n % 11 == 0 else headers
+        headers += (("unsafe", None),) if n % 13 == 0 else ()
+        value = None if n % 5 == 0 else b"value-%d" % n if n % 4 else b""
+        key = None if n % 8 == 0 else b"k%d" % (n % 9) if n % 10 else b""
+        made.append(Sent(value, key, headers if n % 3 else (), 0, n % partitions))
     return made
 
 
 def _produce(source: KafkaCluster, first: int, count: int) -> int:
     """Records to all topics; returns how many of them arrive at each of those that are shown."""
-    for topic, partitions in SOURCES.items():
-        produce(source, topic, _sent(first, count, partitions), compression="lz4")
+    for (topic, partitions), codec in zip(SOURCES.items(), CODECS, strict=True):
+        produce(source, topic, _sent(first, count, partitions), compression=codec)
     return sum(
-        one.value is not None and not any(key == "test" for key, _ in one.headers)
+        one.value is not None and not {"test", "unsafe"} & {key for key, _ in one.headers}
         for one in _sent(first, count, 1)
     )
 
@@ -132,8 +158,8 @@ def _synced(source: KafkaCluster) -> set[str]:
     return {one[0].topic for one in syncs if one is not None}
 
 
-def _once(directory: Path, file: Path) -> None:
-    mirror = MirrorProcess(directory, ["run", str(file), "--once"])
+def _once(directory: Path, file: Path, *options: str) -> None:
+    mirror = MirrorProcess(directory, ["run", str(file), "--once", *options])
     assert mirror.wait() == 0, mirror.text()
 
 
@@ -159,12 +185,17 @@ def test_both_write_the_same_records_and_take_over_from_each_other(
     # Java writes offset syncs of renamed topics, which say nothing of the new name.
     assert _synced(source) == {"orders", "audit", "plain"}
     (tmp_path / "ours").mkdir()
-    _once(tmp_path / "ours", files["C"])
+    _once(tmp_path / "ours", files["C"], "--exactly-once")
 
     for topic, remote in REMOTE.items():
         java, found = consume_all(theirs, remote), consume_all(ours, remote)
         assert contents(found) == contents(java), topic
         assert len(found) == (0 if topic == "hidden" else count), topic
+    # Both copies are what the SMTs make of the source, says the command, too.
+    for each in ("B", "C"):
+        told, _ = asked(tmp_path, "verify", str(files[each]), "--wait", "1", "--format", "json")
+        partitions = json.loads(told)["flows"][0]["partitions"]
+        assert sum(one["target"]["records"] for one in partitions) == 3 * count
     assert {"A.orders", "A.audit"} <= set(topic_names(theirs))
     assert consume_all(theirs, "A.orders") == []
     assert not {"A.orders", "A.audit"} & set(topic_names(ours))

@@ -19,6 +19,7 @@ from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_
 from tests.kafka.harness.support import Sent, consume_all, create_topic, produce
 
 RECORDS = 3_000
+_AGED = "concat_ws(' ', CAST(value AS STRING), lookup('ages', 'id', 1).age) AS value"
 
 
 class Pair:
@@ -45,6 +46,12 @@ class Pair:
         )
         self.running.append(mirror)
         return mirror
+
+    def table(self, age: str) -> None:
+        """Write the table in which `_AGED` looks."""
+        new = self.directory / "new.csv"
+        new.write_text(f"id,age\n1,{age}\n")
+        new.rename(self.directory / "ages.csv")
 
     def write(self, count: int = RECORDS) -> None:
         numbers = range(self.count, self.count + count)
@@ -92,11 +99,21 @@ class Pair:
         self.target.close()
 
 
+@pytest.mark.parametrize("table", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_second_process_of_a_file_stands_by(
-    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path, *, table: bool
 ) -> None:
-    """No record comes twice, it says who mirrors, and it goes on when that one ends in order."""
-    pair = Pair(cluster_a, cluster_b, tmp_path)
+    """No record comes twice, it says who mirrors, and it goes on when that one ends in order.
+
+    A static table that has changed while it stood by is read again.
+    """
+    key = "sparkmirror.transform.aged"
+    settings = {f"{key}.topics": "orders-.*", f"{key}.select": _AGED}
+    settings |= {"sparkmirror.transforms": "aged"}
+    settings |= {f"{key}.tables": f"ages = csv:{tmp_path}/ages.csv"}
+    settings = settings if table else {}
+    pair = Pair(cluster_a, cluster_b, tmp_path, **settings)
+    pair.table("old")
     try:
         first = pair.start()
         pair.write()
@@ -104,14 +121,20 @@ def test_a_second_process_of_a_file_stands_by(
         second = pair.start()
         wait_until(lambda: "standing by: run" in second.text(), second.text())
         assert f"host {socket.gethostname()}:{first.process.pid}" in second.text()
+        pair.table("new")
         pair.write()
         pair.arrived()
         assert pair.there() == pair.count
+        old = pair.count
         assert first.drain()[0] == 0, first.text()
         pair.write()
         pair.arrived()
         assert "taken over from" in second.text()
         assert pair.there() == pair.count
+        words = (b" old", b" new") if table else (b"", b"")
+        assert sorted(one.value or b"" for one in consume_all(cluster_b, pair.remote)) == sorted(
+            b"%d%s" % (number, words[number >= old]) for number in range(pair.count)
+        )
         assert second.drain()[0] == 0, second.text()
         here = [f"{socket.gethostname()}:{one.process.pid}" for one in (first, second)]
         told = [(one["kind"], one["host"]) for one in pair.history()]

@@ -141,6 +141,12 @@ def test_a_table_is_read_again_while_the_mirror_runs(
     table.write_text(_NEW)
     tried, _ = asked(tmp_path, "transform", "try", str(path), "--limit", "4", "--format", "json")
     assert "new-" in json.dumps(json.loads(tried))
+    # What was mirrored with these rows; each partition has every second record.
+    command = ("verify", str(path), "--wait", "1", "--from", f"{reloaded // 2}", "--format", "json")
+    compared, _ = asked(tmp_path, *command)
+    for one in json.loads(compared)["flows"][0]["partitions"]:
+        assert one["source"]["records"] == one["target"]["records"] == (count - reloaded) // 2
+        assert one["remark"].endswith("transform named, with its tables as they are now")
 
     got = consume_all(cluster_b, remote)
     for partition in range(2):

@@ -12,7 +12,9 @@ _FILTERED = "tests/unit/data/write/test_filtered_records.py"
 _FUNCTIONS = "tests/unit/data/transform/test_functions.py"
 _PLAN = "tests/unit/data/transform/test_plan.py"
 _SMTS = "tests/unit/data/transform/test_smts.py"
+_TABLES = "tests/unit/control/flows/test_tables.py"
 _BYTES = "tests/unit/data/transform/smts/test_chain.py"
+_KEPT = "tests/unit/records/test_kept_records.py"
 _SINK = "tests/unit/data/transform/smts/test_sink.py"
 
 TRANSFORMS: tuple[Mutant, ...] = (
@@ -207,6 +209,167 @@ TRANSFORMS: tuple[Mutant, ...] = (
         "        next_offset=made.next_offset if count else waiting.before,\n",
         (f"{_BYTES}::test_a_chunk_of_which_nothing_stays_moves_the_position",),
     ),
+    Mutant(
+        "an SMT on bytes ignores negate of RecordIsTombstone",
+        "docs/compatibility.md",
+        "data/transform/smts/chain.py",
+        "                applies = tombstones ^ one.negate\n",
+        "                applies = tombstones\n",
+        (f"{_BYTES}::test_the_chains_do_to_records_what_java_does",),
+    ),
+    Mutant(
+        "of two headers of one name DropHeaders leaves the second",
+        "docs/compatibility.md",
+        "data/transform/smts/header_list.py",
+        "            match &= rows[one.rows]\n",
+        "            match &= rows[one.rows] & ~touched[one.rows]\n",
+        (f"{_BYTES}::test_the_chains_do_to_records_what_java_does",),
+    ),
+    Mutant(
+        "a header that InsertHeader added is not dropped",
+        "docs/compatibility.md",
+        "data/transform/smts/header_list.py",
+        "            (name, held & ~rows if name in names else held) for ",
+        "            (name, held) for ",
+        (f"{_BYTES}::test_the_chains_do_to_records_what_java_does",),
+    ),
+    Mutant(
+        "HasHeaderKey finds a header that was dropped before",
+        "docs/compatibility.md",
+        "data/transform/smts/header_list.py",
+        "                match &= one.alive\n",
+        "                match |= one.alive & match\n",
+        (f"{_BYTES}::test_the_chains_do_to_records_what_java_does",),
+    ),
+    Mutant(
+        "an inserted header comes before the others",
+        "docs/compatibility.md",
+        "data/transform/smts/header_list.py",
+        """            at += stated_bytes
+            if len(rows):
+                before = np.cumsum(sizes) - sizes
+                first = np.cumsum(held_bytes) - held_bytes
+                copy_items(flat, begin, out, at[rows] + before - first[rows], sizes)
+            at += held_bytes
+            for data, places in inserted:
+                if len(places):
+                    none = np.zeros(len(places), np.int64)
+                    copy_items(data, none, out, at[places], none + len(data))
+                    at[places] += len(data)
+""",
+        """            at += stated_bytes
+            for data, places in inserted:
+                if len(places):
+                    none = np.zeros(len(places), np.int64)
+                    copy_items(data, none, out, at[places], none + len(data))
+                    at[places] += len(data)
+            if len(rows):
+                before = np.cumsum(sizes) - sizes
+                first = np.cumsum(held_bytes) - held_bytes
+                copy_items(flat, begin, out, at[rows] + before - first[rows], sizes)
+""",
+        (f"{_BYTES}::test_the_chains_do_to_records_what_java_does",),
+    ),
+    Mutant(
+        "SMTs see names of headers that are no UTF-8 as bytes",
+        "docs/compatibility.md",
+        "data/transform/smts/chain.py",
+        "            if headers is None or (self._changes and not headers.ascii()):\n",
+        "            if headers is None:\n",
+        (f"{_BYTES}::test_random_chains_are_what_the_documentation_says",),
+    ),
+    Mutant(
+        "of records that are read one by one a predicate's negate is ignored",
+        "docs/compatibility.md",
+        "data/transform/smts/chain.py",
+        "                    if true is one.negate:\n",
+        "                    if not true:\n",
+        (f"{_BYTES}::test_random_chains_are_what_the_documentation_says",),
+    ),
+    Mutant(
+        "a chunk's time is that of a record that was left out",
+        "docs/transforms.md",
+        "data/transform/smts/rebuilt.py",
+        "            int(columns.timestamp.take(rows).max()) if",
+        "            int(columns.timestamp.max()) if",
+        (f"{_BYTES}::test_random_chains_are_what_the_documentation_says",),
+    ),
+    Mutant(
+        "a portion's last record is read again after a crash",
+        "docs/transforms.md",
+        "data/transform/smts/rebuilt.py",
+        "            next_offset if found.last else int(columns.offset[-1]) + 1,\n",
+        "            next_offset if found.last else int(columns.offset[-1]),\n",
+        (f"{_BYTES}::test_a_large_chunk_is_several_with_bounded_memory",),
+    ),
+    Mutant(
+        "a header whose size says that it cannot be is believed",
+        "docs/transforms.md",
+        "data/transform/smts/header_list.py",
+        "                if not _within(value_bytes, -1, len(flat)):\n",
+        "                if not _within(value_bytes, -2, len(flat)):\n",
+        (f"{_BYTES}::test_headers_that_cannot_be_read_have_no_names",),
+    ),
+    Mutant(
+        "what is left behind a record's headers is not missed",
+        "docs/transforms.md",
+        "data/transform/smts/header_list.py",
+        "        return cls(found, fields, steps) if np.array_equal(at, rest_end) else None\n",
+        "        return cls(found, fields, steps)\n",
+        (f"{_BYTES}::test_headers_that_cannot_be_read_have_no_names",),
+    ),
+    # -- what is kept of raw batches ---------------------------------------------------------------
+    Mutant(
+        "a batch passes whole though a record of it was left out",
+        "docs/transforms.md",
+        "records/kept.py",
+        "    passing: Flags = np.logical_and.reduceat(same & ",
+        "    passing: Flags = np.logical_or.reduceat(same & ",
+        (
+            f"{_BYTES}::test_a_batch_that_keeps_all_records_passes_as_it_is",
+            f"{_KEPT}::test_a_large_batch_that_is_kept_passes_as_it_is_and_its_neighbours_are_cut",
+        ),
+    ),
+    Mutant(
+        "a batch passes as it was though headers changed",
+        "docs/transforms.md",
+        "records/kept.py",
+        "    same = kept if touched is None else kept & ~touched\n",
+        "    same = kept\n",
+        (f"{_BYTES}::test_random_chains_are_what_the_documentation_says",),
+    ),
+    Mutant(
+        "records behind one that is left out keep the distance",
+        "docs/transforms.md",
+        "records/kept.py",
+        "    columns = replace(new.columns, offset=np.arange(len(new.columns.offset)))\n",
+        "    columns = replace(new.columns, offset=new.columns.offset - new.columns.offset[0])\n",
+        (f"{_KEPT}::test_the_kept_records_arrive_and_no_others",),
+    ),
+    Mutant(
+        "a batch whose records have gaps passes",
+        "docs/transforms.md",
+        "records/kept.py",
+        '    passing &= heads["last_offset_delta"].astype(np.int64) == counts - 1\n',
+        "",
+        (f"{_BYTES}::test_what_a_target_would_refuse_is_written_again",),
+    ),
+    Mutant(
+        "a batch whose records are numbered wrongly passes",
+        "docs/transforms.md",
+        "records/kept.py",
+        "reduceat(same & (origin.deltas == numbers), begins)",
+        "reduceat(same & (numbers >= 0), begins)",
+        (f"{_BYTES}::test_a_batch_whose_records_are_numbered_wrongly_is_written_again",),
+    ),
+    Mutant(
+        "batches that are written again come behind those that pass",
+        "Order per partition",
+        "records/kept.py",
+        "    return [piece for batch in sorted(pieces) for piece in pieces[batch]]\n",
+        "    return [piece for batch in pieces for piece in pieces[batch]]\n",
+        (f"{_KEPT}::test_a_large_batch_that_is_kept_passes_as_it_is_and_its_neighbours_are_cut",),
+    ),
     # -- records on which the SQL fails ------------------------------------------------------------
     Mutant(
         "a record on which the SQL fails is left out in silence",
@@ -251,6 +414,23 @@ TRANSFORMS: tuple[Mutant, ...] = (
         "        if self.sources is None:\n            return records\n",
         "        if self.sources is None or not self.lane.routed:\n            return records\n",
         (f"{_FILTERED}::test_refused_records_behind_filtered_ones_have_their_source_offsets",),
+    ),
+    # -- static tables -----------------------------------------------------------------------------
+    Mutant(
+        "a standby takes over with the rows that it read when it started",
+        "docs/transforms.md",
+        "control/flows/tables.py",
+        "        read = self._part.reload_tables(self._name)\n        self._tell(read)\n",
+        "        read = self._part.tables(self._name)\n        self._tell(read)\n",
+        (f"{_TABLES}::test_a_standby_reads_its_tables_again_when_it_takes_over",),
+    ),
+    Mutant(
+        "a standby takes over with rows that may be older than those before",
+        "docs/transforms.md",
+        "control/flows/tables.py",
+        "            if one.fault:\n                raise TopicError(\n",
+        "            if one.fault and not orders:\n                raise TopicError(\n",
+        (f"{_TABLES}::test_a_standby_whose_rows_may_be_older_does_not_take_over",),
     ),
     # -- comparisons -------------------------------------------------------------------------------
     Mutant(

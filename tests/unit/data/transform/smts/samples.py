@@ -10,7 +10,12 @@ from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.mm2.smts import smt_settings, smt_transforms
 from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.data.transform.pack import Packed
-from sparkmirror.records.header import LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, split
+from sparkmirror.records.header import (
+    LOG_APPEND_TIME_BIT,
+    TRANSACTIONAL_BIT,
+    max_timestamp_ms,
+    split,
+)
 from sparkmirror.records.records import Record, decode_records, encode_batch
 from sparkmirror.settings import ClusterClient, FlowSettings, TopicSettings
 
@@ -142,10 +147,16 @@ def new_records(parts: Sequence[Packed]) -> list[Record]:
             made += batch
             numbers = [record.offset for record in batch]
             assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+            # What the target's index of times and its retention go by.
+            latest = max(record.timestamp for record in batch)
+            assert max_timestamp_ms(one.records[start:end]) == latest
         assert [record.offset for record in made] == list(range(len(made)))
         assert one.sources is not None
         assert one.chunk.record_count == len(made) == len(one.sources)
         assert one.chunk.size == len(one.records)
+        assert one.chunk.timestamp_ms == max((record.timestamp for record in made), default=-1)
+        span = range(one.chunk.base_offset, one.chunk.next_offset)
+        assert all(offset in span for offset in one.sources.tolist())
         found += [
             Record(int(offset), record.timestamp, record.key, record.value, record.headers)
             for offset, record in zip(one.sources, made, strict=True)

@@ -11,10 +11,13 @@ import pytest
 from sparkmirror.data.rows.rows import Chunk, build_row, read_row
 from sparkmirror.data.transform.pack import Packed, Packer
 from sparkmirror.data.transform.smts.chain import Chain
+from sparkmirror.errors import CorruptBatch
 from sparkmirror.names.transforms import Transformed, needs_spark, smts_on_bytes
 from sparkmirror.records.header import CRC_AT, HEADER_BYTES, split
 from sparkmirror.records.key_columns import scan
-from sparkmirror.records.records import Record, decode_records, encode_batch
+from sparkmirror.records.record_fields import record_fields
+from sparkmirror.records.records import Record, decode_records, decode_rest, encode_batch
+from sparkmirror.records.varint import varint
 from sparkmirror.settings import FlowSettings
 from sparkmirror.transform_settings import SmtSettings
 from tests.unit.data.transform.smts.samples import (
@@ -199,6 +202,12 @@ def test_a_batch_whose_records_are_numbered_wrongly_is_written_again() -> None:
 
 
 _DROP = {"transforms": "a", "transforms.a.type": "DropHeaders", "transforms.a.headers": "x"}
+_INSERT = {
+    "transforms": "a",
+    "transforms.a.type": "InsertHeader",
+    "transforms.a.header": "new",
+    "transforms.a.value.literal": "null",
+}
 
 
 @pytest.mark.parametrize(
@@ -265,18 +274,80 @@ def test_damage_stops_the_partition_before_it() -> None:
     assert not len(made.records)
 
 
-def test_headers_that_cannot_be_read_have_no_names() -> None:
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        (b"\x02\x08test\x02b", b"\x04\x08test\x02b"),  # two headers, of which one is there
+        (b"\x02\x08test\x02b", b"\x00\x08test\x02b"),  # none, and what is there
+        (b"\x02\x08test\x01", b"\x02\x08test\x03"),  # a value of -2 bytes
+        (b"\x02v\x00", b"\x00\x02\x01"),  # a name of -1 bytes, which ends before its size
+    ],
+)
+def test_headers_that_cannot_be_read_have_no_names(good: bytes, bad: bytes) -> None:
     """As in SQL: the record is kept, and a chain that changes headers leaves none."""
-    good = encode_batch([Record(0, 5, b"k", b"v", ((b"test", b"b"),))])
-    at = good.index(b"test") - 2  # the number of headers
-    bad = bytearray(good)
-    bad[at] = 4
-    filtered = _packed(
-        flow_of(_BY_HEADER), Chunk("t", 0, "A.t", 0, 1, 1, 5, 0, len(bad)), bytes(bad)
-    )
+    headers = {b"\x02b": ((b"test", b"b"),), b"t\x01": ((b"test", None),)}.get(good[-2:], ())
+    data = encode_batch([Record(0, 5, b"k", b"v", headers)])
+    assert data.endswith(good)
+    data = data[: -len(good)] + bad
+    chunk = Chunk("t", 0, "A.t", 0, 1, 1, 5, 0, len(data))
+    filtered = _packed(flow_of(_BY_HEADER), chunk, data)
     assert filtered[0].chunk.record_count == 1
-    (made,) = _packed(flow_of(_DROP), Chunk("t", 0, "A.t", 0, 1, 1, 5, 0, len(bad)), bytes(bad))
-    assert next(iter(decode_records(made.records))).headers == ()
+    for config, left in ((_DROP, ()), (_INSERT, ((b"new", None),))):
+        (made,) = _packed(flow_of(config), chunk, data)
+        assert next(iter(decode_records(made.records))).headers == left
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_headers_with_any_damage_are_what_a_plain_reading_finds(seed: int) -> None:
+    """Numbers and sizes of any kind, up to 2^63, and names that run into the next record.
+
+    Brokers check the headers of uncompressed records no more than their numbers.
+    """
+    rng = random.Random(seed)
+    filtering = flow_of({**_BY_HEADER, "predicates.test.name": "tes"})
+    dropping = flow_of({**_DROP, "transforms.a.headers": "tenant,tes"})
+    odd = (b"\xff", *map(varint, (-2, -1, 0, 1, 3, 63, 65, 1 << 31, -(1 << 31), (1 << 63) - 1)))
+    names, values = (b"tes", b"test", b"tenant", b"", b"n" * 70), (None, b"", b"v", b"tes" * 30)
+    for _ in range(60):
+        records = [
+            Record(at, 5, b"k", b"v", tuple((rng.choice(names), rng.choice(values)) for _ in "ab"))
+            for at in range(rng.randint(1, 5))
+        ]
+        data = bytearray(encode_batch(records))
+        found = scan(memoryview(data))
+        begins = record_fields(found).headers_at  # the bytes that are read are those of the batch
+        ends = found.columns.rest_at + found.columns.rest_bytes
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            if rng.random() < 0.5:
+                # Often their number, or the size of the first name.
+                at = rng.choice((begin, begin + 1, rng.randrange(begin, end)))
+                some = rng.choice((rng.randbytes(1), *odd))[: end - at]
+                data[at : at + len(some)] = some
+        columns = scan(memoryview(data)).columns
+        plain: list[Record | None] = []
+        for at, size in zip(columns.rest_at.tolist(), columns.rest_bytes.tolist(), strict=True):
+            try:
+                plain.append(decode_rest(0, 5, columns.flat.data[at : at + size]))
+            except CorruptBatch:
+                plain.append(None)
+        chunk = Chunk("t", 0, "A.t", 0, len(records), len(records), 5, 0, len(data))
+        (made,) = _packed(filtering, chunk, bytes(data))
+        assert made.sources is not None
+        assert made.sources.tolist() == [
+            number
+            for number, one in enumerate(plain)
+            if one is None or b"tes" not in dict(one.headers)
+        ]
+        (made,) = _packed(dropping, chunk, bytes(data))
+        dropped = (b"tes", b"tenant")
+        assert [one.headers for one in new_records([made])] == [
+            tuple(
+                (name.decode("utf-8", "replace").encode(), value)
+                for name, value in (() if one is None else one.headers)
+                if name not in dropped
+            )
+            for one in plain
+        ]
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 15, 16, 17, 40, 200])
