@@ -225,7 +225,7 @@ BROKERS: tuple[Mutant, ...] = (
         "whoever needs a broker waits for its handshake",
         "A broker that accepts connections and is silent in the handshake",
         "wire/cluster/cluster_connections.py",
-        "            attempt.wait(_AT_ONCE_S)\n",
+        "            attempt.wait(wait_s)\n",
         "            attempt.wait(None)\n",
         (f"{_CONNECTING}::test_a_silent_broker_keeps_the_others_from_nothing",),
     ),
