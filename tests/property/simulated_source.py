@@ -131,7 +131,7 @@ class SimSource:
         self.refused: set[int] = set()
         self.slow: set[tuple[int, int]] = set()
         """Connections that are not open yet."""
-        self._begun: set[tuple[int, int]] = set()
+        self.begun: set[tuple[int, int]] = set()
         self.waited_s = 0.0
         """For connections that were not open yet."""
         self.look_again_s = math.inf
@@ -173,8 +173,8 @@ class SimSource:
             trip_s = self.trips.get((node, number), self.trip_s)
             known = self.connections[node, number] = SimConnection(self, node, number, trip_s)
             self.opened.append((node, number))
-        elif known is None and (node, number) in self.slow - self._begun:
-            self._begun.add((node, number))
+        elif known is None and (node, number) in self.slow - self.begun:
+            self.begun.add((node, number))
             self.waited_s += wait_s
         return known
 

@@ -173,18 +173,21 @@ class Fetcher(Responses):
         """Have further requests wait for the partitions of ``request``, which is in flight."""
         # Each response of a near broker may have waited for records.
         self._channels.note_response(main[0], request.connection.round_trip_s)
-        if not self._staggered.missing(main, now):
+        missing = self._staggered.missing(main, now)
+        if not missing:
             return
         states = self._staggered.partitions(main, request.states.values(), self.left_out, now)
         for channel in self._staggered.helpers(main) if states else ():
-            if not self._staggered.missing(main, now):
+            if not missing:
                 return
             if channel in self._requests or not self._pauses.over(channel, now):
                 continue
+            missing -= 1
             # One that takes long is used later: others have to be read meanwhile.
             connection = self.connections.connection(*channel, wait_s=0.0)
             if connection is None and not self.connections.connecting(*channel):
                 self._staggered.rest(main[0], now)
+                return
             self._send_to(channel, states, now, helps=main)
             if self._requests.get(main) is not request:
                 return  # the connection was lost, and all are looked at anew

@@ -38,7 +38,8 @@ class FetchState:
 
     ``node``, ``channel``: the broker and channel that fetch it (`channels`). ``end``: end of the
     readable log in the last response. ``cut_short``: how many consecutive responses with records
-    did not reach that end. ``failed_at``: when the last error came.
+    did not reach that end. ``failed_at``: when the last error came, or damage; a response to a
+    request from before is not used.
     """
 
     tp: TopicPartition

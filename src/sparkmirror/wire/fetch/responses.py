@@ -77,9 +77,8 @@ class Responses(AssignedPartitions):
         self._settle(request.grant, response.partitions, now - request.sent_at)
         if response.throttle_ms > 0:
             # A quota applies to the client id, so it holds for all connections to the broker.
-            for one in self._channels.of(channel[0]):
-                self._pauses.wait(one, now + response.throttle_ms / 1000)
-            for one in self._channels.helpers(channel[0]):
+            node = channel[0]
+            for one in self._channels.of(node) + self._channels.helpers(node):
                 self._pauses.wait(one, now + response.throttle_ms / 1000)
             self._staggered.rest(channel[0], now)
             self._note_throttle(response.throttle_ms, now)
@@ -119,15 +118,12 @@ class Responses(AssignedPartitions):
         main = request.helps or channel
         if request.helps is not None and (state.node, state.channel) != main:
             return None
+        if request.sent_at < state.failed_at:
+            return None  # it is asked for again, and one error is counted and tried once
         requested = request.requested[tp][0]
         passed = requested < state.offset  # another request for it has been answered since
-        if part.code == OFFSET_OUT_OF_RANGE and (
-            # What was read already may have been deleted since.
-            passed
-            # It is asked for once more, and this was asked for before.
-            or (state.range_checked and request.sent_at < state.failed_at)
-        ):
-            return None
+        if passed and part.code == OFFSET_OUT_OF_RANGE:
+            return None  # what was read already may have been deleted since
         if part.code:
             self._count(error_name(part.code))
             self._unsettle()

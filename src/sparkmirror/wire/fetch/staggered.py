@@ -44,6 +44,8 @@ _SPARE = 1.5
 # Of a mean batch, after the beginning of a cell: a batch that is somewhat smaller than the mean
 # still ends the wait, and one that is somewhat larger ends no second one.
 _INTO_CELL = 0.25
+# So responses come no more often than those of a near broker (`pacing`): each costs a row in Spark.
+_APART_S = 0.004
 # A batch that is much smaller ends no wait: it waits for a later one, or for this time.
 _WAIT_TRIPS = 1.0
 _ALONE_S = 60.0
@@ -157,11 +159,17 @@ class Staggered:
         if line.batches < _BATCHES_MIN or now < self._alone_until.get(main[0], 0.0):
             return 1, 1.0
         batch, bytes_s = line.size / line.batches, line.size / _MEMORY_S
-        per_trip = self._channels.round_trip_s(main[0]) * line.batches / _MEMORY_S
+        trip_s = self._channels.round_trip_s(main[0])
+        per_trip = trip_s * line.batches / _MEMORY_S
+        # The channels of a broker have equal parts of what may be read again.
+        lines = sum(
+            one.batches >= _BATCHES_MIN for (node, _), one in self._lines.items() if node == main[0]
+        )
         wanted = min(
             WAITING_MAX,
             1 + math.ceil(_SPARE * per_trip),
-            1 + int(self._reread_bytes / bytes_s),
+            1 + int(self._reread_bytes / lines / bytes_s),
+            int(trip_s / _APART_S),
         )
         if per_trip < _BATCHES_PER_TRIP_MIN or wanted < 2:
             return 1, 1.0

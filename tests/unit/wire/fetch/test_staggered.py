@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
+from sparkmirror.data.read.intact_records import IntactRecords
 from sparkmirror.model import TopicPartition
 from sparkmirror.progress import Halt
+from sparkmirror.records.selection import SelectRules
+from sparkmirror.settings import FetchSettings
+from sparkmirror.wire.fetch.channels import Channels
 from sparkmirror.wire.fetch.partition_state import FetchState
-from sparkmirror.wire.fetch.staggered import WAITING_MAX
+from sparkmirror.wire.fetch.staggered import WAITING_MAX, Staggered
 from sparkmirror.wire.fetch.throttle import Throttle
 from tests.property.simulated_source import SimConnection, SimSource
 from tests.property.simulated_throttle import limit
@@ -140,10 +144,16 @@ def _timeline(
     return Timeline(source, reader, seed)
 
 
-def _running(tps: list[TopicPartition], per_s: float = 100, **ways: Any) -> Timeline:
+def _running(
+    tps: list[TopicPartition],
+    per_s: float = 100,
+    *,
+    size: tuple[int, int] = (400, 500),
+    **ways: Any,
+) -> Timeline:
     """One whose requests wait beside each other; there is load for 20 s."""
     line = _timeline(tps, **ways)
-    line.load(tps, per_s, 20)
+    line.load(tps, per_s, 20, size)
     line.run(2)
     line.delays.clear()
     return line
@@ -393,24 +403,36 @@ def test_nobody_waits_until_further_connections_are_open() -> None:
     _all_comes(line)
 
 
+def _asked_at_one_place(line: Timeline) -> tuple[SimConnection, SimConnection]:
+    """A helper and the channel's own connection whose requests wait for the next record."""
+    main = line.source.connections[NODE, 0]
+    for _ in range(5_000):
+        line.run(0.002)
+        at = line.reader.fetcher.position(ONE)
+        asked = [one for one in line.at_broker if one.wanted[ONE][0] == at]
+        helpers = [one for one in asked if one is not main]
+        if helpers and main in asked and line.source.ends[ONE] == at:
+            return helpers[0], main
+    raise AssertionError("no helper asks for what the channel asks for")
+
+
+def _answer(line: Timeline, *connections: SimConnection) -> list[Any]:
+    """What the fetcher uses of responses that come one after the other."""
+    used = []
+    for one in connections:
+        line.at_broker.pop(one)
+        line.source.answer(one)
+        used += line.reader.fetcher.receive(one)  # type: ignore[arg-type]
+    return used
+
+
 def test_an_offset_that_several_requests_find_out_of_range_is_asked_for_again() -> None:
     """A newly elected leader may not know its own end yet."""
     line = _running([ONE])
     fetcher = line.reader.fetcher
-    main = line.source.connections[NODE, 0]
-    for _ in range(5_000):
-        line.run(0.002)
-        at = fetcher.position(ONE)
-        asked = [one for one in line.at_broker if one.wanted[ONE][0] == at and one is not main]
-        if asked and main in line.at_broker and main.wanted[ONE][0] == at:
-            break
-    else:
-        raise AssertionError("no helper asks for what the channel asks for")
-    line.source.log_starts[ONE] = at + 1
-    for one in (asked[0], main):
-        line.source.answer(one)
-        fetcher.receive(one)  # type: ignore[arg-type]
-        del line.at_broker[one]
+    both = _asked_at_one_place(line)
+    line.source.log_starts[ONE] = fetcher.position(ONE) + 1
+    assert _answer(line, *both) == []
     assert fetcher.halts == {}
     line.source.log_starts[ONE] = 0
     _all_comes(line)
@@ -448,3 +470,74 @@ def test_a_sudden_backlog_is_not_read_by_all_that_wait() -> None:
     line.run(1)
     assert fetcher._staggered.reread - before < 2 * REREAD
     _all_comes(line)
+
+
+def test_an_error_that_several_requests_find_is_counted_once() -> None:
+    line = _running([ONE])
+    both = _asked_at_one_place(line)
+    line.source.true_leaders = {ONE: NODE + 1}
+    assert _answer(line, *both) == []
+    _all_comes(line)
+    assert line.reader.fetcher.errors == {"NOT_LEADER_OR_FOLLOWER": 1}
+
+
+def test_damage_that_several_requests_find_is_one_try() -> None:
+    """Three tries halt the partition."""
+    line = _running([ONE])
+    both = _asked_at_one_place(line)
+    fetcher = line.reader.fetcher
+    intact = IntactRecords(fetcher, SelectRules())
+    line.source.append(ONE, 1, records=1)
+    first, whole = line.source.logs[ONE][-1]
+    line.source.logs[ONE][-1] = first, whole[:-1] + b"?"
+    for one in both:
+        for part in _answer(line, one):
+            assert intact.select(part, None) is None
+    assert fetcher.errors == {"CORRUPT_BATCH": 1}
+    line.source.logs[ONE][-1] = first, whole
+    line.at(line.source.time_s + 2, line.look)  # nothing is under way until then
+    _all_comes(line)
+
+
+def test_records_past_the_end_that_several_requests_find_are_one_try() -> None:
+    """A broker reads its high watermark before its log; four times in a row are damage."""
+    line = _running([ONE])
+    both = _asked_at_one_place(line)
+    fetcher = line.reader.fetcher
+    intact = IntactRecords(fetcher, SelectRules())
+    line.source.append(ONE, 1, records=1)
+    line.source.ends[ONE] -= 1
+    tries = [intact.select(part, None) for one in both for part in _answer(line, one)]
+    assert tries == [None]
+    line.source.ends[ONE] += 1
+    _all_comes(line)
+
+
+def test_no_more_connections_are_begun_than_requests_are_missing() -> None:
+    line = _timeline([ONE])
+    line.source.slow = {(NODE, -number) for number in range(1, WAITING_MAX)}
+    line.load([ONE], 15, 20)
+    line.run(5)
+    assert 1 <= len(line.source.begun) <= 3
+
+
+def test_responses_come_no_more_often_than_those_of_a_near_broker() -> None:
+    """Each is a row through Spark. `pacing` has the interval of a near broker's."""
+    line = _running([ONE], 450, trip_s=0.012, size=(20, 40))
+    before = _asked(line)
+    line.run(5)
+    assert _helpers(line)
+    assert (_asked(line) - before) / 5 < 1.1 / 0.004
+    _all_comes(line)
+
+
+def test_what_is_read_again_has_one_bound_for_all_channels_of_a_broker() -> None:
+    channels = Channels(SimSource({ONE: NODE}, FAR_S), 3, WAITING_MAX - 1)  # type: ignore[arg-type]
+    channels.note_response(NODE, FAR_S)
+    staggered = Staggered(channels, FetchSettings(), REREAD)
+    mains = [(NODE, number) for number in range(3)]
+    for main in mains:
+        staggered.note_read(main, 100, REREAD // 5, 100.0)
+    waiting = [staggered.missing(main, 100.0) for main in mains]
+    assert min(waiting) > 1
+    assert sum(number - 1 for number in waiting) * REREAD // 5 <= REREAD
