@@ -23,6 +23,8 @@ events = st.one_of(
     st.tuples(st.just("trickle"), st.lists(st.integers(0, 9), min_size=5, max_size=40)),
     st.tuples(st.just("delete"), _numbers),
     st.tuples(st.just("abort"), st.booleans()),
+    st.tuples(st.just("go back"), _numbers, st.integers(0, 9)),
+    st.tuples(st.just("fetch again"), _numbers, st.sampled_from([0.0, 0.01, 1.0])),
     st.tuples(st.just("leave out"), st.lists(_numbers, max_size=3)),
 )
 
@@ -54,6 +56,13 @@ class Trickle(Run):
             case "delete", number:
                 tp = self._partition(number)
                 source.log_starts[tp] = max(source.log_starts[tp], 2 * len(reader.values[tp]) // 2)
+            case "go back", number, batches:
+                tp = self._partition(number)
+                offset = max(source.log_starts[tp], reader.fetcher.position(tp) - 2 * batches)
+                del reader.values[tp][offset:]
+                reader.fetcher.assign(tp, offset)
+            case "fetch again", number, delay_s:
+                reader.fetcher.retry_later(self._partition(number), delay_s)
             case "abort", lists:
                 source.aborted = [(7, 0)] if lists else []
             case "leave out", numbers:

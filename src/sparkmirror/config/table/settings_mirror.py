@@ -369,8 +369,8 @@ OWN_ROWS = (
         "sparkmirror.link.reread.bytes", Type.INT, str(FetchSettings().reread_bytes),
         "Over a link of 10 ms and more to the source, several Fetch requests wait for the next "
         "records of the same partitions, if these get few bytes and have no backlog. Records then "
-        "take one way, but are partly read again: at most so many bytes per second, slot and "
-        "broker. 0: one request waits.",
+        "take one way, but are read again up to seven times: at most so many bytes per second, "
+        "slot and broker. 0: one request waits.",
         (Scope.SPARKMIRROR,), low=0,
     ),
     Setting(
