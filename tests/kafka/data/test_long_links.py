@@ -510,7 +510,7 @@ def test_records_of_a_far_source_take_one_way(far_source, target, topic_name, ex
 
 
 @pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("fault", ["reset", "cut", "stall", "leader"])
+@pytest.mark.parametrize("fault", ["reset", "cut", "stall", "leader", "follower"])
 def test_faults_while_several_requests_wait(
     far_source, target, topic_name, fault, exact, monkeypatch
 ):
@@ -527,13 +527,19 @@ def test_faults_while_several_requests_wait(
 
     monkeypatch.setattr(Fetcher, "_send_to", sending)
     quick = {"request_timeout_ms": 3_000, "connect_timeout_ms": 1_000}
-    with SlotRun(far_source, target, topic_name, exactly_once=exact, client=quick) as slot:
+    near = FetchSettings(client_rack="rack-2" if fault == "follower" else "")
+    with SlotRun(
+        far_source, target, topic_name, exactly_once=exact, client=quick, fetch=near
+    ) as slot:
         _trickle(far_source.kafka, topic_name, 1, 0.1)
         slot.wait_until_mirroring()
         _trickle(far_source.kafka, topic_name, 1, 3)
         assert len(helped) > 2
         proxies = far_source.proxies.values()
-        if fault == "leader":
+        if fault == "follower":
+            assert 2 in {node for node, _ in helped}, "requests wait at the follower"
+            far_source.proxies[2].reset()
+        elif fault == "leader":
             helped.clear()
             moved = set(move_leaders(far_source.kafka, topic_name).values())
         else:
