@@ -71,7 +71,11 @@ EXACT_SLOTS_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """How the source is read. Names follow the Java consumer's properties."""
+    """How the source is read. Names follow the Java consumer's properties.
+
+    ``reread_bytes``: how many bytes per second a slot may read again from a far broker, so that
+    several requests wait for the next records (`wire/fetch/staggered.py`); 0: one waits.
+    """
 
     fetch_max_wait_ms: int = 500
     fetch_min_bytes: int = 1
@@ -82,6 +86,7 @@ class FetchSettings:
     check_crcs: bool = True
     client_rack: str = ""
     receive_buffer_bytes: int = -1
+    reread_bytes: int = 500_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from sparkmirror.wire.cluster.metadata import Leader
 from sparkmirror.wire.net.connection import ConnectionLost
 
 VERSION = 11
-NOT_LEADER, NO_SESSION_ID, WRONG_EPOCH = 6, 70, 71
+OUT_OF_RANGE, NOT_LEADER, NO_SESSION_ID, WRONG_EPOCH = 1, 6, 70, 71
 # (offset, bytes at most) of a partition
 Wanted = dict[TopicPartition, tuple[int, int]]
 
@@ -131,6 +131,9 @@ class SimSource:
         self.refused: set[int] = set()
         self.slow: set[tuple[int, int]] = set()
         """Connections that are not open yet."""
+        self.begun: set[tuple[int, int]] = set()
+        self.waited_s = 0.0
+        """For connections that were not open yet."""
         self.look_again_s = math.inf
         self.room_for_sessions = True
         self.throttle_ms = 0
@@ -139,6 +142,9 @@ class SimSource:
         self.opened: list[tuple[int, int]] = []
         self.logs: dict[TopicPartition, list[tuple[int, bytes]]] = {tp: [] for tp in leaders}
         self.ends = dict.fromkeys(leaders, 0)
+        self.log_starts = dict.fromkeys(leaders, 0)
+        self.aborted: list[tuple[int, int]] = []
+        """(producer id, first offset), in each response."""
         self._sessions: dict[tuple[int, int], SimSession] = {}
         self._session_ids = itertools.count(1)
         self._stale = False
@@ -158,13 +164,18 @@ class SimSource:
         """Refresh with the next look."""
         self._stale = True
 
-    def connection(self, node: int, number: int = 0) -> SimConnection | None:
-        """One of the connections to a broker."""
+    def connection(
+        self, node: int, number: int = 0, *, wait_s: float = 0.05
+    ) -> SimConnection | None:
+        """One of the connections to a broker; a new one that is `slow` is waited for."""
         known = self.connections.get((node, number))
         if known is None and node not in self.refused and (node, number) not in self.slow:
             trip_s = self.trips.get((node, number), self.trip_s)
             known = self.connections[node, number] = SimConnection(self, node, number, trip_s)
             self.opened.append((node, number))
+        elif known is None and (node, number) in self.slow - self.begun:
+            self.begun.add((node, number))
+            self.waited_s += wait_s
         return known
 
     def connecting(self, node: int, number: int = 0) -> bool:
@@ -193,7 +204,16 @@ class SimSource:
 
     def has_news(self, connection: SimConnection) -> bool:
         """Whether a long poll on ``connection`` ends now."""
-        return any(self.ends[tp] > offset for tp, (offset, _) in connection.wanted.items())
+        there, least = 0, max(1, connection.waiting.min_bytes)
+        for tp, (offset, _) in connection.wanted.items():
+            if offset < self.log_starts[tp]:
+                return True
+            log = self.logs[tp]
+            for _, batch in itertools.islice(log, bisect.bisect_left(log, (offset,)), None):
+                there += len(batch)
+                if there >= least:
+                    return True
+        return False
 
     def listed(self, connection: SimConnection) -> Wanted:
         """What is wanted from now on, of the session and the request together."""
@@ -258,18 +278,26 @@ class SimSource:
         left, first = bytes_max, True
         for tp, (offset, most) in connection.wanted.items():
             led = self.true_leaders.get(tp) == connection.node
-            records = self._read(tp, offset, min(left, most), first) if led else b""
+            code = 0 if led else NOT_LEADER
+            if led and offset < self.log_starts[tp]:
+                code = OUT_OF_RANGE
+            records = b"" if code else self._read(tp, offset, min(left, most), first)
             left -= len(records)
             first = first and not records
             yield (
                 tp,
                 FetchResponse.FetchableTopicResponse.PartitionData(
                     partition_index=tp.partition,
-                    error_code=0 if led else NOT_LEADER,
+                    error_code=code,
                     high_watermark=self.ends[tp],
                     last_stable_offset=self.ends[tp],
-                    log_start_offset=0,
-                    aborted_transactions=[],
+                    log_start_offset=self.log_starts[tp],
+                    aborted_transactions=[
+                        FetchResponse.FetchableTopicResponse.PartitionData.AbortedTransaction(
+                            producer_id=producer, first_offset=at
+                        )
+                        for producer, at in self.aborted
+                    ],
                     preferred_read_replica=-1,
                     records=records,
                 ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from sparkmirror.errors import CorruptBatch
 from sparkmirror.records.header import (
     ATTRIBUTES_AT,
     BATCH_BYTES_MAX,
+    CONTROL_BIT,
     HEADER_BYTES,
     LENGTH_AT,
     LOG_APPEND_TIME_BIT,
@@ -23,7 +25,7 @@ from sparkmirror.records.header import (
 )
 from sparkmirror.records.message_v0_v1 import LEGACY_LENGTH_MIN
 
-__all__ = ["BatchStarts", "append_time_runs", "behind_first", "fault_at", "walk_batches"]
+__all__ = ["BatchStarts", "append_time_runs", "behind_first", "fault_at", "unread", "walk_batches"]
 
 _DAMAGED = "The log or the network path is damaged; check the source broker's log and disks."
 _STRIDE_TRIES = 16
@@ -124,6 +126,31 @@ def append_time_runs(records: memoryview) -> list[tuple[int, int]]:
 def _last_offset(batch: memoryview) -> int:
     whole = batch[MAGIC_AT] > 1 and len(batch) >= HEADER_BYTES  # damage may follow valid batches
     return base_offset(batch) + (last_offset_delta(batch) if whole else 0)
+
+
+def unread(records: memoryview, offset: int) -> tuple[int, list[int]] | None:
+    """Where the batches begin that end at ``offset`` or later, and the sizes of those with records.
+
+    The end of ``records`` if there are none. None if what they say of themselves cannot be right:
+    no checksum covers where a batch begins.
+    """
+    walked = walk_batches(records)
+    starts, first, before = walked.starts, -1, -1
+    sizes: list[int] = []
+    if walked.fault is not None:
+        return None
+    for start, end in pairwise(starts):
+        batch = records[start:end]
+        last = _last_offset(batch)
+        if base_offset(batch) <= before or last < base_offset(batch):
+            return None
+        before = last
+        if last < offset:
+            continue
+        first = start if first < 0 else first
+        if batch[MAGIC_AT] < 2 or not batch[ATTRIBUTES_AT + 1] & CONTROL_BIT:
+            sizes.append(end - start)
+    return (len(records) if first < 0 else first), sizes
 
 
 def behind_first(records: memoryview, fetch_offset: int, high_watermark: int) -> int:

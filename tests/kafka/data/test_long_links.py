@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from sparkmirror.cli.main import main
 from sparkmirror.data.write import held_back
@@ -26,6 +28,7 @@ from sparkmirror.offset_reset import LATEST
 from sparkmirror.records.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD
 from sparkmirror.records.header import CODEC_MASK, CONTROL_BIT
 from sparkmirror.settings import FaultSettings, FetchSettings, ProduceSettings
+from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators
 from sparkmirror.wire.fetch.channels import Channel
@@ -38,6 +41,7 @@ from tests.kafka.clusters.faults import (
     SlotRun,
     check_mirrored,
     leaders,
+    move_leaders,
 )
 from tests.kafka.harness.mirror_process import stored, wait_until
 from tests.kafka.harness.support import (
@@ -440,10 +444,10 @@ def test_a_far_broker_is_read_over_several_connections(
     used: set[Channel] = set()
     send = Fetcher._send_to
 
-    def sending(self: Fetcher, channel: Channel, *arguments: Any) -> None:
+    def sending(self: Fetcher, channel: Channel, *arguments: Any, **ways: Any) -> bool:
         if self.connections.client.alias != "T":
             used.add(channel)
-        send(self, channel, *arguments)
+        return send(self, channel, *arguments, **ways)
 
     monkeypatch.setattr(Fetcher, "_send_to", sending)
     rack = f"rack-{reads}"
@@ -456,6 +460,103 @@ def test_a_far_broker_is_read_over_several_connections(
         wait_until(lambda: used >= {(reads, 0), (reads, 1), (reads, 2)}, "all channels are used")
         far_source.proxies[reads].reset()
         wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        slot.drain()
+        assert slot.failures == []
+
+
+def _trickle(cluster: KafkaCluster, topic: str, partitions: int, seconds: float) -> None:
+    """100 records/s, each in a batch of its own."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 0})
+    end = time.monotonic() + seconds
+    number = 0
+    while time.monotonic() < end:
+        producer.produce(topic, value=b"%d" % number + b"." * 500, partition=number % partitions)
+        producer.poll(0)
+        number += 1
+        time.sleep(0.01)
+    assert producer.flush(60) == 0
+
+
+def _values(slot: SlotRun) -> bool:
+    """As `_equal`, where the target's timestamps are its own."""
+    wanted = [one.value for one in consume_all(slot.source.kafka, slot.topic)]
+    return [one.value for one in consume_all(slot.target.kafka, slot.remote)] == wanted
+
+
+def _median_s(slot: SlotRun) -> float:
+    """Time from a record's creation to its append at the target."""
+    created = consume_all(slot.source.kafka, slot.topic)
+    appended = consume_all(slot.target.kafka, slot.remote)
+    delays_ms = [b.timestamp_ms - a.timestamp_ms for a, b in zip(created, appended, strict=True)]
+    return statistics.median(delays_ms[len(delays_ms) // 3 :]) / 1000
+
+
+@pytest.mark.long  # where the processors are busy, they decide about latency, and not the link
+@pytest.mark.parametrize("exact", [False, True])
+def test_records_of_a_far_source_take_one_way(far_source, target, topic_name, exact):
+    """Beside a slot that has one request per partition, with the same load at the same time."""
+    create_topic(far_source.kafka, topic_name, 1, replication=NODES)
+    common: dict[str, Any] = {"append_time": True, "exactly_once": exact}
+    with (
+        SlotRun(far_source, target, topic_name, **common) as slot,
+        SlotRun(
+            far_source, target, topic_name, fetch=FetchSettings(reread_bytes=0), **common
+        ) as single,
+    ):
+        _trickle(far_source.kafka, topic_name, 1, 0.1)
+        slot.wait_until_mirroring()
+        single.wait_until_mirroring()
+        _trickle(far_source.kafka, topic_name, 1, 12)
+        wait_until(lambda: _values(slot) and _values(single), "the target holds the same records")
+        for one in (slot, single):
+            one.drain()
+            assert one.failures == []
+    assert _median_s(slot) < 0.8 * _median_s(single)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("fault", ["reset", "cut", "stall", "leader", "follower"])
+def test_faults_while_several_requests_wait(
+    far_source, target, topic_name, fault, exact, monkeypatch
+):
+    create_topic(
+        far_source.kafka, topic_name, config={"min.insync.replicas": "1"}, replicas=[[1, 2, 3]]
+    )
+    helped: set[Channel] = set()
+    send = Fetcher._send_to
+
+    def sending(self: Fetcher, channel: Channel, *arguments: Any, **ways: Any) -> bool:
+        if ways.get("helps") is not None:
+            helped.add(channel)
+        return send(self, channel, *arguments, **ways)
+
+    monkeypatch.setattr(Fetcher, "_send_to", sending)
+    quick = {"request_timeout_ms": 3_000, "connect_timeout_ms": 1_000}
+    near = FetchSettings(client_rack="rack-2" if fault == "follower" else "")
+    with SlotRun(
+        far_source, target, topic_name, exactly_once=exact, client=quick, fetch=near
+    ) as slot:
+        _trickle(far_source.kafka, topic_name, 1, 0.1)
+        slot.wait_until_mirroring()
+        _trickle(far_source.kafka, topic_name, 1, 3)
+        assert len(helped) > 2
+        proxies = far_source.proxies.values()
+        if fault == "follower":
+            assert 2 in {node for node, _ in helped}, "requests wait at the follower"
+            far_source.proxies[2].reset()
+        elif fault == "leader":
+            helped.clear()
+            moved = set(move_leaders(far_source.kafka, topic_name).values())
+        else:
+            for proxy in proxies:
+                getattr(proxy, fault)()
+        _trickle(far_source.kafka, topic_name, 1, 5)
+        for proxy in proxies:
+            proxy.resume()
+        _trickle(far_source.kafka, topic_name, 1, 2)
+        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        if fault == "leader":
+            assert {node for node, _ in helped} >= moved
         slot.drain()
         assert slot.failures == []
 

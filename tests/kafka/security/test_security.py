@@ -46,6 +46,14 @@ def test_both_clients_work(
     works(secured.client(listener, mechanism), role, secured.kafka, topic_name)
 
 
+def _clients(
+    secured: Secured, listener: str, topic: str
+) -> tuple[ClusterConnections, ClusterConnections]:
+    """One that writes, one that reads."""
+    client = secured.client(listener, "SCRAM-SHA-256")
+    return ClusterConnections(client, [topic]), ClusterConnections(client, [topic])
+
+
 @pytest.mark.parametrize("listener", ["LOGIN", "BOTH"])
 def test_sessions_are_prolonged_while_requests_are_in_flight(
     secured: Secured, listener: str, topic_name: str
@@ -53,11 +61,7 @@ def test_sessions_are_prolonged_while_requests_are_in_flight(
     """The same connections carry data for longer than a session lives."""
     create_topic(secured.kafka, topic_name)
     tp = TopicPartition(topic_name, 0)
-    client = secured.client(listener, "SCRAM-SHA-256")
-    connections, source = (
-        ClusterConnections(client, [topic_name]),
-        ClusterConnections(client, [topic_name]),
-    )
+    connections, source = _clients(secured, listener, topic_name)
     producer, fetcher = Producer(connections, ProduceSettings()), Fetcher(source, FetchSettings())
     fetcher.assign(tp, 0)
     sent = seen = 0
@@ -95,11 +99,7 @@ def test_each_channel_to_a_far_broker_logs_in_and_prolongs_its_session(
     monkeypatch.setattr(channels, "ROUND_TRIP_S_MIN", 0.0)  # as far as it takes
     create_topic(secured.kafka, topic_name, partitions=4)
     tps = [TopicPartition(topic_name, number) for number in range(4)]
-    client = secured.client(listener, "SCRAM-SHA-256")
-    connections, source = (
-        ClusterConnections(client, [topic_name]),
-        ClusterConnections(client, [topic_name]),
-    )
+    connections, source = _clients(secured, listener, topic_name)
     producer = Producer(connections, ProduceSettings())
     small = FetchSettings(fetch_max_bytes=12_000, partition_fetch_bytes_max=3_000)
     fetcher = Fetcher(source, small, channels_max=channels.CHANNELS_MAX)
@@ -129,6 +129,45 @@ def test_each_channel_to_a_far_broker_logs_in_and_prolongs_its_session(
     assert "CONNECTION_LOST" not in producer.backlog.errors | fetcher.errors
     assert fetcher.halts == {}
     assert [channel[1] for channel in sorted(used)] == [0, 1, 2]
+    assert all(len(one) == 1 for one in used.values()), "replaced instead of prolonged"
+    producer.close()
+    connections.close()
+    source.close()
+
+
+@pytest.mark.parametrize("listener", ["LOGIN", "BOTH"])
+def test_each_request_that_waits_for_the_same_partition_logs_in_and_prolongs_its_session(
+    secured: Secured, listener: str, topic_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Records one by one, as from a far broker, for longer than a session lives."""
+    monkeypatch.setattr(channels.Channels, "round_trip_s", lambda *_: 0.05)
+    create_topic(secured.kafka, topic_name)
+    tp = TopicPartition(topic_name, 0)
+    connections, source = _clients(secured, listener, topic_name)
+    producer = Producer(connections, ProduceSettings())
+    fetcher = Fetcher(source, FetchSettings(), reread_bytes=500_000)
+    fetcher.assign(tp, 0)
+    sent = seen = 0
+    used: dict[Channel, set[int]] = {}
+    began = time.monotonic()
+    end = began + 2.5 * SESSION_MS / 1000
+    while time.monotonic() < end or seen < sent:
+        assert time.monotonic() < end + patience(), (sent, seen, fetcher.errors)
+        if sent < (min(time.monotonic(), end) - began) * 100:
+            producer.backlog.append(tp, memoryview(record_batch([(b"k", b"v" * 500)], now_ms())))
+            sent += 1
+        producer.pump(0.001)
+        fetcher.send()
+        for connection in fetcher.ready(0.001):
+            for part in fetcher.receive(connection):
+                assert part.fetch_offset == seen
+                seen += sum(count for _, count in whole_batches(part.records))
+                fetcher.advance(tp, seen)
+        for channel, connection in source._connections.items():
+            used.setdefault(channel, set()).add(id(connection))
+    pump(producer)
+    assert fetcher.errors == {}
+    assert len(used) > 2, "several requests wait"
     assert all(len(one) == 1 for one in used.values()), "replaced instead of prolonged"
     producer.close()
     connections.close()

@@ -9,6 +9,7 @@ __all__ = ["BROKERS"]
 _BROKERS = "tests/unit/wire/cluster/test_cluster_connections.py"
 _CONNECTING = "tests/unit/wire/cluster/test_connecting.py"
 _FETCH = "tests/unit/wire/fetch/test_fetcher.py"
+_STAGGERED = "tests/unit/wire/fetch/test_staggered.py"
 _FRAMING = "tests/unit/wire/net/test_framing.py"
 _HELD_BACK = "tests/unit/data/write/test_held_back.py"
 _LEADERLESS = "tests/unit/wire/cluster/test_leaderless.py"
@@ -124,8 +125,8 @@ BROKERS: tuple[Mutant, ...] = (
         "a partition whose connection broke is not asked for again",
         "Connections that break again and again",
         "wire/fetch/fetcher.py",
-        "                    state.requested = False\n                    if state.replica",
-        "                    if state.replica",
+        "                request.free()\n                if request.helps",
+        "                if request.helps",
         (f"{_FETCH}::test_a_connection_that_breaks_loses_no_place",),
     ),
     Mutant(
@@ -156,7 +157,7 @@ BROKERS: tuple[Mutant, ...] = (
     Mutant(
         "the follower in our rack is not asked",
         "With `client.rack`",
-        "wire/fetch/fetcher.py",
+        "wire/fetch/responses.py",
         "        if part.replica >= 0 and not part.records and",
         "        if part.replica < -1 and not part.records and",
         (f"{_FETCH}::test_the_follower_in_our_rack_serves_until_it_fails",),
@@ -172,7 +173,7 @@ BROKERS: tuple[Mutant, ...] = (
     Mutant(
         "the source's quota is not kept",
         "A quota's waiting time",
-        "wire/fetch/fetcher.py",
+        "wire/fetch/responses.py",
         "                self._pauses.wait(one, now + response.throttle_ms / 1000)\n",
         "                self._pauses.wait(one, now)\n",
         (f"{_FETCH}::test_a_quotas_waiting_time_is_kept",),
@@ -225,7 +226,7 @@ BROKERS: tuple[Mutant, ...] = (
         "whoever needs a broker waits for its handshake",
         "A broker that accepts connections and is silent in the handshake",
         "wire/cluster/cluster_connections.py",
-        "            attempt.wait(_AT_ONCE_S)\n",
+        "            attempt.wait(wait_s)\n",
         "            attempt.wait(None)\n",
         (f"{_CONNECTING}::test_a_silent_broker_keeps_the_others_from_nothing",),
     ),
@@ -392,9 +393,33 @@ BROKERS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "what several requests read begins where the oldest of them does",
+        "Order per partition",
+        "wire/fetch/responses.py",
+        "            state.offset if passed else requested,\n",
+        "            requested,\n",
+        (f"{_STAGGERED}::test_a_connection_that_is_cut_costs_no_record",),
+    ),
+    Mutant(
+        "a response that was asked for before a halt is used",
+        "Order per partition",
+        "wire/fetch/in_flight.py",
+        "            request.void = request.helps is not None\n",
+        "            request.void = False\n",
+        (f"{_STAGGERED}::test_after_news_of_a_partition_requests_under_way_are_void",),
+    ),
+    Mutant(
+        "damage that several requests find is as many tries",
+        "Damage is never produced",
+        "wire/fetch/responses.py",
+        "        if request.sent_at < state.failed_at:\n",
+        "        if request.sent_at < float('-inf'):\n",
+        (f"{_STAGGERED}::test_damage_that_several_requests_find_is_one_try",),
+    ),
+    Mutant(
         "whoever got data is first again",
         "## Under pressure",
-        "wire/fetch/fetcher.py",
+        "wire/fetch/responses.py",
         "            self._states[tp] = self._states.pop(tp)\n",
         "            self._states[tp] = state\n",
         (f"{_FETCH}::test_who_got_data_goes_to_the_back",),

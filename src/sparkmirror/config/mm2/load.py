@@ -367,7 +367,9 @@ def _flow(
         tasks_max=exact_slots(flow, exact=exact),
         policy=_policy(flow, aliases),
         topics=topics,
-        fetch=fetch_settings(consumer),
+        fetch=replace(
+            fetch_settings(consumer), reread_bytes=own.integer("sparkmirror.link.reread.bytes")
+        ),
         produce=produce,
         faults=fault_settings(own),
         offset_syncs=offset_sync_settings(conf, source, target, path),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sparkmirror.config.table.setting import Scope, Setting, Status, Type
 from sparkmirror.settings import (
     CheckpointSettings,
+    FetchSettings,
     OffsetSyncSettings,
     PolicySettings,
     ProduceSettings,
@@ -363,6 +364,14 @@ OWN_ROWS = (
         "wait than may be in flight. `always`: all waiting batches; `off`: none.",
         (Scope.SPARKMIRROR,),
         choices=("auto", "off", "always"),
+    ),
+    Setting(
+        "sparkmirror.link.reread.bytes", Type.INT, str(FetchSettings().reread_bytes),
+        "Over a link of 10 ms and more to the source, several Fetch requests wait for the next "
+        "records of the same partitions, if these get few bytes and have no backlog. Records then "
+        "take one way, but are read again up to seven times: at most so many bytes per second, "
+        "slot and broker. 0: one request waits.",
+        (Scope.SPARKMIRROR,), low=0,
     ),
     Setting(
         "sparkmirror.link.compression", Type.STRING, None,

@@ -41,6 +41,7 @@ class IntactRecords:
                 # mirrored.
                 ahead = self._ahead[part.tp] = self._ahead.get(part.tp, 0) + 1
                 if ahead < _AHEAD_TRIES:
+                    self._fetcher.retry_later(part.tp, 0.0)  # responses under way show the same
                     return None
                 raise CorruptBatch(
                     f"The batches from offset {part.fetch_offset} on end at "

@@ -123,6 +123,7 @@ class SlotReader:
             linger_ms=flow.produce.linger_ms,
             batch_bytes=flow.records.sticky_bytes,
             channels_max=CHANNELS_MAX,
+            reread_bytes=fetch.reread_bytes,
         )
         self._losses = LossWatch(flow, plan.partitions, self._connections, self._fetcher.errors)
         self._watch = ControlWatch(

@@ -300,11 +300,14 @@ class ClusterConnections:
 
     # -- connections -----------------------------------------------------------------------
 
-    def connection(self, node: int, number: int = 0) -> Connection | None:
+    def connection(
+        self, node: int, number: int = 0, *, wait_s: float = _AT_ONCE_S
+    ) -> Connection | None:
         """The pooled connection to a broker; connects if there is none.
 
         None while the broker is unknown, backs off, cannot be reached, or is `connecting`: a later
         call returns the connection then. ``number``: one of several connections to the same broker.
+        ``wait_s``: how long a new one is waited for.
         """
         key = node, number
         existing = self._connections.get(key)
@@ -323,7 +326,7 @@ class ClusterConnections:
                 idle.socket.settimeout(self.client.request_timeout_ms / 1000)
                 return self._pooled(key, idle)
             attempt = self._attempts[key] = self._attempt(address)
-            attempt.wait(_AT_ONCE_S)
+            attempt.wait(wait_s)
         return self._take_over(key, attempt) if attempt.over else None
 
     def connecting(self, node: int, number: int = 0) -> bool:

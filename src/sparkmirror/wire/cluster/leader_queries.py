@@ -21,7 +21,9 @@ __all__ = ["SINGLE", "LeaderQueries"]
 
 T = TypeVar("T")
 
-SINGLE = -1  # the number of a connection for single requests, which becomes an idle one
+# The number of a connection for single requests, which becomes an idle one. Those that help a
+# channel (`wire.fetch.channels`) have negative numbers, too.
+SINGLE = -(1 << 31)
 # How long a response may take if other brokers' partitions wait for it.
 _ANSWER_S = 1.0
 

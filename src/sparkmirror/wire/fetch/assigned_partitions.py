@@ -102,10 +102,11 @@ class AssignedPartitions:
             self._unsettle()
 
     def retry_later(self, tp: TopicPartition, delay_s: float) -> None:
-        """Leave ``tp`` out of requests for ``delay_s`` seconds."""
+        """Leave ``tp`` out of requests for ``delay_s`` seconds; use none that is under way."""
         state = self._states.get(tp)
         if state is not None:
-            state.retry_at = self._clock() + delay_s
+            state.failed_at = self._clock()
+            state.retry_at = state.failed_at + delay_s
             self._unsettle()
 
     @property

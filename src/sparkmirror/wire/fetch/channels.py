@@ -17,7 +17,8 @@ moves only while no request for it is in flight. The session of its old channel 
 channel's next request. When a channel's connection is lost, its partitions return to channel 0.
 
 Partitions that are slowed by a limit (`throttle`) have channels of their own beside these, however
-near the broker is.
+near the broker is. Further connections only help a channel whose partitions have no backlog
+(`staggered`).
 """
 
 from __future__ import annotations
@@ -43,18 +44,32 @@ Channel = tuple[int, int]
 
 
 class Channels:
-    """Chooses the channel of each partition of one fetcher; at most ``channels_max`` per broker."""
+    """Chooses the channel of each partition of one fetcher; at most ``channels_max`` per broker.
 
-    def __init__(self, connections: ClusterConnections, channels_max: int) -> None:
+    ``helpers_max``: how many further connections to it may help them (`staggered`).
+    """
+
+    def __init__(
+        self, connections: ClusterConnections, channels_max: int, helpers_max: int = 0
+    ) -> None:
         self._connections = connections
         self._max = channels_max
+        self._helpers = helpers_max
         self._quickest: dict[int, float] = {}  # response per node, s: at least one round trip
         self._alone_until: dict[int, float] = {}
         self._groups = 0
 
     def of(self, node: int) -> list[Channel]:
-        """All possible channels to ``node``."""
+        """All possible channels to ``node``, without those that help."""
         return [(node, number) for number in range(self._max * (1 + self._groups))]
+
+    def helpers(self, node: int) -> list[Channel]:
+        """The channels to ``node`` that help others. Their numbers are negative."""
+        return [(node, -number) for number in range(1, self._helpers + 1)]
+
+    def round_trip_s(self, node: int) -> float:
+        """The quickest response of ``node`` so far, s; 0.0 before the first one."""
+        return self._quickest.get(node, 0.0)
 
     def beside(self, channel: Channel, group: int, now: float) -> Channel:
         """The channel beside ``channel`` for group ``group`` of partitions that are slowed.

@@ -13,8 +13,9 @@ several fetchers share one wait. A partition is in exactly one of these states:
 * halted: an error that a quick retry does not cure. The caller reports it. A retriable halt ends
   after its back-off.
 
-`assigned_partitions` has what is fetched and from where, `partition_state` the state of one
-partition, `request_plan` what a request asks for, `in_flight` the requests and when one is only
+Helpers (`staggered`) may ask for partitions that are in flight, too. `assigned_partitions` has what
+is fetched and from where, `partition_state` the state of one partition, `responses` what a response
+does to it, `request_plan` what a request asks for, `in_flight` the requests and when one is only
 repeated, `sessions` the fetch sessions, `pacing` the pauses, and `messages` the layout of requests
 and responses.
 """
@@ -24,14 +25,12 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import FetchSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
-from sparkmirror.wire.cluster.error_codes import THROTTLED, error_name
-from sparkmirror.wire.fetch.assigned_partitions import AssignedPartitions
 from sparkmirror.wire.fetch.channels import Channel, Channels
 from sparkmirror.wire.fetch.in_flight import FetchedPartition
 from sparkmirror.wire.fetch.in_flight import Request as _Request
@@ -39,14 +38,11 @@ from sparkmirror.wire.fetch.messages import (
     FETCH_HIGHEST,
     FETCH_KEY,
     FETCH_LOWEST,
-    PartitionData,
-    parse_response,
 )
-from sparkmirror.wire.fetch.pacing import Pauses
 from sparkmirror.wire.fetch.partition_state import FetchState
 from sparkmirror.wire.fetch.request_plan import RequestPlan
-from sparkmirror.wire.fetch.sessions import SESSION_LOST
-from sparkmirror.wire.fetch.throttle import Grant, Throttle
+from sparkmirror.wire.fetch.responses import PACED_BELOW_BYTES, Responses
+from sparkmirror.wire.fetch.staggered import WAITING_MAX, Staggered
 from sparkmirror.wire.net.connection import (
     Connection,
     ConnectionLost,
@@ -59,16 +55,13 @@ __all__ = ["FetchedPartition", "Fetcher"]
 
 log = logging.getLogger(__name__)
 
-# Smaller responses are paced. A response that took longer than the interval adds no delay.
-_PACED_BELOW_BYTES = 64 * 1024
-_THROTTLE_LOG_S = 60.0
 # How often to look whether a login has ended.
 _LOGIN_S = 0.02
 
 _I32 = struct.Struct(">i")
 
 
-class Fetcher(AssignedPartitions):
+class Fetcher(Responses):
     """Long-polls one cluster for a set of partitions. One owner, no threads.
 
     ``buffer`` provides the memory for each response; ``clock`` returns monotonic seconds.
@@ -77,7 +70,9 @@ class Fetcher(AssignedPartitions):
     ``poller`` waits for the connections, and may wait for others; default: a poller of its own.
     ``linger_ms``: after a response with records, the broker may wait this long, at most
     ``fetch.max.wait.ms``, for ``batch_bytes`` per partition that had records in that response.
-    ``channels_max``: how many requests may be in flight at a far broker.
+    ``channels_max``: how many requests may be in flight at a far broker. ``reread_bytes``: how many
+    bytes per second it may send again so that further ones wait for the same partitions
+    (`staggered`).
     """
 
     def __init__(
@@ -91,20 +86,23 @@ class Fetcher(AssignedPartitions):
         linger_ms: int = 0,
         batch_bytes: int = 0,
         channels_max: int = 1,
+        reread_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(connections, settings, holds=holds, clock=clock)
-        self.errors: dict[str, int] = {}
-        self._channels = Channels(connections, channels_max)
-        self._plan = RequestPlan(settings, linger_ms, batch_bytes)
-        self._pauses = Pauses()
+        channels = Channels(connections, channels_max, WAITING_MAX - 1 if reread_bytes else 0)
+        super().__init__(
+            connections,
+            settings,
+            channels=channels,
+            plan=RequestPlan(settings, linger_ms, batch_bytes),
+            staggered=Staggered(channels, settings, 0 if linger_ms else reread_bytes),
+            holds=holds,
+            clock=clock,
+        )
         self._looked_at = float("-inf")
         self._logging_in = False  # a connection, on a thread of its own
         self._buffer = ReceiveBuffer() if buffer is None else buffer
-        self._throttle_log_at = float("-inf")
         self._poller = Poller[Connection]() if poller is None else poller
-        self.throttle: Throttle | None = None
-        """Limits on what is fetched; None for no limits."""
         self.left_out: Collection[TopicPartition] = ()
         """Partitions that requests leave out at present; a response in flight still counts."""
         self.held: list[TopicPartition] = []
@@ -117,7 +115,7 @@ class Fetcher(AssignedPartitions):
     @property
     def busy(self) -> bool:
         """Whether the newest response was large: the broker probably has more."""
-        return len(self.frame) >= _PACED_BELOW_BYTES
+        return len(self.frame) >= PACED_BELOW_BYTES
 
     @property
     def waiting(self) -> bool:
@@ -166,11 +164,37 @@ class Fetcher(AssignedPartitions):
             for channel, request in list(repeats.answered.items())
         ):
             self._send_all(now)
+        if self.throttle is None:
+            for channel, request in list(self._requests.items()):
+                if request.helps is None and self._staggered.missing(channel, now):
+                    self._send_helpers(channel, request, now)
+
+    def _send_helpers(self, main: Channel, request: _Request, now: float) -> None:
+        """Have further requests wait for the partitions of ``request``, which is in flight."""
+        # Each response of a near broker may have waited for records.
+        self._channels.note_response(main[0], request.connection.round_trip_s)
+        missing = self._staggered.missing(main, now)
+        if not missing:
+            return
+        states = self._staggered.partitions(main, request.states.values(), self.left_out, now)
+        for channel in self._staggered.helpers(main) if states else ():
+            if not missing:
+                return
+            if channel in self._requests or not self._pauses.over(channel, now):
+                continue
+            missing -= 1
+            # One that takes long is used later: others have to be read meanwhile.
+            connection = self.connections.connection(*channel, wait_s=0.0)
+            if connection is None and not self.connections.connecting(*channel):
+                self._staggered.rest(main[0], now)
+                return
+            self._send_to(channel, states, now, helps=main)
+            if self._requests.get(main) is not request:
+                return  # the connection was lost, and all are looked at anew
 
     def _send_all(self, now: float) -> None:
         """Look at all partitions, and send what is ready."""
         self._repeats.free()
-        self._repeats.changed.clear()
         self._halts = None
         if self._holds and self.connections.generation != self._generation:
             self._hold_moved()
@@ -234,7 +258,7 @@ class Fetcher(AssignedPartitions):
             return False
         if session is None or not session.epoch:
             return False
-        settings = self._plan.waits(channel)
+        settings = self._staggered.waits(channel, channel, self._plan.waits(channel), now)
         body = self._plan.make_again(
             before.version, session, changed, len(before.states), settings, self.connections.leaders
         )
@@ -271,8 +295,18 @@ class Fetcher(AssignedPartitions):
         connection.watched_by(self._poller)
         connection.begin_frame([head, body], len(head) + len(body))
 
-    def _send_to(self, channel: Channel, states: list[FetchState], now: float) -> bool:
-        """Send a request for ``states``; whether all of them are in flight now."""
+    def _send_to(
+        self,
+        channel: Channel,
+        states: list[FetchState],
+        now: float,
+        *,
+        helps: Channel | None = None,
+    ) -> bool:
+        """Send a request for ``states``; whether all of them are in flight now.
+
+        ``helps``: the channel on which they are in flight already.
+        """
         connection = self.connections.connection(*channel)
         if connection is not None and connection.ended_idle():
             self._forget_ended(connection)
@@ -287,6 +321,8 @@ class Fetcher(AssignedPartitions):
             states, settings = grant.states, grant.settings
             if not states:
                 return False
+        else:
+            settings = self._staggered.waits(helps or channel, channel, settings, now)
         version = connection.api_version(FETCH_KEY, FETCH_LOWEST, FETCH_HIGHEST, "Fetch")
         correlation, head = connection.header(FETCH_KEY, version)
         request = self._plan.make(
@@ -307,7 +343,7 @@ class Fetcher(AssignedPartitions):
             self._settle(grant, (), 0.0)
             self._lost(connection, error)
             return False
-        for state in states:
+        for state in states if helps is None else ():
             state.requested = True
         self._requests[channel] = _Request(
             connection,
@@ -320,18 +356,15 @@ class Fetcher(AssignedPartitions):
             request.session,
             grant,
             # What some of them need otherwise ends at times of its own.
-            repeats=request.session is not None
+            repeats=helps is None
+            and request.session is not None
             and grant is None
             and not any(
                 s.bytes_max or s.leader_until > now or s.replica is not None for s in states
             ),
+            helps=helps,
         )
         return True
-
-    def _settle(self, grant: Grant | None, parts: Iterable[PartitionData], flight_s: float) -> None:
-        if self.throttle is not None:
-            read = ((part.tp, part.records) for part in parts)
-            self.throttle.settle(grant, read, flight_s)
 
     def expire(self) -> None:
         """Fail requests whose responses are overdue; `send` does so, too."""
@@ -354,14 +387,14 @@ class Fetcher(AssignedPartitions):
                 self._settle(request.grant, (), 0.0)
                 if request.session is not None:
                     request.session.restart()
+                request.free()
+                if request.helps is not None:
+                    self._staggered.rest(channel[0], self._clock())
+                    continue
                 for state in request.states.values():
-                    state.requested = False
                     if state.replica is not None:
                         state.leave_replica(self._clock())
         self.connections.drop(connection)
-
-    def _count(self, code: str) -> None:
-        self.errors[code] = self.errors.get(code, 0) + 1
 
     # -- responses -------------------------------------------------------------------------
 
@@ -393,6 +426,7 @@ class Fetcher(AssignedPartitions):
                 raise ConnectionLost("a response to another request")
             del self._requests[channel]
             self._repeats.answer(channel, request)
+            self._staggered.answered(request.helps or channel, channel)
             return self._take(channel, request, frame)
         except (ConnectionLost, struct.error, UnicodeDecodeError, ValueError) as error:
             self._repeats.answered.pop(channel, None)
@@ -404,68 +438,3 @@ class Fetcher(AssignedPartitions):
         log.info("%s:%d closed an idle connection", connection.host, connection.port)
         self._unsettle()
         self.connections.drop(connection)
-
-    def _take(
-        self, channel: Channel, request: _Request, frame: memoryview
-    ) -> list[FetchedPartition]:
-        response = parse_response(frame, request.version)
-        now = self._clock()
-        self._channels.note_response(channel[0], now - request.sent_at)
-        self._settle(request.grant, response.partitions, now - request.sent_at)
-        if response.throttle_ms > 0:
-            # A quota applies to the client id, so it holds for all connections to the broker.
-            for one in self._channels.of(channel[0]):
-                self._pauses.wait(one, now + response.throttle_ms / 1000)
-            self._note_throttle(response.throttle_ms, now)
-        elif len(frame) < _PACED_BELOW_BYTES:
-            self._pauses.pace(channel, request.sent_at, now)
-        self._plan.note_response(channel, request.session, response)
-        if response.code:
-            self._unsettle()
-        if response.code and response.code not in SESSION_LOST:
-            self._count(error_name(response.code))
-            for state in request.states.values():
-                state.retry_at = now + self.connections.client.retry_backoff_ms / 1000
-        taken = (self._take_partition(request, part, now) for part in response.partitions)
-        return [part for part in taken if part is not None]
-
-    def _note_throttle(self, throttle_ms: int, now: float) -> None:
-        self._count(THROTTLED)
-        if now - self._throttle_log_at >= _THROTTLE_LOG_S:
-            self._throttle_log_at = now
-            client = self.connections.client
-            log.warning(
-                "fetching from cluster %s: throttled by a quota of client id %s, waiting %d ms",
-                *(client.alias, client.client_id, throttle_ms),
-            )
-
-    def _take_partition(
-        self, request: _Request, part: PartitionData, now: float
-    ) -> FetchedPartition | None:
-        tp = part.tp
-        state = request.states.get(tp)
-        if state is None or self._states.get(tp) is not state:
-            return None
-        if part.code:
-            self._count(error_name(part.code))
-            self._unsettle()
-            state.fail(self.connections, part, now, holds=self._holds)
-            return None
-        if part.replica >= 0 and not part.records and state.leader_until <= now:
-            state.follow(part.replica, now + self.connections.client.metadata_age_ms_max / 1000)
-            self._unsettle()
-        state.range_checked = False
-        if part.records:
-            # Brokers fill a response in request order: a partition that got data moves to the end.
-            self._states[tp] = self._states.pop(tp)
-        committed = self.settings.isolation_level == "read_committed"
-        state.end = part.last_stable_offset if committed else part.high_watermark
-        return FetchedPartition(
-            tp,
-            request.requested[tp][0],
-            part.high_watermark,
-            part.last_stable_offset,
-            part.log_start_offset,
-            part.aborted,
-            part.records,
-        )

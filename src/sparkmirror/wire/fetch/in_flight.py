@@ -40,7 +40,11 @@ class FetchedPartition:
 
 @dataclass(slots=True)
 class Request:
-    """One request. ``repeats``: whether the next one may be this one with changed positions."""
+    """One request. ``repeats``: whether the next one may be this one with changed positions.
+
+    ``helps``: the channel whose partitions a helper (`staggered`) asks for, too; ``void``: whether
+    such a response is not used, because something happened to one of them meanwhile.
+    """
 
     connection: Connection
     correlation: int
@@ -52,9 +56,13 @@ class Request:
     session: FetchSession | None = None
     grant: Grant | None = None
     repeats: bool = False
+    helps: Channel | None = None
+    void: bool = False
 
     def free(self) -> None:
-        """Let other requests have the partitions."""
+        """Let other requests have the partitions, unless it only helped one that has them."""
+        if self.helps is not None:
+            return
         for state in self.states.values():
             state.requested = False
 
@@ -90,6 +98,7 @@ class Repeats:
         self.steady = False
         for request in in_flight:
             request.repeats = False
+            request.void = request.helps is not None
         self.free()
 
     def free(self) -> None:
@@ -97,9 +106,13 @@ class Repeats:
         for request in self.answered.values():
             request.free()
         self.answered.clear()
+        # Those in flight have another position by now if a helper's response was used.
+        self.changed = {tp: state for tp, state in self.changed.items() if state.requested}
 
     def answer(self, channel: Channel, request: Request) -> None:
         """Note that ``request`` was answered."""
+        if request.helps is not None:
+            return
         if request.repeats:
             self.answered[channel] = request
         else:

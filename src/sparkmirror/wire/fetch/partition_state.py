@@ -38,7 +38,8 @@ class FetchState:
 
     ``node``, ``channel``: the broker and channel that fetch it (`channels`). ``end``: end of the
     readable log in the last response. ``cut_short``: how many consecutive responses with records
-    did not reach that end.
+    did not reach that end. ``failed_at``: when the last error came, or damage; a response to a
+    request from before is not used.
     """
 
     tp: TopicPartition
@@ -52,6 +53,7 @@ class FetchState:
     bytes_max: int = 0
     requested: bool = False
     range_checked: bool = False
+    failed_at: float = float("-inf")
     held: bool = False
     log: tuple[str, int] | None = None
     node: int | None = None
@@ -98,6 +100,7 @@ class FetchState:
     ) -> None:
         """Handle an error response. ``holds``: an offset out of range holds the partition."""
         code, name = part.code, error_name(part.code)
+        self.failed_at = now
         self.retry_at = now + connections.client.retry_backoff_ms / 1000
         if self.replica is not None:
             self.leave_replica(now)

@@ -37,6 +37,7 @@ from tests.unit.config_files import BASE, LINE, load, refused
         ("sasl.login.refresh.window.factor=x", "is not a number", "0.8"),
         ("offset-syncs.topic.location=here", "is not one of the values", "source, target"),
         ("sparkmirror.link.compression=none", "is not one of", "gzip, snappy, lz4, zstd"),
+        ("sparkmirror.link.reread.bytes=-1", "is out of range", "at least 0"),
         ("metric.names.formats=old", "is not one of the values", "legacy, new"),
         ("A.consumer.isolation.level=none", "is not one of", "read_committed, read_uncommitted"),
         ("A.consumer.auto.offset.reset=first", "is not one of", "earliest, latest, none"),

@@ -58,6 +58,12 @@ def test_a_far_link_has_settings_of_its_own(tmp_path: Path, codec: str) -> None:
     assert (produce.link_joining, produce.link_compression) == ("always", codec)
 
 
+def test_what_is_read_again_over_a_far_link_has_a_bound(tmp_path: Path) -> None:
+    assert load_flow(tmp_path, BASE).fetch.reread_bytes == 500_000
+    extra = "A->B.sparkmirror.link.reread.bytes=0\n"
+    assert load_flow(tmp_path, BASE + extra).fetch.reread_bytes == 0
+
+
 def test_clusters_option_keeps_flows_to_these_targets(tmp_path: Path) -> None:
     text = BASE + "B->A.enabled=true\n"
     assert [flow.name for flow in load(tmp_path, text, ["A"]).flows] == ["B->A"]

@@ -17,6 +17,7 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.settings import ClusterClient, FetchSettings, ProduceSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.fetch.channels import Channels
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.net.connection import Connection
 from sparkmirror.wire.produce.producer import Producer
@@ -156,6 +157,19 @@ def test_a_healthy_broker_is_written_to_beside_a_silent_one(brokers: Brokers) ->
     assert written > 10
     assert known.connecting(2)
     assert producer.backlog.waiting(T[1])
+
+
+def test_connections_that_help_a_channel_are_not_those_for_single_requests(
+    brokers: Brokers,
+) -> None:
+    known = brokers.known()
+    known.refresh()
+    known.idle.close()
+    for channel in Channels(known, 1, 7).helpers(1):
+        while (found := known.connection(*channel)) is None:
+            assert known.connecting(*channel), "it was opened for somebody else"
+        assert known.connection(*channel) is found
+    assert known.idle.addresses == []
 
 
 def test_a_connection_that_takes_long_is_there_later(

@@ -21,16 +21,24 @@ FOUR = [TopicPartition("t", number) for number in range(4)]
 class Reader:
     """A fetcher before a simulated source; ``values`` of the records that it has read.
 
-    ``channels_max``: as a slot has it.
+    ``channels_max``: as a slot has it. ``reread_bytes``: of the fetcher.
     """
 
-    def __init__(self, source: SimSource, *, channels_max: int = 3, **settings: Any) -> None:
+    def __init__(
+        self,
+        source: SimSource,
+        *,
+        channels_max: int = 3,
+        reread_bytes: int = 0,
+        **settings: Any,
+    ) -> None:
         self.source = source
         limits = {"fetch_max_bytes": 1200, "partition_fetch_bytes_max": 300} | settings
         self.fetcher = Fetcher(
             source,  # type: ignore[arg-type]
             FetchSettings(**limits),
             channels_max=channels_max,
+            reread_bytes=reread_bytes,
             clock=lambda: source.time_s,
         )
         self.values: dict[TopicPartition, list[bytes]] = {tp: [] for tp in source.ends}
@@ -53,7 +61,7 @@ class Reader:
             assert offset == self.fetcher.position(part.tp)
             for start, end in split(part.records):
                 for record in decode_records(part.records[start:end]):
-                    self.values[part.tp].append(record.value or b"")
+                    self.values[part.tp].append((record.value or b"").rstrip(b"."))
                     offset = record.offset + 1
             if offset > part.fetch_offset:
                 self.fetcher.advance(part.tp, offset)
