@@ -50,15 +50,13 @@ class TempDirectory:
                 tried.append(f"{root}: its path is too long for a Unix socket below it")
                 continue
             try:
-                path = _new(root)
-                lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+                path, lock = _locked(root)
             except OSError as error:
                 tried.append(f"{root}: {error.strerror or error}")
                 continue
             except MachineError as error:
                 tried.append(str(error))
                 continue
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return cls(path, lock)
         raise MachineError(
             f"No temporary directory can be used ({'; '.join(tried)}).",
@@ -81,6 +79,19 @@ def _roots() -> Iterator[Path]:
 
 def _below(root: Path) -> Path:
     return root / f"sparkmirror-{os.getuid()}"
+
+
+def _locked(root: Path) -> tuple[Path, int]:
+    """A new directory, and the lock in it. Raises as `_new`."""
+    while True:
+        path = _new(root)
+        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        # Between these two lines a run that starts at the same time may take it for abandoned.
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(lock), os.stat(path / _LOCK)):
+                return path, lock
+        os.close(lock)
 
 
 def _new(root: Path) -> Path:

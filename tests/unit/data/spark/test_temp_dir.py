@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sparkmirror.data.spark import temp_dir
 from sparkmirror.data.spark.temp_dir import TempDirectory
 from sparkmirror.errors import MachineError
 
@@ -57,6 +61,36 @@ def test_a_killed_owners_directory_goes_with_the_next_run_and_a_living_ones_stay
     assert left.is_dir()
     TempDirectory.make((root,)).close()
     assert not left.exists()
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["it has removed it", "it is about to"])
+def test_another_run_that_looks_between_the_lock_file_and_the_lock_takes_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """It cannot know that the owner is just about to lock the file."""
+    root = _short(tmp_path)
+    opened, held = os.open, []
+
+    def open_and_lose(path: Any, flags: int, mode: int = 0o777, **named: Any) -> int:
+        lock = opened(path, flags, mode, **named)
+        if flags & os.O_CREAT and not held:
+            held.append(opened(path, os.O_RDWR))
+            fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if ends:
+                shutil.rmtree(path.parent)
+                os.close(held[0])
+        return lock
+
+    monkeypatch.setattr(temp_dir.os, "open", open_and_lose)
+    made = TempDirectory.make((root,))
+    monkeypatch.undo()
+    assert len(held) == 1
+    assert made.path.is_dir()
+    TempDirectory.make((root,)).close()
+    assert made.path.is_dir(), "it is locked"
+    made.close()
+    if not ends:
+        os.close(held[0])
 
 
 def test_what_was_never_locked_is_kept_while_it_is_young(tmp_path: Path) -> None:
