@@ -31,7 +31,9 @@ _Request = undecoded(MetadataRequest, throttles_from=3)
 
 _AGE_S_MAX = 30.0
 _ATTEMPTS = 4
-# A busy broker tells others that it leads a new partition before it has made the log itself.
+# Unknown topic, not the leader: a busy broker tells others that it leads a new partition before it
+# has made the log itself. Other errors may last, such as that of a broken disk.
+_SETTLING = frozenset({3, 6})
 _SETTLING_S_MAX = 10.0
 _BACKOFF_S_MAX = 1.0
 
@@ -165,10 +167,10 @@ class Leaders:
             missing -= gone
             settling = False
             for node, group in led.items():
-                found, moved, gone = self._query(node, group, timestamp, isolation)
+                found, gone, soon = self._query(node, group, timestamp, isolation)
                 result.update(found)
                 missing -= found.keys() | gone
-                settling = settling or bool(moved)
+                settling = settling or soon
             over = time.monotonic() - began >= longest_s
             if not missing or over or (attempt + 1 >= _ATTEMPTS and not settling):
                 break
@@ -176,8 +178,8 @@ class Leaders:
 
     def _query(
         self, node: int, group: Sequence[TopicPartition], timestamp: int, isolation: int
-    ) -> tuple[dict[TopicPartition, int], set[TopicPartition], set[TopicPartition]]:
-        """What ``node`` responds: offsets, partitions that it does not lead (yet), final errors.
+    ) -> tuple[dict[TopicPartition, int], set[TopicPartition], bool]:
+        """(offsets from ``node``, partitions with a final error, whether it may lead one soon).
 
         Nothing if it is unreachable.
         """
@@ -189,15 +191,14 @@ class Leaders:
                 needs=Right("Describe", "Topic"),
             )
         except Unreachable:
-            return {}, set(), set()  # the next attempt looks up the leader again
-        found: dict[TopicPartition, int] = {}
-        moved: set[TopicPartition] = set()
-        denied: set[TopicPartition] = set()
+            return {}, set(), False  # the next attempt looks up the leader again
+        found, denied, soon = {}, set(), False
         for topic in response.topics:
             for row in topic.partitions:
                 tp = TopicPartition(topic.name, row.partition_index)
                 if not row.error_code:
                     found[tp] = int(row.offset)
-                else:
-                    (moved if row.error_code in MOVED else denied).add(tp)
-        return found, moved, denied
+                elif row.error_code not in MOVED:
+                    denied.add(tp)
+                soon = soon or row.error_code in _SETTLING
+        return found, denied, soon

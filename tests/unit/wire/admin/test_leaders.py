@@ -17,7 +17,7 @@ from sparkmirror.wire.admin.leaders import Leaders
 
 TP = TopicPartition("t", 0)
 CLIENT = ClusterClient("A", ("a:1",), "t", request_timeout_ms=60_000, retry_backoff_ms=100)
-NOT_LEADER, UNKNOWN_TOPIC, DENIED = 6, 3, 29
+NOT_LEADER, UNKNOWN_TOPIC, DENIED, STORAGE = 6, 3, 29, 56
 
 
 class Clock:
@@ -101,6 +101,13 @@ def test_a_broker_that_is_away_is_not_waited_for(clock: Clock, last: int) -> Non
     assert _ends(broker) == {}
     assert clock.now - 100 < 2
     assert broker.asked in (0, 4)
+
+
+def test_a_broken_disk_is_not_waited_for(clock: Clock) -> None:
+    """Each round of the control plane would take ten seconds, for all partitions."""
+    broker = Broker(last=STORAGE)
+    assert _ends(broker) == {}
+    assert (broker.asked, clock.now - 100 < 2) == (4, True)
 
 
 def test_what_will_not_change_is_asked_once(clock: Clock) -> None:
