@@ -153,7 +153,7 @@ class FlowRunner:
     def open(self) -> SparkSession:
         """Start Spark alone: before the queries, or for a job without any. Raises `MirrorError`.
 
-        The SQL of transforms is checked.
+        The SQL of transforms is checked, and their handlers.
         """
         self._session = self._spark.open()
         for flow in self._settings.flows:
@@ -161,6 +161,8 @@ class FlowRunner:
                 from sparkmirror.data.transform.plan import TransformPlan  # noqa: PLC0415
 
                 self._plans[flow.name] = TransformPlan(self._session, flow)
+            else:
+                _check_handlers(flow)
         if self._plans and self._spark.sockets is not None:
             from sparkmirror.data.transform.reasons import ReasonServer  # noqa: PLC0415
 
@@ -355,6 +357,15 @@ def _figures(query: StreamingQuery, restarts: int, before: QueryFigures | None) 
         rows_s if math.isfinite(rows_s) else 0.0,
         {str(phase): int(ms) for phase, ms in progress["durationMs"].items()},
     )
+
+
+def _check_handlers(flow: FlowSettings) -> None:
+    """Load the handlers of a flow without SQL, as each sink does. Raises ConfigError."""
+    for one in flow.transforms:
+        if one.handler:
+            from sparkmirror.data.transform.record_handler import RecordHandler  # noqa: PLC0415
+
+            RecordHandler(one, lambda: None)
 
 
 def query_name(flow: FlowSettings) -> str:

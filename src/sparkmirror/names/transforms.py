@@ -49,8 +49,11 @@ def smts_on_bytes(flow: FlowSettings) -> list[tuple[SmtSettings, ...]]:
 
 
 def needs_spark(flow: FlowSettings) -> bool:
-    """Whether Spark computes any of the flow's transforms."""
-    return not all(smts_on_bytes(flow))
+    """Whether Spark computes any of the flow's transforms: handlers and SMTs are the sink's."""
+    return any(
+        not one.handler and not smts
+        for one, smts in zip(flow.transforms, smts_on_bytes(flow), strict=True)
+    )
 
 
 def names_topics(select: str) -> bool:

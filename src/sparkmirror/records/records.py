@@ -3,7 +3,7 @@
 A record is ``length varint | attributes i8 | timestamp delta varint | offset delta varint | rest``,
 where ``rest`` is key, value and headers. Re-encoding a batch (compaction holes, joining, log append
 time) changes the fields before ``rest`` and copies ``rest`` as bytes: see ``Carried``. Only
-``decode_rest`` decodes it.
+``decode_fields`` decodes it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ __all__ = [
     "Record",
     "carry",
     "check_count",
+    "decode_fields",
     "decode_records",
     "decode_rest",
     "encode_batch",
@@ -162,11 +163,18 @@ def check_count(base_offset: int, count: int) -> None:
         )
 
 
-def write_carried(carried: Carried, codec: int, start: int = 0, end: int | None = None) -> bytes:
+def write_carried(
+    carried: Carried,
+    codec: int,
+    start: int = 0,
+    end: int | None = None,
+    *,
+    levels: Sequence[int] = LEVELS,
+) -> bytes:
     """One batch of the carried records ``start`` to ``end`` (at least one), renumbered.
 
     The base offset and the base timestamp are the first record's. Offset deltas are consecutive.
-    Producer fields are empty: the sink sets them.
+    Producer fields are empty: the sink sets them. ``levels``: compression level by codec.
     """
     timestamps = carried.timestamps[start:end]
     base_timestamp = timestamps[0]
@@ -183,7 +191,7 @@ def write_carried(carried: Carried, codec: int, start: int = 0, end: int | None 
         parts.append(rest)
     body = b"".join(parts)
     if codec:
-        body = compress(codec, body)
+        body = compress(codec, body, levels)
     covered = COVERED.pack(
         codec,
         len(timestamps) - 1,
@@ -289,9 +297,18 @@ def _sized(data: Buffer | None) -> bytes:
 
 def decode_rest(offset: int, timestamp: int, rest: memoryview) -> Record:
     """Decode a record from what `Carried` holds of it. Raises CorruptBatch."""
+    return Record(offset, timestamp, *decode_fields(offset, rest))
+
+
+def decode_fields(
+    offset: int, rest: Buffer
+) -> tuple[bytes | None, bytes | None, tuple[tuple[bytes, bytes | None], ...]]:
+    """Key, value and headers of what `Carried` holds of a record. Raises CorruptBatch."""
     key, at = _read_sized(rest, 0, offset)
     value, at = _read_sized(rest, at, offset)
     count, at = read_varint(rest, at)
+    if not count and at == len(rest):
+        return key, value, ()
     if not 0 <= count <= (len(rest) - at) // 2:
         raise _corrupt(offset, f"states {count} headers in {len(rest) - at} bytes")
     headers: list[tuple[bytes, bytes | None]] = []
@@ -303,10 +320,10 @@ def decode_rest(offset: int, timestamp: int, rest: memoryview) -> Record:
         headers.append((name, content))
     if at != len(rest):
         raise _corrupt(offset, f"has {len(rest) - at} bytes left after a record's headers")
-    return Record(offset, timestamp, key, value, tuple(headers))
+    return key, value, tuple(headers)
 
 
-def _read_sized(rest: memoryview, at: int, offset: int) -> tuple[bytes | None, int]:
+def _read_sized(rest: Buffer, at: int, offset: int) -> tuple[bytes | None, int]:
     size, at = read_varint(rest, at)
     if size == -1:
         return None, at

@@ -33,6 +33,8 @@ def read_varint(buffer: Buffer, at: int) -> tuple[int, int]:
     """
     try:
         byte = buffer[at]
+        if byte < 0x80:
+            return (byte >> 1) ^ -(byte & 1), at + 1
         zigzag = byte & 0x7F
         shift = 7
         while byte > 0x7F:

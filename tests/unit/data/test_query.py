@@ -11,6 +11,7 @@ import pytest
 
 from sparkmirror.data.query import FlowRunner, query_name
 from sparkmirror.data.spark.restarts import RESTARTS_MAX
+from sparkmirror.errors import ConfigError
 from sparkmirror.observe.figures.queries import QueryFigures
 from tests.unit.config_files import BASE, load, load_flow
 
@@ -115,3 +116,25 @@ def test_a_query_is_named_after_its_flow_and_transforms(tmp_path: Path) -> None:
     )
     flow = load_flow(tmp_path, f"sparkmirror.transforms = clean, mask\n{both}")
     assert query_name(flow) == "A->B, transform clean, mask"
+
+
+def test_a_handler_without_sql_is_loaded_before_queries_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark computes nothing for it, so there is no plan that would look for it."""
+    name = "A->B.sparkmirror.transform"
+    text = f"{BASE}\n{name}s = mask\n{name}.mask.topics = orders\n{name}.mask.handler = {{}}\n"
+    session = SimpleNamespace()
+    monkeypatch.setattr("sparkmirror.data.spark.session.Spark.open", lambda _: session)
+
+    def opened(handler: str) -> FlowRunner:
+        runner = FlowRunner(
+            load(tmp_path, text.format(handler)), master="local[1]", once=False, spark_conf={},
+            work_dir=tmp_path, run_id="r",
+        )  # fmt: skip
+        assert runner.open() is session  # type: ignore[comparison-overlap]
+        return runner
+
+    with pytest.raises(ConfigError, match="nowhere:mask cannot be imported"):
+        opened("nowhere:mask")
+    assert not opened("json:dumps")._plans

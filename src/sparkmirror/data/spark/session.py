@@ -41,7 +41,7 @@ from sparkmirror.data.workers.spark_versions import (
 from sparkmirror.directories import private_directory
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
 from sparkmirror.java import JavaHome, find_java, java_environment
-from sparkmirror.names.transforms import smts_on_bytes
+from sparkmirror.names.transforms import needs_spark
 from sparkmirror.observe.logs import SPARK_LOG_FILE_NAME, spark_log4j2_properties
 from sparkmirror.settings import MirrorSettings
 
@@ -89,11 +89,7 @@ def _spark_settings(
     # Without SQL, the JVM carries a few hundred rows per second. The second compiler would take
     # minutes until it compiles their code, and processor time from the start. SQL is evaluated for
     # each record.
-    computes = any(
-        not one.handler and not smts
-        for flow in settings.flows
-        for one, smts in zip(flow.transforms, smts_on_bytes(flow), strict=True)
-    )
+    computes = any(needs_spark(flow) for flow in settings.flows)
     conf = {
         "spark.master": _local_master(master, _cores_needed(settings), cores),
         "spark.app.name": "sparkmirror",

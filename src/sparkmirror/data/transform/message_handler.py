@@ -7,7 +7,7 @@ besides the time of the handler itself), so it is used only if a handler is conf
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +19,23 @@ from sparkmirror.records.header import codec as batch_codec
 from sparkmirror.records.header import split
 from sparkmirror.records.key_columns import COST_BYTES_MAX, scan
 from sparkmirror.records.partitioner import PartitionedBatches, RecordPartitioner
-from sparkmirror.records.records import Record, decode_records, encode_batch
+from sparkmirror.records.records import (
+    Carried,
+    carry,
+    decode_fields,
+    encode_rest,
+    write_carried,
+)
 from sparkmirror.settings import FlowSettings
 
 __all__ = ["MessageHandler"]
 
 _OBJECTS_BYTES = 512
+# A record's length, attributes and deltas, which stand before its rest.
+_DELTAS_BYTES = 32
+_BYTES = (bytes, bytearray, memoryview, type(None))
+_TIME = (int, type(None))
+_PAIR = 2
 
 
 class MessageHandler:
@@ -61,58 +72,61 @@ class MessageHandler:
         for start, end in split(batches):
             batch = batches[start:end]
             codec = batch_codec(batch) if codec < 0 else codec
-            for record in decode_records(batch):
+            found = Carried()
+            carry(batch, found)
+            for offset, timestamp, rest in zip(
+                found.offsets, found.timestamps, found.rests, strict=True
+            ):
                 if cost > COST_BYTES_MAX:
                     yield chunk.after(done), *self._partitioned(chunk, handled, codec)
                     handled, cost = [], 0
-                made = self._handled(chunk, record)
+                key, value, headers = decode_fields(offset, rest)
+                source = SourceRecord(
+                    *(chunk.topic, chunk.partition, offset, timestamp, key, value),
+                    tuple((name.decode("utf-8", "replace"), one) for name, one in headers)
+                    if headers
+                    else (),
+                )
+                made = self._handled(chunk, source)
                 handled += made
                 done += 1
-                cost += _cost(record.key, record.value)
-                cost += sum(_cost(one.key, one.value) for one in made)
+                cost += _cost(key, value)
+                for each in made:
+                    cost += _cost(each.key, each.value)
         yield chunk.next_offset, *self._partitioned(chunk, handled, codec)
 
     def _partitioned(
         self, chunk: Chunk, handled: list[TargetRecord], codec: int
     ) -> tuple[PartitionedBatches, list[str]]:
-        made: dict[tuple[str, int], list[Record]] = {}
-        for one, partition in zip(handled, self._places(chunk, handled), strict=True):
-            made.setdefault((one.topic, partition), []).append(_encoded(one))
+        encoded = _encoded(handled)
+        made: dict[tuple[str, int], list[int]] = {}
+        for index, partition in enumerate(self._places(chunk, handled, encoded)):
+            made.setdefault((handled[index].topic, partition), []).append(index)
         levels = self._flow.records.levels
         partitioned, topics = PartitionedBatches([], [], 0, -1), []
-        for (topic, partition), records in made.items():
-            for part in _cut(records, self._flow.produce.join_bytes):
-                partitioned.batches.append(
-                    encode_batch(_numbered(part), codec=codec, levels=levels)
-                )
+        for (topic, partition), indexes in made.items():
+            own = encoded if len(indexes) == len(handled) else _picked(encoded, indexes)
+            for start, end in _cuts(own, self._flow.produce.join_bytes):
+                batch = write_carried(own, codec, start, end, levels=levels)
+                partitioned.batches.append(batch)
                 partitioned.partitions.append(partition)
                 topics.append(topic)
-                partitioned.records += len(part)
-                partitioned.timestamp_ms = max(
-                    partitioned.timestamp_ms, *(one.timestamp for one in part)
-                )
+                partitioned.records += end - start
+            partitioned.timestamp_ms = max(partitioned.timestamp_ms, *own.timestamps)
         return partitioned, topics
 
-    def _handled(self, chunk: Chunk, record: Record) -> tuple[TargetRecord, ...]:
-        source = SourceRecord(
-            chunk.topic,
-            chunk.partition,
-            record.offset,
-            record.timestamp,
-            record.key,
-            record.value,
-            tuple((name.decode("utf-8", "replace"), value) for name, value in record.headers),
-        )
+    def _handled(self, chunk: Chunk, source: SourceRecord) -> tuple[TargetRecord, ...]:
         try:
             found: Any = self._call(source) if self._plain else self._call(source, self._args)
             if found is None:
                 return ()
             listed = (found,) if isinstance(found, TargetRecord) else tuple(found)
         except Exception as error:  # any error of the user's code; no record may be lost by it
-            raise self._failed(chunk, record, f"{type(error).__name__}: {error}") from error
+            raise self._failed(chunk, source, f"{type(error).__name__}: {error}") from error
         for one in listed:
-            if not isinstance(one, TargetRecord):
-                raise self._failed(chunk, record, f"it returned a {type(one).__name__}")
+            wrong = _wrong(one)
+            if wrong:
+                raise self._failed(chunk, source, f"it returned {wrong}")
         if chunk.remote_topic == chunk.topic:
             return listed
         # A record that keeps its topic goes to the remote topic that a map gives.
@@ -121,7 +135,7 @@ class MessageHandler:
             for one in listed
         )
 
-    def _failed(self, chunk: Chunk, record: Record, why: str) -> MirrorError:
+    def _failed(self, chunk: Chunk, record: SourceRecord, why: str) -> MirrorError:
         place = f"{chunk.topic}-{chunk.partition}"
         return MirrorError(
             f"the message handler {self._name} failed at offset {record.offset} of {place}: {why}.",
@@ -130,7 +144,7 @@ class MessageHandler:
             "and start again: nothing is lost.",
         )
 
-    def _places(self, chunk: Chunk, handled: list[TargetRecord]) -> list[int]:
+    def _places(self, chunk: Chunk, handled: list[TargetRecord], encoded: Carried) -> list[int]:
         """Target partitions: what the handler returned, else the partitioner's choice."""
         places = [chunk.partition if one.partition is None else one.partition for one in handled]
         if self._flow.records.partitioner is Partitioner.NUMBER:
@@ -140,7 +154,7 @@ class MessageHandler:
             if one.partition is None:
                 open_in.setdefault(one.topic, []).append(index)
         for topic, indexes in open_in.items():
-            found = scan(memoryview(encode_batch([_encoded(handled[index]) for index in indexes])))
+            found = scan(memoryview(write_carried(_picked(encoded, indexes), 0)))
             chosen = self._partitioner(topic).choose(found, self._partitions(topic))
             for index, partition in zip(indexes, chosen.tolist(), strict=True):
                 places[index] = partition
@@ -156,32 +170,59 @@ def _is_function(call: object) -> bool:
     return hasattr(call, "__code__")
 
 
-def _encoded(one: TargetRecord) -> Record:
+def _wrong(one: object) -> str:
+    """What is wrong with a result; empty if it is a record that can be written."""
+    if not isinstance(one, TargetRecord):
+        return f"a {type(one).__name__}"
+    for name, field in (("key", one.key), ("value", one.value)):
+        if not isinstance(field, _BYTES):
+            return f"a {name} of type {type(field).__name__}, not bytes"
+    if not isinstance(one.timestamp_ms, _TIME):
+        return f"a timestamp of type {type(one.timestamp_ms).__name__}, not int"
+    for header in one.headers:
+        if not (
+            len(header) == _PAIR and isinstance(header[0], str) and isinstance(header[1], _BYTES)
+        ):
+            return "headers that are not pairs of text and bytes"
+    return ""
+
+
+def _encoded(handled: list[TargetRecord]) -> Carried:
+    """The records as a batch has them. The offsets are no one's."""
     now_ms = int(time.time() * 1000)
-    return Record(
-        0,
-        now_ms if one.timestamp_ms is None or one.timestamp_ms < 0 else one.timestamp_ms,
-        one.key,
-        one.value,
-        tuple((name.encode(), value) for name, value in one.headers),
+    count = len(handled)
+    return Carried(
+        [0] * count,
+        [
+            now_ms if one.timestamp_ms is None or one.timestamp_ms < 0 else one.timestamp_ms
+            for one in handled
+        ],
+        [0] * count,
+        [
+            encode_rest(one.key, one.value, [(name.encode(), field) for name, field in one.headers])
+            for one in handled
+        ],
     )
 
 
-def _numbered(records: list[Record]) -> list[Record]:
-    return [
-        Record(offset, one.timestamp, one.key, one.value, one.headers)
-        for offset, one in enumerate(records)
-    ]
+def _picked(encoded: Carried, indexes: list[int]) -> Carried:
+    count = len(indexes)
+    timestamps, rests = encoded.timestamps, encoded.rests
+    return Carried(
+        [0] * count,
+        [timestamps[index] for index in indexes],
+        [0] * count,
+        [rests[index] for index in indexes],
+    )
 
 
-def _cut(records: list[Record], batch_bytes: int) -> Iterable[list[Record]]:
-    part: list[Record] = []
-    size = 0
-    for one in records:
-        more = len(one.key or b"") + len(one.value or b"") + 32
-        if part and size + more > batch_bytes:
-            yield part
-            part, size = [], 0
-        part.append(one)
+def _cuts(encoded: Carried, batch_bytes: int) -> Iterator[tuple[int, int]]:
+    """The records of each batch: first, end."""
+    start = size = 0
+    for index, rest in enumerate(encoded.rests):
+        more = len(rest) + _DELTAS_BYTES
+        if index > start and size + more > batch_bytes:
+            yield start, index
+            start, size = index, 0
         size += more
-    yield part
+    yield start, len(encoded.rests)

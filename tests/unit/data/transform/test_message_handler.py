@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -64,6 +65,12 @@ def _through(
             yield from ((one, records, notes) for one in chunks)
 
 
+def views(record: SourceRecord) -> TargetRecord:
+    headers = tuple((name, bytearray(one or b"")) for name, one in record.headers)
+    value = memoryview(record.value or b"")
+    return replace(record.to_target(), value=value, headers=headers)  # type: ignore[arg-type]
+
+
 RECORDS = [
     Record(n, 5 + n, None if n % 2 else b"key", b"value" * n, ((b"h", None), (b"g", b"1")))
     for n in range(200)
@@ -79,6 +86,14 @@ def test_records_go_in_and_come_out() -> None:
     part = records[chunk.start : chunk.start + chunk.size].cast("B")
     assert part[22] & 7 == 2, "the source's codec"
     assert list(decode_records(part)) == RECORDS
+
+
+def test_what_is_like_bytes_is_written() -> None:
+    ((chunk, records, _),) = _through("views", None, encode_batch(RECORDS))
+    part = records[chunk.start : chunk.start + chunk.size].cast("B")
+    found = list(decode_records(part))
+    assert [one.value for one in found] == [one.value for one in RECORDS]
+    assert found[0].headers == ((b"h", b""), (b"g", b"1"))
 
 
 def now(record: SourceRecord) -> TargetRecord:
@@ -124,8 +139,37 @@ def test_what_stays_in_its_topic_goes_where_the_map_sends_it() -> None:
     assert chunk.remote_topic == "mapped"
 
 
+def text(record: SourceRecord) -> TargetRecord:
+    return replace(record.to_target(), value="text")  # type: ignore[arg-type]
+
+
+def text_key(record: SourceRecord) -> TargetRecord:
+    return replace(record.to_target(), key="text")  # type: ignore[arg-type]
+
+
+def seconds(record: SourceRecord) -> TargetRecord:
+    return replace(record.to_target(), timestamp_ms=1.5)  # type: ignore[arg-type]
+
+
+def names(record: SourceRecord) -> TargetRecord:
+    return replace(record.to_target(), headers=("h",))  # type: ignore[arg-type]
+
+
+def bytes_names(record: SourceRecord) -> TargetRecord:
+    return replace(record.to_target(), headers=((b"h", b""),))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
-    ("handler", "why"), [("fail", "offset 0 of t-2: KeyError: 0"), ("wrong", "returned a str")]
+    ("handler", "why"),
+    [
+        ("fail", "offset 0 of t-2: KeyError: 0"),
+        ("wrong", "returned a str"),
+        ("text", "returned a value of type str, not bytes"),
+        ("text_key", "returned a key of type str, not bytes"),
+        ("seconds", "returned a timestamp of type float, not int"),
+        ("names", "returned headers that are not pairs of text and bytes"),
+        ("bytes_names", "returned headers that are not pairs of text and bytes"),
+    ],
 )
 def test_a_handler_that_fails_stops_the_mirror(handler: str, why: str) -> None:
     with pytest.raises(MirrorError) as raised:
