@@ -81,7 +81,7 @@ class TransformSettings:
     python: str = ""
     functions: tuple[str, ...] = ()
     handler: str = ""
-    handler_args: str | None = None
+    handler_args: str | None = field(default=None, repr=False)
     tables: tuple[TableSettings, ...] = ()
 
     def place(self, option: str) -> str:

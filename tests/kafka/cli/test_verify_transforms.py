@@ -20,7 +20,9 @@ def _file(
     directory: Path, a: KafkaCluster, b: KafkaCluster, name: str, select: str, bad: str
 ) -> Path:
     extra = {
-        "A->B.sparkmirror.transforms": "clean",
+        "A->B.sparkmirror.transforms": "clean, stamped",
+        "A->B.sparkmirror.transform.stamped.topics": f"{name}[.]stamped",
+        "A->B.sparkmirror.transform.stamped.where": "timestampType = 1",
         f"{CLEAN}.topics": f"{name}[.]orders",
         f"{CLEAN}.where": WHERE,
         f"{CLEAN}.select": select,
@@ -49,13 +51,15 @@ def test_a_copy_is_compared_with_what_the_transform_makes(
         create_topic(cluster_a, topic, 1)
         create = [Sent(b"%d" % n if n != 2_000 else b"x", b"k") for n in range(5_000)]
         produce(cluster_a, topic, create, compression="lz4", config={"linger.ms": 50})
+    create_topic(cluster_a, f"{name}.stamped", config={"message.timestamp.type": "LogAppendTime"})
+    produce(cluster_a, f"{name}.stamped", [Sent(b"%d" % n) for n in range(50)])
     path = _file(tmp_path, cluster_a, cluster_b, name, SELECT, "skip")
     mirror = MirrorProcess(
         tmp_path, ["run", str(path), "--once", "--work-dir", str(tmp_path / "work")]
     )
     assert mirror.wait() == 0, mirror.text()
 
-    changed, raw = _verify(path, 0)
+    changed, raw, stamped = _verify(path, 0)
     kept = len([n for n in range(0, 5_000, 3) if n != 2_000])
     assert (changed["topic"], changed["source"]["records"]) == (orders, kept)
     assert changed["source"] == changed["target"]
@@ -63,22 +67,23 @@ def test_a_copy_is_compared_with_what_the_transform_makes(
         "source records after the transform clean, without those on which it fails"
     )
     assert (raw["topic"], raw["source"]["records"], raw["remark"]) == (plain, 5_000, "")
+    assert (stamped["source"]["records"], stamped["target"]["records"]) == (50, 50)
 
     # Other SQL, and a mirror that would have paused.
     other = _file(tmp_path, cluster_a, cluster_b, name, "upper(hex(value)) AS value", "skip")
-    differing, _ = _verify(other, 1)
+    differing, *_ = _verify(other, 1)
     assert differing["difference"]["what"] == "source offset 0 and target offset 0 differ in value"
     pausing = _file(tmp_path, cluster_a, cluster_b, name, SELECT, "pause")
-    stopped, _ = _verify(pausing, 1)
+    stopped, *_ = _verify(pausing, 1)
     assert (stopped["difference"]["kind"], stopped["difference"]["source_offset"]) == (
         "failed", 2_000,
     )  # fmt: skip
     assert "[CAST_INVALID_INPUT]" in stopped["difference"]["what"]
     random = _file(tmp_path, cluster_a, cluster_b, name, "uuid() AS value", "skip")
-    left_out, _ = _verify(random, 1)
+    left_out, *_ = _verify(random, 1)
     assert left_out["difference"]["kind"] == "left out"
     assert "is not deterministic" in left_out["difference"]["what"]
 
     produce(cluster_b, remote, [Sent(b"n3", b"k", partition=0)])
-    more, _ = _verify(path, 1)
+    more, *_ = _verify(path, 1)
     assert (more["difference"]["kind"], more["difference"]["target_offset"]) == ("extra", kept)

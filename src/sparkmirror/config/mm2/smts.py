@@ -51,7 +51,11 @@ _FIELDS = "it needs records with fields, but MirrorMaker 2 gives it bytes: in Ja
 _JSON = "CAST(value AS STRING)"
 _FIELD = f"get_json_object({_JSON}, '$.FIELD')"
 OTHERS = {
-    "Cast": (_FIELDS, f"to_json(from_json({_JSON}, 'FIELD INT, OTHER STRING')) AS value"),
+    "Cast": (
+        _FIELDS,
+        f"to_json(named_struct('FIELD', CAST({_FIELD} AS INT), 'OTHER', "
+        f"get_json_object({_JSON}, '$.OTHER'))) AS value",
+    ),
     "ExtractField": (_FIELDS, f"{_FIELD} AS value"),
     "Flatten": (
         _FIELDS,

@@ -33,6 +33,7 @@ __all__ = [
 _BEGIN_S = 60.0
 _BRIEF_S = 300.0
 _SECRET = "control.secret"  # noqa: S105 (a name)
+_ARGS = "handler.args"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +171,10 @@ def plan_slots(
 
 
 def encode_flow(flow: FlowSettings, key: str = "") -> str:
-    """``flow`` as JSON for a Spark option; ``key`` seals its secrets and client properties.
+    """``flow`` as JSON for a Spark option.
 
-    Spark shows options in plans, logs and its UI, so secrets must not be readable there. Without a
-    key they are left out.
+    ``key`` seals its secrets, client properties and texts for handlers. Spark shows options in
+    plans, logs and its UI, so secrets must not be readable there. Without a key they are left out.
     """
 
     def plain(value: Any) -> Any:
@@ -191,8 +192,11 @@ def encode_flow(flow: FlowSettings, key: str = "") -> str:
             rest = plain_fields(bare)
             return {**rest, "control_secret": sealed}
         if isinstance(value, TransformSettings):
-            # The driver reads the tables. Options of Spark's reader may hold secrets.
-            return plain_fields(dataclasses.replace(value, tables=()))
+            # The driver reads the tables. Options of Spark's reader may hold secrets. So may the
+            # text for a handler: a key with which it encrypts a field.
+            args = {} if value.handler_args is None else {_ARGS: value.handler_args}
+            rest = plain_fields(dataclasses.replace(value, tables=(), handler_args=None))
+            return {**rest, "handler_args": seal(args, key) if key else ""}
         return plain_fields(value)
 
     def plain_fields(value: Any) -> Any:
@@ -228,6 +232,8 @@ def _rebuild(kind: Any, value: Any) -> Any:
         if kind is FlowSettings:
             secret = unseal(value["control_secret"]).get(_SECRET, "")
             value = {**value, "control_secret": secret}
+        if kind is TransformSettings:
+            value = {**value, "handler_args": unseal(value["handler_args"]).get(_ARGS)}
         return kind(**{name: _rebuild(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)

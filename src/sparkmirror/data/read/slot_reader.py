@@ -454,7 +454,9 @@ class SlotReader:
             self._losses.mirrored(part.tp, chosen.leader_epoch)
             chunk = chunk_of(plan, part.fetch_offset, chosen)
             if self._transformed.number(plan.topic) >= 0:
-                chunk = replace(chunk, appended=append_time_runs(part.records))
+                # New batches have other offsets: that of each record must be known here.
+                runs = chosen.runs if len(chosen.runs) > 1 else ()
+                chunk = replace(chunk, runs=runs, appended=append_time_runs(part.records))
             chunks.append(chunk)
             pieces.append(chosen.pieces)
             first, end = self._jumps.get(part.tp, (-1, -1))

@@ -56,7 +56,10 @@ __all__ = [
 ARROW_SCHEMA = pa.schema([("head", pa.string()), ("records", pa.binary())])
 
 RUNS_MAX = 1_000
-"""If a chunk has more gaps, the sink gets only its last runs of source offsets."""
+"""If a chunk has more gaps, the sink gets only its last runs of source offsets.
+
+A transform gets all of them: it writes new batches, and stops or divides a chunk at any record.
+"""
 _OFFSETS = struct.Struct("<iii")
 _FIRST_VALID = pa.py_buffer(b"\1")
 _EMPTY = pa.py_buffer(b"")

@@ -29,6 +29,7 @@ __all__ = [
     "HIDDEN",
     "MEASURED_EVERY",
     "RECORDS",
+    "TIME_MS_MAX",
     "TRANSFORM",
     "arrow_schema",
     "arrow_type",
@@ -45,6 +46,12 @@ FLUSH_ROWS = 256
 
 MEASURED_EVERY = 16
 """Of a portion, each record of so many shows when Spark began and ended to evaluate the SQL."""
+
+TIME_MS_MAX = ((1 << 63) - 1) // 1000
+"""Spark's timestamps are microseconds: SQL sees this one for a record with a later one.
+
+Such records exist: their producers write nanoseconds.
+"""
 
 COLUMNS = {
     "topic": "string",

@@ -45,7 +45,7 @@ _HINTS = {
     "LocalLimit": _ALL,
     "Offset": _ALL,
     "Tail": _ALL,
-    "Sample": "Write filter(rand() < 0.1), or filter(abs(hash('key')) % 100 < 10).",
+    "Sample": "Write filter(rand() < 0.1), or filter('pmod(hash(key), 100) < 10').",
     "Sort": _ORDER,
     "Repartition": _ORDER,
     "RepartitionByExpression": _ORDER,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["class_loader", "python_functions", "register_functions"]
+__all__ = ["TRIED", "class_loader", "python_functions", "register_functions"]
 
 _NAMES = ("mask_json", "hash_json", "drop_json", "header", "lookup")
 
@@ -43,10 +43,13 @@ _FIELD_SOURCES = tuple(
     Path(__file__).parent / "java" / f"{name}.java"
     for name in ("JsonText", "JsonField", "FieldRule")
 )
+TRIED = (Path(__file__).parent / "java" / "TryRecord.java",)
+"""What makes a null of a record on which the SQL fails."""
+
 _FIELD_CALL = re.compile(r"\bget_json_object`?\s*\(", re.IGNORECASE)
 
 
-@lru_cache(maxsize=3)
+@lru_cache(maxsize=4)
 def class_loader(context: SparkContext, sources: tuple[Path, ...] = _SOURCES) -> Any:
     """Compile Java files for an application; its executors get the classes as a jar.
 
@@ -54,7 +57,7 @@ def class_loader(context: SparkContext, sources: tuple[Path, ...] = _SOURCES) ->
     use ours.
     """
     jvm: Any = context._jvm
-    if sources in (_SOURCES, _FIELD_SOURCES):
+    if sources in (_SOURCES, _FIELD_SOURCES, TRIED):
         loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     else:
         loader = class_loader(context)

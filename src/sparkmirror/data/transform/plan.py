@@ -30,7 +30,12 @@ from sparkmirror.data.transform.columns import (
     encode_columns,
 )
 from sparkmirror.data.transform.dataframe import Translated, run_trial, translate
-from sparkmirror.data.transform.functions import python_functions, register_functions
+from sparkmirror.data.transform.functions import (
+    TRIED,
+    class_loader,
+    python_functions,
+    register_functions,
+)
 from sparkmirror.data.transform.record_handler import RecordHandler
 from sparkmirror.data.transform.refusals import HINTS, LOOKUP, refused, words
 from sparkmirror.data.transform.tables import Tables
@@ -215,15 +220,17 @@ def _clock() -> Column:
 
 
 def _tried(column: Column) -> Column:
-    """``column``, but null instead of an exception. Spark's Python API has no name for it."""
+    """``column``, but null instead of an exception or a stack that overflows."""
     from pyspark import SparkContext  # noqa: PLC0415
     from pyspark.sql.classic.column import Column as Classic  # noqa: PLC0415
 
-    jvm: Any = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]
-    helper = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    context: Any = SparkContext._active_spark_context
+    helper = context._jvm.org.apache.spark.sql.classic.ExpressionUtils
     node: Any = column._jc
-    tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(helper.expression(node))
-    return Classic(helper.column(tried))
+    arguments = context._gateway.new_array(context._jvm.java.lang.Object, 1)
+    arguments[0] = helper.expression(node)
+    kind = class_loader(context, TRIED).loadClass("sparkmirror.TryRecord")
+    return Classic(helper.column(kind.getConstructors()[0].newInstance(arguments)))
 
 
 # -- checks ----------------------------------------------------------------------------------------

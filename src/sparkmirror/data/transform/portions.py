@@ -39,24 +39,23 @@ def portions(chunk: Chunk, batches: memoryview) -> Iterator[Scan]:
 
     ``batches``: its bytes. Raises `BatchError`.
     """
-    done = 0
+    known, done = _known_offsets(chunk), 0
+    unknown = chunk.record_count - len(known)
     for found in scans(batches, cost_bytes_max=_PORTION_BYTES_MAX):
-        columns = replace(found.columns, offset=_source_offsets(chunk, done, found.columns.offset))
-        done += len(columns.offset)
-        yield replace(found, columns=columns)
+        # Batches that were joined or re-encoded on the way number their records without gaps, so
+        # their own offsets hold only as far as `Chunk.runs` does not say otherwise.
+        offsets = found.columns.offset.copy()
+        low, end = max(unknown, done), done + len(offsets)
+        part = known[low - unknown : max(0, end - unknown)]
+        offsets[low - done : low - done + len(part)] = part
+        done = end
+        yield replace(found, columns=replace(found.columns, offset=offsets))
 
 
-def _source_offsets(chunk: Chunk, done: int, offsets: Int64s) -> Int64s:
-    """The source offsets of the records after the first ``done`` of ``chunk``.
-
-    Batches that were joined or re-encoded on the way number their records without gaps, so their
-    own ``offsets`` hold only as far as `Chunk.runs` does not say otherwise.
-    """
-    found = offsets.copy()
-    index = chunk.record_count - sum(count for _, count in chunk.source_runs)
-    for first, count in chunk.source_runs:
-        low, high = max(index, done), min(index + count, done + len(found))
-        if low < high:
-            found[low - done : high - done] = np.arange(first + low - index, first + high - index)
-        index += count
-    return found
+def _known_offsets(chunk: Chunk) -> Int64s:
+    """The source offsets of the last records of ``chunk``, as far as its runs tell."""
+    runs = np.array(chunk.source_runs, np.int64).reshape(-1, 2)
+    firsts, counts = runs[:, 0], runs[:, 1]
+    begins = np.cumsum(counts) - counts
+    offsets: Int64s = np.repeat(firsts - begins, counts) + np.arange(int(counts.sum()))
+    return offsets

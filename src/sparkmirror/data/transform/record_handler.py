@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from sparkmirror.config.callables import load_callable
 from sparkmirror.data.rows.rows import Chunk
-from sparkmirror.data.transform.columns import arrow_type
+from sparkmirror.data.transform.columns import TIME_MS_MAX, arrow_type
 from sparkmirror.model import SourceRecord, TargetRecord
 from sparkmirror.records.records import Record
 from sparkmirror.transform_settings import TransformSettings
@@ -25,8 +25,6 @@ from sparkmirror.transform_settings import TransformSettings
 __all__ = ["RecordHandler"]
 
 _ROUND_S = 0.1
-# Spark's timestamps are microseconds.
-_TIME_MS_MAX = (1 << 63) // 1000 - 1
 _FIELDS = ("key", "value", "headers", "timestamp")
 
 
@@ -103,7 +101,7 @@ def _fields(source: SourceRecord, found: TargetRecord, changed: set[str]) -> dic
         raise Refusal(f"it returned a timestamp of type {type(time_ms).__name__}, not int")
     if time_ms is None or (time_ms < 0 and time_ms != source.timestamp_ms):
         time_ms = int(time.time() * 1000)
-    if time_ms > _TIME_MS_MAX:
+    if time_ms > TIME_MS_MAX:
         raise Refusal("it returned a timestamp that is too large for milliseconds")
     headers = tuple(found.headers)
     if headers != source.headers and not all(

@@ -27,7 +27,7 @@ from sparkmirror.data.transform.reasons import Reasons
 from sparkmirror.data.transform.routing import Router, TargetTopics
 from sparkmirror.data.transform.spark_errors import reason_of, table_of
 from sparkmirror.data.transform.unpack import Unpacker
-from sparkmirror.errors import MirrorError
+from sparkmirror.errors import MirrorError, PartitionError
 from sparkmirror.internal_topics.assignments import SourcePartition
 from sparkmirror.model import TopicPartition
 from sparkmirror.names.transforms import needs_spark
@@ -71,7 +71,8 @@ class Replay:
     def packed(self, parts: Sequence[Part], *, reasons: int = 0) -> list[Packed]:
         """New chunks for ``parts``, in their order, in one job of Spark if it computes any of them.
 
-        Any thread may call it.
+        Any thread may call it. Raises `MirrorError`, also if a mirror would stop for another reason
+        than a record on which the SQL fails.
 
         ``reasons``: on how many records of a portion to find out why the SQL failed, which takes a
         job each.
@@ -87,6 +88,7 @@ class Replay:
             for batch in self._evaluated(rows) if needs_spark(self._flow) else rows:
                 for part in packer.parts(batch):
                     if isinstance(part, Packed):
+                        _check(part, self._flow)
                         yield part
                     else:
                         chunks, records, _, _ = read_row(batch, part)
@@ -139,6 +141,14 @@ class Replay:
         frame = self.plan.transformed(self._frame(table))
         utils = SparkContext._jvm.PythonSQLUtils  # type: ignore[union-attr]
         return str(utils.explainString(frame._jdf.queryExecution(), "simple")).strip()
+
+
+def _check(packed: Packed, flow: FlowSettings) -> None:
+    """Raise PartitionError if a mirror would stop there: what follows was not read or placed."""
+    if packed.halt is not None:
+        raise PartitionError(
+            f"{packed.halt.reason} ({packed.halt.code}).", where=f"flow {flow.name}"
+        )
 
 
 class _Found(Reasons):
@@ -206,12 +216,13 @@ def read_parts(
     tp = TopicPartition(source.topic, source.partition)
     if records_max is not None:
         end = _end_of(flow, tp, start, end, records_max)
-    stream = RecordStream(flow.source, flow.fetch, tp, start, end)
+    stream = RecordStream(flow.source, flow.fetch, tp, start, end, note_appended=True)
     at = start
     try:
         for chosen in stream.selections():
             if chosen.record_count:
-                chunk = replace(chunk_of(source, at, chosen), runs=chosen.runs)
+                chunk = chunk_of(source, at, chosen)
+                chunk = replace(chunk, runs=chosen.runs, appended=stream.appended)
                 # The buffer is used again for the next response.
                 yield chunk, b"".join(chosen.pieces)
             at = chosen.next_offset

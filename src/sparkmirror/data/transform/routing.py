@@ -40,7 +40,7 @@ __all__ = ["Create", "Fault", "Router", "TargetTopics", "with_keys"]
 Create = Callable[[str, Sequence[str]], Mapping[str, str]]
 """Has topics created for records of a source topic; returns by name why some are not.
 
-It may raise a `ClusterError`.
+It may raise `Denied` and `Unreachable`; all other errors are not about the topics.
 """
 
 _PATIENCE_S = 5.0
@@ -203,8 +203,8 @@ class Router:
                 rows = np.flatnonzero(codes == code)
                 if len(rows):
                     self._topic(routed, chunk, records, name, rows, wanted, by_key)
-        except ClusterError as error:
-            routed.error = error
+        except (Denied, Unreachable) as error:
+            routed.error = error  # all others end the task: `create` comes round meanwhile
         routed.faults.sort(key=lambda one: int(one.rows[0]))
         return routed
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from sparkmirror.data.transform.columns import COLUMNS, arrow_type
+from sparkmirror.data.transform.columns import COLUMNS, TIME_MS_MAX, arrow_type
 
 if TYPE_CHECKING:
     from sparkmirror.data.transform.plan import TransformPlan
@@ -38,8 +38,11 @@ _SQL_CHARS_MAX = 120
 _CAUSES_MAX = 20
 # Its messages are ours, and have no data.
 _OURS = "sparkmirror.RegistryException"
+# So has what mask_json, hash_json and drop_json say (``JsonFunction.java``).
+_NO_JSON = re.compile(r"the value is no JSON: at byte \d+")
 # Strings in the SQL: they may be keys, as of aes_encrypt.
-_LITERAL = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"")
+# Those with an r in front have no escapes.
+_LITERAL = re.compile(r"\b[rR](?:'[^']*'|\"[^\"]*\")|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"")
 
 
 def table_of(topic: str, partition: int, records: Sequence[Record]) -> pa.Table:
@@ -48,7 +51,7 @@ def table_of(topic: str, partition: int, records: Sequence[Record]) -> pa.Table:
         "topic": [topic] * len(records),
         "partition": [partition] * len(records),
         "offset": [one.offset for one in records],
-        "timestamp": [one.timestamp * 1000 for one in records],
+        "timestamp": [max(-TIME_MS_MAX, min(one.timestamp, TIME_MS_MAX)) * 1000 for one in records],
         # A record does not say which it has; no error depends on that.
         "timestampType": [0] * len(records),
         "key": [one.key for one in records],
@@ -89,6 +92,8 @@ def message_of(error: Exception) -> str:
     thrown = _thrown(error)
     if thrown and thrown[-1].getClass().getName() == _OURS:
         return _cut(str(thrown[-1].getMessage()))
+    if thrown and _NO_JSON.fullmatch(str(thrown[-1].getMessage())):
+        return str(thrown[-1].getMessage())
     found = [each for each in thrown if _instance(each, "org.apache.spark.SparkThrowable")]
     found = [each for each in found if each.getCondition() is not None]
     if not found:

@@ -22,6 +22,7 @@ from sparkmirror.data.transform.columns import (
     FLUSH_ROWS,
     HEAD,
     RECORDS,
+    TIME_MS_MAX,
     TRANSFORM,
     arrow_schema,
 )
@@ -166,7 +167,8 @@ class Unpacker:
             if "offset" in uses:
                 made["offset"] = pa.array(columns.offset[first:end])
             if "timestamp" in uses:
-                micros = columns.timestamp[first:end] * 1000
+                times = columns.timestamp[first:end]
+                micros = np.clip(times, -TIME_MS_MAX, TIME_MS_MAX) * 1000
                 made["timestamp"] = pa.array(micros).view(pa.timestamp("us", tz="UTC"))
             if "timestampType" in uses:
                 made["timestampType"] = _timestamp_types(chunk, columns.offset[first:end])

@@ -34,6 +34,8 @@ __all__ = ["Carrier", "RefusedRecords", "dead_letter"]
 
 log = logging.getLogger(__name__)
 
+# Of one chunk, which may have thousands of such ranges; a gap record names each.
+_LOGGED_MAX = 3
 _COUNTED = (SKIPPED, DEAD_LETTERED)
 # Brokers send no text with this error.
 _TOO_LARGE_TEXT = "the record is larger than the topic's max.message.bytes"
@@ -143,13 +145,20 @@ class RefusedRecords:
                 letter = dead_letter(record, self._flow.source.alias, source, code, told)
                 self._write(carrier, letters, letter)
         action = GapAction.DEAD_LETTER if dead else GapAction.SKIPPED
-        for first, last in _runs(records):
+        runs = _runs(records)
+        for number, (first, last) in enumerate(runs):
             count = last - first + 1
             span = first, last, count
             gap = self._write_gap(carrier, action, span, code, why(first), now_ms)
+            if number < _LOGGED_MAX:
+                log.error(
+                    "flow %s: source offsets %d to %d of %s: %s (%s)",
+                    *(gap.flow, first, last, source, gap.reason, gap.action.value),
+                )
+        if len(runs) > _LOGGED_MAX:
             log.error(
-                "flow %s: source offsets %d to %d of %s: %s (%s)",
-                *(gap.flow, first, last, source, gap.reason, gap.action.value),
+                "flow %s: %d more ranges of %s up to source offset %d (%s)",
+                *(self._flow.name, len(runs) - _LOGGED_MAX, source, runs[-1][1], action.value),
             )
 
     def dropped(self, token: object, count: int, code: str, reason: str) -> None:

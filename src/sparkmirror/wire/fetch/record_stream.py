@@ -24,7 +24,7 @@ from sparkmirror.records.header import (
 )
 from sparkmirror.records.records import Carried, carry
 from sparkmirror.records.selection import Selection, SelectRules, select
-from sparkmirror.records.walk import walk_batches
+from sparkmirror.records.walk import append_time_runs, walk_batches
 from sparkmirror.settings import ClusterClient, FetchSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
@@ -45,6 +45,8 @@ class RecordStream:
     ``connections``: of the cluster, if the caller has some for this topic; closed with the stream.
 
     ``markers``: the offsets of the transaction markers that were read so far, if ``note_markers``.
+    ``appended``: of the newest selection, as in `records.walk.append_time_runs`, if
+    ``note_appended``.
 
     Iterating yields runs of records as `Carried`; the caller may keep their rests. Raises
     `MirrorError` when the partition cannot be read or makes no progress for 30 s.
@@ -60,11 +62,14 @@ class RecordStream:
         connections: ClusterConnections | None = None,
         *,
         note_markers: bool = False,
+        note_appended: bool = False,
     ) -> None:
         self.tp = tp
         self.end = end
         self.markers: set[int] = set()
+        self.appended: list[tuple[int, int]] = []
         self._note_markers = note_markers
+        self._note_appended = note_appended
         self._connections = connections or ClusterConnections(client, {tp.topic})
         self._fetcher = Fetcher(self._connections, replace(settings, fetch_max_wait_ms=100))
         self._fetcher.assign(tp, start)
@@ -116,6 +121,8 @@ class RecordStream:
                     continue
                 if self._note_markers:
                     self.markers.update(_markers(part.records))
+                if self._note_appended:
+                    self.appended = append_time_runs(part.records)
                 self._fetcher.advance(part.tp, max(chosen.next_offset, part.fetch_offset))
                 yield chosen
 

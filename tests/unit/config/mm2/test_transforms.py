@@ -8,7 +8,7 @@ import pytest
 
 from sparkmirror.config.explain import explain
 from sparkmirror.config.mm2.load import load_mm2
-from sparkmirror.data.coordination.sealed_options import new_key
+from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE, new_key
 from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
 from sparkmirror.data.spark.ports import secrets_of
 from sparkmirror.errors import ConfigError
@@ -276,14 +276,18 @@ def test_settings_about_created_topics_without_routing_are_named(tmp_path: Path)
     assert "no flow routes records by their content (select = … AS topic)" in warning
 
 
-def test_a_handler_in_the_place_of_sql(tmp_path: Path) -> None:
+def test_a_handler_in_the_place_of_sql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "mm2.properties"
-    handler = (_OTHER[0], f"{_KEY}.other.handler = mirrors:mask", f"{_KEY}.other.args = a, b")
+    handler = (_OTHER[0], f"{_KEY}.other.handler = mirrors:mask", f"{_KEY}.other.args = sesame, b")
     (flow,) = _flows(path, _LISTED, *_CLEAN, *handler)
     clean, other = flow.transforms
     assert (clean.handler, clean.handler_args) == ("", None)
-    assert (other.handler, other.handler_args, other.routes) == ("mirrors:mask", "a, b", False)
-    assert decode_flow(encode_flow(flow)).transforms == flow.transforms
+    assert (other.handler, other.handler_args, other.routes) == ("mirrors:mask", "sesame, b", False)
+    # The text may be a key with which the handler encrypts: Spark shows its options.
+    key = new_key()
+    assert "sesame" not in repr(flow.transforms) + encode_flow(flow, key)
+    monkeypatch.setenv(KEY_VARIABLE, key)
+    assert decode_flow(encode_flow(flow, key)).transforms == flow.transforms
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from crc32c import crc32c
 from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.read.target_loss import Verdict
-from sparkmirror.data.rows.rows import read_row
+from sparkmirror.data.rows.rows import RUNS_MAX, read_row
+from sparkmirror.data.transform.portions import portions
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.position_metadata import TargetMark
 from sparkmirror.model import TopicPartition
@@ -60,6 +61,31 @@ def test_who_stamped_records_is_kept_for_transforms_alone(
     ((chunk,), _, _, _) = read_row(row, 0)
     assert chunk.record_count == 3
     assert chunk.appended == ([[5, 7]] if transformed else ())
+
+
+@pytest.mark.parametrize("transformed", [False, True])
+def test_a_transform_knows_the_offset_of_each_record_of_a_compacted_log(
+    transformed: bool, tmp_path: Path
+) -> None:
+    """However many gaps there are: it may stop or divide the chunk at any record."""
+    key = "A->B.sparkmirror.transform"
+    lines = f"{key}s = one\n{key}.one.topics = t\n{key}.one.where = true\n"
+    flow = load_flow(tmp_path, BASE + lines * transformed)
+    partitions = [SourcePartition("t", 0, "A.t")]
+    (plan,) = plan_slots(partitions, slots_max=1, epoch=0, run_id="r", ends=None, control_offset=0)
+    reader = SlotReader(flow, plan)
+    reader._fetcher.assign(TP, 5)
+    offsets = range(5, 5 + 2 * (RUNS_MAX + 500), 2)
+    batch = encode_batch([Record(offset, 1, None, b"v") for offset in offsets])
+    end = offsets[-1] + 1
+    row = reader._row([FetchedPartition(TP, 5, end, end, 0, [], memoryview(batch))])
+    assert row is not None
+    ((chunk,), records, _, _) = read_row(row, 0)
+    (found,) = portions(chunk, records[chunk.start : chunk.start + chunk.size])
+    if transformed:
+        assert found.columns.offset.tolist() == list(offsets)
+    else:
+        assert len(chunk.runs) == RUNS_MAX
 
 
 def test_a_watermark_that_was_read_too_early_is_no_damage(reader: SlotReader) -> None:

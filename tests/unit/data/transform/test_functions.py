@@ -247,6 +247,9 @@ def test_random_documents_differ_in_the_field_alone(spark: SparkSession) -> None
 def test_calls_within_calls_and_text(spark: SparkSession) -> None:
     sql = "Mask_JSON(drop_json(CAST(value AS STRING), '$.a'), '$.b')"
     assert _made(spark, sql, [b'{"a":1,"b":2}', None]) == [b'{"b":"***"}', None]
+    # Text that is no UTF-8 is no JSON as a string either, and keeps its bytes until then.
+    no_text, text = b'{"b":1,"a":"\xff"}', '{"b":1,"c":"é"}'.encode()
+    assert _made(spark, sql, [no_text, text]) == [_FAILED, '{"b":"***","c":"é"}'.encode()]
 
 
 def test_header_is_the_last_one_of_that_name(spark: SparkSession) -> None:

@@ -9,8 +9,10 @@ import pytest
 
 from sparkmirror.data.transform.columns import decode_columns, spark_schema
 from sparkmirror.data.transform.plan import TransformPlan
+from sparkmirror.data.transform.spark_errors import reason_of, table_of
 from sparkmirror.errors import ConfigError
 from sparkmirror.names.transforms import routes
+from sparkmirror.records.records import Record
 from sparkmirror.settings import ClusterClient, FlowSettings
 from sparkmirror.transform_settings import TransformSettings
 
@@ -94,6 +96,25 @@ def test_one_record_in_sixteen_shows_how_long_its_sql_took(spark: SparkSession) 
     assert 20_000 < min(took_ns.values()) <= max(took_ns.values()) < 10_000_000_000
     began = [found[at]["t0"]["began"] for at in took_ns]
     assert began == sorted(began)
+
+
+_LONG = r"""CAST(value AS STRING) RLIKE r'^(?:[^"\\]|\\.)*$'"""
+
+
+@pytest.mark.parametrize("mode", ["CODEGEN_ONLY", "NO_CODEGEN"])
+def test_a_regex_whose_stack_overflows_fails_on_its_record_alone(
+    mode: str, spark: SparkSession
+) -> None:
+    """Java's matcher calls itself for each character: without a net, Spark's JVM would end."""
+    plan = _plan(spark, _LONG)
+    plan.session.conf.set("spark.sql.codegen.wholeStage", str(mode == "CODEGEN_ONLY"))
+    plan.session.conf.set("spark.sql.codegen.factoryMode", mode)
+    long = "x" * 1_000_000
+    kept: dict[str, Any] = {"record": {"kept": True}}
+    assert _results(plan, "short", long, '"', "z") == [kept, None, {"record": None}, kept]
+    record = Record(1, 0, None, long.encode())
+    reason = reason_of(plan, 0, table_of("orders", 0, [record]))
+    assert reason == "java.lang.StackOverflowError; Spark gives it no error class"
 
 
 def test_a_replaced_value_is_bytes_and_the_rest_is_not_sent_back(spark: SparkSession) -> None:

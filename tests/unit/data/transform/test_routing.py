@@ -16,7 +16,7 @@ from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row
 from sparkmirror.data.transform import routing
 from sparkmirror.data.transform.pack import Packed
 from sparkmirror.data.transform.routing import Router, TargetTopics
-from sparkmirror.errors import Denied, Unreachable
+from sparkmirror.errors import Denied, Fenced, Unreachable
 from sparkmirror.model import TopicPartition
 from sparkmirror.records.header import split
 from sparkmirror.records.key_columns import scan
@@ -368,6 +368,18 @@ def test_a_topic_that_is_created_and_not_visible_yet_is_no_fault_of_its_records(
     routed = router.route(_chunk(1), records, pa.array(["new"]), None)
     assert (routed.faults, routed.destination.tolist()) == ([], [-1])
     assert isinstance(routed.error, Unreachable)
+
+
+def test_an_error_of_the_sinks_round_is_not_taken_for_one_of_the_topic() -> None:
+    """The sink commits while it waits for a topic; a task that is fenced meanwhile must end."""
+
+    def create(_topic: str, _names: Sequence[str]) -> dict[str, str]:
+        raise Fenced("another run owns the flow.", where="cluster B")
+
+    records = scan(memoryview(encode_batch(_records(1), codec=0)))
+    router = Router(ROUTED, cast(TargetTopics, Topics({})), create)
+    with pytest.raises(Fenced):
+        router.route(_chunk(1), records, pa.array(["new"]), None)
 
 
 def test_a_new_topic_is_asked_for_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,7 @@ def _reason(spark: SparkSession, where: str, value: str = _SECRET) -> str:
         (f"to_number({_TEXT}, '999') > 1", "[INVALID_FORMAT.MISMATCH_INPUT]"),
         (f"from_json({_TEXT}, 'a int', map('mode', 'FAILFAST')).a > 5", "[MALFORMED_RECORD_IN"),
         (f"length(unbase64(left({_TEXT}, 1))) = 1", "java.lang.IllegalArgumentException"),
+        ("mask_json(value, '$.card') IS NULL", "the value is no JSON: at byte 4"),
     ],
 )
 def test_the_message_names_the_error_and_never_the_value(
@@ -63,6 +64,9 @@ def test_the_part_of_the_sql_is_named_without_its_strings(spark: SparkSession) -
     """A string in SQL may be a key."""
     reason = _reason(spark, f"CAST(concat('sesame', {_TEXT}) AS INT) = 1")
     assert reason.endswith(" In: CAST(concat('…', CAST(value AS STRING)) AS INT)")
+    # A string with an r in front ends at a quote behind a backslash.
+    reason = _reason(spark, f"CAST(concat(r'\\', {_TEXT}, 'sesame') AS INT) = 1")
+    assert reason.endswith(" In: CAST(concat('…', CAST(value AS STRING), '…') AS INT)")
 
 
 def test_a_record_that_succeeds_now_is_reported_as_such(spark: SparkSession) -> None:
@@ -77,3 +81,11 @@ def test_every_column_is_there(spark: SparkSession) -> None:
         "timestamp = TIMESTAMP '1970-01-01 00:00:01' AND headers[0].key = 'h' AND 1 / 0 > 1"
     )
     assert _reason(spark, where).startswith("[DIVIDE_BY_ZERO]")
+
+
+def test_a_time_in_nanoseconds_does_not_hide_the_reason(spark: SparkSession) -> None:
+    one = TransformSettings("clean", ("orders",), "year(timestamp) / 0 = 1")
+    flow = FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT, transforms=(one,))
+    record = Record(5, 1_795_000_000_000_000_000, None, b"v")
+    reason = reason_of(TransformPlan(spark, flow), 0, table_of("orders", 1, [record]))
+    assert reason.startswith("[DIVIDE_BY_ZERO]")

@@ -16,7 +16,7 @@ from sparkmirror.data.rows.notes import SlotNotes
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, read_row
 from sparkmirror.data.rows.shared_frames import FrameReader, Frames
 from sparkmirror.data.transform import unpack
-from sparkmirror.data.transform.columns import COLUMNS, FLUSH_ROWS, arrow_schema
+from sparkmirror.data.transform.columns import COLUMNS, FLUSH_ROWS, TIME_MS_MAX, arrow_schema
 from sparkmirror.data.transform.pack import Packed, Packer
 from sparkmirror.data.transform.reasons import Reasons
 from sparkmirror.data.transform.results import encoded_headers
@@ -152,6 +152,15 @@ def test_who_stamped_a_record_reaches_the_sql() -> None:
 
     _through([build_row([chunk], memoryview(b""), [[bytes(records)]]), FLUSH], plan)
     assert seen == [(offset, int(offset in (10, 11, 20, 21))) for offset in range(10, 30)]
+
+
+def test_a_time_in_nanoseconds_is_a_late_one() -> None:
+    """Some producers write them. Microseconds of it would have more than 64 bits."""
+    times = [5, 1_795_000_000_000_000_000, -1]
+    records = [Record(number, ms, None, b"v") for number, ms in enumerate(times)]
+    rows = Unpacker(FLOW, USES, None).rows(iter([_row(("orders", records, 0)), FLUSH]))
+    column = pa.Table.from_batches(list(rows), arrow_schema(USES))["timestamp"].drop_null()
+    assert column.cast(pa.int64()).to_pylist() == [5_000, TIME_MS_MAX * 1_000, -1_000]
 
 
 @pytest.mark.parametrize("size", [1, 3, 256, 10_000])

@@ -13,6 +13,7 @@ from sparkmirror.data.transform import trial
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.data.transform.replay import Part, Replay, groups, read_parts
 from sparkmirror.data.transform.routing import Router
+from sparkmirror.errors import PartitionError, Unreachable
 from sparkmirror.internal_topics.assignments import SourcePartition
 from sparkmirror.records.header import split
 from sparkmirror.records.records import Record, decode_records, encode_batch
@@ -116,7 +117,7 @@ def test_the_plan_is_that_of_the_query(replay: Replay) -> None:
     plan = replay.spark_plan()
     assert plan.startswith("== Physical Plan ==")
     assert "Project [" in plan
-    assert "tryeval" in plan.lower()
+    assert "tryrecord" in plan.lower()
 
 
 def test_a_group_ends_when_it_is_large_enough() -> None:
@@ -131,8 +132,19 @@ class _Selected:
 
     opened: list[tuple[int, int]] = []  # noqa: RUF012
 
-    def __init__(self, _client: Any, _fetch: Any, _tp: Any, start: int, end: int) -> None:
+    def __init__(
+        self,
+        _client: Any,
+        _fetch: Any,
+        _tp: Any,
+        start: int,
+        end: int,
+        *,
+        note_appended: bool = False,
+    ) -> None:
         self.opened.append((start, end))
+        self.appended: list[tuple[int, int]] = []
+        self._note_appended = note_appended
         self._offsets = [one for one in range(0, 16, 2) if start <= one < end]
 
     def __iter__(self) -> Iterator[Any]:
@@ -148,6 +160,8 @@ class _Selected:
 
         for offset in self._offsets:
             data = memoryview(encode_batch([Record(offset, 0, None, b"v", ())], codec=0))
+            if self._note_appended:
+                self.appended = [(offset, offset + 1)]
             yield Selection([data], [(offset, 1)], offset + 2, 1, 1, len(data))
         yield Selection(next_offset=99)
 
@@ -169,6 +183,26 @@ def test_a_sample_ends_after_a_number_of_records(
     assert _Selected.opened == [(0, 16), (0, end)]
     assert [chunk.base_offset for chunk, _ in parts] == offsets
     assert [chunk.remote_topic for chunk, _ in parts] == ["A.t"] * len(offsets)
+    # The SQL can ask who stamped a record, as in a mirror.
+    assert [list(chunk.appended) for chunk, _ in parts] == [[(one, one + 1)] for one in offsets]
+
+
+def test_a_target_that_does_not_answer_does_not_pass_for_a_filter(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Topics:
+        def partitions(self, topic: str, *, again: bool = False) -> int:
+            raise Unreachable("the target hangs.", where="cluster B")
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(replays, "Router", lambda flow, _: Router(flow, cast(Any, Topics())))
+    transforms = (TransformSettings("route", ("t",), "", "'eu' AS topic", routes=True),)
+    flow = FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT, transforms=transforms)
+    routed = Replay(TransformPlan(spark, flow), flow)
+    with pytest.raises(PartitionError, match="the target hangs"):
+        trial.tried(routed, [_part("t", 7, b"us", b"eu")])
 
 
 def test_routed_records_show_where_they_go(

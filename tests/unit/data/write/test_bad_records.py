@@ -139,6 +139,22 @@ def test_letters_and_gaps_have_the_message_of_their_record() -> None:
     ]
 
 
+def test_a_log_has_few_lines_about_a_chunk_in_which_every_other_record_is_bad(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each has its gap record all the same."""
+    queued: list[memoryview] = []
+    flow = FlowSettings(A, B, A, B, faults=FaultSettings(bad_record="skip"))
+    refused = RefusedRecords(flow, lambda _tp, batch, _token: queued.append(batch), {})
+    bad = tuple(Record(10 + 2 * n, 1_000, None, b"v") for n in range(500))
+    refused.take_failed(Chunk(), FailedRecords(bad, TRANSFORM_FAILED, "it failed"))
+    assert len(queued) == 500
+    assert [line.partition("offset")[0] for line in caplog.messages] == [
+        *["flow A->B: source "] * 3, "flow A->B: 497 more ranges of t-3 up to source ",
+    ]  # fmt: skip
+    assert caplog.messages[-1].endswith("offset 1008 (skipped)")
+
+
 @pytest.mark.parametrize(
     ("choice", "written", "counted"),
     [

@@ -41,10 +41,7 @@ public final class JsonFunction implements UDF1 {
         if (value == null) {
             return null;
         }
-        byte[] document =
-            value instanceof byte[] ? (byte[]) value
-                : ((String) value).getBytes(StandardCharsets.UTF_8);
-        return new Edit(this, document).edited();
+        return new Edit(this, (byte[]) value).edited();
     }
 
     /** An object or array that is being read. */

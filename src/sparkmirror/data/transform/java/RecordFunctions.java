@@ -83,10 +83,12 @@ public final class RecordFunctions extends AbstractFunction1 {
         }
         String kind = name.substring(0, name.indexOf('_'));
         UDF1 function = new JsonFunction(kind, names, indexes, mask, salt);
+        // As bytes: as a string of Java, a value that is no UTF-8 would become another one, and pass.
+        Column bytes = ExpressionUtils.column(value).cast(DataTypes.BinaryType);
         // The name is what plans show of the call, besides the value.
         return built(
             functions.udf(function, DataTypes.BinaryType).withName(name + "[" + path + "]")
-                .apply(new Column[] {ExpressionUtils.column(value)}));
+                .apply(new Column[] {bytes}));
     }
 
     /** The value of the last header with that name. */
