@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 
 _LOCAL = re.compile(r"local(?:\[(?:(\d+)|\*)(?:\s*,\s*(\d+))?\])?")
 _TASK_ATTEMPTS = 8
+# What Spark's JVM lets Python run before it looks for data sources.
+_VERSION_QUESTION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
 def _local_master(master: str, slots: int, cores: int) -> str:
@@ -414,15 +416,18 @@ def _python_launcher(directory: Path, prefork_dir: Path) -> str:
 
     Modules from a zip are compiled again by each of the dozen processes that Spark starts before
     the first record; the installed package has its bytecode. Modules that Spark runs are forked
-    by the `prefork_server`. Nothing is imported from a current directory (-P). The script is not in
-    the temporary directory, because some machines forbid to run programs there.
+    by the `prefork_server`, and its question for Python's version needs no Python. Nothing is
+    imported from a current directory (-P). The script is not in the temporary directory, because
+    some machines forbid to run programs there.
     """
     python, knocking = (
         shlex.quote(str(each)) for each in (sys.executable, prefork_client.__file__)
     )
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
     path = directory / "python"
     path.write_text(
         "#!/bin/sh\n"
+        f'[ "$*" = {shlex.quote(f"-c {_VERSION_QUESTION}")} ] && echo {version} && exit\n'
         "kept=\n"
         "IFS=:\n"
         "for entry in $PYTHONPATH; do\n"
