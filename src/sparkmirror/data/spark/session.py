@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE
 from sparkmirror.data.spark.class_archive import ClassArchive
 from sparkmirror.data.spark.dependencies import python_archive
+from sparkmirror.data.spark.extensions import without_ml
 from sparkmirror.data.spark.gateway import GATEWAY_PORT, GatewayProcess
 from sparkmirror.data.spark.page import SparkPage, check_page
 from sparkmirror.data.spark.ports import (
@@ -41,7 +42,7 @@ from sparkmirror.data.workers.spark_versions import (
 from sparkmirror.directories import private_directory
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
 from sparkmirror.java import JavaHome, find_java, java_environment
-from sparkmirror.names.transforms import smts_on_bytes
+from sparkmirror.names.transforms import needs_spark, smts_on_bytes
 from sparkmirror.observe.logs import SPARK_LOG_FILE_NAME, spark_log4j2_properties
 from sparkmirror.settings import MirrorSettings
 
@@ -79,15 +80,29 @@ def _cores_needed(settings: MirrorSettings) -> int:
     return sum(flow.tasks_max for flow in settings.flows) + tables
 
 
+def _evaluates(settings: MirrorSettings) -> bool:
+    """Whether Spark evaluates anything for a flow, and does not only carry its rows."""
+    return any(needs_spark(flow) for flow in settings.flows)
+
+
 def _foreign_code(settings: MirrorSettings) -> bool:
     """Whether workers run code of users, which may make arrays of pandas' objects."""
     return any(flow.transforms or flow.records.used for flow in settings.flows)
 
 
 def _spark_settings(
-    settings: MirrorSettings, *, master: str, work_dir: Path, scratch: Path, cores: int
+    settings: MirrorSettings,
+    *,
+    master: str,
+    work_dir: Path,
+    scratch: Path,
+    cores: int,
+    evaluates: bool = False,
 ) -> dict[str, str]:
-    """Spark's configuration for the pipeline; each value was measured or has its reason here."""
+    """Spark's configuration for the pipeline; each value was measured or has its reason here.
+
+    ``evaluates``: whether Spark evaluates expressions, even if no flow of ``settings`` does.
+    """
     # Without SQL, the JVM carries a few hundred rows per second. The second compiler would take
     # minutes until it compiles their code, and processor time from the start. SQL is evaluated for
     # each record.
@@ -138,6 +153,10 @@ def _spark_settings(
             ]
         ),
     }
+    if not (evaluates or _evaluates(settings)):
+        # Spark would write, compile and load classes that copy rows, for the first epoch.
+        conf["spark.sql.codegen.wholeStage"] = "false"
+        conf["spark.sql.codegen.factoryMode"] = "NO_CODEGEN"
     if any(flow.records.used for flow in settings.flows):
         # Otherwise Spark would write rows to the transform until a pipe is full, before it reads
         # the results of the first ones: with rows of a few hundred bytes, for minutes.
@@ -178,6 +197,8 @@ class Spark:
         self._session: SparkSession | None = None
         self._scratch: TempDirectory | None = None
         self._record_classes = record_classes
+        # The archive of classes is also for mirrors with transforms.
+        self._evaluates = record_classes is not None or _evaluates(settings)
         self._jvm: GatewayProcess | None = None
         self._prefork_server: subprocess.Popen[bytes] | None = None
         self._environment: dict[str, str] | None = None
@@ -263,6 +284,7 @@ class Spark:
             work_dir=self._work_dir,
             scratch=self._scratch.path,
             cores=os.cpu_count() or 1,
+            evaluates=self._evaluates,
         )
         conf["spark.local.dir"] = str(self._scratch.path / "local")
         for option in (f"-Djava.io.tmpdir={self._scratch.path}", *self._archive_options(java)):
@@ -313,7 +335,9 @@ class Spark:
                 spark_conf.set(key, value)
             if not is_local(self._master):
                 self._close_ports(spark_conf, gateway)
-            spark = SparkSession(SparkContext(conf=spark_conf, gateway=gateway))
+            context = SparkContext(conf=spark_conf, gateway=gateway)
+            with contextlib.nullcontext() if self._evaluates else without_ml(context):
+                spark = SparkSession(context)
             _log_server_errors(spark)
             check_jvm(spark.version)
             self._check_slots(spark)
