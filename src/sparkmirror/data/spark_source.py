@@ -95,6 +95,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._once_epoch: int | None = None
         self._bounded = (0, 0)  # epoch planned last, version of the assignment that it carries
         self._warm = False
+        self._idle = False  # the last look found nothing to plan
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return {"epoch": 0}
@@ -104,6 +105,11 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """The next epoch, or ``start`` again if there is nothing (more) to mirror."""
+        offset = self._next_epoch(start)
+        self._idle = offset == start
+        return offset
+
+    def _next_epoch(self, start: dict[str, int]) -> dict[str, int]:
         watch = self._control()
         run_id = self._options["run_id"]
         if self._once:
@@ -137,10 +143,11 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"epoch": int(start["epoch"]) + 1}
 
     def _read_control_topic(self, watch: ControlWatch) -> bool:
-        """Read the control topic to its end; a standby waits there for a moment."""
+        """Read the control topic to its end; who has nothing to plan waits there for a moment."""
         known = watch.assignment
         ours = known is not None and known.run_id == self._options["run_id"]
-        watch.waits_for_more = self._planned is None and self._warm and not ours
+        idle = self._idle or (self._warm and not ours)
+        watch.waits_for_more = self._planned is None and idle
         return _caught_up(watch)
 
     def _bounded_share(
@@ -183,6 +190,7 @@ class _Planner(DataSourceStreamReader, SupportsTriggerAvailableNow):
             watch.catch_up()
         else:
             # If this fails, what `latestOffset` has read is enough: the slots read what came after.
+            watch.waits_for_more = False
             _caught_up(watch)
         flow, run_id = decode_flow(self._flow_text), self._options["run_id"]
         newest = watch.assignment

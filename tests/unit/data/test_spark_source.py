@@ -73,6 +73,20 @@ def test_a_standby_plans_one_empty_epoch_and_then_waits() -> None:
     assert not control.waits[-1]
 
 
+def test_who_has_the_flow_and_nothing_to_mirror_waits_for_it_too() -> None:
+    control = Control()
+    control.becomes_ours()
+    topics = control.assignment
+    control.assignment = AssignmentDocument(FLOW.name, "mine", 1, ())
+    planner, start = _planner(control), {"epoch": 0}
+    for _ in range(2):
+        assert planner.latestOffset(start, None) == start  # type: ignore[arg-type]
+    assert control.waits == [False, True]
+    control.assignment = topics
+    planner.partitions(start, planner.latestOffset(start, None))  # type: ignore[arg-type]
+    assert control.waits == [False, True, True, False], "an epoch that is due waits for nothing"
+
+
 def test_who_has_the_flow_from_the_start_rehearses_nothing() -> None:
     control = Control()
     control.becomes_ours()

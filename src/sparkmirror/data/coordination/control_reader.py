@@ -125,7 +125,7 @@ class ControlWatch:
 
     @waits_for_more.setter
     def waits_for_more(self, waits: bool) -> None:
-        self.fetcher.settings = FetchSettings(fetch_max_wait_ms=_WAIT_MS if waits else 0)
+        self.fetcher.wait_at_most(_WAIT_MS if waits else 0)
 
     @property
     def stopped(self) -> dict[TopicPartition, PartitionProgress]:

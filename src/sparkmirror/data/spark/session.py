@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE
 from sparkmirror.data.spark.class_archive import ClassArchive
 from sparkmirror.data.spark.dependencies import python_archive
+from sparkmirror.data.spark.extensions import without_ml
 from sparkmirror.data.spark.gateway import GATEWAY_PORT, GatewayProcess
 from sparkmirror.data.spark.page import SparkPage, check_page
 from sparkmirror.data.spark.ports import (
@@ -55,6 +56,8 @@ log = logging.getLogger(__name__)
 
 _LOCAL = re.compile(r"local(?:\[(?:(\d+)|\*)(?:\s*,\s*(\d+))?\])?")
 _TASK_ATTEMPTS = 8
+# What Spark's JVM lets Python run before it looks for data sources.
+_VERSION_QUESTION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
 def _local_master(master: str, slots: int, cores: int) -> str:
@@ -77,19 +80,33 @@ def _cores_needed(settings: MirrorSettings) -> int:
     return sum(flow.tasks_max for flow in settings.flows) + tables
 
 
+def _evaluates(settings: MirrorSettings) -> bool:
+    """Whether Spark evaluates anything for a flow, and does not only carry its rows."""
+    return any(needs_spark(flow) for flow in settings.flows)
+
+
 def _foreign_code(settings: MirrorSettings) -> bool:
     """Whether workers run code of users, which may make arrays of pandas' objects."""
     return any(flow.transforms or flow.records.used for flow in settings.flows)
 
 
 def _spark_settings(
-    settings: MirrorSettings, *, master: str, work_dir: Path, scratch: Path, cores: int
+    settings: MirrorSettings,
+    *,
+    master: str,
+    work_dir: Path,
+    scratch: Path,
+    cores: int,
+    evaluates: bool = False,
 ) -> dict[str, str]:
-    """Spark's configuration for the pipeline; each value was measured or has its reason here."""
+    """Spark's configuration for the pipeline; each value was measured or has its reason here.
+
+    ``evaluates``: whether Spark evaluates expressions, even if no flow of ``settings`` does.
+    """
     # Without SQL, the JVM carries a few hundred rows per second. The second compiler would take
     # minutes until it compiles their code, and processor time from the start. SQL is evaluated for
     # each record.
-    computes = any(needs_spark(flow) for flow in settings.flows)
+    computes = _evaluates(settings)
     conf = {
         "spark.master": _local_master(master, _cores_needed(settings), cores),
         "spark.app.name": "sparkmirror",
@@ -132,6 +149,10 @@ def _spark_settings(
             ]
         ),
     }
+    if not (evaluates or _evaluates(settings)):
+        # Spark would write, compile and load classes that copy rows, for the first epoch.
+        conf["spark.sql.codegen.wholeStage"] = "false"
+        conf["spark.sql.codegen.factoryMode"] = "NO_CODEGEN"
     if any(flow.records.used for flow in settings.flows):
         # Otherwise Spark would write rows to the transform until a pipe is full, before it reads
         # the results of the first ones: with rows of a few hundred bytes, for minutes.
@@ -172,6 +193,8 @@ class Spark:
         self._session: SparkSession | None = None
         self._scratch: TempDirectory | None = None
         self._record_classes = record_classes
+        # The archive of classes is also for mirrors with transforms.
+        self._evaluates = record_classes is not None or _evaluates(settings)
         self._jvm: GatewayProcess | None = None
         self._prefork_server: subprocess.Popen[bytes] | None = None
         self._environment: dict[str, str] | None = None
@@ -257,6 +280,7 @@ class Spark:
             work_dir=self._work_dir,
             scratch=self._scratch.path,
             cores=os.cpu_count() or 1,
+            evaluates=self._evaluates,
         )
         conf["spark.local.dir"] = str(self._scratch.path / "local")
         for option in (f"-Djava.io.tmpdir={self._scratch.path}", *self._archive_options(java)):
@@ -307,7 +331,9 @@ class Spark:
                 spark_conf.set(key, value)
             if not is_local(self._master):
                 self._close_ports(spark_conf, gateway)
-            spark = SparkSession(SparkContext(conf=spark_conf, gateway=gateway))
+            context = SparkContext(conf=spark_conf, gateway=gateway)
+            with contextlib.nullcontext() if self._evaluates else without_ml(context):
+                spark = SparkSession(context)
             _log_server_errors(spark)
             check_jvm(spark.version)
             self._check_slots(spark)
@@ -410,15 +436,18 @@ def _python_launcher(directory: Path, prefork_dir: Path) -> str:
 
     Modules from a zip are compiled again by each of the dozen processes that Spark starts before
     the first record; the installed package has its bytecode. Modules that Spark runs are forked
-    by the `prefork_server`. Nothing is imported from a current directory (-P). The script is not in
-    the temporary directory, because some machines forbid to run programs there.
+    by the `prefork_server`, and its question for Python's version needs no Python. Nothing is
+    imported from a current directory (-P). The script is not in the temporary directory, because
+    some machines forbid to run programs there.
     """
     python, knocking = (
         shlex.quote(str(each)) for each in (sys.executable, prefork_client.__file__)
     )
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
     path = directory / "python"
     path.write_text(
         "#!/bin/sh\n"
+        f'[ "$*" = {shlex.quote(f"-c {_VERSION_QUESTION}")} ] && echo {version} && exit\n'
         "kept=\n"
         "IFS=:\n"
         "for entry in $PYTHONPATH; do\n"

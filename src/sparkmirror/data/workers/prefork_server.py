@@ -22,7 +22,6 @@ import contextlib
 import ctypes
 import gc
 import importlib
-import json
 import os
 import runpy
 import selectors
@@ -33,11 +32,12 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from sparkmirror.data.workers import daemon, prefork_client
+from sparkmirror.data.workers.prefork_client import Request
 from sparkmirror.errors import Defect
 
 __all__ = ["PreforkServer", "end_prefork_server", "start_prefork_server"]
@@ -174,14 +174,12 @@ class PreforkServer:
             self._forks[pid] = peer
             self._selector.register(peer, selectors.EVENT_READ)
             peer.sendall(struct.pack(">i", pid))
-        except (OSError, ValueError, KeyError, struct.error):
+        except (OSError, ValueError, struct.error):
             traceback.print_exc()
             if peer not in self._forks.values():
                 peer.close()
 
-    def _run_fork(
-        self, peer: socket.socket, streams: Sequence[int], request: Mapping[str, object]
-    ) -> NoReturn:
+    def _run_fork(self, peer: socket.socket, streams: Sequence[int], request: Request) -> NoReturn:
         """In a fork: run the request. Whatever happens, the fork never returns to `serve`."""
         try:
             self._close_inherited(peer)
@@ -259,7 +257,7 @@ def _kill_with_group(pid: int) -> None:
         (os.killpg if leads else os.kill)(pid, signal.SIGKILL)
 
 
-def _receive(peer: socket.socket) -> tuple[list[int], Mapping[str, object]]:
+def _receive(peer: socket.socket) -> tuple[list[int], Request]:
     head, streams, _, _ = socket.recv_fds(peer, 4, 3)
     try:
         size = struct.unpack(">I", head)[0]
@@ -271,27 +269,22 @@ def _receive(peer: socket.socket) -> tuple[list[int], Mapping[str, object]]:
             if not part:
                 raise ValueError("an incomplete request")
             data += part
-        request = json.loads(data)
-        return streams, {name: request[name] for name in ("arguments", "environment", "directory")}
+        return streams, Request.decode(bytes(data))
     except BaseException:
         for stream in streams:
             os.close(stream)
         raise
 
 
-def _live(streams: Sequence[int], request: Mapping[str, object]) -> None:
+def _live(streams: Sequence[int], request: Request) -> None:
     """In a fork: run what the request names; never returns."""
     code = 1
     try:
         for number, descriptor in enumerate(streams):
             os.dup2(descriptor, number)
             os.close(descriptor)
-        os.chdir(str(request["directory"]))
-        arguments, environment = request["arguments"], request["environment"]
-        if not isinstance(arguments, list):
-            raise Defect("arguments that are no list")
-        if not isinstance(environment, dict):
-            raise Defect("an environment that is no dictionary")
+        os.chdir(request.directory)
+        arguments, environment = request.arguments, request.environment
         os.environ.clear()
         os.environ.update(environment)
         _show_as([sys.executable, *arguments])

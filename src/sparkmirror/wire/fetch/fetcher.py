@@ -126,6 +126,11 @@ class Fetcher(Responses):
         """Connections for `receive`; empty when nothing arrived within ``timeout_s``."""
         return self._poller.wait(timeout_s)
 
+    def wait_at_most(self, wait_ms: int) -> None:
+        """Let brokers wait for records for ``wait_ms`` at most, from the next request on."""
+        self._plan.wait_at_most(wait_ms)
+        self.settings = self._plan.settings
+
     def next_due_s(self) -> float:
         """Seconds until `send` has work even if no response arrives."""
         # Times that have passed since the last `send` count as due: without them a wake-up is lost.

@@ -41,13 +41,21 @@ class RequestPlan:
     """Plans the requests of one fetcher. ``linger_ms``, ``batch_bytes``: see `Fetcher`."""
 
     def __init__(self, settings: FetchSettings, linger_ms: int, batch_bytes: int) -> None:
-        self.settings = settings
-        self._lingering = replace(
-            settings, fetch_max_wait_ms=min(linger_ms, settings.fetch_max_wait_ms)
-        )
+        self._linger_ms = linger_ms
+        self._set(settings)
         self._batch_bytes = batch_bytes
         self._busy: dict[Channel, int] = {}  # partitions with records in the newest response
         self._sessions: dict[Channel, FetchSession] = {}
+
+    def _set(self, settings: FetchSettings) -> None:
+        self.settings = settings
+        self._lingering = replace(
+            settings, fetch_max_wait_ms=min(self._linger_ms, settings.fetch_max_wait_ms)
+        )
+
+    def wait_at_most(self, wait_ms: int) -> None:
+        """Let brokers wait for records for ``wait_ms`` at most, from the next request on."""
+        self._set(replace(self.settings, fetch_max_wait_ms=wait_ms))
 
     def waits(self, channel: Channel) -> FetchSettings:
         """The settings of the next request: how long the broker waits, and for how many bytes."""

@@ -23,7 +23,7 @@ _CLIENT = ClusterClient("A", ("localhost:1",), "test")
     ],
     ids=["none", "SQL", "DataFrame", "handler"],
 )
-def test_only_sql_needs_the_second_compiler(
+def test_what_flows_compute_decides_which_compilers_there_are(
     transforms: tuple[TransformSettings, ...], both: bool, tmp_path: Path
 ) -> None:
     plain = FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT)
@@ -36,6 +36,10 @@ def test_only_sql_needs_the_second_compiler(
         cores=2,
     )
     assert ("-XX:TieredStopAtLevel=1" in conf["spark.driver.extraJavaOptions"]) is not both
+    # What only carries rows needs no code of its own.
+    carries = not transforms
+    assert (conf.get("spark.sql.codegen.factoryMode") == "NO_CODEGEN") is carries
+    assert (conf.get("spark.sql.codegen.wholeStage") == "false") is carries
 
 
 def test_spark_draws_no_bar_of_progress_in_its_log(tmp_path: Path) -> None:

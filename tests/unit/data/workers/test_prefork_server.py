@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sparkmirror.data.spark.session import _python_launcher
+from sparkmirror.data.spark.session import _VERSION_QUESTION, _python_launcher
 from sparkmirror.data.workers import prefork_client, prefork_server
 from sparkmirror.data.workers.prefork_server import end_prefork_server, start_prefork_server
 from tests.unit.config_files import without_root
@@ -336,6 +336,23 @@ def test_the_launcher_imports_nothing_from_the_current_directory(tmp_path: Path)
         )
         assert (done.stdout, done.returncode) == ("", 1)
         assert "No module named" in done.stderr
+
+
+def test_the_launcher_answers_the_version_question_as_python_does(tmp_path: Path) -> None:
+    """Without a Python: none could start with this path."""
+    launcher = _python_launcher(tmp_path, tmp_path)
+    done = subprocess.run(
+        [launcher, "-c", _VERSION_QUESTION],
+        check=True,
+        env={"PYTHONHOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    python = subprocess.run(
+        [sys.executable, "-c", _VERSION_QUESTION], check=True, capture_output=True, text=True
+    )
+    assert done.stdout == python.stdout
 
 
 def test_another_users_door_is_told_nothing(modules: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import tomllib
@@ -274,6 +275,7 @@ def test_a_start_that_fails_late_leaves_no_application_behind(
 
     monkeypatch.setattr("pyspark.SparkContext", lambda **_: None)
     monkeypatch.setattr("pyspark.sql.SparkSession", Session)
+    monkeypatch.setattr("sparkmirror.data.spark.session.without_ml", contextlib.nullcontext)
     spark = Spark(load(tmp_path, BASE), master="local", spark_conf={}, work_dir=tmp_path, key="k")
     with pytest.raises(MachineError, match=r"4\.0\.0"):
         spark._launch({"spark.master": "local"})

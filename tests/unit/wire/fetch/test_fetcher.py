@@ -341,3 +341,16 @@ def test_after_records_the_broker_lingers_until_batches_are_full(
         cluster.time_s += 1.0
         fetcher.send()
     assert leader.waits == waits
+
+
+def test_from_now_on_brokers_wait_as_long_as_it_is_told(cluster: Cluster) -> None:
+    """Otherwise a planner that reads its topic to the end stands half a second at each of them."""
+    cluster.leaders = cluster._leaders({A: 1, B: 1})
+    fetcher, leader = _fetcher(cluster), cluster.brokers[1]
+    for wait_ms in (0, 700):
+        leader.answer({A: (0, b""), B: (0, b"")})
+        _take(fetcher, leader)
+        cluster.time_s += 1.0
+        fetcher.wait_at_most(wait_ms)
+        fetcher.send()
+    assert [wait for wait, _ in leader.waits] == [FetchSettings().fetch_max_wait_ms, 0, 700]
