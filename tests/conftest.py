@@ -135,6 +135,9 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if getattr(config, "workerinput", {}).get("without_brokers"):
         os.nice(_NICE)
+    # Libraries in C take what is left at the interpreter's end for lost, and say so. It is the last
+    # thing that is done: pytest searches for garbage a few times before.
+    config.add_cleanup(gc.unfreeze)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -227,11 +230,6 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     gc.enable()
-
-
-def pytest_sessionfinish() -> None:
-    """Libraries in C take what is left at the interpreter's end for lost, and say so."""
-    gc.unfreeze()
 
 
 @pytest.hookimpl(trylast=True)  # when those that do not run are left out
