@@ -104,7 +104,7 @@ def serve(ambari: Ambari, context: ssl.SSLContext | None = None) -> Iterator[Amb
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)
     ambari.url = f"http{'s' if context else ''}://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
         yield ambari

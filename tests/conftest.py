@@ -12,6 +12,7 @@ import types
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -76,20 +77,21 @@ _ONE_SPARK = "tests/unit/data/transform"
 _TESTS = Path(__file__).parent
 # Files whose tests share clusters beside the pair, which one worker runs one behind the other. In
 # other workers the same clusters would start again, and an idle broker takes two hundredths of a
-# core, one of six half as much again. They end with the last of these files.
+# core, one of six half as much again. They start with the first test that asks for them, and end
+# with the last: of a group's first file these tests are the last, and of its last file the first.
 _TOGETHER = {
     "a guard": (
-        "test_bad_input.py",
         "test_control.py",
         "test_bad_records.py",
         "test_exactly_once_refused.py",
+        "test_bad_input.py",
     ),
     "six brokers": (
         "test_broker_faults.py",
         "test_requests.py",
-        "test_target_loss.py",
         "test_stalls.py",
         "test_long_links.py",
+        "test_target_loss.py",
     ),
     "logins": (
         "test_secure_mirror.py",
@@ -100,10 +102,10 @@ _TOGETHER = {
         "test_examples.py",
     ),
     "six brokers too": (
-        "test_exactly_once.py",
-        "test_lost_capacity.py",
-        "test_missing_markers.py",
         "test_source_loss.py",
+        "test_exactly_once.py",
+        "test_missing_markers.py",
+        "test_lost_capacity.py",
         "test_shared_brokers.py",
     ),
     "permissions": (
@@ -133,6 +135,9 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if getattr(config, "workerinput", {}).get("without_brokers"):
         os.nice(_NICE)
+    # Libraries in C take what is left at the interpreter's end for lost, and say so. It is the last
+    # thing that is done: pytest searches for garbage a few times before.
+    config.add_cleanup(gc.unfreeze)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -194,8 +199,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 SHARED = pytest.StashKey[tuple[KafkaCluster, KafkaCluster]]()
 """The two clusters that files share, once one of them has asked for them."""
 
-SHARING = pytest.StashKey[dict[str, frozenset[Path]]]()
-"""The files with a test on the clusters that are a fixture of this name, for each of `_SHARING`."""
+LAST_ON = pytest.StashKey[dict[str, str]]()
+"""The last test on the clusters that are a fixture of this name, for each of `_SHARING`."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -227,11 +232,6 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_sessionfinish() -> None:
-    """Libraries in C take what is left at the interpreter's end for lost, and say so."""
-    gc.unfreeze()
-
-
 @pytest.hookimpl(trylast=True)  # when those that do not run are left out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest files first, those without any broker last; ``make test`` keeps that order.
@@ -239,35 +239,44 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Files that share clusters beside the pair are the first of all, one behind the other. So are,
     among those without brokers, the ones that share Spark.
     """
-    users = {name: _users(items, name) for name in _SHARING}
-    config.stash[SHARING] = users
+    users = {name: [item for item in items if _uses(item, name)] for name in _SHARING}
+    sharing = {*chain(*users.values())}
     together = list(chain(*_TOGETHER.values()))
-    unknown = {path.name for path in chain(*users.values())} - {*together}
+    unknown = {item.path.name for item in sharing} - {*together}
     assert not unknown, f"{unknown} ask for one of {_SHARING} and are not in _TOGETHER"
     rank = {name: number for number, name in enumerate(_LONGEST)}
+    first = {files[0] for files in _TOGETHER.values()}
+    last = {files[-1] for files in _TOGETHER.values()}
 
-    def place(item: pytest.Item) -> int:
-        if item.path.is_relative_to(_TESTS.parent / _ONE_SPARK):
-            return len(rank) + 1
-        if item.path.relative_to(_TESTS).parts[0] in _SHORTEST:
-            return len(rank) + 2
-        if item.path.name in together:
-            return together.index(item.path.name) - len(together)
-        return rank.get(item.path.name, len(rank))
+    @cache  # paths are slow, and there are some thirty tests to a file
+    def place_of(path: Path) -> tuple[int, bool | None]:
+        """Its number, and whether its tests that share clusters are its last (None: in between)."""
+        if path.is_relative_to(_TESTS.parent / _ONE_SPARK):
+            return len(rank) + 1, None
+        if path.relative_to(_TESTS).parts[0] in _SHORTEST:
+            return len(rank) + 2, None
+        if path.name in together:
+            late = True if path.name in first else False if path.name in last else None
+            return together.index(path.name) - len(together), late
+        return rank.get(path.name, len(rank)), None
 
-    items.sort(key=place)  # stable: within a file, and among the others, nothing changes
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        number, late = place_of(item.path)
+        return number, late is not None and (item in sharing) is late
+
+    items.sort(key=place)  # stable: among the others, and mostly within a file, nothing changes
+    numbers = {item: number for number, item in enumerate(items)}
+    config.stash[LAST_ON] = {
+        name: max(found, key=numbers.__getitem__).nodeid for name, found in users.items() if found
+    }
 
 
-def _users(items: list[pytest.Item], fixture: str) -> frozenset[Path]:
-    """The files with a test on the shared clusters that are this fixture."""
-    found = set()
-    for item in items:
-        info = getattr(item, "_fixtureinfo", None)
-        definitions = info.name2fixturedefs.get(fixture, ()) if info is not None else ()
-        # A file that has a fixture of this name itself means clusters of its own.
-        if definitions and definitions[-1].baseid == _SHARED_BY:
-            found.add(item.path)
-    return frozenset(found)
+def _uses(item: pytest.Item, fixture: str) -> bool:
+    """Whether a test runs on the shared clusters that are this fixture."""
+    info = getattr(item, "_fixtureinfo", None)
+    definitions = info.name2fixturedefs.get(fixture, ()) if info is not None else ()
+    # A file that has a fixture of this name itself means clusters of its own.
+    return bool(definitions) and definitions[-1].baseid == _SHARED_BY
 
 
 def _product() -> dict[tuple[str, str], int]:

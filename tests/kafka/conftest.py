@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from sparkmirror.testing.clusters import KafkaCluster
-from tests.conftest import SHARED, SHARING
+from tests.conftest import LAST_ON, SHARED
 from tests.kafka.clusters.authorized import Authorized, authorized_pair
 from tests.kafka.clusters.faults import FaultyCluster, SixBrokers
 from tests.kafka.clusters.quiet import QUIET_BROKER
@@ -107,13 +107,13 @@ _SHARED: dict[str, SixBrokers | Lasting[Any]] = {
 def pytest_runtest_teardown(
     item: pytest.Item, nextitem: pytest.Item | None
 ) -> Generator[None, None, None]:
-    """Idle brokers take processor time: they end with the last file that uses them.
+    """Idle brokers take processor time: they end with the last test that uses them.
 
-    ``tests/conftest.py`` puts these files one behind the other.
+    ``tests/conftest.py`` puts these tests one behind the other.
     """
     yield
     for name, shared in _SHARED.items():
-        if nextitem is None or nextitem.path not in item.config.stash[SHARING][name]:
+        if nextitem is None or item.nodeid == item.config.stash[LAST_ON].get(name):
             shared.close()
 
 

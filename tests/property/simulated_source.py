@@ -209,8 +209,8 @@ class SimSource:
             if offset < self.log_starts[tp]:
                 return True
             log = self.logs[tp]
-            for _, batch in itertools.islice(log, bisect.bisect_left(log, (offset,)), None):
-                there += len(batch)
+            for at in range(bisect.bisect_left(log, (offset,)), len(log)):
+                there += len(log[at][1])
                 if there >= least:
                     return True
         return False
@@ -305,7 +305,8 @@ class SimSource:
 
     def _read(self, tp: TopicPartition, offset: int, most: int, first: bool) -> bytes:
         found, log = b"", self.logs[tp]
-        for _, batch in itertools.islice(log, bisect.bisect_left(log, (offset,)), None):
+        for at in range(bisect.bisect_left(log, (offset,)), len(log)):
+            batch = log[at][1]
             if len(found) + len(batch) > most and (found or not first):
                 break
             found += batch

@@ -58,6 +58,7 @@ MAY_IMPORT = {
 UNBOUND = {"__init__", "__main__", "cli"}
 
 
+@cache
 def imported(source: str, package: str) -> set[str]:
     """Full names of the modules and attributes that ``source``, in ``package``, imports."""
     names: set[str] = set()
@@ -70,9 +71,10 @@ def imported(source: str, package: str) -> set[str]:
             module = ".".join([*base, *([node.module] if node.module else [])])
             # An imported name may be a module or an attribute; both count as what it is in.
             names |= {f"{module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in _LOADERS and node.args:
+        elif isinstance(node, ast.Call) and node.args:
             name = node.args[0]
-            names |= {name.value} if isinstance(name, ast.Constant) else set()
+            if isinstance(name, ast.Constant) and ast.unparse(node.func) in _LOADERS:
+                names.add(name.value)
     return names
 
 
@@ -85,7 +87,6 @@ def layer_of(name: str) -> str:
     return parts[1] if parts[0] == "sparkmirror" and len(parts) > 1 else ""
 
 
-@cache
 def _imports(path: Path) -> set[str]:
     package = ".".join(["sparkmirror", *path.relative_to(SOURCE).parts[:-1]])
     return imported(path.read_text(), package)

@@ -38,7 +38,8 @@ KAFKA_VERSIONS = (KAFKA_VERSION, "4.4.0")
 # Releases whose kafka-tools jar is not in the public repository, and whose tools to use instead.
 _TOOLS_VERSIONS = {"4.4.0": KAFKA_VERSION}
 
-QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+# A JVM that counts for tools such as jstat wakes up twenty times a second for it.
+QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 """JVM flags for a quick start and a small footprint: tests and the demo."""
 
 SERVER_JVM = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")

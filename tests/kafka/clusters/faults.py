@@ -45,6 +45,7 @@ from sparkmirror.testing.clusters import KafkaCluster, start_all
 from sparkmirror.testing.node import HOST, Node
 from sparkmirror.testing.probe import free_ports
 from tests.kafka.clusters.proxy import TO_BROKER, Proxy
+from tests.kafka.clusters.quiet import FEW_THREADS
 from tests.kafka.harness.background import Background
 from tests.kafka.harness.leaks import outlives_tests
 from tests.kafka.harness.mirror_process import wait_until
@@ -69,6 +70,9 @@ _CONFIG = {
     "min.insync.replicas": "2",
     "replica.lag.time.max.ms": "5000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    # Half of what a broker does by default; one that is killed is missed as soon.
+    "broker.heartbeat.interval.ms": "600",
+    **FEW_THREADS,
 }
 
 
@@ -291,7 +295,7 @@ class Load(Background):
                 "enable.idempotence": True,
                 "acks": "all",
                 # A request per record would take a tenth of a core from each of six brokers.
-                "linger.ms": 25,
+                "linger.ms": 100,
                 "compression.type": "lz4",
                 "log_level": 0,
                 "topic.metadata.refresh.interval.ms": 2_000,

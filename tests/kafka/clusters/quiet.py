@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["QUIET_BROKER"]
+__all__ = ["FEW_THREADS", "QUIET_BROKER"]
+
+# Each of them wakes up three times a second for nothing; every listener, the controllers' too, has
+# threads of its own.
+FEW_THREADS = {"num.network.threads": "1", "num.io.threads": "2"}
 
 QUIET_BROKER = {
     # A quarter of what an idle broker does is its heartbeats, by default every 0.3 s in our
@@ -10,4 +14,5 @@ QUIET_BROKER = {
     "broker.heartbeat.interval.ms": "1000",
     # As by Kafka's default: nobody kills these, and on a busy machine heartbeats come late.
     "broker.session.timeout.ms": "9000",
+    **FEW_THREADS,
 }

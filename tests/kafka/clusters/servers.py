@@ -50,7 +50,7 @@ class _QuietHandler(http.server.SimpleHTTPRequestHandler):
 def web_server() -> Iterator[str]:
     """An HTTP server on a free port."""
     web = http.server.ThreadingHTTPServer((HOST, 0), _QuietHandler)
-    thread = threading.Thread(target=web.serve_forever, daemon=True)
+    thread = threading.Thread(target=web.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
         yield f"{HOST}:{web.server_port}"

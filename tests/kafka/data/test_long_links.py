@@ -12,8 +12,9 @@ import random
 import re
 import statistics
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -350,25 +351,35 @@ def test_batches_are_joined_to_what_the_topic_accepts(source, far, topic_name, e
 
 
 @EXACT
-@pytest.mark.parametrize("kind", [GZIP, SNAPPY, LZ4, ZSTD], ids=lambda kind: NAMES[kind])
-def test_joined_batches_have_the_codec_of_the_link(source, far, topic_name, kind, exact):
+def test_joined_batches_have_the_codec_of_the_link(source, far, topic_name, exact):
+    """A slot for each codec, at the same time."""
     create_topic(source.kafka, topic_name, 1, replication=NODES)
     lines = [Sent(b"line %d, and more of the same " % n * 20, b"%d" % n) for n in range(1_500)]
     produce(source.kafka, topic_name, lines, config={"batch.num.messages": 10})
-    packed = replace(ALWAYS, link_compression=NAMES[kind], join_bytes=0)
-    with SlotRun(source, far, topic_name, exactly_once=exact, produce=packed) as slot:
-        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
-        slot.drain()
-        assert slot.failures == []
-    arrived = [one for one in stored(far.kafka, slot.remote) if not one.has(CONTROL_BIT)]
-    joined = slot.reports()[-1].joined
-    assert joined.batches > 100
-    assert joined.bytes_out < joined.bytes_in / 3
-    records: Counter[int] = Counter()
-    for one in arrived:
-        records[one.attributes & CODEC_MASK] += one.count
-    assert records.keys() <= {NONE, kind}
-    assert records[kind] > 1_000
+    slots = {
+        kind: SlotRun(
+            source, far, topic_name, exactly_once=exact,
+            produce=replace(ALWAYS, link_compression=NAMES[kind], join_bytes=0),
+        )
+        for kind in (GZIP, SNAPPY, LZ4, ZSTD)
+    }  # fmt: skip
+    with ExitStack() as running:
+        for slot in slots.values():
+            running.enter_context(slot)
+        for slot in slots.values():
+            wait_until(lambda one=slot: _equal(one), "the target holds the same records, in order")
+            slot.drain()
+            assert slot.failures == []
+    for kind, slot in slots.items():
+        arrived = [one for one in stored(far.kafka, slot.remote) if not one.has(CONTROL_BIT)]
+        joined = slot.reports()[-1].joined
+        assert joined.batches > 100, NAMES[kind]
+        assert joined.bytes_out < joined.bytes_in / 3, NAMES[kind]
+        records: Counter[int] = Counter()
+        for one in arrived:
+            records[one.attributes & CODEC_MASK] += one.count
+        assert records.keys() <= {NONE, kind}
+        assert records[kind] > 1_000, NAMES[kind]
 
 
 def test_a_source_broker_that_pauses_in_its_answer_keeps_only_its_own_partitions_waiting(
@@ -514,35 +525,41 @@ def test_records_of_a_far_source_take_one_way(far_source, target, topic_name, ex
     assert _median_s(slot) < 0.8 * _median_s(single)
 
 
-@pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("fault", ["reset", "cut", "stall", "leader", "follower"])
-def test_faults_while_several_requests_wait(
-    far_source, target, topic_name, fault, exact, monkeypatch
-):
+def test_faults_while_several_requests_wait(far_source, target, topic_name, fault, monkeypatch):
+    """A slot of each mode, at the same time."""
     create_topic(
         far_source.kafka, topic_name, config={"min.insync.replicas": "1"}, replicas=[[1, 2, 3]]
     )
-    helped: set[Channel] = set()
+    helped: dict[str, set[Channel]] = defaultdict(set)
     send = Fetcher._send_to
 
     def sending(self: Fetcher, channel: Channel, *arguments: Any, **ways: Any) -> bool:
         if ways.get("helps") is not None:
-            helped.add(channel)
+            helped[self.connections.client.alias].add(channel)
         return send(self, channel, *arguments, **ways)
 
     monkeypatch.setattr(Fetcher, "_send_to", sending)
     quick = {"request_timeout_ms": 3_000, "connect_timeout_ms": 1_000}
     near = FetchSettings(client_rack="rack-2" if fault == "follower" else "")
-    with SlotRun(
-        far_source, target, topic_name, exactly_once=exact, client=quick, fetch=near
-    ) as slot:
+    slots = [
+        SlotRun(far_source, target, topic_name, exactly_once=exact, client=quick, fetch=near)
+        for exact in (False, True)
+    ]
+    with ExitStack() as running:
+        for slot in slots:
+            running.enter_context(slot)
         _trickle(far_source.kafka, topic_name, 1, 0.1)
-        slot.wait_until_mirroring()
+        for slot in slots:
+            slot.wait_until_mirroring()
         _trickle(far_source.kafka, topic_name, 1, 3)
-        assert len(helped) > 2
+        for slot in slots:
+            assert len(helped[slot.alias]) > 2
         proxies = far_source.proxies.values()
         if fault == "follower":
-            assert 2 in {node for node, _ in helped}, "requests wait at the follower"
+            for slot in slots:
+                nodes = {node for node, _ in helped[slot.alias]}
+                assert 2 in nodes, "requests wait at the follower"
             far_source.proxies[2].reset()
         elif fault == "leader":
             helped.clear()
@@ -554,11 +571,12 @@ def test_faults_while_several_requests_wait(
         for proxy in proxies:
             proxy.resume()
         _trickle(far_source.kafka, topic_name, 1, 2)
-        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
-        if fault == "leader":
-            assert {node for node, _ in helped} >= moved
-        slot.drain()
-        assert slot.failures == []
+        for slot in slots:
+            wait_until(lambda one=slot: _equal(one), "the target holds the same records, in order")
+            if fault == "leader":
+                assert {node for node, _ in helped[slot.alias]} >= moved
+            slot.drain()
+            assert slot.failures == []
 
 
 def test_the_doctor_measures_both_links_and_says_what_to_expect(

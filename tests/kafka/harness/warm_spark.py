@@ -57,6 +57,7 @@ class WarmJvm:
             f"-Djava.io.tmpdir={self._directory / 'tmp'}",
             "-XX:TieredStopAtLevel=1",
             "-XX:+UseSerialGC",
+            "-XX:-UsePerfData",  # else it wakes up twenty times a second, all the time
             "-Xss4m",  # as a mirror's own
             "-Dio.netty.tryReflectionSetAccessible=true",
         ]

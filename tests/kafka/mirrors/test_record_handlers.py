@@ -84,7 +84,7 @@ def test_a_handler_beside_sql_and_raw_topics(
     )  # fmt: skip
     modules = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     command = ["run", str(path), "--once", "--exactly-once", "--work-dir", str(tmp_path / "work")]
-    mirror = MirrorProcess(tmp_path, command, environment=modules, cold=True)
+    mirror = MirrorProcess(tmp_path, command, environment=modules)
     assert mirror.wait() == 0, mirror.text()
 
     got = consume_all(cluster_b, f"A.{orders}")

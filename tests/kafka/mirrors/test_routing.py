@@ -68,9 +68,8 @@ def _file(
     return write_mm2(directory / "mm2.properties", a, b, f"{name}.*", extra | more)
 
 
-def _run(directory: Path, *arguments: str, cold: bool = False) -> MirrorProcess:
-    told = ["run", *arguments, "--work-dir", str(directory / "work")]
-    return MirrorProcess(directory, told, cold=cold)
+def _run(directory: Path, *arguments: str) -> MirrorProcess:
+    return MirrorProcess(directory, ["run", *arguments, "--work-dir", str(directory / "work")])
 
 
 def _once(directory: Path, *arguments: str, code: int = 0) -> str:
@@ -122,7 +121,7 @@ def test_three_topics_by_key_while_sinks_are_killed(
     select = f"key, value, concat('t.{name}.', {BY[by]}) AS topic, NULL AS partition"
     path = _file(tmp_path, cluster_a, cluster_b, name, select)
     produce(cluster_a, orders, _sent(0, 1_000))
-    mirror = _run(tmp_path, str(path), *mode, cold=True)
+    mirror = _run(tmp_path, str(path), *mode)
     killed = 0
     feeding = threading.Thread(target=_feed, args=(cluster_a, orders, count))
     try:

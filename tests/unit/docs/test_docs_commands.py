@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,15 @@ def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
         yield name, words
 
 
+@cache
+def _verbs() -> Any:
+    main_module._add_verbs([])
+    return typer.main.get_command(main_module.app)
+
+
 def options_of(words: list[str]) -> set[str] | None:
     """The options of the verb that ``words`` begin with; None where no verb is named."""
-    main_module._add_verbs([])
-    command: Any = typer.main.get_command(main_module.app)
+    command = _verbs()
     for word in words:
         verbs = getattr(command, "commands", None)
         if verbs is None:
@@ -48,6 +54,7 @@ def options_of(words: list[str]) -> set[str] | None:
     return {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
 
 
+@cache
 def java_options() -> set[str]:
     actions = kafka_mirror_maker._parser()._actions
     return {option for action in actions for option in action.option_strings}
