@@ -186,17 +186,17 @@ NAMES: tuple[Mutant, ...] = (
     Mutant(
         "a slot begins what another epoch was planned for",
         "A topic that is new, grows or is gone",
-        "internal_topics/epochs/shares.py",
-        "    if document.base > version:\n        return ()\n",
-        "",
+        "data/read/slot_share.py",
+        "        if not newest.base <= plan.version < newest.version:\n",
+        "        if not plan.version < newest.version:\n",
         (f"{_ADDITIONS}::test_what_needs_a_new_epoch_is_not_begun",),
     ),
     Mutant(
         "what was planned is added once more",
         "A topic that is new, grows or is gone",
         "internal_topics/epochs/shares.py",
-        "        if document.since.get(one.source, 0) > version and",
-        "        if document.since.get(one.source, 0) >= version and",
+        "if added > version else (-1, 0)",
+        "if added >= version else (-1, 0)",
         (_ONE_OWNER,),
     ),
     Mutant(
@@ -219,8 +219,8 @@ NAMES: tuple[Mutant, ...] = (
         "an assignment whose writing failed is built upon",
         "A topic that is new, grows or is gone",
         "control/flows/publication.py",
-        "        known, self._growth = self._growth, None\n",
-        "        known = self._growth\n",
+        "        self._growth = None\n        document",
+        "        document",
         (f"{_PUBLICATION}::test_after_a_failure_only_a_new_epoch_is_sure",),
     ),
     Mutant(
