@@ -172,6 +172,7 @@ class FlowControl:
         )
         self.moving = Moving(self.name, self.published, time.monotonic)
         self.slots.released.append(self.moving.take)
+        self.slots.watchers.append(self.moving.observe)
         self.dealing = Dealing(
             settings.tasks_max, run_id, self._channel,
             published=self.published, moving=self.moving, publish=self._writer.deal,

@@ -16,6 +16,7 @@ from sparkmirror.control.flows.publication import Publication
 from sparkmirror.internal_topics.deals.dealing import Move
 from sparkmirror.internal_topics.epochs.releases import Release
 from sparkmirror.model import TopicPartition
+from sparkmirror.progress import SlotProgress
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class _Order:
     """``moves`` that were ordered as ``version`` of an assignment, after ``base``.
 
     ``epoch``: the one that the slots had reported. ``given``: partitions that have the new slot;
-    ``changed_s``: when that changed last.
+    ``changed_s``: when that changed last. ``begun``: those that it has reported.
     """
 
     moves: Mapping[TopicPartition, Move]
@@ -42,10 +43,11 @@ class _Order:
     epoch: int
     changed_s: float
     given: set[TopicPartition] = field(default_factory=set)
+    begun: set[TopicPartition] = field(default_factory=set)
 
 
 class Moving:
-    """The moves of one run of a flow. `take` may be called by any thread, so may `pends`.
+    """The moves of one run of a flow. Any thread may call `take`, `observe` and `pends`.
 
     `order` and `step` may raise `MirrorError`. ``ticks_s``: monotonic seconds.
     """
@@ -77,6 +79,18 @@ class Moving:
                 self._told |= dict.fromkeys(release.partitions, release)
         self._woken.set()
 
+    def observe(self, reports: Iterable[SlotProgress]) -> None:
+        """Take new reports of the run's slots."""
+        with self._lock:
+            order = self._order
+            if order is None:
+                return
+            for report in reports:
+                for one in report.partitions:
+                    tp = TopicPartition(one.topic, one.partition)
+                    if tp in order.given and report.slot == order.moves[tp].after:
+                        order.begun.add(tp)
+
     def wait(self, failed: bool) -> None:
         """Wait until there may be something to do."""
         if failed:
@@ -106,10 +120,10 @@ class Moving:
             order.changed_s = now_s
             log.info("flow %s: %d partitions go to their new slots", self._flow, len(released))
         limit_s = _BEGIN_S if wanted <= order.given else _RELEASE_S
-        if now_s - order.changed_s >= limit_s:
+        if now_s - order.changed_s >= limit_s and not wanted <= order.begun:
             log.warning(
                 "flow %s: a new epoch begins, because %d partitions do not move within this one",
-                *(self._flow, len(wanted - order.given) or len(wanted)),
+                *(self._flow, len(wanted - order.begun)),
             )
             published.replan()
             self._finish(order)

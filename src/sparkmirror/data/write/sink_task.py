@@ -142,8 +142,10 @@ class SinkTask:
             if self.syncs is None or now >= until or self.syncs.written:
                 released.append(LeftNote(lane.source, order))
                 self._remove(lane)
-        self._count_left()
-        self.write_releases(released)
+        if released:
+            self._count_left()
+            self.write_releases(released)
+            self.reports.report_anyway()  # without them
 
     def _remove(self, lane: Lane) -> None:
         del self.leaving[lane], self.lanes[lane.source]

@@ -23,6 +23,7 @@ from sparkmirror.internal_topics.deals.dealing import Move
 from sparkmirror.internal_topics.epochs.releases import Release
 from sparkmirror.internal_topics.epochs.shares import STEPS_MAX
 from sparkmirror.model import TopicPartition
+from sparkmirror.progress import PartitionProgress, SlotProgress
 
 EPOCH = 4
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -146,6 +147,28 @@ def test_an_epoch_begins_if_a_new_slot_does_not_begin_in_time() -> None:
     flow.now_s += 2
     flow.moving.step()
     assert flow.kinds[-1] is CommandKind.REPLAN
+
+
+def test_a_slot_that_has_begun_is_not_late() -> None:
+    """Also if nobody looks where all partitions are: a report of another slot is missing."""
+    flow = _Flow()
+    flow.order()
+
+    def reports(slot: int) -> None:
+        rows = tuple(PartitionProgress(tp.topic, tp.partition, 5) for tp in (T0, T1))
+        flow.moving.observe([SlotProgress("A->B", slot, "w", EPOCH, 1, 0, 0, 0, partitions=rows)])
+
+    reports(1)
+    flow.told(T0, T1)
+    reports(0)
+    flow.now_s += 59
+    flow.moving.step()
+    reports(1)
+    flow.now_s += 600
+    flow.moving.step()
+    assert flow.kinds == [CommandKind.EXTEND] * 2
+    assert not flow.moving.pends({T0: 1, T1: 1})
+    reports(1)
 
 
 def test_an_order_ends_with_its_epoch() -> None:
