@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,8 @@ class Counter(Background):
 
     ``received`` records per partition; ``duplicated``: numbers that were there before; ``lost``:
     numbers that were passed over; ``aborted``: records of aborted transactions, which count as
-    nothing else; ``arrived_at``: when the newest record came; ``returns``: (partition, number) of
+    nothing else; ``arrived_at``: when the newest record came; ``longest_s``: the longest time
+    between two records of each partition; ``returns``: (partition, number) of
     each record that came before one that the partition already had, and does not follow the record
     in front of it.
     """
@@ -72,6 +73,7 @@ class Counter(Background):
         self.lost = 0
         self.aborted = 0
         self.arrived_at = [time.monotonic()] * partitions
+        self.longest_s = [0.0] * partitions
         self.first_wrong = ""
         self.returns: list[tuple[int, int]] = []
         self._newest = [-1] * partitions
@@ -119,7 +121,9 @@ class Counter(Background):
             )
             return
         self.received += 1
-        self.arrived_at[partition] = time.monotonic()
+        now = time.monotonic()
+        self.longest_s[partition] = max(self.longest_s[partition], now - self.arrived_at[partition])
+        self.arrived_at[partition] = now
         if number != due and not self.first_wrong:
             self.first_wrong = (
                 f"{self._topic}-{partition} at offset {message.offset()}: {number} where {due} "
@@ -204,9 +208,15 @@ class Counter(Background):
 
 
 class Mirror:
-    """``sparkmirror run FILE`` as a process, kept running: ``starts`` counts how often."""
+    """``sparkmirror run FILE`` as a process, kept running: ``starts`` counts how often.
 
-    def __init__(self, directory: Path, config: Path, *arguments: str) -> None:
+    ``command``: what is run instead of the installed one.
+    """
+
+    def __init__(
+        self, directory: Path, config: Path, *arguments: str, command: Sequence[str] = ()
+    ) -> None:
+        self._command = command or (str(Path(sys.executable).parent / "sparkmirror"),)
         self.starts = 0
         self.exits: list[tuple[int, str]] = []
         self._directory = directory
@@ -219,11 +229,10 @@ class Mirror:
         self.starts += 1
         number = self.starts
         work = self._directory / f"work-{number}"
-        command = Path(sys.executable).parent / "sparkmirror"
         self.phases = {"started": time.monotonic()}
         with self.output_file.open("wb") as stream:
             self.process = subprocess.Popen(
-                [str(command), *self._arguments, *more, "--work-dir", str(work)],
+                [*self._command, *self._arguments, *more, "--work-dir", str(work)],
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,

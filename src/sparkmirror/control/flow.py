@@ -21,6 +21,7 @@ from sparkmirror.control.coordination.status import forget_ended_runs
 from sparkmirror.control.flows.clusters import FlowClusters
 from sparkmirror.control.flows.dealing import Dealing
 from sparkmirror.control.flows.driver_reports import DriverReports
+from sparkmirror.control.flows.moving import Moving
 from sparkmirror.control.flows.publication import Publication
 from sparkmirror.control.flows.renewal import Renewal
 from sparkmirror.control.flows.slot_reports import SlotReports
@@ -117,9 +118,8 @@ class FlowControl:
             self.ownership = Ownership(
                 clusters.target, settings, run_id, notify, file=file, release=release, now_ms=now_ms
             )
-        self._writer = ControlTopicWriter(
-            clusters.target, control_topic(settings), Signer(key) if key else None
-        )
+        signer = Signer(key) if key else None
+        self._writer = ControlTopicWriter(clusters.target, control_topic(settings), signer)
         self.published = Publication(
             self.name,
             self._writer,
@@ -141,6 +141,7 @@ class FlowControl:
             drain=self._drain_as_ordered,
             notify=notify,
             now_ms=now_ms,
+            signer=signer,
         )
         self.throttling = Throttling(
             settings,
@@ -169,9 +170,12 @@ class FlowControl:
         self.source_ends = SourceEnds(
             settings, clusters.source, self.published, self.slots.progress
         )
+        self.moving = Moving(self.name, self.published, time.monotonic)
+        self.slots.released.append(self.moving.take)
+        self.slots.watchers.append(self.moving.observe)
         self.dealing = Dealing(
             settings.tasks_max, run_id, self._channel,
-            published=self.published, publish=self._writer.deal,
+            published=self.published, moving=self.moving, publish=self._writer.deal,
             progress=self.slots.progress, ends=self.source_ends.ends,
             leaders=clusters.source.leaders.of,
             notify=notify, now_ms=now_ms, ticks_s=time.monotonic,

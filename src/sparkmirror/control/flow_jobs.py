@@ -48,6 +48,7 @@ def flow_jobs(flow: FlowControl, *, once: bool) -> list[Job]:
         Job(f"deal-{name}", mine(flow.dealing.step), lambda: _DEAL_INTERVAL_S),
     ]
     if not once:
+        jobs.append(Job(f"moves-{name}", mine(flow.moving.step), wait=flow.moving.wait))
         jobs.append(Job(f"renewal-{name}", flow.renewal.step, lambda: _REPORT_INTERVAL_S))
     if flow.routed.used:
         jobs.append(Job(f"routed-{name}", mine(flow.routed.step), wait=flow.routed.wait))

@@ -21,6 +21,8 @@ __all__ = [
     "ASSIGNMENT_PIECE_BYTES_MAX",
     "AssignmentCollector",
     "AssignmentDocument",
+    "Orders",
+    "Place",
     "SourcePartition",
     "encode_assignment",
     "member_row",
@@ -57,6 +59,22 @@ class SourcePartition:
         return TopicPartition(self.remote_topic, self.partition)
 
 
+Place = tuple[int, int]
+"""A slot, and the version of the assignment that gave it a partition; 0: its plan did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The moves of one partition between slots (`internal_topics.epochs.shares`).
+
+    ``steps``: the new slots, each with the version of its order, oldest first. ``released``:
+    whether the newest one has taken effect. All earlier ones have.
+    """
+
+    steps: tuple[Place, ...]
+    released: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class AssignmentDocument:
     """The assignment of one flow, for the planner.
@@ -66,7 +84,8 @@ class AssignmentDocument:
     committed from this version on. ``claim_term``: term of the run's claim
     (`internal_topics.flow_claims`). ``since``: the version that added a partition, for those that
     were added without a new epoch (`internal_topics.epochs.shares`); ``base``: the newest version
-    for which an epoch had to begin, 0 if it is not known.
+    for which an epoch had to begin, 0 if it is not known. ``moves``: of partitions that were moved
+    to other slots since then.
     """
 
     flow: str
@@ -78,6 +97,7 @@ class AssignmentDocument:
     claim_term: int = 0
     since: Mapping[TopicPartition, int] = field(default_factory=dict)
     base: int = 0
+    moves: Mapping[TopicPartition, Orders] = field(default_factory=dict)
 
 
 def encode_assignment(
@@ -132,6 +152,11 @@ def _assignment_piece(
         ],
         "ends": piece_ends,
     }
+    moves = {p.source: document.moves[p.source] for p in group if p.source in document.moves}
+    if moves:
+        piece["moves"] = [
+            [*tp, orders.released, *map(list, orders.steps)] for tp, orders in moves.items()
+        ]
     if document.base:
         piece["base"] = document.base
     if document.claim_term:
@@ -192,6 +217,7 @@ class AssignmentCollector:
             member = read_member(piece.get("member"))
             term = int(piece.get("claim_term", 0))
             base = int(piece.get("base", 0))
+            moves = _read_moves(piece.get("moves", ()))
             if self._signer is not None and not self._signer.verify(text(key), piece):
                 self.refused = identity[0]
                 return None
@@ -208,6 +234,7 @@ class AssignmentCollector:
             "claim_term": term,
             "since": since,
             "base": base,
+            "moves": moves,
         }
         return self._document() if len(self._pieces) == identity[2] else None
 
@@ -230,6 +257,7 @@ class AssignmentCollector:
             claim_term=ordered[0]["claim_term"],
             since={tp: at for piece in ordered for tp, at in piece["since"].items()},
             base=ordered[0]["base"],
+            moves={tp: one for piece in ordered for tp, one in piece["moves"].items()},
         )
 
 
@@ -250,3 +278,11 @@ def _read_piece(
         for partition, offset in offsets.items()
     }
     return partitions, ends, since
+
+
+def _read_moves(rows: Sequence[Sequence[Any]]) -> dict[TopicPartition, Orders]:
+    moves = {}
+    for topic, partition, released, *steps in rows:
+        places = tuple((int(slot), int(version)) for slot, version in steps)
+        moves[TopicPartition(str(topic), int(partition))] = Orders(places, bool(released))
+    return moves

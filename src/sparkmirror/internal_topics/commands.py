@@ -20,6 +20,7 @@ partition  key                      value (JSON; from 16 KiB up zlib-compressed)
 1          ``<flow>/<slot>``        progress of one slot, about once a second
 1          ``<flow>/<slot>/rows/…`` partitions of a slot that has many of them (`reports`)
 1          ``<flow>/<slot>/topics`` topics that a slot needs for routed records
+1          ``<flow>/<slot>/gone``   partitions given up for other slots (`epochs.releases`)
 1          ``<flow>/planner``       the version of the assignment that all slots follow
 1          ``<flow>/driver``        the driver's report, at least every ten seconds
 1          ``<flow>/standby#…``     a standby process (`flow_claims`)

@@ -15,6 +15,12 @@ _SHARES = "tests/unit/internal_topics/epochs/test_shares.py"
 _OWNERS = "tests/unit/internal_topics/epochs/test_share_properties.py"
 _ONE_OWNER = f"{_OWNERS}::test_a_partition_has_one_owner"
 _SYNCS = "tests/unit/data/write/test_offset_sync_writer.py"
+_MOVE_DOCUMENTS = "tests/unit/internal_topics/epochs/test_moves.py"
+_MOVING = "tests/unit/control/flows/test_moving.py"
+_RELEASES = "tests/unit/data/write/test_releases.py"
+_SLOT_SHARE = "tests/unit/data/read/test_slot_share.py"
+
+_MOVES = "A partition that gets another slot"
 
 NAMES: tuple[Mutant, ...] = (
     # -- what MirrorMaker 2 does, too --------------------------------------------------------------
@@ -117,8 +123,8 @@ NAMES: tuple[Mutant, ...] = (
         "offset syncs are written for a mapped topic",
         "A consumer group finds the remote topic under its name",
         "data/write/offset_sync_writer.py",
-        "            if not part.remote:\n",
-        "            if True:\n",
+        "        if not part.remote:\n",
+        "        if True:\n",
         (f"{_SYNCS}::test_a_topic_that_a_map_has_named_has_runs_alone",),
     ),
     Mutant(
@@ -186,17 +192,17 @@ NAMES: tuple[Mutant, ...] = (
     Mutant(
         "a slot begins what another epoch was planned for",
         "A topic that is new, grows or is gone",
-        "internal_topics/epochs/shares.py",
-        "    if document.base > version:\n        return ()\n",
-        "",
+        "data/read/slot_share.py",
+        "        if not newest.base <= plan.version < newest.version:\n",
+        "        if not plan.version < newest.version:\n",
         (f"{_ADDITIONS}::test_what_needs_a_new_epoch_is_not_begun",),
     ),
     Mutant(
         "what was planned is added once more",
         "A topic that is new, grows or is gone",
         "internal_topics/epochs/shares.py",
-        "        if document.since.get(one.source, 0) > version and",
-        "        if document.since.get(one.source, 0) >= version and",
+        "if added > version else (-1, 0)",
+        "if added >= version else (-1, 0)",
         (_ONE_OWNER,),
     ),
     Mutant(
@@ -219,9 +225,74 @@ NAMES: tuple[Mutant, ...] = (
         "an assignment whose writing failed is built upon",
         "A topic that is new, grows or is gone",
         "control/flows/publication.py",
-        "        known, self._growth = self._growth, None\n",
-        "        known = self._growth\n",
+        "        self._growth = None\n        document",
+        "        document",
         (f"{_PUBLICATION}::test_after_a_failure_only_a_new_epoch_is_sure",),
+    ),
+    # -- partitions that move ------------------------------------------------------------------
+    Mutant(
+        "a partition has its new slot before the old one has released it",
+        _MOVES,
+        "internal_topics/epochs/shares.py",
+        "        if orders is not None and steps and not orders.released:\n",
+        "        if False:\n",
+        (f"{_MOVE_DOCUMENTS}::test_a_partition_has_no_slot_while_it_moves",),
+    ),
+    Mutant(
+        "an epoch counts moves that its plan has",
+        _MOVES,
+        "internal_topics/epochs/shares.py",
+        "tuple(one for one in orders.steps if one[1] > version)",
+        "orders.steps",
+        (f"{_MOVE_DOCUMENTS}::test_an_epoch_counts_the_moves_that_are_newer_than_its_plan",),
+    ),
+    Mutant(
+        "any slot can release a partition",
+        _MOVES,
+        "control/flows/moving.py",
+        "    return release is not None and",
+        "    return True or release is not None and",
+        (f"{_MOVING}::test_only_the_slot_that_had_a_partition_can_release_it",),
+    ),
+    Mutant(
+        "a partition whose slot does not release it stays without one",
+        _MOVES,
+        "control/flows/moving.py",
+        "        if now_s - order.changed_s >= limit_s and not wanted <= order.begun:\n",
+        "        if False:\n",
+        (f"{_MOVING}::test_an_epoch_begins_if_a_slot_does_not_release_in_time",),
+    ),
+    Mutant(
+        "a task begins what another slot has",
+        _MOVES,
+        "data/read/slot_share.py",
+        "            kept = tuple(p for p in kept if share.owned.get(p) == 0)\n",
+        "            pass\n",
+        (f"{_SLOT_SHARE}::test_a_partition_that_another_slot_has_is_not_begun",),
+    ),
+    Mutant(
+        "an attempt releases what one that fenced it may write",
+        _MOVES,
+        "data/read/slot_start.py",
+        " or watch.assignment is ordered:\n",
+        " or True:\n",
+        (f"{_SLOT_SHARE}::test_an_order_counts_if_it_was_there_before_the_fence",),
+    ),
+    Mutant(
+        "exactly-once releases without a commit after the order",
+        _MOVES,
+        "data/write/sink_task.py",
+        "            lane.marked = None\n",
+        "            pass\n",
+        (f"{_RELEASES}::test_a_partition_without_news_is_committed_once_more",),
+    ),
+    Mutant(
+        "at-least-once releases what is in flight",
+        _MOVES,
+        "data/write/at_least_once.py",
+        "        written = [lane for lane in self._task.leaving if not lane.queue]\n",
+        "        written = list(self._task.leaving)\n",
+        (f"{_RELEASES}::test_a_partition_is_released_once_it_is_written_and_committed",),
     ),
     Mutant(
         "a partition that was left begins again",

@@ -35,6 +35,7 @@ from sparkmirror.internal_topics.driver_report import (
     encode_driver_report,
 )
 from sparkmirror.internal_topics.epochs.record import is_epoch_key
+from sparkmirror.internal_topics.epochs.releases import Release, decode_release
 from sparkmirror.internal_topics.flow_claims import Standby, decode_claim, decode_standby
 from sparkmirror.internal_topics.history import is_event_key
 from sparkmirror.internal_topics.reports import (
@@ -78,16 +79,20 @@ class ControlSignals:
     standbys: tuple[Standby, ...] = ()
     requests: tuple[TopicRequest, ...] = ()
     deals: tuple[DealRecord, ...] = ()
+    releases: tuple[Release, ...] = ()
 
 
 class ControlTopicReader:
     """Follows one control topic without a consumer group. For one thread.
 
     Reads from the start of the log. With ``only_new``, reports are read only from now on.
-    ``topic`` must exist.
+    ``topic`` must exist. ``signer``: the releases that it has not signed are skipped; None: none.
     """
 
-    def __init__(self, cluster: Cluster, topic: str, *, only_new: bool = False) -> None:
+    def __init__(
+        self, cluster: Cluster, topic: str, *, only_new: bool = False, signer: Signer | None = None
+    ) -> None:
+        self._signer = signer
         only_from_now = (PROGRESS_PARTITION,) if only_new else ()
         self._tail: TopicTail = cluster.tail(topic, only_new=only_from_now, passes=True)
         self._collectors: dict[str, AssignmentCollector] = {}
@@ -110,6 +115,7 @@ class ControlTopicReader:
         requests: list[TopicRequest] = []
         standbys: dict[bytes | None, Standby | None] = {}
         deals: list[DealRecord] = []
+        releases: list[Release] = []
         skipped = 0
         for partition, key, value in records:
             if partition == PROGRESS_PARTITION:
@@ -126,6 +132,8 @@ class ControlTopicReader:
                     planned.append(word)
                 elif (request := decode_request(key, value)) is not None:
                     requests.append(request)
+                elif (release := decode_release(key, value, self._signer)) is not None:
+                    releases.append(release)
                 else:
                     standbys[key] = standby = decode_standby(key, value)
                     known = standby is not None or is_event_key(key)
@@ -161,6 +169,7 @@ class ControlTopicReader:
             tuple(one for one in standbys.values() if one is not None),
             tuple(requests),
             tuple(deals),
+            tuple(releases),
         )
 
     def close(self) -> None:

@@ -1,8 +1,9 @@
 """Deals the partitions of one flow to its slots by load, and publishes the deal to the planner.
 
-The planner follows the newest deal at the start of the next epoch. If partitions move, this one
-ends at once, at most every five minutes. Nothing is dealt again before that: a deal begins from
-where the partitions are, and the slots' reports say where.
+The planner follows the newest deal at the start of the next epoch. If partitions move, they do so
+within this one (`control.flows.moving`), or it ends at once; at most every five minutes. Nothing is
+dealt again before they have moved: a deal begins from where the partitions are, and the slots'
+reports say where.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sparkmirror.control.flows.loads import Loads
+from sparkmirror.control.flows.moving import Moving
 from sparkmirror.control.flows.publication import Publication
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.internal_topics.assignments import ASSIGNMENT_PIECE_BYTES_MAX
@@ -32,7 +34,7 @@ from sparkmirror.progress import SlotLoad, SlotProgress
 log = logging.getLogger(__name__)
 
 _INTERVAL_S = 60.0
-# Moves end the epoch, and the flow pauses for a moment.
+# Partitions that move pause for a moment, and where they must end the epoch, all do.
 _MOVED_INTERVAL_S = 300.0
 
 _Placement = dict[TopicPartition, int]
@@ -44,9 +46,9 @@ class Dealing:
     Any thread may read the results. ``channel``: see `internal_topics.commands.channel`.
     ``progress``: the newest report of each slot. ``ends``: the source's end offsets. ``leaders``:
     node ids of leaders, as far as known. ``publish`` writes a deal and may raise `MirrorError`.
-    A deal counts from the next assignment on, because no slot of an exactly-once flow may begin
-    with a partition of another one before the writers of the old plan are fenced
-    (`data.coordination.fencing`). A deal with moves publishes one, which ends the epoch.
+    A deal counts for epochs that are planned from the next assignment on, because no slot of an
+    exactly-once flow may begin with a partition of another one before the writers of the old plan
+    are fenced (`data.coordination.fencing`). A deal with moves has ``moving`` publish one.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Dealing:
         channel: str,
         *,
         published: Publication,
+        moving: Moving,
         publish: Callable[[DealRecord], None],
         progress: Callable[[], Sequence[SlotProgress]],
         ends: Callable[[], Mapping[TopicPartition, int]],
@@ -67,6 +70,7 @@ class Dealing:
         self._slots_max = slots_max
         self._run_id, self._channel = run_id, channel
         self._published = published
+        self._moving = moving
         self._publish = publish
         self._progress = progress
         self._ends = ends
@@ -106,6 +110,8 @@ class Dealing:
         home = {tp: slot for tp, slot in home.items() if tp in loads and slot < count}
         self._note(home, loads, count)
         fixed = self._published.frozen is not None or self._published.draining
+        if self._moving.pends(home):
+            return
         if fixed or now_s < self._next_s or not self._loads.known(now_s):
             return
         if self._pends(home, epoch):
@@ -132,7 +138,7 @@ class Dealing:
             self._dealt_epoch = epoch
             if deal.moves:
                 self._next_s = now_s + _MOVED_INTERVAL_S
-                self._published.replan()
+                self._moving.order(deal.moves, epoch)
 
     def _of(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Load]:
         tps = list(tps)
@@ -175,7 +181,7 @@ class Dealing:
             reasons = Counter(move.reason for move in deal.moves).most_common(1)
             partitions = "1 partition gets" if moved == 1 else f"{moved} partitions get"
             name = self._channel.partition("#")[0]
-            self._notify(f"{name}: {partitions} another slot with the next epoch: {reasons[0][0]}")
+            self._notify(f"{name}: {partitions} another slot: {reasons[0][0]}")
         return True
 
     def _note(self, home: _Placement, loads: Mapping[TopicPartition, Load], count: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from sparkmirror.control.coordination.control_topic import ControlTopicWriter
@@ -19,7 +19,7 @@ class Publication:
 
     ``frozen``: end offsets of a ``--once`` run. ``term`` returns the term of the run's claim. Once
     ``over`` is set, no drain is written. ``extends_slots``: the most slots of an epoch that may get
-    further partitions while it runs; 0: none may.
+    further partitions while it runs, or those of others; 0: none may.
     """
 
     def __init__(
@@ -59,6 +59,12 @@ class Publication:
         """Whether slots may have another assignment: the writing of a later one failed."""
         return self._numbered > self.version > 0
 
+    @property
+    def base(self) -> int:
+        """The newest version for which an epoch had to begin; -1 if the next one needs one, too."""
+        growth = self._growth
+        return -1 if growth is None else growth.base
+
     def assignment(self) -> Assignment:
         """The assignment that was published last."""
         with self._lock:
@@ -81,18 +87,53 @@ class Publication:
             if self.version:  # else nothing runs
                 self._publish(self.assignment(), CommandKind.REPLAN, self.member)
 
+    def move(self, to: Mapping[TopicPartition, int]) -> tuple[int, int] | None:
+        """Order that partitions move to other slots within the epoch; returns version and `base`.
+
+        None if that needs a new epoch (`replan`). Raises `MirrorError`.
+        """
+        with self._publishing:
+            version = self._numbered + 1
+            growth = self._growth if self._extends_slots and self.frozen is None else None
+            moved = None if growth is None else growth.move(to, version)
+            if moved is None or self.draining:
+                return None
+            self._write(self.assignment(), moved, CommandKind.EXTEND, self.member)
+            return version, moved.base
+
+    def release(self, released: Iterable[TopicPartition], base: int) -> bool:
+        """Give ``released`` to the slots that the newest `move` of each names.
+
+        False if a new epoch began since ``base``, or must begin. Raises `MirrorError`.
+        """
+        with self._publishing:
+            growth = self._growth
+            if growth is None or growth.base != base or self.draining:
+                return False
+            moved = growth.release(released)
+            self._write(self.assignment(), moved, CommandKind.EXTEND, self.member)
+            return True
+
     def _publish(self, assignment: Assignment, kind: CommandKind, member: Member | None) -> None:
         if self.draining:  # a later command would hide the drain from the slots
             return
-        version = self._numbered = self._numbered + 1
-        # If this fails, nobody knows which assignment slots have: only a new epoch follows then.
-        known, self._growth = self._growth, None
         growth = None
         if kind is CommandKind.EXTEND:
-            growth = self._extended(known, assignment, version)
+            growth = self._extended(assignment)
             kind = CommandKind.REPLAN if growth is None else kind
         if growth is None:
-            growth = Growth.begin(assignment.partitions, version)
+            growth = Growth.begin(assignment.partitions, self._numbered + 1)
+        self._write(assignment, growth, kind, member)
+
+    def _write(
+        self, assignment: Assignment, growth: Growth, kind: CommandKind, member: Member | None
+    ) -> None:
+        """Write the next version. If it fails, nobody knows which assignment slots have.
+
+        Only a new epoch follows then.
+        """
+        version = self._numbered = self._numbered + 1
+        self._growth = None
         document = AssignmentDocument(
             self._channel,
             self._run_id,
@@ -103,6 +144,7 @@ class Publication:
             self._term(),
             growth.since,
             growth.base,
+            growth.moves,
         )
         base = growth.base if kind is CommandKind.EXTEND else 0
         self._writer.assign(document, replace(self._command(kind, version), base=base))
@@ -110,12 +152,11 @@ class Publication:
             self.version, self._assignment, self.member = version, assignment, member
             self._growth = growth
 
-    def _extended(
-        self, known: Growth | None, assignment: Assignment, version: int
-    ) -> Growth | None:
+    def _extended(self, assignment: Assignment) -> Growth | None:
+        known = self._growth
         if known is None or not self._extends_slots or self.frozen is not None:
             return None
-        before = self.assignment().partitions
+        before, version = self.assignment().partitions, self._numbered + 1
         return known.follow(before, assignment.partitions, version, self._extends_slots)
 
     def note_halts(self, assignment: Assignment) -> None:

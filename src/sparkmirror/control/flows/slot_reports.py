@@ -20,8 +20,10 @@ from sparkmirror.internal_topics.commands import (
     channel,
     control_topic,
 )
+from sparkmirror.internal_topics.epochs.releases import Release
 from sparkmirror.internal_topics.history import EventKind
 from sparkmirror.internal_topics.routed_topics import TopicRequest
+from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.progress import SlotProgress
 from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
@@ -41,13 +43,14 @@ class _NewSignals:
     commands: tuple[Command, ...]
     skipped: int
     requests: tuple[TopicRequest, ...] = ()
+    releases: tuple[Release, ...] = ()
 
 
 class SlotReports:
     """A job (`control.jobs.Round`). It calls ``drain`` when this run is commanded to drain.
 
-    ``share``: the share of a MirrorMaker 1 group, once there is one. Any thread may read the
-    results.
+    ``share``: the share of a MirrorMaker 1 group, once there is one. ``signer`` has signed the
+    releases of this run's slots. Any thread may read the results.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class SlotReports:
         drain: Callable[[], None],
         notify: Callable[[str], None],
         now_ms: Callable[[], int],
+        signer: Signer | None = None,
     ) -> None:
         self.share: GroupShare | None = None
         self.paused = False
@@ -69,6 +73,8 @@ class SlotReports:
         """Functions that get new reports of this run's slots."""
         self.asked: list[Callable[[Iterable[TopicRequest]], None]] = []
         """Functions that get new requests of this run's slots."""
+        self.released: list[Callable[[Iterable[Release]], None]] = []
+        """Functions that get new releases of this run's slots."""
         self.gaps = GapReporter(target, settings, notify, since_ms=now_ms(), note=history.note_gap)
         self._name = settings.name
         self._run_id = run_id
@@ -81,6 +87,7 @@ class SlotReports:
         self._drain = drain
         self._notify = notify
         self._now_ms = now_ms
+        self._signer = signer
         self._reader: ControlTopicReader | None = None
         self._lock = threading.Lock()
         self._progress: dict[int, SlotProgress] = {}
@@ -92,7 +99,7 @@ class SlotReports:
             # In a group, older reports count too: the planner may have written while there was
             # no reader.
             self._reader = ControlTopicReader(
-                self._target, self._topic, only_new=self.share is None
+                *(self._target, self._topic), only_new=self.share is None, signer=self._signer
             )
         return self._reader.poll(_POLL_MS)
 
@@ -118,6 +125,11 @@ class SlotReports:
                 for request in signals.requests
                 if request.flow == self._channel and request.run_id == self._run_id
             ),
+            tuple(
+                release
+                for release in signals.releases
+                if release.flow == self._channel and release.run_id == self._run_id
+            ),
         )
 
     def apply(self, news: _NewSignals) -> None:
@@ -139,6 +151,9 @@ class SlotReports:
         if news.requests:
             for take in self.asked:
                 take(news.requests)
+        if news.releases:
+            for take_released in self.released:
+                take_released(news.releases)
         self._skipped += news.skipped
         self.gaps.report_new(news.progress)
         halted = self._published.assignment().halted

@@ -21,8 +21,10 @@ The record of an epoch must be there, and the newest: a slot that does not find 
 no harm if the topic loses a record, or if the planner of a run that has lost the flow writes one
 late and the topic's compaction then keeps only that.
 
-Within an epoch, partitions come and go without a fence (`internal_topics.epochs.shares`): then a
-partition has one slot only, which depends on nothing but its name and the number of slots.
+Within an epoch, partitions come, go and move without a fence (`internal_topics.epochs`). One that
+is added has one slot only, which depends on nothing but its name and the number of slots. One that
+moves has no slot from the driver's order on, until its old slot has committed something after the
+order: whoever fences that slot's id later finds the order in step 2.
 """
 
 from __future__ import annotations

@@ -8,15 +8,15 @@ closed first, by a transaction that contains nothing else and ends as theirs did
 Only their own producer id can do that. A partition that moved to another slot may have records of
 the slot before. The planner closes those while it has the ids of all slots (`close_all`), if the
 partition has a leader then. Until that is done, the new slot does not write the partition.
-For a partition that was added within an epoch, nobody has done that. It may have been mirrored
-before, by another slot, so the slot waits for any transaction that is open there.
+For a partition that was added or moved within an epoch, nobody has done that. It may have been
+mirrored before, by another slot, so the slot waits for any transaction that is open there.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from sparkmirror.errors import ClusterError, Defect
 from sparkmirror.internal_topics.flow_claims import transactional_id
@@ -79,6 +79,11 @@ class HangingTransactions:
         epoch = self._closed.get(tp)
         leader = self._connections.leaders.get(tp)
         return epoch is None or (leader is not None and leader.epoch != epoch)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Be `unsure` of ``partitions`` again."""
+        for tp in partitions:
+            self._closed.pop(tp, None)
 
     def unknown(self, tp: TopicPartition) -> Halt:
         """Why a partition that `close` has returned cannot be written yet."""

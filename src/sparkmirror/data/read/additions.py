@@ -1,4 +1,4 @@
-"""Begins partitions that are added while a slot streams, beside its other partitions.
+"""Begins partitions that a slot gets while it streams, beside its other partitions.
 
 A beginning asks both clusters where the partitions continue, which may take seconds. So it has a
 thread and connections of its own. The slot's loop takes the result, and nothing else waits.
@@ -30,6 +30,11 @@ class Additions(Generic[_Begun]):
         self._begin = begin
         self._over = threading.Event()
         self._threads: list[_Beginning[_Begun]] = []
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there is a beginning whose result was not taken yet."""
+        return bool(self._threads)
 
     def start(self, partitions: tuple[SourcePartition, ...]) -> None:
         """Begin ``partitions``, all at once."""

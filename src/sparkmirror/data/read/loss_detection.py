@@ -141,6 +141,13 @@ class LossWatch:
         self._sound |= other._sound
         self._left |= other._left
 
+    def forget(self, tp: TopicPartition) -> None:
+        """Watch ``tp`` no more; gaps that were found are still to be taken."""
+        for known in (self.marks, self._suspected, self._left):
+            known.pop(tp, None)
+        self.passed.discard(tp)
+        self._sound.discard(tp)
+
     def may_resume(self, tp: TopicPartition) -> bool:
         """Whether the log is the position's, and no refused record is left out at the target."""
         return tp in self._sound and self._policy.bad_record(tp.topic) == "pause"

@@ -12,6 +12,7 @@ from sparkmirror.data.read.target_loss import TargetWatch
 from sparkmirror.data.rows.notes import (
     GapNote,
     HaltNote,
+    LeftNote,
     PartitionHello,
     RetryNote,
     SlotHello,
@@ -31,7 +32,7 @@ _THROTTLES_S = 0.5
 class NotesToSink:
     """Collects news from the parts that find it.
 
-    ``tried``: partitions that are retried; ``added``, ``left``: as in `SlotNotes`.
+    ``tried``: partitions that are retried; ``added``, ``left``, ``released``: as in `SlotNotes`.
     """
 
     def __init__(
@@ -39,7 +40,8 @@ class NotesToSink:
     ) -> None:
         self.tried: list[RetryNote] = []
         self.added: list[PartitionHello] = []
-        self.left: list[TopicPartition] = []
+        self.left: list[LeftNote] = []
+        self.released: tuple[LeftNote, ...] = ()
         self._fetcher = fetcher
         self._watch = watch
         self._targets = targets
@@ -70,10 +72,12 @@ class NotesToSink:
         tried, self.tried = self.tried, []
         added, self.added = self.added, []
         left, self.left = self.left, []
+        released, self.released = self.released, ()
         errors, halts, paused = self._fetcher.errors, self._fetcher.halts, self._watch.paused
         changed = errors != self._errors or halts != self._halts or paused != self._paused
         throttles = self._new_throttles()
-        if not (changed or gaps or tried or added or left) and throttles is None:
+        news = gaps or tried or added or left or released
+        if not (changed or news) and throttles is None:
             return None
         gone = self._halts.keys() - halts.keys()
         self._errors, self._halts, self._paused = dict(errors), dict(halts), paused
@@ -89,6 +93,7 @@ class NotesToSink:
             throttles=throttles,
             added=tuple(added),
             left=tuple(left),
+            released=released,
         )
 
     def _new_throttles(self) -> tuple[ThrottleUse, ...] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sparkmirror.model import TopicPartition
@@ -66,3 +66,13 @@ class Retries:
                 state.due, state.tried_at = None, now
                 begun.append((tp, state.attempt, state.position))
         return begun
+
+    def leave(self, tp: TopicPartition) -> None:
+        """End the attempt of a partition that the slot leaves: what is said about it is late."""
+        state = self._stopped.setdefault(tp, _Stopped())
+        state.attempt += 1
+        state.due, state.pause_s = None, _FIRST_S
+
+    def again(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The attempts of those that the slot has left before, and begins again."""
+        return {tp: self._stopped[tp].attempt for tp in partitions if tp in self._stopped}

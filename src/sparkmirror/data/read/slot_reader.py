@@ -26,26 +26,17 @@ from sparkmirror.data.read.intact_records import IntactRecords
 from sparkmirror.data.read.loss_detection import LossWatch
 from sparkmirror.data.read.notes_to_sink import NotesToSink
 from sparkmirror.data.read.retry_schedule import Retries
+from sparkmirror.data.read.slot_share import SlotShare
 from sparkmirror.data.read.slot_start import SlotStart
 from sparkmirror.data.read.slot_throttle import SlotThrottle
 from sparkmirror.data.read.target_loss import TargetWatch, Verdict
-from sparkmirror.data.rows.notes import (
-    RetryNote,
-    SlotNotes,
-    decode_halted,
-)
+from sparkmirror.data.rows.notes import LeftNote, RetryNote, SlotNotes, decode_halted
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, chunk_of, out
 from sparkmirror.data.rows.shared_frames import Frames, room_for
 from sparkmirror.errors import Unreachable
-from sparkmirror.internal_topics.commands import (
-    AssignmentDocument,
-    CommandKind,
-    SourcePartition,
-)
-from sparkmirror.internal_topics.epochs.shares import added_share, outdated
-from sparkmirror.internal_topics.position_metadata import (
-    Mark,
-)
+from sparkmirror.internal_topics.commands import CommandKind, SourcePartition
+from sparkmirror.internal_topics.epochs.shares import outdated
+from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.progress import PartitionProgress
@@ -71,6 +62,8 @@ _SILENT_SHARE = 0.75
 _SILENT_SINK_S = 10.0
 _JOIN_BELOW_BYTES = 4096
 _STARVED_S = 0.005
+# How late the slot may notice that added partitions have begun.
+_BEGUN_S = 0.02
 # Pause before a log is checked again whose leader could not decide what happens to the position.
 _LOOK_AGAIN_S = 0.5
 # How long the other partitions wait for a connection to such a leader; it is used when it is there.
@@ -156,6 +149,7 @@ class SlotReader:
         self._checks_claims = checks_claims(flow)
         self._silence_s = flow.session_ms / 1000 * _SILENT_SHARE
         self._targets = TargetWatch(flow, plan.partitions, self._losses)
+        self._share = SlotShare(plan)
         self._begins = SlotStart(
             flow,
             plan,
@@ -163,10 +157,8 @@ class SlotReader:
             self._fetcher,
             self._losses,
             self._targets,
-            self._watch if over is None else None,
+            None if over is not None else (self._watch, self._share),
         )
-        self._followed: AssignmentDocument | None = None
-        self._begun = set(self._by_source)  # also those that were left
         self._additions = Additions(self._begin_beside)
         self._jumps: dict[TopicPartition, tuple[int, int]] = {}
         self._notes = NotesToSink(self._fetcher, self._watch, self._targets, self._losses)
@@ -221,6 +213,9 @@ class SlotReader:
         self, positions: dict[TopicPartition, int], connections: ClusterConnections
     ) -> dict[TopicPartition, int]:
         """Start to fetch at ``positions``, or where the verdicts say; returns where that is."""
+        self._numbered = list(self._begins.kept)
+        self._by_source = {p.source: p for p in self._numbered}
+        self._notes.released = self._begins.released
         for tp, offset in positions.items():
             verdict = self._begins.verdicts.get(tp)
             self._fetcher.assign(tp, offset if verdict is None else self._first(tp, verdict))
@@ -260,6 +255,10 @@ class SlotReader:
         while not self._over(deadline):
             self._hear_sink(heard_by)
             self._follow()
+            if self._notes.left or self._notes.added:
+                # Other slots wait for what this one leaves.
+                yield from out(self._note_row())
+                self._last_row = time.monotonic()
             self._send_fetches()
             self._watch.fetcher.send()
             # Without a free frame nothing is received: this is how a slow target slows the source.
@@ -268,6 +267,8 @@ class SlotReader:
             timeout_s = min(self._watch.fetcher.next_due_s(), _TICK_S)
             if listens or not (self._watch.paused or cut_off):
                 timeout_s = min(self._fetcher.next_due_s(), timeout_s)
+            if self._additions.under_way:
+                timeout_s = min(timeout_s, _BEGUN_S)
             if starved and not cut_off:
                 timeout_s = _STARVED_S
             if self._ends is None:
@@ -384,24 +385,13 @@ class SlotReader:
             return
         for begun in self._additions.take():
             self._take_begun(begun)
-        newest = self._watch.assignment
-        if newest is None or newest is self._followed or self._ends is not None:
+        changes = self._share.follow(self._watch.assignment)
+        if changes is None:
             return
-        plan = self.plan
-        if newest.run_id != plan.run_id or not newest.base <= plan.version < newest.version:
-            return
-        self._followed = newest
-        there = {p.source for p in newest.partitions}
-        for tp in [tp for tp in self._by_source if tp not in there]:
-            self._leave(tp)
-        added = tuple(
-            p
-            for p in added_share(newest, plan.version, plan.slot, plan.slots)
-            if p.source not in self._begun
-        )
-        if added:
-            self._begun |= {p.source for p in added}
-            self._additions.start(added)
+        for one in changes.left:
+            self._leave(one)
+        if changes.begin:
+            self._additions.start(changes.begin)
 
     def _begin_beside(
         self, partitions: tuple[SourcePartition, ...], over: threading.Event
@@ -426,17 +416,20 @@ class SlotReader:
         self._jumps |= begun._jumps
         self._numbered += begun.plan.partitions
         self._by_source |= begun._by_source
-        newest = self._followed
-        there = set() if newest is None else {p.source for p in newest.partitions}
-        for tp in begun._by_source.keys() - there:
-            self._leave(tp)
+        tried = self._retries.again(begun._by_source)
+        self._notes.tried += [RetryNote(tp, attempt) for tp, attempt in tried.items()]
+        for one in self._share.begun(begun._by_source):
+            self._leave(one)
 
-    def _leave(self, tp: TopicPartition) -> None:
-        """Fetch no more of a partition that the assignment no longer has."""
+    def _leave(self, one: LeftNote) -> None:
+        """Fetch no more of a partition that another slot gets, or that the flow no longer has."""
+        tp = one.source
         del self._by_source[tp]
         self._fetcher.unassign(tp)
+        self._losses.forget(tp)
+        self._retries.leave(tp)
         self._jumps.pop(tp, None)
-        self._notes.left.append(tp)
+        self._notes.left.append(one)
 
     # -- responses into rows ---------------------------------------------------------------
 

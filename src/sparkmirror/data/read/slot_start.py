@@ -11,8 +11,9 @@ from sparkmirror.data.coordination.slot_plan import SlotPlan
 from sparkmirror.data.read.first_positions import first_positions
 from sparkmirror.data.read.loss_detection import LossWatch
 from sparkmirror.data.read.resume import resume
+from sparkmirror.data.read.slot_share import SlotShare
 from sparkmirror.data.read.target_loss import TargetWatch, Verdict
-from sparkmirror.data.rows.notes import Owner, PartitionHello, SlotHello, Writer
+from sparkmirror.data.rows.notes import LeftNote, Owner, PartitionHello, SlotHello, Writer
 from sparkmirror.internal_topics.commands import channel
 from sparkmirror.internal_topics.position_metadata import (
     Mark,
@@ -36,8 +37,10 @@ class SlotStart:
     """Finds the start of one slot.
 
     By source partition: ``committed`` offsets, their ``metadata``, and the ``verdicts`` on the
-    target's logs. ``identity``: the one under which an exactly-once sink writes. ``watch``: None if
-    the slot is already the only writer, and watches the claims.
+    target's logs. ``identity``: the one under which an exactly-once sink writes. ``kept``: the
+    partitions of the plan that the slot still has, ``released``: those that it has to release.
+    ``control``: what follows the control topic, and what the slot has by that; None if the slot is
+    already the only writer, and watches the claims.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class SlotStart:
         fetcher: Fetcher,
         losses: LossWatch,
         targets: TargetWatch,
-        watch: ControlWatch | None,
+        control: tuple[ControlWatch, SlotShare] | None,
     ) -> None:
         self.committed: dict[TopicPartition, int] = {}
         self.metadata: dict[TopicPartition, PositionMetadata] = {}
@@ -56,6 +59,8 @@ class SlotStart:
         self.identity: Identity | None = None
         self._flow = flow
         self._plan = plan
+        self.kept = plan.partitions
+        self.released: tuple[LeftNote, ...] = ()
         self._by_source = {p.source: p for p in plan.partitions}
         transformed = Transformed(flow)
         # Where their records are on the target is not known.
@@ -64,7 +69,7 @@ class SlotStart:
         self._fetcher = fetcher
         self._losses = losses
         self._targets = targets
-        self._watch = watch
+        self._control = control
 
     def asked(self) -> ClusterConnections:
         """Connections for a start, to the cluster that has the positions."""
@@ -78,18 +83,25 @@ class SlotStart:
         ``connections``: of the cluster that has them. Raises `MirrorError`, `ConnectionLost` or
         ``TimeoutError``.
         """
-        flow, plan, watch = self._flow, self._plan, self._watch
-        if watch is not None:
+        flow, plan = self._flow, self._plan
+        if self._control is not None:
+            watch, share = self._control
             watch.start()
-            if flow.exactly_once:
+            while flow.exactly_once:
+                ordered, self.released = watch.assignment, ()
                 # Become the only writer of these partitions.
                 self.identity = take_over(
                     flow, plan.slot, plan.run_id, plan.version, watch, plan.record
                 )
                 if self.identity is None:
                     return {}
+                # An order counts if it was there before the fence: all later attempts know it, too.
+                if not share.begin(watch.assignment)[1] or watch.assignment is ordered:
+                    break
             if checks_claims(flow):
                 check_owner(flow, plan.run_id, watch)
+            self.kept, self.released = share.begin(watch.assignment)
+            self._by_source = {p.source: p for p in self.kept}
         positions = self._positions(connections)
         if flow.mode is not MirrorMode.MM1:  # MirrorMaker 1's say nothing about the target
             counted = {tp: at for tp, at in positions.items() if tp not in self._routed}
@@ -105,7 +117,7 @@ class SlotStart:
         """Where each partition continues: the committed position, else ``auto.offset.reset``."""
         flow = self._flow
         mm1 = flow.mode is MirrorMode.MM1
-        by_position = {(p.source if mm1 else p.target): p.source for p in self._plan.partitions}
+        by_position = {(p.source if mm1 else p.target): p.source for p in self.kept}
         group = flow.position_group
         coordinators = Coordinators(connections)
         try:
@@ -205,7 +217,7 @@ class SlotStart:
         marks = self._losses.marks | {tp: mark for tp, mark in before.items() if tp in behind}
         unseen, nothing = Verdict(-1, TargetMark()), PositionMetadata()
         partitions = []
-        for p in self._plan.partitions:
+        for p in self.kept:
             verdict = self.verdicts.get(p.source, unseen)
             written = self.metadata.get(p.source, nothing).written
             partitions.append(

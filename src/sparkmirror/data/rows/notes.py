@@ -30,6 +30,7 @@ from sparkmirror.wire.produce.partition_queue import Identity
 __all__ = [
     "GapNote",
     "HaltNote",
+    "LeftNote",
     "Owner",
     "PartitionHello",
     "RetryNote",
@@ -42,7 +43,7 @@ __all__ = [
     "encode_notes",
 ]
 
-VERSION = 3
+VERSION = 4
 # A reason is for people; with this, a row always fits into a message.
 _REASON_CHARS_MAX = 1000
 
@@ -143,12 +144,25 @@ class RetryNote:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftNote:
+    """A partition that the slot has no more.
+
+    ``order``: the version of the move that takes it away (`internal_topics.epochs.shares`); the
+    sink releases it. 0: the assignment no longer has it.
+    """
+
+    source: TopicPartition
+    order: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SlotNotes:
     """The notes of one row. ``paused``, ``errors`` (count by code): None if nothing has changed.
 
     ``throttles``: the same; what the limits have done. ``rehearsal``: the task has no work at all.
     ``unpacked``: the same; seconds of processor time that reading records took, by transform.
     ``added``: partitions that the slot begins now, ``left``: those of which no more rows come.
+    ``released``: those that this attempt of the task has not begun, and that nobody writes.
     """
 
     hello: SlotHello | None = None
@@ -162,7 +176,8 @@ class SlotNotes:
     throttles: tuple[ThrottleUse, ...] | None = None
     unpacked: Mapping[str, float] | None = None
     added: tuple[PartitionHello, ...] = ()
-    left: tuple[TopicPartition, ...] = ()
+    left: tuple[LeftNote, ...] = ()
+    released: tuple[LeftNote, ...] = ()
 
 
 def encode_notes(notes: SlotNotes) -> dict[str, Any]:
@@ -204,8 +219,9 @@ def encode_notes(notes: SlotNotes) -> dict[str, Any]:
         document["unpacked"] = dict(notes.unpacked)
     if notes.added:
         document["added"] = list(map(_partition_row, notes.added))
-    if notes.left:
-        document["left"] = [list(tp) for tp in notes.left]
+    for name, ones in (("left", notes.left), ("released", notes.released)):
+        if ones:
+            document[name] = [[*one.source, one.order] for one in ones]
     return document
 
 
@@ -241,7 +257,13 @@ def decode_notes(document: Mapping[str, Any]) -> SlotNotes:
         else tuple(ThrottleUse(*row) for row in document["throttles"]),
         document.get("unpacked"),
         tuple(map(_read_partition, document.get("added", ()))),
-        tuple(TopicPartition(*one) for one in document.get("left", ())),
+        *(
+            tuple(
+                LeftNote(TopicPartition(topic, partition), order)
+                for topic, partition, order in document.get(name, ())
+            )
+            for name in ("left", "released")
+        ),
     )
 
 

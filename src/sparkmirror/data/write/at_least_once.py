@@ -41,8 +41,10 @@ log = logging.getLogger(__name__)
 _Told = tuple[int, Mark, TargetMark]
 _COMMIT_LOG_S = 30.0
 _LINGER_S = 0.05
-# How long the other lanes wait for the first commit of those that are added.
+# How long the other lanes wait for the first commit of those that are added, or the last one.
 _ADDED_S, _ADDED_POLL_S = 0.05, 0.002
+# The same for those that leave, if they need it again.
+_LET_GO_AGAIN_S = 0.5
 # How long a cluster that has just started may take to assign a producer id.
 _IDENTITY_S = 2.0
 
@@ -66,6 +68,7 @@ class AtLeastOnce:
         self._committing: dict[Lane, _Told] = {}
         self._covered: TakenSyncs = NO_SYNCS
         self._last_commit = self._renewed = time.monotonic()
+        self._let_go_at = float("-inf")
         self._pause: PauseWatch | None = None
         # The methods of the task, without a call in between.
         self.write = task.write
@@ -94,12 +97,26 @@ class AtLeastOnce:
             return
         for lane in known:
             lane.committed = -1
+        self._commit_soon(known)
+
+    def _commit_soon(self, lanes: list[Lane]) -> None:
+        """Commit the positions of ``lanes``; the others wait for a moment at most."""
         deadline = time.monotonic() + _ADDED_S
         with _not_this_time():
-            while any(lane.committed < 0 for lane in known) and time.monotonic() < deadline:
+            while any(lane.due for lane in lanes) and time.monotonic() < deadline:
                 self._committed(wait=False)
                 self._commit()
                 time.sleep(_ADDED_POLL_S)
+
+    def _let_go(self, now: float) -> None:
+        """Release lanes that another slot gets, once all of them is written and committed."""
+        written = [lane for lane in self._task.leaving if not lane.queue]
+        if now >= self._let_go_at:
+            self._let_go_at = now + _LET_GO_AGAIN_S
+            self._commit_soon([lane for lane in written if lane.position >= 0])
+        # Of one that never had a position, nothing was written.
+        done = [lane for lane in written if lane.position < 0 or not lane.due]
+        self._task.release(done, now)
 
     def join(self, member: Member) -> None:
         """Commit as ``member`` from now on."""
@@ -254,6 +271,8 @@ class AtLeastOnce:
         if (now - self._last_commit) * 1000 >= self._flow.position_interval_ms:
             self._last_commit = now
             self._commit()
+        if self._task.leaving:
+            self._let_go(now)
 
     def _commit(self) -> None:
         """Begin to commit the positions that have moved, unless a commit is in flight."""

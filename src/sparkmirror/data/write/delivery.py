@@ -57,7 +57,10 @@ class Delivery(Protocol):
         """Send and process acknowledgements until the next row arrives."""
 
     def tick(self, now: float) -> None:
-        """Commit what is due; now and then all positions. ``now``: monotonic seconds."""
+        """Commit what is due; now and then all positions. Release lanes that other slots get.
+
+        ``now``: monotonic seconds.
+        """
 
     def finish(self, come_round: ComeRound) -> None:
         """Wait until all is acknowledged and committed; save positions as MirrorMaker 2 does."""

@@ -111,6 +111,8 @@ class ExactlyOnce:
     def add(self, lanes: list[Lane]) -> None:
         """Follow further topics; `prepare` closes what earlier writers left open there."""
         self._added |= {lane.target for lane in lanes}
+        if self._open_ends is not None:
+            self._open_ends.forget(self._added)  # others may have written since a check
         self._task.search(lanes)
 
     def join(self, member: Member) -> None:
@@ -294,6 +296,21 @@ class ExactlyOnce:
             self._commit()
         elif self._syncs.overdue(now):
             self._publish_left(now)
+        if self._task.leaving:
+            self._let_go(now)
+
+    def _let_go(self, now: float) -> None:
+        """Release lanes that another slot gets, once all of them is in a committed transaction.
+
+        That has their positions, and was committed after the order. So whoever fences this slot's
+        id later finds the order, and does not have the partitions either. Of a lane without a
+        position nothing can be committed: then the driver begins a new epoch.
+        """
+        leaving = [lane for lane in self._task.leaving if lane.position >= 0]
+        if any(lane.due or lane.queue for lane in leaving):
+            self._commit()
+        self._task.release([one for one in leaving if not (one.due or one.queue)], now)
+        self._send_reports()
 
     def _rest(self, seconds: float) -> None:
         """A pause within a request of a transaction: Spark and the driver are served meanwhile."""
@@ -483,7 +500,8 @@ class ExactlyOnce:
         self._close_writer()
         # Positions of a deleted topic were deleted with it.
         lost = self._task.ends.lost
-        kept = [one for one in self._task.lanes.values() if one not in lost and not one.left]
+        gone = {lane for lane in self._task.lanes.values() if lane.left} - self._task.leaving.keys()
+        kept = [one for one in self._task.lanes.values() if one not in lost and one not in gone]
         expected = {lane.target: lane.committed for lane in kept}
         return identity_again(self._flow, self._task.slot, self._writer, expected)
 

@@ -140,27 +140,45 @@ class SlotSyncs:
         runs: list[KeyValue] = []
         points_taken = 0
         while self._touched and points_taken < _SYNCS_PER_SLOT_MAX:
-            source, topic_id = next(iter(self._touched))
-            part = self._touched.pop((source, topic_id))
-            points = part.due
-            if part.newest is not None and (not points or points[-1] != part.newest):
-                points = [*points, part.newest]
-            points_taken += len(points)
-            if not part.remote:
-                syncs += [encode_offset_sync(source, *point) for point in points]
-            runs += [
-                encode_run(
-                    *(source, run),
-                    topic_id=topic_id,
-                    target_id=part.target_id,
-                    remote=part.remote,
-                )
-                for run in part.fresh[-_RUNS_MAX:]
-            ]
-            part.due, part.newest = [], None
-            # The last run may grow; then it is written again as a whole, under the same key.
-            del part.fresh[:-1]
+            points_taken += self._take_one(*next(iter(self._touched)), syncs, runs)
         return syncs, runs
+
+    def _take_one(
+        self, source: TopicPartition, topic_id: str, syncs: list[KeyValue], runs: list[KeyValue]
+    ) -> int:
+        """Add what is due of one partition to ``syncs`` and ``runs``; returns how many points."""
+        part = self._touched.pop((source, topic_id))
+        points = part.due
+        if part.newest is not None and (not points or points[-1] != part.newest):
+            points = [*points, part.newest]
+        if not part.remote:
+            syncs += [encode_offset_sync(source, *point) for point in points]
+        runs += [
+            encode_run(
+                *(source, run),
+                topic_id=topic_id,
+                target_id=part.target_id,
+                remote=part.remote,
+            )
+            for run in part.fresh[-_RUNS_MAX:]
+        ]
+        part.due, part.newest = [], None
+        # The last run may grow; then it is written again as a whole, under the same key.
+        del part.fresh[:-1]
+        return len(points)
+
+    def leave(self, source: TopicPartition) -> None:
+        """Publish all that is due of ``source``, whose positions are committed, and forget it.
+
+        Another slot continues: what this one wrote later would lead readers back.
+        """
+        syncs: list[KeyValue] = []
+        runs: list[KeyValue] = []
+        for key in [key for key in self._touched if key[0] == source]:
+            self._take_one(*key, syncs, runs)
+        self._partitions.pop(source, None)
+        if syncs or runs:
+            self._outlet.put(syncs, runs)
 
     @property
     def written(self) -> bool:

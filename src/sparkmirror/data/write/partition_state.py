@@ -131,7 +131,7 @@ class Lane:
     transaction's marker takes after ``target_end``. ``written``: the newest committed records
     before the position (exactly-once only). ``routed``: its records may go to any partition, so
     nothing is known about their places: no target log, no end, no offset syncs. ``left``: no more
-    chunks come, because the assignment no longer has the partition.
+    chunks come, because the assignment no longer has the partition, or moves it to another slot.
     """
 
     source: TopicPartition
@@ -312,6 +312,11 @@ class LaneIndex:
         self._by_target.setdefault(lane.target, []).append(lane)
         self.topics.add(lane.target.topic)
         return lane
+
+    def remove(self, lane: Lane) -> None:
+        """Remove ``lane``, which waits for nothing."""
+        self._by_target[lane.target].remove(lane)
+        self._beside.pop(lane, None)
 
     def waits_beside(self, lane: Lane) -> None:
         """Note that a chunk of ``lane`` also waits for another partition than its own."""

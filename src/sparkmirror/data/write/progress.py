@@ -1,6 +1,7 @@
 """What a sink reports: to the driver how far it is, to its source what it has given up.
 
-The driver reads reports from the control topic. The source is on the same host: it gets messages in
+To the driver also which partitions it has released, for another slot. The driver reads reports from
+the control topic. The source is on the same host: it gets messages in
 the memory that both share. A source without that memory reads the reports.
 """
 
@@ -10,15 +11,18 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from sparkmirror.data.rows.notes import SlotHello, encode_halted
+from sparkmirror.data.coordination.sealed_options import run_key
+from sparkmirror.data.rows.notes import LeftNote, SlotHello, encode_halted
 from sparkmirror.data.rows.shared_frames import FrameReader
 from sparkmirror.data.write.partition_state import Lane
+from sparkmirror.internal_topics.epochs.releases import Release, encode_release
 from sparkmirror.internal_topics.reports import (
     ROWS_MAX,
     ReportPiece,
     encode_piece,
     encode_progress,
 )
+from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.latency import Histogram
 from sparkmirror.observe.figures.samples import steady_ms
@@ -31,7 +35,7 @@ from sparkmirror.progress import (
     TransformCounts,
 )
 
-__all__ = ["HaltMessages", "SinkReports"]
+__all__ = ["HaltMessages", "Releases", "SinkReports"]
 
 _INTERVAL_S = 1.0
 _IDLE_INTERVAL_S = 10.0
@@ -60,6 +64,8 @@ class SinkReports:
         """Errors that the producer counted before this task; earlier reports contain them."""
         self.joined_before = JoinCounts()
         """The same for batches that were joined for a slow link."""
+        self.left_counts = (0, 0)
+        """Records and bytes of partitions that were released."""
         self._latency = Histogram()
         self._latency_ms_sum = 0
         self._began_ms = self._ended_ms = 0
@@ -104,7 +110,7 @@ class SinkReports:
         """
         if self.slot < 0:
             return None
-        records = sum(lane.records for lane in halts)
+        records = sum(lane.records for lane in halts) + self.left_counts[0]
         errors = self._errors(producer_errors)
         halted = sum(1 for halt in halts.values() if halt)
         used = sum(one.current_bytes + one.backfill_bytes for one in self.throttles)
@@ -124,7 +130,7 @@ class SinkReports:
             epoch=self.epoch,
             time_ms=int(time.time() * 1000),
             records=records,
-            bytes=sum(lane.bytes for lane in halts),
+            bytes=sum(lane.bytes for lane in halts) + self.left_counts[1],
             batches=self.batches,
             latency_counts=tuple(self._latency.counts),
             latency_ms_sum=self._latency_ms_sum,
@@ -209,6 +215,36 @@ class _Pieces:
         """(number, lanes) of the pieces to write."""
         due, self._due = self._due, []
         return due
+
+
+class Releases:
+    """The releases of one task. ``signed``: whether the driver expects them to be signed."""
+
+    def __init__(self, *, signed: bool) -> None:
+        self._signer = Signer(run_key()) if signed else None
+        self._hello: SlotHello | None = None
+        self._order = 0
+        self._released: set[TopicPartition] = set()
+
+    def begin(self, hello: SlotHello) -> None:
+        """Report as the slot in ``hello`` from now on."""
+        self._hello = hello
+
+    def record(self, released: Iterable[LeftNote]) -> tuple[bytes, bytes] | None:
+        """Key and value of all releases of the newest order; None if that has no new ones.
+
+        Compaction keeps one record of a slot. Nobody waits for releases of earlier orders.
+        """
+        hello, released = self._hello, list(released)
+        newest = max((one.order for one in released), default=0)
+        if hello is None or newest < max(1, self._order):
+            return None
+        if newest > self._order:
+            self._order, self._released = newest, set()
+        self._released |= {one.source for one in released if one.order == newest}
+        partitions = tuple(sorted(self._released))
+        who = hello.channel, hello.run_id, hello.slot, hello.epoch
+        return encode_release(Release(*who, self._order, partitions), self._signer)
 
 
 class HaltMessages:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from sparkmirror.data.rows import worker_pipes
-from sparkmirror.data.rows.notes import GapNote, PartitionHello, SlotHello
+from sparkmirror.data.rows.notes import GapNote, LeftNote, PartitionHello, SlotHello
 from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.data.rows.shared_frames import FrameReader, map_frames
 from sparkmirror.data.write.bad_records import RefusedRecords
@@ -16,7 +16,7 @@ from sparkmirror.data.write.offset_sync_writer import SlotSyncs, SyncSender
 from sparkmirror.data.write.partition_state import Lane, LaneIndex, Pending, gap_pending, targets
 from sparkmirror.data.write.position_commits import connect_record, storage_topic
 from sparkmirror.data.write.producers import producer_of
-from sparkmirror.data.write.progress import HaltMessages, SinkReports
+from sparkmirror.data.write.progress import HaltMessages, Releases, SinkReports
 from sparkmirror.data.write.target_ends import TargetEnds
 from sparkmirror.errors import Defect
 from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, control_topic
@@ -35,6 +35,8 @@ from sparkmirror.wire.produce.backlog import Acknowledged
 __all__ = ["SinkTask"]
 
 _BLOCKED_S = 0.1
+# How long a partition waits for its last offset syncs before another slot may have it.
+_SYNCS_S = 2.0
 
 
 class SinkTask:
@@ -42,7 +44,9 @@ class SinkTask:
 
     ``producer`` writes the records, ``reporter`` the progress reports. An exactly-once delivery
     replaces ``producer`` by its own. ``fenced``: why nothing more may be written, None if it may.
-    ``failed``: how many attempts of the task have failed before this one.
+    ``failed``: how many attempts of the task have failed before this one. ``leaving``: lanes that
+    another slot gets, each with the version of the order, and until when (monotonic seconds) it
+    waits for its offset syncs; None: not all of it is committed yet.
     """
 
     def __init__(self, flow: FlowSettings, failed: int = 0) -> None:
@@ -51,6 +55,7 @@ class SinkTask:
         self.slot = -1
         self.epoch = -1
         self.lanes: dict[TopicPartition, Lane] = {}
+        self.leaving: dict[Lane, tuple[int, float | None]] = {}
         self.index = LaneIndex()
         self.frames: FrameReader | None = None
         self.fenced: Halt | None = None
@@ -60,6 +65,8 @@ class SinkTask:
         self.reports.errors_before = dict(self.producer.backlog.errors)
         self.reports.joined_before = self.producer.joining.counts
         self._messages = HaltMessages(None)
+        self._releases = Releases(signed=flow.signed)
+        self._left: dict[TopicPartition, tuple[int, int]] = {}
         self.ends = TargetEnds(flow)
         self.syncs = self.new_syncs() if flow.offset_syncs.enabled else None
         self._gaps = TopicPartition(gaps_topic(flow), 0)
@@ -71,6 +78,7 @@ class SinkTask:
         """Take over from the source who the slot is, and where its partitions begin."""
         self.slot, self.epoch = hello.slot, hello.epoch
         self.reports.begin(hello)
+        self._releases.begin(hello)
         self.frames = map_frames(hello.memory)
         self._messages = HaltMessages(self.frames)
         self.add(hello.partitions)
@@ -88,8 +96,10 @@ class SinkTask:
                 routed=self._transformed.routes(one.source.topic),
             )  # fmt: skip
             lane.reached = max(one.target_end, lane.log.epoch_offset)
+            lane.records, lane.bytes = self._left.pop(one.source, (0, 0))
             self.lanes[one.source] = self.index.add(lane)
             added.append(lane)
+        self._count_left()
         if self.flow.mode is not MirrorMode.MM1:
             self.ends.begin(added)
         return added
@@ -101,11 +111,67 @@ class SinkTask:
             connections.topics.add(lane.target.topic)
             connections.mark_stale(lane.target)
 
-    def leave(self, source: TopicPartition) -> None:
-        """Expect no more chunks of a partition; what is in flight is written and committed."""
-        lane = self.lanes[source]
+    def leave(self, note: LeftNote) -> None:
+        """Expect no more chunks of a partition; what is in flight is written and committed.
+
+        The delivery calls `release` then, if another slot gets the partition.
+        """
+        lane = self.lanes[note.source]
         lane.left = True
+        if note.order:
+            # Committed once more: whoever can still do that after the order is no zombie.
+            lane.marked = None
+            self.leaving[lane] = note.order, None
+        else:
+            self.ends.forget(lane)
+
+    def release(self, lanes: Iterable[Lane], now: float) -> None:
+        """Give up ``lanes`` of `leaving`, of which everything is committed, and report it.
+
+        Not before their offset syncs are written: the next slot's must follow them. If those cannot
+        be written, a later call does it. ``now``: monotonic seconds.
+        """
+        released = []
+        for lane in lanes:
+            order, until = self.leaving[lane]
+            if until is None:
+                until = now + _SYNCS_S
+                self.leaving[lane] = order, until
+                if self.syncs is not None:
+                    self.syncs.leave(lane.source)
+            if self.syncs is None or now >= until or self.syncs.written:
+                released.append(LeftNote(lane.source, order))
+                self._remove(lane)
+        if released:
+            self._count_left()
+            self.write_releases(released)
+            self.reports.report_anyway()  # without them
+
+    def _remove(self, lane: Lane) -> None:
+        del self.leaving[lane], self.lanes[lane.source]
+        self._left[lane.source] = lane.records, lane.bytes
+        self.index.remove(lane)
         self.ends.forget(lane)
+        self.producer.backlog.forget_halts(lane.blocked)
+
+    def write_releases(self, released: Iterable[LeftNote]) -> None:
+        """Report that this slot has given up partitions for others."""
+        record = self._releases.record(released)
+        if record is not None:
+            self._append_record(self._control, *record)
+
+    def _count_left(self) -> None:
+        counts = self._left.values()
+        self.reports.left_counts = sum(one[0] for one in counts), sum(one[1] for one in counts)
+
+    def counts(self) -> tuple[int, int]:
+        """Records and bytes that this task has written."""
+        records, size = self.reports.left_counts
+        lanes = self.lanes.values()
+        return (
+            records + sum(lane.records for lane in lanes),
+            size + sum(lane.bytes for lane in lanes),
+        )
 
     def new_syncs(self) -> SlotSyncs:
         """New offset syncs: the first one of each partition is due at once."""
@@ -127,6 +193,8 @@ class SinkTask:
         source = TopicPartition(chunk.topic, chunk.partition)
         lane = self.lanes.get(source)
         if lane is None:
+            if source in self._left:
+                raise Defect(f"records of {source} arrive after another slot has got it")
             target = TopicPartition(chunk.remote_topic, chunk.partition)
             routed = self._transformed.routes(source.topic)
             lane = self.lanes[source] = self.index.add(Lane(source, target, routed=routed))

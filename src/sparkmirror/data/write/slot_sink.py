@@ -90,13 +90,7 @@ class SlotSink:
             self._requests.close()
             if self._packer is not None:
                 self._packer.close()
-        lanes = self._task.lanes.values()
-        return SlotSummary(
-            self._task.slot,
-            self._task.epoch,
-            sum(lane.records for lane in lanes),
-            sum(lane.bytes for lane in lanes),
-        )
+        return SlotSummary(self._task.slot, self._task.epoch, *self._task.counts())
 
     def _take_message(self, batch: Any) -> None:
         """Process the rows of ``batch`` in order."""
@@ -226,8 +220,9 @@ class SlotSink:
             found = task.lanes.get(halted.source)
             if found is not None:
                 found.source_halt = halted.halt
-        for source in notes.left:
-            task.leave(source)
+        for left in notes.left:
+            task.leave(left)
+        task.write_releases(notes.released)
         if notes.hello is not None:
             self._delivery.begun()
 

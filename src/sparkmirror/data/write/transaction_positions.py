@@ -48,6 +48,8 @@ class TransactionPositions:
         """
         if lane.routed:
             return None
+        if lane.source_end < 0 and not any(pending.records for pending in lane.queue):
+            return lane.written  # another slot may have written since this one did
         records = self._task.producer.backlog.records_of(lane.target)
         identity = self._task.producer.identity_of(lane.target)
         return (

@@ -12,6 +12,7 @@ import pytest
 from sparkmirror.control.flows import dealing
 from sparkmirror.control.flows.dealing import Dealing
 from sparkmirror.control.flows.loads import Loads
+from sparkmirror.control.flows.moving import Moving
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.errors import Unreachable
 from sparkmirror.internal_topics.commands import SourcePartition
@@ -37,6 +38,7 @@ class Flow:
 
     def __init__(self, rates: list[int], shares: list[list[int]]) -> None:
         self.replans: list[int] = []
+        self.ordered: list[dict[TopicPartition, int]] = []
         self.rates, self.shares = rates, shares
         self.now_s, self.epoch = 1_000.0, 1
         self.hosts = ["h"] * len(shares)
@@ -55,11 +57,15 @@ class Flow:
             assignment=lambda: self.assignment,
             version=7,
             replan=self._replan,
+            move=self._move,
         )
         self.replan_fails = False
+        self.within = False  # whether partitions move within the epoch
+        self.moving = Moving("A->B", self.published, lambda: self.now_s)  # type: ignore[arg-type]
         self.dealing = Dealing(
             len(shares), "r1", "A->B", published=self.published,  # type: ignore[arg-type]
-            publish=self._publish, progress=self.reports, ends=lambda: dict(self.ends),
+            moving=self.moving, publish=self._publish, progress=self.reports,
+            ends=lambda: dict(self.ends),
             leaders=self._leaders, notify=self.told.append,
             now_ms=lambda: int(self.now_s * 1000), ticks_s=lambda: self.now_s,
         )  # fmt: skip
@@ -78,6 +84,13 @@ class Flow:
             raise Unreachable("B is away", where="cluster B")
         self.replans.append(len(self.written))
         self.published.version += 1
+
+    def _move(self, to: Mapping[TopicPartition, int]) -> tuple[int, int] | None:
+        if not self.within:
+            return None
+        self.published.version += 1
+        self.ordered.append(dict(to))
+        return self.published.version, 1
 
     def _leaders(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {one: self.leaders[one] for one in tps if one in self.leaders}
@@ -156,9 +169,7 @@ def test_heavy_partitions_come_apart_and_stay_so() -> None:
     (move,) = record.deal.moves
     assert (move.tp, move.before, move.after) in ((tp(0), 0, 1), (tp(2), 0, 1))
     assert move.reason == "slot 0 had 2.0 times the mean"
-    assert flow.told == [
-        "A->B: 1 partition gets another slot with the next epoch: slot 0 had 2.0 times the mean"
-    ]
+    assert flow.told == ["A->B: 1 partition gets another slot: slot 0 had 2.0 times the mean"]
     flow.run(300)
     assert len(flow.written) == 2, "the deal is still to take effect"
     flow.next_epoch()
@@ -187,6 +198,27 @@ def test_a_deal_with_moves_counts_from_the_next_assignment_which_follows_it() ->
     flow.run(120)
     assert [(record.moved, record.version) for record in flow.written] == [(1, 8)]
     assert flow.replans == [1], "once, behind the record"
+
+
+def test_partitions_move_within_the_epoch_and_are_dealt_again_once_they_are_there() -> None:
+    flow = Flow([9_000, 9_000, 10, 10], [[0, 1], [2, 3]])
+    flow.within = True
+    flow.run(120)
+    assert [(record.moved, record.version) for record in flow.written] == [(1, 8)]
+    (order,) = flow.ordered
+    ((moved, slot),) = order.items()
+    assert (slot, flow.replans) == (1, [])
+    # Nobody has it on its way, and nothing is dealt meanwhile, not even something new.
+    flow.shares[0].remove(moved.partition)
+    flow.rates = [10, 10, 9_000, 9_000]
+    flow.run(900)
+    assert len(flow.written) == 1
+    flow.moving._order.given.add(moved)  # type: ignore[union-attr]
+    flow.shares[1].append(moved.partition)
+    flow.run(60)
+    assert [record.moved for record in flow.written] == [1, 1]
+    assert flow.replans == []
+    assert len(flow.ordered) == 2
 
 
 def test_an_assignment_that_did_not_follow_its_deal_is_published_later() -> None:

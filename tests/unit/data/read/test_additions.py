@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.data.read.additions import Additions
 from sparkmirror.data.read.slot_reader import SlotReader
+from sparkmirror.data.rows.notes import LeftNote, RetryNote
+from sparkmirror.internal_topics.assignments import Orders
 from sparkmirror.internal_topics.commands import AssignmentDocument, SourcePartition
 from sparkmirror.internal_topics.epochs.shares import slot_of
 from sparkmirror.model import TopicPartition
@@ -44,10 +47,16 @@ class _Slot:
         done, self.done = self.done, []
         return done
 
-    def reads(self, *partitions: SourcePartition, version: int = 6, base: int = 5) -> None:
+    def reads(
+        self,
+        *partitions: SourcePartition,
+        version: int = 6,
+        base: int = 5,
+        moves: Mapping[TopicPartition, Orders] | None = None,
+    ) -> None:
         since = {p.source: 6 for p in partitions if p in NEW}
         self.reader._watch.assignment = AssignmentDocument(
-            "A->B", "r", version, partitions, since=since, base=base
+            "A->B", "r", version, partitions, since=since, base=base, moves=moves or {}
         )
         self.reader._follow()
 
@@ -125,14 +134,55 @@ def test_a_partition_that_is_gone_is_fetched_no_more(tmp_path: Path) -> None:
         made.reader._fetcher.position(gone)
     notes = made.reader._notes.take()
     assert notes is not None
-    assert notes.left == (gone,)
+    assert notes.left == (LeftNote(gone),)
     # A report of the sink that it had given it up is late: it does not begin again.
     halt = Halt("REQUEST_TIMED_OUT", "slow", retriable=True, attempt=0)
-    made.reader._retries.stop(gone, PartitionProgress(gone.topic, gone.partition, 7, halt=halt))
+    late = PartitionProgress(gone.topic, gone.partition, 7, halt=halt)
+    assert not made.reader._retries.stop(gone, late)
     made.reader._retries._stopped[gone].due = 0.0
     made.reader._try_again()
     with pytest.raises(KeyError):
         made.reader._fetcher.position(gone)
+
+
+def test_a_partition_leaves_with_the_order_and_comes_back_as_another_attempt(
+    tmp_path: Path,
+) -> None:
+    made = _Slot(tmp_path)
+    moved = made.reader.plan.partitions[0]
+    made.reads(*PLANNED, moves={moved.source: Orders(((1, 6),))})
+    assert moved.source not in made.reader._by_source
+    notes = made.reader._notes.take()
+    assert notes is not None
+    assert notes.left == (LeftNote(moved.source, 6),)
+    # The other slot has it for a while, which changes nothing here.
+    made.reads(*PLANNED, version=7, moves={moved.source: Orders(((1, 6),), released=True)})
+    made.reads(*PLANNED, version=8, moves={moved.source: Orders(((1, 6), (0, 8)))})
+    assert made.started == []
+    made.reads(*PLANNED, version=9, moves={moved.source: Orders(((1, 6), (0, 8)), released=True)})
+    assert made.started == [(moved,)]
+    made.begins(moved)
+    made.reader._follow()
+    assert made.reader._fetcher.position(moved.source) == 3
+    notes = made.reader._notes.take()
+    assert notes is not None
+    assert [one.source for one in notes.added] == [moved.source]
+    assert notes.tried == (RetryNote(moved.source, 1),), "what the sink said before is void"
+
+
+def test_a_partition_that_moves_on_before_it_has_begun_is_released(tmp_path: Path) -> None:
+    made = _Slot(tmp_path, 1)
+    moved = PLANNED[0]
+    made.reads(*PLANNED, moves={moved.source: Orders(((1, 6),), released=True)})
+    assert made.started == [(moved,)]
+    made.reads(*PLANNED, version=7, moves={moved.source: Orders(((1, 6), (0, 7)))})
+    made.begins(moved)
+    made.reader._follow()
+    assert moved.source not in made.reader._by_source
+    notes = made.reader._notes.take()
+    assert notes is not None
+    assert [one.source for one in notes.added] == [moved.source]
+    assert notes.left == (LeftNote(moved.source, 7),)
 
 
 def test_a_partition_that_is_gone_before_it_has_begun_is_left_at_once(tmp_path: Path) -> None:
@@ -146,7 +196,7 @@ def test_a_partition_that_is_gone_before_it_has_begun_is_left_at_once(tmp_path: 
     notes = made.reader._notes.take()
     assert notes is not None
     assert [one.source for one in notes.added] == [p.source for p in mine]
-    assert set(notes.left) == {p.source for p in mine}
+    assert set(notes.left) == {LeftNote(p.source) for p in mine}
 
 
 def test_beginnings_are_taken_when_they_are_there() -> None:

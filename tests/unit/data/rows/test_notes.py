@@ -10,6 +10,7 @@ import pytest
 from sparkmirror.data.rows.notes import (
     GapNote,
     HaltNote,
+    LeftNote,
     Owner,
     PartitionHello,
     RetryNote,
@@ -54,7 +55,8 @@ SAID = [
     SlotNotes(replace(HELLO, writer=Writer(None, "run", 40, 5))),
     SlotNotes(rehearsal=True),
     SlotNotes(unpacked={"clean": 0.5}),
-    SlotNotes(added=HELLO.partitions, left=(T1,)),
+    SlotNotes(added=HELLO.partitions, left=(LeftNote(T1), LeftNote(T0, 7))),
+    SlotNotes(HELLO, released=(LeftNote(T0, 7),)),
     SlotNotes(throttles=()),
     SlotNotes(throttles=(ThrottleUse("", 1, 2, 3, 4), ThrottleUse("t.*", 5, 6, 7, 8))),
     SlotNotes(
@@ -78,7 +80,7 @@ def test_a_halt_leaves_its_attempt_behind() -> None:
     assert found.halt == Halt("CODE", "why")
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 4, None, "3"])
+@pytest.mark.parametrize("version", [0, 1, 2, 3, 5, None, "4"])
 def test_notes_of_another_release_are_refused(version: object) -> None:
     document = encode_notes(SlotNotes(HELLO)) | {"version": version}
     with pytest.raises(MachineError, match=r"Install the same release .* on all Spark workers"):

@@ -17,6 +17,7 @@ import pytest
 from sparkmirror.data.rows.notes import (
     GapNote,
     HaltNote,
+    LeftNote,
     Owner,
     PartitionHello,
     RetryNote,
@@ -555,7 +556,7 @@ def test_a_partition_that_was_left_is_committed_once_and_stands_still_nowhere(
     source.chunk(ORDERS, [b"1"])
     mirrored.take(source)
     mirrored._on_notes(
-        SlotNotes(halts=(HaltNote(ORDERS, Halt("GONE", "no topic")),), left=(ORDERS,))
+        SlotNotes(halts=(HaltNote(ORDERS, Halt("GONE", "no topic")),), left=(LeftNote(ORDERS),))
     )
     held.release()
     mirrored.come_round()

@@ -14,7 +14,7 @@ from sparkmirror.internal_topics.commands import (
     CommandKind,
     SourcePartition,
 )
-from sparkmirror.internal_topics.epochs.shares import Growth, added_share, outdated
+from sparkmirror.internal_topics.epochs.shares import Growth, outdated, share_of
 from sparkmirror.model import TopicPartition
 
 RUN = "run"
@@ -62,10 +62,10 @@ class _Flow:
 def _owned(plan: SlotPlan, document: AssignmentDocument) -> set[TopicPartition]:
     """What a slot has that has read ``document`` last, or was started again with it."""
     own = {p.source for p in plan.partitions}
-    if document.version > plan.version:
-        own &= {p.source for p in document.partitions}
-        own |= {p.source for p in added_share(document, plan.version, plan.slot, plan.slots)}
-    return own
+    if not document.base <= plan.version < document.version:
+        return own
+    share = share_of(document, plan.version, plan.slot, plan.slots, own)
+    return {p.source for p in share.owned}
 
 
 def _topic(name: str, count: int, topic_id: str = "") -> dict[str, tuple[SourcePartition, ...]]:
@@ -154,6 +154,6 @@ def test_what_was_planned_and_stays_never_moves(slots_max: int, changes: _Assign
 def test_the_partitions_of_a_new_topic_go_round(slots: int, partitions: int, topic: str) -> None:
     added = tuple(SourcePartition(topic, n, topic) for n in range(partitions))
     document = AssignmentDocument(*("f", RUN, 2, added), since={p.source: 2 for p in added}, base=1)
-    counts = [len(added_share(document, 1, slot, slots)) for slot in range(slots)]
+    counts = [len(share_of(document, 1, slot, slots, ()).owned) for slot in range(slots)]
     assert sum(counts) == partitions
     assert max(counts) - min(counts) <= 1
