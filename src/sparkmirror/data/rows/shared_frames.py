@@ -187,7 +187,7 @@ class Frames:
     def _too_far_ahead(self) -> bool:
         if not self._ahead_max or self._map is None:
             return False
-        (seen,) = _SEEN.unpack_from(self._map, _SEEN_AT)
+        seen: int = _SEEN.unpack_from(self._map, _SEEN_AT)[0]
         return (self._sent - seen) % _SEEN_MODULUS >= self._ahead_max
 
     def held_back(self) -> list[int]:
