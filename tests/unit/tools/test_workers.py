@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from tests.conftest import (
+    LAST_ON,
+    pytest_collection_modifyitems,
     pytest_configure_node,
     pytest_xdist_auto_num_workers,
     pytest_xdist_make_scheduler,
 )
 
 GIB = 1 << 30
+TESTS = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -137,3 +141,37 @@ def test_files_that_share_spark_are_run_by_one_worker(monkeypatch: pytest.Monkey
     assert [found for taken in workers if (found := [one for one in taken if one in spark])] == [
         spark
     ]
+
+
+class Item:
+    """As much of a test as is looked at to order it."""
+
+    def __init__(self, file: str, name: str, *fixtures: str) -> None:
+        self.path = TESTS / file
+        self.nodeid = f"tests/{file}::{name}"
+        of_the_folder = [SimpleNamespace(baseid="tests/kafka")]
+        self._fixtureinfo = SimpleNamespace(name2fixturedefs=dict.fromkeys(fixtures, of_the_folder))
+
+
+def test_tests_on_shared_clusters_stand_together_and_the_last_one_is_known() -> None:
+    six, source_loss, between, brokers = (
+        "faulty_clusters",
+        "kafka/broker_faults/test_source_loss.py",
+        "kafka/data/test_exactly_once.py",
+        "kafka/testing/test_shared_brokers.py",
+    )
+    items = [
+        Item("unit/records/test_header.py", "u"),
+        Item(brokers, "without"), Item(brokers, "with", six),
+        Item(between, "with", six), Item(between, "without"),
+        Item(source_loss, "with", six), Item(source_loss, "without"),
+    ]  # fmt: skip
+    config = Config()
+    pytest_collection_modifyitems(config, items)  # type: ignore[arg-type]
+    assert [one.nodeid for one in items] == [
+        f"tests/{source_loss}::without", f"tests/{source_loss}::with",
+        f"tests/{between}::with", f"tests/{between}::without",
+        f"tests/{brokers}::with", f"tests/{brokers}::without",
+        "tests/unit/records/test_header.py::u",
+    ]  # fmt: skip
+    assert config.stash[LAST_ON] == {six: f"tests/{brokers}::with"}
