@@ -8,8 +8,7 @@ frame holds its records. The sink sends the records from there and then frees th
 
 ::
 
-    0 token 16 bytes | 16 mapped u8 | 20 seen u32 | 64 states u8 x frames
-    4096 held back u8 x partitions
+    0 token 16 bytes | 16 mapped u8 | 64 states u8 x frames | 4096 held back u8 x partitions
     next multiple of 4096: message, 64 KiB: full u8 | 4 size u32 | 8 CRC-32 of it u32 | 12 bytes
     then: frame 0 | frame 1 | ...
 
@@ -23,8 +22,6 @@ Rules that make this safe without a lock:
   used one (1 to 0) when nothing refers to its bytes any more, that is after all acknowledgements.
 * Only the sink writes which partitions it holds back (`data.write.held_back`). The source does not
   fetch these.
-* Only the sink writes how many rows it has ``seen``, modulo 2^32. With transforms, the source
-  receives nothing while too many are on their way (`Frames.limit_ahead`).
 * The sink writes a message (`data.rows.notes.encode_halted`) while none is there, and sets ``full``
   last (0 to 1). The source takes it (1 to 0). The checksum proves that it sees all of it. So what a
   sink tells its source needs no topic, and no other attempt can say anything in its place.
@@ -59,8 +56,6 @@ log = logging.getLogger(__name__)
 FRAMES = 16
 _TOKEN_BYTES = 16
 _MAPPED_AT = 16
-_SEEN = struct.Struct("=I")
-_SEEN_AT, _SEEN_MODULUS = 20, 1 << 32
 _STATES_AT = 64
 _HELD_BACK_AT = 4096
 _PAGE = 4096
@@ -123,7 +118,6 @@ class Frames:
         self._view = memoryview(b"")
         self._current = -1
         self._token = secrets.token_bytes(_TOKEN_BYTES)
-        self._sent = self._ahead_max = 0
         self._open()
 
     def _open(self) -> None:
@@ -163,32 +157,8 @@ class Frames:
 
     @property
     def starved(self) -> bool:
-        """Whether the source should receive nothing now.
-
-        The sink has all frames, so a response that arrives must be copied, or it has not seen as
-        many rows as `limit_ahead` allows.
-        """
-        if not self.shared:
-            return False
-        return self._too_far_ahead() or (self._current < 0 and self._free() < 0)
-
-    def limit_ahead(self, rows: int) -> None:
-        """Let `starved` be true while ``rows`` rows are on their way to the sink.
-
-        From the first row on, the caller counts each with `count_row`, and the sink with
-        `FrameReader.count_row`.
-        """
-        self._ahead_max = rows
-
-    def count_row(self) -> None:
-        """Note that a row with content is sent."""
-        self._sent += 1
-
-    def _too_far_ahead(self) -> bool:
-        if not self._ahead_max or self._map is None:
-            return False
-        seen: int = _SEEN.unpack_from(self._map, _SEEN_AT)[0]
-        return (self._sent - seen) % _SEEN_MODULUS >= self._ahead_max
+        """Whether the sink has all frames: a response that arrives now must be copied."""
+        return self.shared and self._current < 0 and self._free() < 0
 
     def held_back(self) -> list[int]:
         """The numbers of the partitions that the sink holds back now."""
@@ -320,7 +290,6 @@ class FrameReader:
             self._map.close()
             raise ValueError("another memory is there")
         self._buffer = pa.py_buffer(self._map)
-        self._seen = 0
         self._map[_MAPPED_AT] = 1
 
     def records(self, reference: Reference) -> memoryview:
@@ -329,11 +298,6 @@ class FrameReader:
         address = self._buffer.address + self._first_at + number * self._frame_bytes + start
         leased = pa.foreign_buffer(address, size, base=_Lease(self, number))
         return memoryview(leased).cast("B")  # Arrow's views are of signed bytes
-
-    def count_row(self) -> None:
-        """Tell the source that a row with content has arrived."""
-        self._seen = (self._seen + 1) % _SEEN_MODULUS
-        _SEEN.pack_into(self._map, _SEEN_AT, self._seen)
 
     def hold_back(self, partition: int, held: bool) -> None:
         """Make the source stop fetching ``partition`` (its number), or continue with it."""

@@ -51,10 +51,6 @@ _BYTES_MAX = 1 << 20
 # most, no others share a message with the records of a slice that are larger than this on average.
 _RECORD_BYTES_MAX = 16 << 10
 _REPORT_S = 1.0
-# Rows on their way to the sink. Each costs Spark some `FLUSH_ROWS` rows, however few records it
-# has. So if Spark is slower than records arrive, it gets more of them per row, and not hundreds of
-# rows that wait in pipes for each other. Four keep all of its threads busy.
-_AHEAD_MAX = 4
 _MAPPED_MAX_S, _MAPPED_POLL_S = 1.0, 0.002
 _BINARY = pa.binary()
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -85,8 +81,6 @@ class Unpacker:
         self._took_s = [0.0] * len(self._names)
         self._reported_s = 0.0
         self._report_at = time.monotonic() + _REPORT_S
-        if frames is not None:
-            frames.limit_ahead(_AHEAD_MAX)
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows for ``batches``, the messages of a `SlotReader`.
@@ -127,8 +121,6 @@ class Unpacker:
 
     def _head(self, row: pa.RecordBatch) -> pa.RecordBatch:
         """The first of ``row``, which has content, with the columns of all rows."""
-        if self._frames is not None:
-            self._frames.count_row()
         head = {HEAD: row.column(0).slice(0, 1), RECORDS: row.column(1).slice(0, 1)}
         return self._batch(1, head)
 

@@ -101,8 +101,6 @@ class SlotSink:
         for part in self._packer.parts(batch):
             if isinstance(part, int):
                 self._take(*read_row(batch, part))
-                if self._task.frames is not None:
-                    self._task.frames.count_row()
             else:
                 self._take_packed(part)
 

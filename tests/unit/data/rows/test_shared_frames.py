@@ -166,45 +166,6 @@ def test_without_a_free_frame_the_source_is_starved_and_copies(frames: Frames) -
     assert frames.holds(_received(frames, b"z" * LARGE))
 
 
-def test_too_many_rows_on_their_way_starve_the_source(frames: Frames) -> None:
-    """With a limit, once the sink has the memory: else nobody would say that rows arrive."""
-    frames.limit_ahead(3)
-    for _ in range(5):
-        frames.count_row()
-    assert not frames.starved
-    reader = FrameReader(_note(frames))
-    assert frames.starved
-    for _ in range(2):
-        reader.count_row()
-        assert frames.starved
-    reader.count_row()
-    assert not frames.starved
-    frames.count_row()
-    assert frames.starved
-
-
-def test_rows_are_counted_beyond_what_the_memory_holds(
-    frames: Frames, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sparkmirror.data.rows.shared_frames._SEEN_MODULUS", 4)
-    frames.limit_ahead(2)
-    reader = FrameReader(_note(frames))
-    for _ in range(50):
-        frames.count_row()
-        assert not frames.starved
-        frames.count_row()
-        assert frames.starved
-        reader.count_row()
-        reader.count_row()
-
-
-def test_rows_without_a_limit_do_not_count(frames: Frames) -> None:
-    FrameReader(_note(frames))
-    for _ in range(1_000):
-        frames.count_row()
-    assert not frames.starved
-
-
 def test_small_and_oversized_answers_stay_private(frames: Frames) -> None:
     FrameReader(_note(frames))
     assert not frames.holds(frames.view(1_000))

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from itertools import chain, pairwise, repeat
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +14,6 @@ import pytest
 
 from sparkmirror.data.rows.notes import SlotNotes
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, read_row
-from sparkmirror.data.rows.shared_frames import FrameReader, Frames
 from sparkmirror.data.transform import unpack
 from sparkmirror.data.transform.columns import COLUMNS, FLUSH_ROWS, TIME_MS_MAX, arrow_schema
 from sparkmirror.data.transform.pack import Packed, Packer
@@ -432,30 +431,6 @@ def test_each_message_ends_with_enough_rows_to_push_it_through() -> None:
     messages = list(Unpacker(FLOW, USES, None).rows(iter(rows)))
     assert [one.num_rows for one in messages] == [1, FLUSH_ROWS, FLUSH_ROWS]
     assert messages[1].column(0).null_count == FLUSH_ROWS
-
-
-def test_a_source_that_is_ahead_of_spark_receives_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Else small rows, each with `FLUSH_ROWS` empty ones, would wait for each other in pipes."""
-    monkeypatch.setattr(unpack, "_REPORT_S", 1_000.0)  # no rows but these
-    frames = Frames(1 << 20)
-    try:
-        sent = [_row(("orders", _records(n, 1), 0)) for n in range(6)]
-        note = frames.note()
-        assert note is not None
-        reader = FrameReader(note)
-        messages = Unpacker(FLOW, USES, frames).rows(chain(*zip(sent, repeat(FLUSH), strict=False)))
-        heads = (one for one in messages if one.num_rows and one.column(0)[0].is_valid)
-        for _ in range(4):
-            assert not frames.starved
-            next(heads)
-        assert frames.starved
-        reader.count_row()
-        assert not frames.starved
-        assert len(list(heads)) == 2, "it says so, and sends what it gets all the same"
-    finally:
-        frames.close()
 
 
 def test_a_message_holds_few_large_records() -> None:
