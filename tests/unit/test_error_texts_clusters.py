@@ -312,7 +312,7 @@ def test_a_transaction_is_written_anew_by_its_own_writer_alone(
         _close_writer=lambda: None,
         _writer=SimpleNamespace(control_offset=0, run_id="r", version=1, record=None),
         _flow=FLOW,
-        _task=SimpleNamespace(slot=0, lanes=lanes, ends=SimpleNamespace(lost=())),
+        _task=SimpleNamespace(slot=0, lanes=lanes, leaving={}, ends=SimpleNamespace(lost=())),
     )
     where = "flow A->A"
     check(lambda: ExactlyOnce._identity_again(ours), TransactionError, "is outdated", where, "")

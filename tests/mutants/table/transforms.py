@@ -70,8 +70,8 @@ TRANSFORMS: tuple[Mutant, ...] = (
         "later portions of a chunk begin again at its first source offset",
         "A consumer group that moves to the target loses nothing",
         "data/transform/portions.py",
-        "        done += len(columns.offset)\n",
-        "        done += 0\n",
+        "        done = end\n",
+        "        done = 0\n",
         (f"{_ENDS}::test_source_offsets_of_batches_that_were_joined_on_the_way",),
     ),
     Mutant(
