@@ -499,9 +499,9 @@ class ExactlyOnce:
         """A new identity for the same slot; this aborts what the old one has open."""
         self._close_writer()
         # Positions of a deleted topic were deleted with it.
-        lost = self._task.ends.lost
-        gone = {lane for lane in self._task.lanes.values() if lane.left} - self._task.leaving.keys()
-        kept = [one for one in self._task.lanes.values() if one not in lost and one not in gone]
+        lost, leaving = self._task.ends.lost, self._task.leaving
+        lanes = [one for one in self._task.lanes.values() if not one.left or one in leaving]
+        kept = [one for one in lanes if one not in lost]
         expected = {lane.target: lane.committed for lane in kept}
         return identity_again(self._flow, self._task.slot, self._writer, expected)
 
