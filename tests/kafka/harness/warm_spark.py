@@ -46,7 +46,8 @@ class WarmJvm:
         self.process = self._launch()
 
     def _launch(self) -> subprocess.Popen[bytes]:
-        (self._directory / "tmp").mkdir()
+        for name in ("tmp", "local"):
+            (self._directory / name).mkdir()
         log4j2 = self._directory / "log4j2.properties"
         log4j2.write_text(spark_log4j2_properties(self._log), encoding="utf-8")
         connection, key = self._directory / "gateway", new_key()
@@ -86,6 +87,9 @@ class WarmJvm:
                     "PYSPARK_PYTHON": str(self._directory / "python"),
                     "PYSPARK_DRIVER_PYTHON": str(self._directory / "python"),
                     KEY_VARIABLE: key,
+                    # A JVM keeps the directories of its first application: those of a mirror that
+                    # has ended, which any other one may remove while later ones use them.
+                    "SPARK_LOCAL_DIRS": str(self._directory / "local"),
                 },
                 start_new_session=True,
             )
