@@ -149,7 +149,7 @@ def _spark_settings(
             ]
         ),
     }
-    if not (evaluates or _evaluates(settings)):
+    if not (evaluates or computes):
         # Spark would write, compile and load classes that copy rows, for the first epoch.
         conf["spark.sql.codegen.wholeStage"] = "false"
         conf["spark.sql.codegen.factoryMode"] = "NO_CODEGEN"

@@ -35,7 +35,7 @@ _OBJECTS_BYTES = 512
 _DELTAS_BYTES = 32
 _BYTES = (bytes, bytearray, memoryview, type(None))
 _TIME = (int, type(None))
-_PAIR = 2
+_SEQUENCES, _PAIR = (tuple, list), 2
 
 
 class MessageHandler:
@@ -121,6 +121,7 @@ class MessageHandler:
             if found is None:
                 return ()
             listed = (found,) if isinstance(found, TargetRecord) else tuple(found)
+            listed = tuple(map(_with_read_headers, listed))
         except Exception as error:  # any error of the user's code; no record may be lost by it
             raise self._failed(chunk, source, f"{type(error).__name__}: {error}") from error
         for one in listed:
@@ -170,6 +171,13 @@ def _is_function(call: object) -> bool:
     return hasattr(call, "__code__")
 
 
+def _with_read_headers(one: Any) -> Any:
+    """A record with its headers in a tuple: an iterator could be read only once."""
+    if isinstance(one, TargetRecord) and not isinstance(one.headers, _SEQUENCES):
+        return replace(one, headers=tuple(one.headers))
+    return one
+
+
 def _wrong(one: object) -> str:
     """What is wrong with a result; empty if it is a record that can be written."""
     if not isinstance(one, TargetRecord):
@@ -180,9 +188,8 @@ def _wrong(one: object) -> str:
     if not isinstance(one.timestamp_ms, _TIME):
         return f"a timestamp of type {type(one.timestamp_ms).__name__}, not int"
     for header in one.headers:
-        if not (
-            len(header) == _PAIR and isinstance(header[0], str) and isinstance(header[1], _BYTES)
-        ):
+        pair = isinstance(header, _SEQUENCES) and len(header) == _PAIR
+        if not (pair and isinstance(header[0], str) and isinstance(header[1], _BYTES)):
             return "headers that are not pairs of text and bytes"
     return ""
 

@@ -40,18 +40,24 @@ def _answer(base_offset: int, high_watermark: int) -> FetchedPartition:
     return FetchedPartition(TP, 5, high_watermark, high_watermark, 0, [], memoryview(batch))
 
 
+def _reader(directory: Path, where: str) -> SlotReader:
+    """A reader that is at offset 5; with a transform, if there is a condition for it."""
+    key = "A->B.sparkmirror.transform"
+    lines = f"{key}s = one\n{key}.one.topics = t\n{key}.one.where = {where}\n" if where else ""
+    flow = load_flow(directory, BASE + lines)
+    partitions = [SourcePartition("t", 0, "A.t")]
+    (plan,) = plan_slots(partitions, slots_max=1, epoch=0, run_id="r", ends=None, control_offset=0)
+    reader = SlotReader(flow, plan)
+    reader._fetcher.assign(TP, 5)
+    return reader
+
+
 @pytest.mark.parametrize("transformed", [False, True])
 def test_who_stamped_records_is_kept_for_transforms_alone(
     transformed: bool, tmp_path: Path
 ) -> None:
     """Mirrored batches do not say it: their timestamps are those of a producer."""
-    key = "A->B.sparkmirror.transform"
-    lines = f"{key}s = one\n{key}.one.topics = t\n{key}.one.where = timestampType = 1\n"
-    flow = load_flow(tmp_path, BASE + lines * transformed)
-    partitions = [SourcePartition("t", 0, "A.t")]
-    (plan,) = plan_slots(partitions, slots_max=1, epoch=0, run_id="r", ends=None, control_offset=0)
-    reader = SlotReader(flow, plan)
-    reader._fetcher.assign(TP, 5)
+    reader = _reader(tmp_path, "timestampType = 1" if transformed else "")
     answer = _answer(5, 9)
     stamped = bytearray(answer.records)
     stamped[22] |= 0x08
@@ -68,13 +74,7 @@ def test_a_transform_knows_the_offset_of_each_record_of_a_compacted_log(
     transformed: bool, tmp_path: Path
 ) -> None:
     """However many gaps there are: it may stop or divide the chunk at any record."""
-    key = "A->B.sparkmirror.transform"
-    lines = f"{key}s = one\n{key}.one.topics = t\n{key}.one.where = true\n"
-    flow = load_flow(tmp_path, BASE + lines * transformed)
-    partitions = [SourcePartition("t", 0, "A.t")]
-    (plan,) = plan_slots(partitions, slots_max=1, epoch=0, run_id="r", ends=None, control_offset=0)
-    reader = SlotReader(flow, plan)
-    reader._fetcher.assign(TP, 5)
+    reader = _reader(tmp_path, "true" if transformed else "")
     offsets = range(5, 5 + 2 * (RUNS_MAX + 500), 2)
     batch = encode_batch([Record(offset, 1, None, b"v") for offset in offsets])
     end = offsets[-1] + 1

@@ -96,6 +96,12 @@ def test_what_is_like_bytes_is_written() -> None:
     assert found[0].headers == ((b"h", b""), (b"g", b"1"))
 
 
+def test_headers_that_can_be_read_only_once_are_written() -> None:
+    ((chunk, records, _),) = _through("lazy", None, encode_batch(RECORDS))
+    part = records[chunk.start : chunk.start + chunk.size].cast("B")
+    assert list(decode_records(part)) == RECORDS
+
+
 def now(record: SourceRecord) -> TargetRecord:
     return TargetRecord(record.topic, record.value, record.key, record.headers)
 
@@ -151,6 +157,14 @@ def seconds(record: SourceRecord) -> TargetRecord:
     return replace(record.to_target(), timestamp_ms=1.5)  # type: ignore[arg-type]
 
 
+def lazy(record: SourceRecord) -> TargetRecord:
+    return replace(record.to_target(), headers=iter(record.headers))  # type: ignore[arg-type]
+
+
+def number(record: SourceRecord) -> TargetRecord:
+    return replace(record.to_target(), headers=(5,))  # type: ignore[arg-type]
+
+
 def names(record: SourceRecord) -> TargetRecord:
     return replace(record.to_target(), headers=("h",))  # type: ignore[arg-type]
 
@@ -167,6 +181,7 @@ def bytes_names(record: SourceRecord) -> TargetRecord:
         ("text", "returned a value of type str, not bytes"),
         ("text_key", "returned a key of type str, not bytes"),
         ("seconds", "returned a timestamp of type float, not int"),
+        ("number", "returned headers that are not pairs of text and bytes"),
         ("names", "returned headers that are not pairs of text and bytes"),
         ("bytes_names", "returned headers that are not pairs of text and bytes"),
     ],
