@@ -68,7 +68,8 @@ class TransformSettings:
     ``python``: ``module:function`` from DataFrame to DataFrame, instead of SQL. ``handler``:
     instead of both, ``module:name`` of a callable that gets one record at a time, and
     ``handler_args``: the text for it; None for none. ``tables``: what `lookup` finds; all
-    transforms of a flow share them.
+    transforms of a flow share them. ``compression``: the codec of what is written; empty: that of
+    the source's batches.
     """
 
     name: str
@@ -83,6 +84,7 @@ class TransformSettings:
     handler: str = ""
     handler_args: str | None = field(default=None, repr=False)
     tables: tuple[TableSettings, ...] = ()
+    compression: str = ""
 
     def place(self, option: str) -> str:
         """Where the file sets ``option``, with the key: for errors."""

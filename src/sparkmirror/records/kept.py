@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sparkmirror.errors import Defect
-from sparkmirror.records.header import LOG_APPEND_TIME_BIT
+from sparkmirror.records.header import CODEC_MASK, LOG_APPEND_TIME_BIT
 from sparkmirror.records.header_columns import Int64s
 from sparkmirror.records.key_columns import Origin, Scan
 from sparkmirror.records.partitioner import write_partitioned
@@ -42,13 +42,14 @@ def kept_batches(
     batch_bytes: int,
     touched: Flags | None = None,
     written: Callable[[], Scan] | None = None,
+    codec: int = -1,
 ) -> list[bytes | memoryview]:
     """Batches of the records of ``found`` for which ``kept`` is true, as pieces to be joined.
 
     ``found``: with its origin. The offsets of the records count from 0, without gaps. Records of
-    batches that do not pass become batches of about ``batch_bytes`` at most, in the first batch's
-    codec. ``touched``: records that are not as they were; None for none. ``written``: gives the
-    kept records as they are now; None if these are the same.
+    batches that do not pass become batches of about ``batch_bytes`` at most. ``touched``: records
+    that are not as they were; None for none. ``written``: gives the kept records as they are now;
+    None if these are the same. ``codec``: of all batches; -1 for those of the source.
     """
     origin = found.origin
     if origin is None:
@@ -61,6 +62,8 @@ def kept_batches(
     begins = np.cumsum(counts) - counts
     same = kept if touched is None else kept & ~touched
     passing = _passing(found, origin, full, begins, counts, same)
+    if codec >= 0:
+        passing &= (origin.heads["attributes"][full].astype(np.int64) & CODEC_MASK) == codec
     held = np.add.reduceat(kept, begins, dtype=np.int64)
     first_numbers = np.cumsum(held) - held
     pieces: dict[int, list[bytes | memoryview]] = {}
@@ -70,7 +73,7 @@ def kept_batches(
         pieces[batch] = [base, origin.buffer[after : int(origin.ends[full[batch]])]]
     if not passing.all():
         new = taken(found, kept) if written is None else written()
-        _write(new, passing, held, batch_bytes, pieces)
+        _write(new, passing, held, batch_bytes, pieces, new.codec if codec < 0 else codec)
     return [piece for batch in sorted(pieces) for piece in pieces[batch]]
 
 
@@ -99,6 +102,7 @@ def _write(
     held: Int64s,
     batch_bytes: int,
     pieces: dict[int, list[bytes | memoryview]],
+    codec: int,
 ) -> None:
     """Write the records of the batches that do not pass; adds them to ``pieces``.
 
@@ -116,7 +120,7 @@ def _write(
         numbered, places = taken(numbered, wanted), places[wanted]
     if not len(places):
         return
-    written = write_partitioned(numbered, places, codec=new.codec, batch_bytes=batch_bytes)
+    written = write_partitioned(numbered, places, codec=codec, batch_bytes=batch_bytes)
     for data, batch in zip(written.batches, written.partitions, strict=True):
         pieces.setdefault(batch, []).append(data)
 

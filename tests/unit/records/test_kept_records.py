@@ -6,6 +6,7 @@ Its measure is the plain one: `decode_records`, record by record.
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -151,3 +152,23 @@ def test_a_batch_keeps_its_own_codec_if_it_passes() -> None:
     found = scan(memoryview(b"".join(parts)))
     made = memoryview(b"".join(kept_batches(found, np.ones(500, np.bool_), batch_bytes=1 << 20)))
     assert [codec(made[start:end]) for start, end in split(made)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 2, 3, 4])
+def test_all_batches_get_the_codec_that_is_asked_for(wanted: int) -> None:
+    records = [Record(n, 5, None, b"%04d" % n * 100) for n in range(500)]
+    parts = [
+        encode_batch(records[100 * codec : 100 * codec + 100], codec=codec) for codec in range(5)
+    ]
+    kept = np.ones(500, np.bool_)
+    kept[450] = False
+    pieces = kept_batches(
+        scan(memoryview(b"".join(parts))), kept, batch_bytes=1 << 20, codec=wanted
+    )
+    made = memoryview(b"".join(pieces))
+    cuts = [made[start:end] for start, end in split(made)]
+    assert {codec(one) for one in cuts} == {wanted}
+    # One that has it already passes as it is.
+    assert (parts[wanted][8:] in [bytes(one[8:]) for one in cuts]) == (wanted < 4)
+    arrived = [record for one in cuts for record in decode_records(one)]
+    assert [plain(one) for one in arrived] == [plain(one) for one in records if one.offset != 450]

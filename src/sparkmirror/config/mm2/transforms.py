@@ -141,6 +141,7 @@ def _transform(
         handler=sql.get("handler", ""),
         handler_args=options["args"].value if "args" in options else None,
         tables=_tables(options),
+        compression=options["compression"].value.strip() if "compression" in options else "",
     )
 
 

@@ -161,6 +161,12 @@ TRANSFORM_ROWS = (
         "checked, and registers Java or SQL functions for it. Python functions are refused.", _S,
     ),
     Setting(
+        f"{_OPTION}compression", Type.STRING, None,
+        "Compression of the batches that the transform writes. Default: that of the source's "
+        "batches; those of which all records stay as they are then pass as they are.", _S,
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+    ),
+    Setting(
         HASH_SALT, Type.PASSWORD, "",
         "What the SQL function `hash_json` puts before each value, so that hashes cannot be "
         "looked up. At least 16 characters; the same salt gives the same hashes.", _S,

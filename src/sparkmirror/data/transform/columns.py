@@ -24,10 +24,11 @@ import pyarrow as pa
 __all__ = [
     "AT",
     "COLUMNS",
-    "FLUSH_ROWS",
     "HEAD",
     "HIDDEN",
     "MEASURED_EVERY",
+    "MESSAGE_BYTES",
+    "MESSAGE_ROWS",
     "RECORDS",
     "TIME_MS_MAX",
     "TRANSFORM",
@@ -41,8 +42,8 @@ __all__ = [
 HEAD, RECORDS, TRANSFORM, AT = "__head", "__records", "__transform", "__at"
 HIDDEN = f"{HEAD} string, {RECORDS} binary, {TRANSFORM} int, {AT} int"
 
-FLUSH_ROWS = 256
-"""Rows in a message from the JVM to the sink; as many empty rows push out what is before them."""
+MESSAGE_ROWS, MESSAGE_BYTES = 4096, 128 << 10
+"""How large a message from the JVM to the sink gets: a row of so many bytes ends it."""
 
 MEASURED_EVERY = 16
 """Of a portion, each record of so many shows when Spark began and ended to evaluate the SQL."""

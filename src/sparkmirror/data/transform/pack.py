@@ -40,6 +40,7 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.names.transforms import Transformed, smts_on_bytes
 from sparkmirror.progress import Halt, TransformCounts
+from sparkmirror.records.codecs import NAMES as CODECS
 from sparkmirror.records.header_columns import Int64s, merge_runs
 from sparkmirror.records.kept import kept_batches
 from sparkmirror.records.key_columns import Scan
@@ -105,6 +106,9 @@ class Packer:
             self._router = Router(flow, create=create)
         self._policy = FaultPolicy(flow.faults)
         self._names = [one.name for one in flow.transforms]
+        self._codecs = [
+            CODECS.index(one.compression) if one.compression else -1 for one in flow.transforms
+        ]
         self._said = [
             f"the {'function' if one.python else 'handler' if one.handler else 'SQL'} of the "
             f"transform {one.name}"
@@ -157,10 +161,7 @@ class Packer:
             rows = np.flatnonzero(results[after:head])
             if len(rows):
                 first, end = after + int(rows[0]), after + int(rows[-1]) + 1
-                found = batch.slice(first, end - first)
-                if len(found) > len(rows):  # empty rows behind large records
-                    found = found.filter(pa.array(results[first:end]))
-                yield from self._take(found)
+                yield from self._take(batch.slice(first, end - first))
             if head < batch.num_rows:
                 yield head
                 yield from self._handled()
@@ -298,6 +299,9 @@ class Packer:
             for _, rows in faults:
                 kept[rows] = False
         new = written(found, kept, record)
+        codec = self._codecs[waiting.transform]
+        if codec >= 0:
+            new = replace(new, codec=codec)
         offsets, count = new.columns.offset, len(new.columns.offset)
         counts = TransformCounts(name, done, count, done - count - failures, failures)
         counts = replace(counts, sql_s=evaluated_s)
@@ -329,12 +333,17 @@ class Packer:
     ) -> Sequence[bytes | memoryview]:
         """Batches of the records ``new``, which are the kept ones of ``found``, as pieces."""
         if not replaces(record):
-            return kept_batches(found, kept, batch_bytes=self._batch_bytes, written=lambda: new)
+            return kept_batches(
+                *(found, kept),
+                batch_bytes=self._batch_bytes,
+                written=lambda: new,
+                codec=-1 if new.codec == found.codec else new.codec,
+            )
         count = len(new.columns.offset)
         return write_partitioned(
             _numbered(new, np.arange(count)),
             np.zeros(count, np.int64),
-            codec=found.codec,
+            codec=new.codec,
             batch_bytes=self._batch_bytes,
         ).batches
 

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 from sparkmirror.data.transform.columns import (
     AT,
     COLUMNS,
-    FLUSH_ROWS,
     HEAD,
     MEASURED_EVERY,
+    MESSAGE_BYTES,
+    MESSAGE_ROWS,
     RECORDS,
     TRANSFORM,
     encode_columns,
@@ -49,12 +50,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Planned", "TransformPlan"]
 
-# Results that may be larger than their records leave the JVM sooner than `FLUSH_ROWS` of them. So
-# Spark sums up all columns for each row. All others need no limit, because `data.transform.unpack`
-# sends few large records in `FLUSH_ROWS` rows.
-_MESSAGE_BYTES_MAX, _NO_BYTES_MAX = 4 << 20, (1 << 31) - 1
-_SIMPLE = {"AttributeReference", "Literal", "Cast"}
-_EDITS = ("Some(mask_json[", "Some(hash_json[", "Some(drop_json[")
 _ROUTING = ("topic", "partition")
 _NUMBERS = ("int", "smallint", "tinyint", "void")
 _KEPT = ("offset", "timestampType")
@@ -66,15 +61,13 @@ _ROWS = {"Project", "SubqueryAlias", "LocalRelation", "LogicalRDD", "OneRowRelat
 class Planned:
     """A checked transform. ``uses``: the record's columns that its SQL reads.
 
-    ``changes``: those that it replaces. ``function``: a Python function as columns. ``grows``:
-    results may be much larger than the records.
+    ``changes``: those that it replaces. ``function``: a Python function as columns.
     """
 
     settings: TransformSettings
     uses: frozenset[str]
     changes: tuple[str, ...]
     function: Translated | None = None
-    grows: bool = False
 
 
 class TransformPlan:
@@ -89,7 +82,7 @@ class TransformPlan:
         self.session = spark.newSession()
         self.tables = Tables(self.session, flow)
         register_functions(self.session, flow, self.tables.java)
-        self.session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(FLUSH_ROWS))
+        self.session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(MESSAGE_ROWS))
         # Arguments of SQL functions are projections of their own until Spark merges them with ours:
         # only then a record on which one fails is a null, and does not end the task.
         self.session.conf.set("spark.sql.optimizer.collapseProjectAlwaysInline", "true")
@@ -99,8 +92,7 @@ class TransformPlan:
         records = self.session.createDataFrame([], schema)
         names = RoutedNames(flow)
         self.planned = [_planned(records, one, names) for one in flow.transforms]
-        bytes_max = _MESSAGE_BYTES_MAX if any(one.grows for one in self.planned) else _NO_BYTES_MAX
-        self.session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(bytes_max))
+        self.session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(MESSAGE_BYTES))
         self._on_bytes = smts_on_bytes(flow)
         uses = [
             frozenset() if smts else one.uses
@@ -240,7 +232,6 @@ def _planned(records: DataFrame, one: TransformSettings, names: RoutedNames) -> 
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     changes: tuple[str, ...] = ()
-    grows = bool(one.python)
     if one.handler:
         RecordHandler(one, lambda: None)
         return Planned(one, frozenset(), changes)
@@ -260,8 +251,6 @@ def _planned(records: DataFrame, one: TransformSettings, names: RoutedNames) -> 
         frame = _analyzed(records, f"struct({one.select})", one, "select")
         changes = _changes(frame, one)
         _check_routing(frame, one, changes, names)
-        made = {name: value for name, value in _values(frame) if name in changes}
-        grows = any(_grows(value) for name, value in made.items() if name not in _ROUTING)
     planned = Planned(one, frozenset(), changes, function)
     # Together, as in the query: the record's columns that Spark needs.
     rows, result = _result(records, planned, F.lit(True))
@@ -271,7 +260,7 @@ def _planned(records: DataFrame, one: TransformSettings, names: RoutedNames) -> 
         what = f"it needs Spark's operators {', '.join(operators)} instead of one projection"
         hint = "Call functions of your own without rand() and other functions of no fixed result."
         raise refused(one, "select" if one.select else "where", what, hint)
-    return Planned(one, _references(whole), changes, function, grows)
+    return Planned(one, _references(whole), changes, function)
 
 
 def _analyzed(records: DataFrame, sql: str, one: TransformSettings, option: str) -> DataFrame:
@@ -401,17 +390,6 @@ def _values(frame: DataFrame) -> list[tuple[str, Any]]:
         struct = struct.child()
     names, values = struct.names(), struct.valExprs()
     return [(str(names.apply(index)), values.apply(index)) for index in range(values.size())]
-
-
-def _grows(value: Any) -> bool:
-    """Whether the Catalyst expression ``value`` is more than a column in which we edit a field."""
-    kind = value.getClass().getSimpleName()
-    called = str(value.udfName()) if kind == "ScalaUDF" else ""
-    # Of an array, each element may become a hash or a mask: `[1,1,…]` grows 33 times.
-    edits = called.startswith(_EDITS) and ("[*]" not in called or "drop_json" in called)
-    if kind not in _SIMPLE and not edits:
-        return True
-    return any(_grows(child) for child in _sequence(value.children()))
 
 
 def _columns_as_they_are(frame: DataFrame) -> set[str]:

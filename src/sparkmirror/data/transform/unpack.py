@@ -19,8 +19,8 @@ from sparkmirror.data.rows.rows import Chunk, build_row, in_frame, read_row
 from sparkmirror.data.rows.shared_frames import Frames, Reference
 from sparkmirror.data.transform.columns import (
     AT,
-    FLUSH_ROWS,
     HEAD,
+    MESSAGE_BYTES,
     RECORDS,
     TIME_MS_MAX,
     TRANSFORM,
@@ -47,9 +47,6 @@ __all__ = ["Unpacker"]
 
 _ROWS_MAX = 4096
 _BYTES_MAX = 1 << 20
-# Spark limits only the rows of its messages, to `FLUSH_ROWS`. So that these hold a few megabytes at
-# most, no others share a message with the records of a slice that are larger than this on average.
-_RECORD_BYTES_MAX = 16 << 10
 _REPORT_S = 1.0
 _MAPPED_MAX_S, _MAPPED_POLL_S = 1.0, 0.002
 _BINARY = pa.binary()
@@ -75,7 +72,8 @@ class Unpacker:
         self._columns = columns
         self._frames = frames
         self._schema = arrow_schema(columns)
-        self._flush = self._batch(FLUSH_ROWS, {})
+        padding = pa.array([bytes(MESSAGE_BYTES), None], pa.binary())
+        self._flush = self._batch(2, {RECORDS: padding})
         self._started = False
         self._names = [one.name for one in flow.transforms]
         self._took_s = [0.0] * len(self._names)
@@ -85,7 +83,8 @@ class Unpacker:
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows for ``batches``, the messages of a `SlotReader`.
 
-        Each message ends with as many empty rows as it takes to push it through Spark.
+        Each message ends with a row as large as it takes to push it through Spark, and an empty
+        one: Spark looks for the next row before it looks at the size.
         """
         for batch in batches:
             yield from self._report()
@@ -173,8 +172,6 @@ class Unpacker:
             if "headers" in uses:
                 made["headers"] = _header_column(found, fields, first, end)
             yield self._batch(count, made)
-            if int(columns.rest_bytes[first:end].sum()) > _RECORD_BYTES_MAX * count:
-                yield self._flush.slice(0, max(0, FLUSH_ROWS - count))
 
     def _batch(self, rows: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
         """Rows with ``columns``; all other ones are null."""

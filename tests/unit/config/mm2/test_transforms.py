@@ -56,6 +56,17 @@ def test_a_python_function_in_the_place_of_sql(tmp_path: Path) -> None:
     assert shown["sparkmirror.transform.other.python"] == "jobs.mirror:clean"
 
 
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_a_transform_has_a_codec_of_its_own(tmp_path: Path, codec: str) -> None:
+    path = tmp_path / "mm2.properties"
+    more = f"sparkmirror.transform.clean.compression = {codec}"
+    (flow,) = _flows(path, _LISTED, *_CLEAN, *_OTHER, more=more)
+    assert [one.compression for one in flow.transforms] == [codec, ""]
+    assert decode_flow(encode_flow(flow)).transforms == flow.transforms
+    shown = {one.key: one.value for one in explain(path).flows[0].settings}
+    assert shown["sparkmirror.transform.clean.compression"] == codec
+
+
 def test_a_topic_belongs_to_one_transform_or_none(tmp_path: Path) -> None:
     (flow,) = _flows(tmp_path / "mm2.properties", _LISTED, *_CLEAN, *_OTHER)
     transformed = Transformed(flow)
@@ -202,6 +213,10 @@ def test_executors_get_the_salt_only_where_it_is_safe_in_transit(tmp_path: Path)
         (("A->B.sparkmirror.transforms = a.b",), "'a.b' is not a name for a transform"),
         ((_LISTED, *_CLEAN, *_OTHER, f"{_KEY}.clean.topics = ["), "clean.topics"),
         ((_LISTED, *_CLEAN, *_OTHER, f"{_KEY}.clean.wher = x"), "clean.wher is unknown"),
+        (
+            (_LISTED, *_CLEAN, *_OTHER, f"{_KEY}.clean.compression = lzma"),
+            "clean.compression=lzma is not one of the values it can have. Choose from: none, gzip",
+        ),
         (
             (_LISTED, *_CLEAN, *_OTHER, f"{_KEY}.clean.python = a:b"),
             "clean.python cannot be used together with A->B.sparkmirror.transform.clean.where",

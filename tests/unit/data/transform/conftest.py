@@ -29,6 +29,7 @@ def spark() -> Iterator[SparkSession]:
 
     java = find_java()
     os.environ.update(java_environment(java))
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     archive = ClassArchive.find(java)
     # As a mirror's JVM.
     options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xss4m"]
@@ -36,7 +37,8 @@ def spark() -> Iterator[SparkSession]:
         SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.pyspark.python", sys.executable)
+        .config("spark.buffer.size", "256")
+        .config("spark.python.daemon.module", "sparkmirror.data.workers.daemon")
         .config(
             "spark.driver.extraJavaOptions",
             " ".join([*options, *(archive.options() if archive is not None else ())]),

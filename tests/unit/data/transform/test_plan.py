@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
-from sparkmirror.data.transform.columns import decode_columns, spark_schema
+from sparkmirror.data.rows import worker_pipes
+from sparkmirror.data.transform.columns import MESSAGE_BYTES, decode_columns, spark_schema
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.data.transform.spark_errors import reason_of, table_of
+from sparkmirror.data.transform.unpack import Unpacker
 from sparkmirror.errors import ConfigError
 from sparkmirror.names.transforms import routes
 from sparkmirror.records.records import Record
@@ -56,26 +61,50 @@ def test_a_filtered_record_is_a_null_and_a_failed_one_another(spark: SparkSessio
     ]
 
 
-@pytest.mark.parametrize(
-    ("select", "bounded"),
-    [
-        ("", False),
-        ("mask_json(value, '$.card') AS value", False),
-        ("drop_json(mask_json(CAST(value AS STRING), '$.a'), '$.b') AS value, 'x' AS key", False),
-        ("drop_json(value, '$.ids[*].n') AS value", False),
-        ("mask_json(value, '$.ids[*]') AS value", True),
-        ("'moved' AS topic", False),
-        ("repeat(CAST(value AS STRING), 100) AS value", True),
-        ("mask_json(repeat(CAST(value AS STRING), 100), '$.card') AS value", True),
-        ("array(struct('name' AS key, value AS value)) AS headers", True),
-    ],
-)
-def test_messages_of_results_that_may_be_large_are_bounded(
-    spark: SparkSession, select: str, bounded: bool
+_WHERE, _REPEATED = "value IS NOT NULL", "repeat(CAST(value AS STRING), 100) AS value"
+
+
+@pytest.mark.parametrize("select", ["", _REPEATED, f"{_REPEATED}, array() AS headers"])
+def test_messages_reach_the_sink_at_once_and_are_small(
+    spark: SparkSession, tmp_path: Path, select: str
 ) -> None:
-    plan = _plan(spark, "value IS NOT NULL", select)
-    bytes_max = int(plan.session.conf.get("spark.sql.execution.arrow.maxBytesPerBatch") or 0)
-    assert bytes_max == (4 << 20 if bounded else (1 << 31) - 1)
+    """The source sends a message only when the sink has all records of the one before."""
+    plan = _plan(spark, _WHERE, select)
+    columns = decode_columns(plan.columns)
+    counts, seen = [1, 3, 5_000, 1], tmp_path / "seen"
+    seen.write_text("0")
+
+    def source(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        chain, sent = Unpacker(FlowSettings(*[_CLIENT] * 4), columns, None), 0
+        for count in counts:
+            numbers = pa.array(range(count), pa.int32())
+            made = {"__transform": pa.array([0] * count, pa.int32()), "__at": numbers}
+            made["value"] = pa.array([b"x" * 100] * count, pa.binary())
+            yield chain._batch(count, made)
+            yield chain._flush
+            worker_pipes.flush()
+            sent += count
+            deadline = time.monotonic() + 30
+            while int(seen.read_text() or 0) < sent:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"of {sent} records, {seen.read_text()} came")
+                time.sleep(0.01)
+
+    def sink(messages: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        came = 0
+        for message in messages:
+            results = len(message) - message["t0"].null_count
+            came += results
+            seen.write_text(str(came))
+            yield pa.record_batch({"results": [results], "size": [message.nbytes]})
+
+    frame = plan.session.range(1).coalesce(1).mapInArrow(source, spark_schema(columns))
+    found = plan.transformed(frame).mapInArrow(sink, "results long, size long").collect()
+    assert sum(one["results"] for one in found) == sum(counts)
+    large = [one for one in found if one["results"] > 1_000]
+    assert len(large) in (0, 1, 2)
+    assert not select or not large
+    assert max(one["size"] for one in found) < 3 * MESSAGE_BYTES
 
 
 def test_one_record_in_sixteen_shows_how_long_its_sql_took(spark: SparkSession) -> None:

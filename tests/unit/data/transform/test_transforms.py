@@ -15,7 +15,7 @@ import pytest
 from sparkmirror.data.rows.notes import SlotNotes
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, read_row
 from sparkmirror.data.transform import unpack
-from sparkmirror.data.transform.columns import COLUMNS, FLUSH_ROWS, TIME_MS_MAX, arrow_schema
+from sparkmirror.data.transform.columns import COLUMNS, MESSAGE_BYTES, TIME_MS_MAX, arrow_schema
 from sparkmirror.data.transform.pack import Packed, Packer
 from sparkmirror.data.transform.reasons import Reasons
 from sparkmirror.data.transform.results import encoded_headers
@@ -23,6 +23,8 @@ from sparkmirror.data.transform.routing import Router
 from sparkmirror.data.transform.unpack import Unpacker
 from sparkmirror.errors import Defect
 from sparkmirror.progress import TransformCounts
+from sparkmirror.records.codecs import NAMES
+from sparkmirror.records.header import codec as batch_codec
 from sparkmirror.records.header import split
 from sparkmirror.records.records import Record, decode_records, encode_batch, encode_headers
 from sparkmirror.settings import ClusterClient, FaultSettings, FlowSettings
@@ -174,6 +176,28 @@ def test_a_filter_keeps_records_and_runs_of_source_offsets(size: int, codec: int
     ]
     assert _offsets(found) == [one.offset for one in kept]
     assert found[-1].chunk.next_offset == 510
+
+
+@pytest.mark.parametrize("wanted", NAMES)
+@pytest.mark.parametrize("codec", [0, 3])
+@pytest.mark.parametrize("changed", [False, True])
+def test_batches_get_the_codec_of_the_transform(wanted: str, codec: int, changed: bool) -> None:
+    """Whether records are left out, changed or all kept as they are."""
+    transforms = (replace(FLOW.transforms[0], compression=wanted),)
+    rows = [_row(("orders", _records(0, 300), codec)), FLUSH]
+    fields = [("value", pa.binary())] if changed else []
+
+    def plan(row: Row) -> Any:
+        value = {"value": row["value"]} if changed else {}
+        return value if row["offset"] != 7 else None
+
+    (packed,) = _through(rows, plan, *fields, flow=replace(FLOW, transforms=transforms))
+    assert isinstance(packed, Packed)
+    batches = [packed.records[start:end] for start, end in split(packed.records)]
+    assert {NAMES[batch_codec(one)] for one in batches} == {wanted}
+    assert [one.value for one in _decoded(packed)] == [
+        one.value for one in _records(0, 300) if one.offset != 7
+    ]
 
 
 def test_the_position_moves_when_everything_was_filtered() -> None:
@@ -426,23 +450,23 @@ def test_headers_become_a_column(name: bytes) -> None:
     ]
 
 
-def test_each_message_ends_with_enough_rows_to_push_it_through() -> None:
+def test_each_message_ends_with_a_row_that_pushes_it_through() -> None:
     rows = [_row(("plain", _records(0, 3), 0)), FLUSH]
-    messages = list(Unpacker(FLOW, USES, None).rows(iter(rows)))
-    assert [one.num_rows for one in messages] == [1, FLUSH_ROWS, FLUSH_ROWS]
-    assert messages[1].column(0).null_count == FLUSH_ROWS
+    row, *flushes = Unpacker(FLOW, USES, None).rows(iter(rows))
+    assert row.num_rows == 1
+    assert len(flushes) == len(rows)
+    for flush in flushes:
+        assert flush["__head"].null_count == flush.num_rows == 2
+        assert flush["__records"].to_pylist() == [bytes(MESSAGE_BYTES), None]
 
 
-def test_a_message_holds_few_large_records() -> None:
-    """Spark's messages are limited in rows alone, to `FLUSH_ROWS`."""
+def test_records_of_all_sizes_pass() -> None:
     sizes = [100_000] * 30 + [3_000_000] * 2 + [10] * 600 + [20_000] * 100
     records = [Record(n, 1_000, None, bytes(size)) for n, size in enumerate(sizes)]
     rows = [_row(("orders", records, 0)), FLUSH]
-    messages = list(Unpacker(FLOW, USES, None).rows(iter(rows)))
-    table = pa.Table.from_batches(messages, arrow_schema(USES))
-    lengths = [len(one or b"") for one in table["value"].to_pylist()]
-    for first in range(len(lengths) - FLUSH_ROWS):
-        assert sum(lengths[first : first + FLUSH_ROWS]) < 7 << 20
+    for message in Unpacker(FLOW, USES, None).rows(iter(rows)):
+        if message["__transform"].null_count == 0:
+            assert message.nbytes < 4 << 20
     found: list[Any] = _through(rows, lambda row: {} if row["offset"] % 3 else None)
     assert _offsets(found) == [n for n in range(len(sizes)) if n % 3]
 
