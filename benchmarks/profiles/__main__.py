@@ -1,10 +1,11 @@
 """Where processor time goes: ``python -m benchmarks.profiles [--only tail] [--seconds 15]``.
 
-A mirror of one slot is sampled in three situations: it catches up, 100 records arrive in a second,
-and 10,000 partitions are nearly idle. py-spy samples its source worker and its sink worker with
-their native frames, async-profiler its JVM; both see threads only while they run. For each process
-there is a flame graph, for all of them a page with their processor time and the frames in which
-most of it is spent. The profilers take processor time, too, so throughput is no figure here.
+A mirror of one slot is sampled in four situations: it catches up, 100 records arrive in a second,
+10,000 partitions are nearly idle, and it catches up with a transform in SQL. py-spy samples its
+source worker and its sink worker with their native frames, async-profiler its JVM; both see threads
+only while they run. For each process there is a flame graph, for all of them a page with their
+processor time, which is measured before the profilers take some of it, and the frames in which most
+of it is spent.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from benchmarks.load import LOADS, create, fill
 from benchmarks.machine import code, prepared
 from benchmarks.measure import end_offsets
 from benchmarks.profiles.flames import draw, read_stacks, self_times
+from benchmarks.transforms.steps import LOADS as TRANSFORMED
+from benchmarks.transforms.steps import WHERE
 from sparkmirror.testing.clusters import KafkaCluster, start_all
 from sparkmirror.testing.jvm import SERVER_JVM
 from sparkmirror.testing.maven import resolve
@@ -39,11 +42,13 @@ from sparkmirror.testing.maven import resolve
 __all__ = ["main"]
 
 _AGENT = "tools.profiler:async-profiler:4.3@jar"
-_INTERVAL_MS = 5
+_INTERVAL_MS, _SPY_HZ = 5, 25
+_ALONE_S = 5.0
 _PIECE_S = 3  # the JVM's profiler writes what it has so often, and begins anew
 _WARM_S = 8.0
 _START_MAX_S = 120.0
 _TAIL_RATE = 100
+_TRANSFORM_RATE, _COMPILING_S = 100_000, 20.0
 _PROBE, _PROBE_PARTITIONS = "profile", 4
 _PARTITIONS = 10_000
 _SHOWN = 12
@@ -63,14 +68,14 @@ class Scene:
             stack.callback(cluster.stop)
         start_all(self.source, self.target)
 
-    def mirror(self, topics: str) -> Mirror:
-        """Start it; it ends with the scene."""
+    def mirror(self, topics: str, **more: str) -> Mirror:
+        """Start it, with ``more`` settings; it ends with the scene."""
         path = write_config(
             self.work / "profile.properties",
             self.source,
             self.target,
             topics,
-            **{"tasks.max": "1", "sparkmirror.epoch.seconds": "86400"},
+            **{"tasks.max": "1", "sparkmirror.epoch.seconds": "86400", **more},
         )
         with _profiled_jvm(self.work):
             mirror = Mirror(self.work, path)
@@ -140,6 +145,18 @@ def _many(scene: Scene, seconds: float) -> Mirror:
     return mirror
 
 
+def _transform(scene: Scene, seconds: float) -> Mirror:
+    """A backlog of JSON events, of which SQL leaves some out."""
+    load, clean = TRANSFORMED["json"], "sparkmirror.transform.clean"
+    create(scene.source.bootstrap_servers, load.topic, load.partitions)
+    records = fill(scene.source, load, int(_TRANSFORM_RATE * (seconds + _COMPILING_S)))
+    options = {f"{clean}.topics": load.topic, f"{clean}.where": WHERE}
+    mirror = scene.mirror(load.topic, **{"sparkmirror.transforms": "clean", **options})
+    # The JVM has compiled most of the SQL by then.
+    scene.await_records(mirror, f"A.{load.topic}", load.partitions, records // 8)
+    return mirror
+
+
 def _write(scene: Scene, seconds: float) -> None:
     """Let a probe write from now on; it ends with the scene."""
     probe = subprocess.Popen(
@@ -157,25 +174,33 @@ SITUATIONS = {
     "catch-up": (_catch_up, {}, "100 B, 16 KiB batches, 12 partitions, with a backlog"),
     "tail": (_tail, {}, f"{_TAIL_RATE} records/s in {_PROBE_PARTITIONS} partitions"),
     "partitions": (_many, CONFIG, f"{_PARTITIONS:,} idle partitions, {_TAIL_RATE} records/s"),
+    "transform": (_transform, {}, "1 KiB JSON events, lz4, `where`, with a backlog"),
 }
 
 
 def _watch(mirror: Mirror, work: Path, seconds: float) -> dict[str, tuple[float, list[Path]]]:
-    """Sample for so long: processor time as a share of a core, and files of stacks, by process."""
+    """By process: processor time as a share of a core, and then files of stacks of ``seconds``.
+
+    py-spy stops a process for each sample, for milliseconds: so the shares are measured before.
+    """
     pids = {
         "source worker": mirror.workers_as(SOURCE)[0],
         "sink worker": mirror.workers_as(SINK)[0],
         "JVM": mirror.jvm(),
     }
-    began, began_s = time.monotonic(), time.time()
+    began = time.monotonic()
     spent = {name: sum(one.cpu_times()[:2]) for name, one in pids.items()}
+    time.sleep(_ALONE_S)
+    took = time.monotonic() - began
+    shares = {name: (sum(one.cpu_times()[:2]) - spent[name]) / took for name, one in pids.items()}
+    began_s = time.time()
     spies = {
         name: (
             work / f"{name.replace(' ', '-')}.collapsed",
             subprocess.Popen(
                 [
                     *("py-spy", "record", "--pid", str(one.pid), "--native", "--format", "raw"),
-                    *("--rate", str(1000 // _INTERVAL_MS), "--duration", str(int(seconds))),
+                    *("--rate", str(_SPY_HZ), "--duration", str(int(seconds))),
                     *("--output", str(work / f"{name.replace(' ', '-')}.collapsed")),
                 ],
                 stdout=subprocess.DEVNULL,
@@ -187,8 +212,7 @@ def _watch(mirror: Mirror, work: Path, seconds: float) -> dict[str, tuple[float,
         if name != "JVM"
     }
     time.sleep(seconds)
-    took = time.monotonic() - began
-    shares = {name: (sum(one.cpu_times()[:2]) - spent[name]) / took for name, one in pids.items()}
+    ended_s = time.time()
     for name, (_, spy) in spies.items():
         _, errors = spy.communicate(timeout=60)
         if spy.returncode:
@@ -197,7 +221,7 @@ def _watch(mirror: Mirror, work: Path, seconds: float) -> dict[str, tuple[float,
     pieces = [
         path
         for path in work.glob(f"jvm-{pids['JVM'].pid}-*.collapsed")
-        if began_s + _PIECE_S <= path.stat().st_mtime <= began_s + took + _PIECE_S
+        if began_s + _PIECE_S <= path.stat().st_mtime <= ended_s + _PIECE_S
     ]
     return {
         name: (share, pieces if name == "JVM" else [spies[name][0]])
@@ -244,8 +268,8 @@ def main() -> int:
         "",
         f"`python -m benchmarks.profiles` at commit `{measured['commit']}`: one slot,"
         f" {psutil.cpu_count()} cores that brokers and profilers share, {options.seconds:.0f} s of"
-        " each situation. Shares of a core are those of the sampled seconds, with the profilers'"
-        " pauses. Frames are those of threads that run, as `module:line` or function.",
+        f" each situation. Shares of a core are those of the {_ALONE_S:.0f} s before. Frames are"
+        " those of threads that run, as `module:line` or function.",
         "",
     ]
     for name in options.only:

@@ -39,6 +39,7 @@ from benchmarks.transforms.steps import (
     PROBE_PARTITIONS,
     PROBE_RATE,
     PROBE_S,
+    SETTLE_S,
     TOOLS,
     Step,
     Tool,
@@ -77,6 +78,8 @@ class TransformBench(Bench):
         began, at = time.monotonic(), datetime.datetime.now().astimezone()
         self.settings, self.choices, self.beside = {}, {}, step.beside
         self._empty()
+        if not self.smoke:
+            self.window_s = step.window_s
         self.trial_tools = [one for one in step.trials if one in tools] or list(tools[:1])
         copies = name in LOADS
         found = self.catch_up(name, LOADS[name], tools) if copies else self.probes(name, tools)
@@ -258,6 +261,8 @@ class TransformBench(Bench):
             pool = stack.enter_context(ThreadPoolExecutor(len(topics)))
             # Both at once, as later.
             list(pool.map(lambda one: self._warm(one, f"A.{one}", PROBE_PARTITIONS), topics))
+            if not self.smoke:
+                list(pool.map(lambda one: self._latencies(one, SETTLE_S), topics))
             processors = Processors(tree)
             plain, other = pool.map(lambda one: self._latencies(one, seconds), topics)
             one: Round = {place: quantiles(values) for place, values in plain.items()}
