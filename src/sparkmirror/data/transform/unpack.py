@@ -72,6 +72,7 @@ class Unpacker:
         self._columns = columns
         self._frames = frames
         self._schema = arrow_schema(columns)
+        self._kinds = [(field.name, field.type) for field in self._schema]
         padding = pa.array([bytes(MESSAGE_BYTES), None], pa.binary())
         self._flush = self._batch(2, {RECORDS: padding})
         self._started = False
@@ -89,16 +90,26 @@ class Unpacker:
         for batch in batches:
             yield from self._report()
             if batch.num_rows and batch.column(0)[0].is_valid:
-                batch = in_frame(batch, self._frames)  # noqa: PLW2901
-                yield self._head(batch)
-                chunks, records, _, reference = read_row(batch, 0)
-                for chunk in chunks:
-                    number = self._transformed.number(chunk.topic) if chunk.size else -1
-                    if number < 0 or self._handled[number]:
-                        continue  # the sink has all that it needs
-                    yield from self._chunk(chunk, self._bytes(records, reference), number)
-            yield self._flush
+                yield from self._row(in_frame(batch, self._frames))
+            else:
+                yield self._flush
             self._wait_for_sink()
+
+    def _row(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The first row of ``batch``, the records of its chunks, and what pushes them through."""
+        chunks, records, _, reference = read_row(batch, 0)
+        numbered = [
+            (chunk, self._transformed.number(chunk.topic) if chunk.size else -1) for chunk in chunks
+        ]
+        # Of the other chunks the sink has all that it needs.
+        wanted = [one for one in numbered if one[1] >= 0 and not self._handled[one[1]]]
+        if not wanted and batch.nbytes < MESSAGE_BYTES:
+            yield self._head(batch, self._flush)  # one message costs less than two
+            return
+        yield self._head(batch)
+        for chunk, number in wanted:
+            yield from self._chunk(chunk, self._bytes(records, reference), number)
+        yield self._flush
 
     def _wait_for_sink(self) -> None:
         """After the first row, give the sink time to map the frames, for `in_frame`."""
@@ -118,10 +129,13 @@ class Unpacker:
         notes = SlotNotes(unpacked=dict(zip(self._names, self._took_s, strict=True)))
         yield self._head(build_row([], memoryview(b""), [], notes))
 
-    def _head(self, row: pa.RecordBatch) -> pa.RecordBatch:
-        """The first of ``row``, which has content, with the columns of all rows."""
-        head = {HEAD: row.column(0).slice(0, 1), RECORDS: row.column(1).slice(0, 1)}
-        return self._batch(1, head)
+    def _head(self, row: pa.RecordBatch, *behind: pa.RecordBatch) -> pa.RecordBatch:
+        """The first of ``row``, which has content, and the rows ``behind``, with all columns."""
+        head, records = (row.column(index).slice(0, 1) for index in (0, 1))
+        if behind:
+            head = pa.concat_arrays([head, *(one.column(HEAD) for one in behind)])
+            records = pa.concat_arrays([records, *(one.column(RECORDS) for one in behind)])
+        return self._batch(len(head), {HEAD: head, RECORDS: records})
 
     def _bytes(self, records: memoryview, reference: Reference | None) -> memoryview:
         if reference is None or self._frames is None:
@@ -175,15 +189,13 @@ class Unpacker:
 
     def _batch(self, rows: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
         """Rows with ``columns``; all other ones are null."""
-        return pa.RecordBatch.from_arrays(
-            [
-                columns[field.name].cast(field.type)
-                if field.name in columns
-                else pa.nulls(rows, field.type)
-                for field in self._schema
-            ],
-            schema=self._schema,
-        )
+        made = []
+        for name, kind in self._kinds:
+            column = columns.get(name)
+            if column is None:
+                column = pa.nulls(rows, kind)
+            made.append(column if column.type == kind else column.cast(kind))
+        return pa.RecordBatch.from_arrays(made, schema=self._schema)
 
 
 def _timestamp_types(chunk: Chunk, offsets: Int64s) -> pa.Array:

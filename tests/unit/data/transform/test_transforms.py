@@ -451,9 +451,14 @@ def test_headers_become_a_column(name: bytes) -> None:
 
 
 def test_each_message_ends_with_a_row_that_pushes_it_through() -> None:
-    rows = [_row(("plain", _records(0, 3), 0)), FLUSH]
-    row, *flushes = Unpacker(FLOW, USES, None).rows(iter(rows))
-    assert row.num_rows == 1
+    rows = [_row((topic, _records(0, 3), 0)) for topic in ("plain", "orders")]
+    rows += [_row(("plain", [Record(0, 1, None, bytes(MESSAGE_BYTES))], 0)), FLUSH]
+    plain, row, results, first, large, *others = Unpacker(FLOW, USES, None).rows(iter(rows))
+    assert [one.num_rows for one in (plain, row, results, large)] == [3, 1, 3, 1]
+    assert results["__head"].null_count == 3
+    for one in (plain, row, large):
+        assert one["__head"][0].is_valid
+    flushes = [plain.slice(1), first, *others]
     assert len(flushes) == len(rows)
     for flush in flushes:
         assert flush["__head"].null_count == flush.num_rows == 2
