@@ -54,6 +54,9 @@ def portions(chunk: Chunk, batches: memoryview) -> Iterator[Scan]:
 
 def _known_offsets(chunk: Chunk) -> Int64s:
     """The source offsets of the last records of ``chunk``, as far as its runs tell."""
+    if len(chunk.source_runs) == 1:  # as nearly always: a topic that nothing compacts
+        ((first, count),) = chunk.source_runs
+        return np.arange(first, first + count, dtype=np.int64)
     runs = np.array(chunk.source_runs, np.int64).reshape(-1, 2)
     firsts, counts = runs[:, 0], runs[:, 1]
     begins = np.cumsum(counts) - counts
