@@ -77,7 +77,12 @@ OTHERS = {
         _FIELDS,
         "mask_json(value, '$.FIELD', '') AS value",
     ),
-    "ReplaceField": (_FIELDS, f"to_json(from_json({_JSON}, 'FIELD STRING, OTHER INT')) AS value"),
+    # VARIANT keeps a field's type. Without FAILFAST, what is no JSON would become "{}".
+    "ReplaceField": (
+        _FIELDS,
+        f"to_json(from_json({_JSON}, 'FIELD VARIANT, OTHER VARIANT', map('mode', 'FAILFAST')))"
+        " AS value",
+    ),
     "SetSchemaMetadata": ("bytes have no schema: in Java, too, it fails", ""),
     "TimestampConverter": (
         _FIELDS,

@@ -181,6 +181,26 @@ def test_the_sql_that_errors_suggest_is_valid(kind: str, spark: SparkSession) ->
     assert plan.planned[0].changes
 
 
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        ('{"FIELD": 7, "a": 1, "OTHER": "text"}', '{"FIELD":7,"OTHER":"text"}'),
+        ('{"OTHER": {"b": [1, null]}}', '{"OTHER":{"b":[1,null]}}'),
+        ("no JSON", None),
+    ],
+)
+def test_the_sql_for_replace_field_keeps_types_and_fails_without_json(
+    value: str, kept: str | None, spark: SparkSession
+) -> None:
+    one = TransformSettings("hint", ("t",), "", OTHERS["ReplaceField"][1])
+    plan = TransformPlan(spark, FlowSettings(_A, _B, _A, _B, transforms=(one,)))
+    rows = [(None, None, 0, 0, bytearray(value.encode()))]
+    frame = plan.session.createDataFrame(rows, spark_schema(decode_columns(plan.columns)))
+    (row,) = plan.transformed(frame).collect()
+    result = row["t0"]
+    assert (None if result is None else bytes(result["record"]["value"]).decode()) == kept
+
+
 def test_a_policy_that_keeps_names(spark: SparkSession) -> None:
     """The SMTs see the name that the policy gives; heartbeats keep it."""
     config = {
