@@ -15,6 +15,7 @@ from sparkmirror.testing.clusters import KafkaCluster
 from tests.faults.harness import SINK, SOURCE, Counter, Mirror, write_config
 from tests.faults.kinds import Scene, kill_worker
 from tests.faults.numbered import Numbered
+from tests.faults.report import UNCOMMITTED_S
 from tests.kafka.harness import moving_command
 from tests.kafka.harness.mirror_process import wait_until
 from tests.kafka.harness.support import consume_all, create_topic
@@ -99,12 +100,21 @@ def test_partitions_move_back_and_forth_and_no_other_one_pauses(
     assert max(longest_s[: moving_command.SLOTS]) < _STAYING_S_MAX * others_per_core()
 
 
-@pytest.mark.parametrize("role", [SINK, SOURCE])
-def test_a_worker_that_is_killed_while_partitions_move_loses_and_doubles_nothing(
-    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path, role: str
+@pytest.mark.parametrize(
+    ("role", "flags"),
+    [(SINK, ("--exactly-once",)), (SOURCE, ("--exactly-once",)), (SINK, ())],
+    ids=["sink", "source", "sink, at-least-once"],
+)
+def test_a_worker_that_is_killed_while_partitions_move_loses_nothing(
+    cluster_a: KafkaCluster,
+    cluster_b: KafkaCluster,
+    tmp_path: Path,
+    role: str,
+    flags: tuple[str, ...],
 ) -> None:
-    moves = _Moves(cluster_a, cluster_b, tmp_path, "--exactly-once")
-    chance = random.Random(role)
+    """In exactly-once nothing comes twice; at-least-once only what was not committed yet."""
+    moves = _Moves(cluster_a, cluster_b, tmp_path, *flags)
+    chance, uncommitted = random.Random(role), 0
     scene = Scene(moves.mirror, cluster_a, cluster_b, chance)
     with moves.traffic, moves.counter as counter:
         try:
@@ -114,9 +124,12 @@ def test_a_worker_that_is_killed_while_partitions_move_loses_and_doubles_nothing
                 time.sleep(chance.uniform(0.0, 0.4))  # from the order to the first records
                 began = time.monotonic()
                 kill_worker(role)(scene)
+                uncommitted += 0 if flags else counter.received_since(began - UNCOMMITTED_S)
                 assert counter.recovery_s(began, patience()) < patience(), moves.mirror.output()
             moves.wait_for_orders(2)
             moves.finish()
         finally:
             moves.mirror.kill()
-    assert (counter.lost, counter.duplicated, counter.first_wrong) == (0, 0, "")
+    print(f"{counter.duplicated} came twice, {uncommitted} may")
+    assert counter.lost == 0
+    assert counter.duplicated <= uncommitted
