@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-from sparkmirror.errors import ConfigError
+from sparkmirror.errors import ConfigError, TopicError
 from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.names.smts import TIME_ROUTER
@@ -18,6 +19,7 @@ __all__ = [
     "needs_spark",
     "routes",
     "smts_on_bytes",
+    "unclear_topics",
 ]
 
 _ALIAS = re.compile(r"(?is)\S.*(?<![\w.`])as\s+`?(topic|partition)`?\s*$")
@@ -138,3 +140,21 @@ class Transformed:
                 do="Write lists that have no topic in common.",
             )
         return matching[0] if matching else -1
+
+
+def unclear_topics(flow: FlowSettings, topics: Iterable[str]) -> dict[str, TopicError]:
+    """Those of the source's ``topics`` that several transforms match, and the error of each.
+
+    Which transform applies would be a guess, and without one, data could pass that must not.
+    """
+    if len(flow.transforms) < 2:
+        return {}
+    transformed, found = Transformed(flow), {}
+    for topic in topics:
+        try:
+            transformed.number(topic)
+        except ConfigError as error:
+            found[topic] = TopicError(
+                error.what, where=f"cluster {flow.source.alias}, topic {topic}", do=error.do
+            )
+    return found

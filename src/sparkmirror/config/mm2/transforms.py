@@ -254,7 +254,7 @@ def _met(made: Sequence[TransformSettings]) -> Iterator[ConfigError]:
         try:
             topic = common_name([Names(one.topics), Names(other.topics)])
         except Undecided:
-            continue  # a topic that both match is refused when it appears
+            continue  # a topic that both match is left out (`names.transforms.unclear_topics`)
         if topic is not None:
             yield ConfigError(
                 f"the transforms {one.name} and {other.name} both match topics: for example, "

@@ -23,6 +23,7 @@ from sparkmirror.internal_topics.remote_names import (
 )
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.names.transforms import unclear_topics
 from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
@@ -154,13 +155,16 @@ def read_remote_names(target: Cluster) -> tuple[RemoteName, ...]:
 def refused_names(
     target: Cluster, flow: FlowSettings, wanted: FlowTopics, topics: Collection[str]
 ) -> Mapping[str, TopicError]:
-    """Those of ``topics`` that a run would leave out because of their remote names, and why.
+    """Those of ``topics`` that a run would leave out, and why.
 
-    Writes nothing. Raises `MirrorError`.
+    Their remote names may be in the way, or several transforms match them. Writes nothing. Raises
+    `MirrorError`.
     """
+    unclear = unclear_topics(flow, topics)
     if not flow.keeps_names:
-        return {}
-    return plan_names(topics, wanted, flow, read_remote_names(target)).refused
+        return unclear
+    clear = [topic for topic in topics if topic not in unclear]
+    return {**unclear, **plan_names(clear, wanted, flow, read_remote_names(target)).refused}
 
 
 class RemoteNames:
@@ -178,17 +182,19 @@ class RemoteNames:
     def settle(self, topics: Collection[str]) -> Mapping[str, TopicError]:
         """Write the rows of this flow; returns the topics that are left out, and why.
 
-        Raises `MirrorError`.
+        As `refused_names`. Raises `MirrorError`.
         """
+        unclear = unclear_topics(self._flow, topics)
         if not self._flow.keeps_names:
-            return {}
+            return unclear
+        clear = [topic for topic in topics if topic not in unclear]
         plan = NamePlan()
         for _ in range(_LOOKS_MAX):
             known = read_remote_names(self._target)
-            plan = plan_names(topics, self._wanted, self._flow, known)
+            plan = plan_names(clear, self._wanted, self._flow, known)
             if not plan.rows:
                 break
             rows = [(0, *encode_remote_name(row)) for row in plan.rows]
             self._target.produce_many(REMOTE_NAMES_TOPIC, rows)
         self.merging = plan.merging
-        return plan.refused
+        return {**unclear, **plan.refused}

@@ -120,8 +120,8 @@ def observe_topics(
     """Read the topics of both clusters. Raises `MirrorError` if one does not respond.
 
     ``own_topics``: internal topics on the target. If no remote topic exists yet, they show which
-    configs the target knows. ``refuse``: returns the topics that cannot have their remote names,
-    and why (`control.topics.remote_names`).
+    configs the target knows. ``refuse``: returns the topics that are left out, and why
+    (`control.topics.remote_names`).
     """
     with ThreadPoolExecutor(1, "topics") as pool:
         there = pool.submit(target.topics)

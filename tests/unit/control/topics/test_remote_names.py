@@ -35,6 +35,7 @@ from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.names.topics_map import parse_rules
 from sparkmirror.settings import ClusterClient, FlowSettings, PolicySettings, TopicSettings
+from sparkmirror.transform_settings import TransformSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import AclBinding, TopicView
 
@@ -90,6 +91,24 @@ def test_a_flow_without_a_map_keeps_no_names() -> None:
     assert planned(plain, ["t", "u"], row("A.t", "B", "t")) == NamePlan()
     assert refused_names(cast(Cluster, None), plain, FlowTopics(plain), ["t"]) == {}
     assert RemoteNames(cast(Cluster, None), plain, FlowTopics(plain)).settle(["t"]) == {}
+
+
+@pytest.mark.parametrize("rules", ["", RULES], ids=["policy", "map"])
+def test_a_topic_that_two_transforms_match_is_left_out_and_the_others_go_on(rules: str) -> None:
+    """Their lists are too complex to compare when the file is read."""
+    lists = {"clean": ("eu[.].*",), "mask": ("(?!x)eu[.]a", "b")}
+    made = tuple(TransformSettings(name, topics, "true") for name, topics in lists.items())
+    one, target = replace(flow("A->C", rules), transforms=made), Rows()
+    wanted, topics = FlowTopics(one), ["eu.a", "eu.c", "b", "c"]
+    for found in (
+        refused_names(target, one, wanted, topics),
+        RemoteNames(target, one, wanted).settle(topics),
+    ):
+        assert {topic: str(error) for topic, error in found.items()} == {
+            "eu.a": "cluster A, topic eu.a: topic eu.a matches the transforms clean and mask. "
+            "Write lists that have no topic in common."
+        }
+    assert {each.topic for each in read_remote_names(target)} <= {"eu.c", "b", "c"}
 
 
 def test_each_topic_has_its_row() -> None:
