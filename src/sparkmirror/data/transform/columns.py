@@ -21,13 +21,14 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
+from sparkmirror.settings import FlowSettings
+
 __all__ = [
     "AT",
     "COLUMNS",
     "HEAD",
     "HIDDEN",
     "MEASURED_EVERY",
-    "MESSAGE_BYTES",
     "MESSAGE_ROWS",
     "RECORDS",
     "TIME_MS_MAX",
@@ -36,14 +37,15 @@ __all__ = [
     "arrow_type",
     "decode_columns",
     "encode_columns",
+    "message_bytes",
     "spark_schema",
 ]
 
 HEAD, RECORDS, TRANSFORM, AT = "__head", "__records", "__transform", "__at"
 HIDDEN = f"{HEAD} string, {RECORDS} binary, {TRANSFORM} int, {AT} int"
 
-MESSAGE_ROWS, MESSAGE_BYTES = 4096, 128 << 10
-"""How large a message from the JVM to the sink gets: a row of so many bytes ends it."""
+MESSAGE_ROWS = 4096
+"""Rows in a message from the JVM to the sink, at most; see `message_bytes`."""
 
 MEASURED_EVERY = 16
 """Of a portion, each record of so many shows when Spark began and ended to evaluate the SQL."""
@@ -82,6 +84,15 @@ _HIDDEN_ARROW = [
     (TRANSFORM, pa.int32()),
     (AT, pa.int32()),
 ]
+
+
+def message_bytes(flow: FlowSettings) -> int:
+    """How large a message from the JVM to the sink gets: a row of so many bytes ends it.
+
+    Large ones cost less for each record, small ones are pushed through Spark sooner. Where records
+    are only left out, some two thousand results fit into a small one.
+    """
+    return 256 << 10 if any(one.select or one.python for one in flow.transforms) else 64 << 10
 
 
 def used(columns: Sequence[Iterable[str]]) -> list[str]:

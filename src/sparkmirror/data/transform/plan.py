@@ -24,11 +24,11 @@ from sparkmirror.data.transform.columns import (
     COLUMNS,
     HEAD,
     MEASURED_EVERY,
-    MESSAGE_BYTES,
     MESSAGE_ROWS,
     RECORDS,
     TRANSFORM,
     encode_columns,
+    message_bytes,
 )
 from sparkmirror.data.transform.dataframe import Translated, run_trial, translate
 from sparkmirror.data.transform.functions import (
@@ -92,7 +92,8 @@ class TransformPlan:
         records = self.session.createDataFrame([], schema)
         names = RoutedNames(flow)
         self.planned = [_planned(records, one, names) for one in flow.transforms]
-        self.session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(MESSAGE_BYTES))
+        size = str(message_bytes(flow))
+        self.session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", size)
         self._on_bytes = smts_on_bytes(flow)
         uses = [
             frozenset() if smts else one.uses

@@ -20,11 +20,11 @@ from sparkmirror.data.rows.shared_frames import Frames, Reference
 from sparkmirror.data.transform.columns import (
     AT,
     HEAD,
-    MESSAGE_BYTES,
     RECORDS,
     TIME_MS_MAX,
     TRANSFORM,
     arrow_schema,
+    message_bytes,
 )
 from sparkmirror.data.transform.portions import keep_freed_memory, portions
 from sparkmirror.errors import BatchError
@@ -73,7 +73,8 @@ class Unpacker:
         self._frames = frames
         self._schema = arrow_schema(columns)
         self._kinds = [(field.name, field.type) for field in self._schema]
-        padding = pa.array([bytes(MESSAGE_BYTES), None], pa.binary())
+        self._message_bytes = message_bytes(flow)
+        padding = pa.array([bytes(self._message_bytes), None], pa.binary())
         self._flush = self._batch(2, {RECORDS: padding})
         self._started = False
         self._names = [one.name for one in flow.transforms]
@@ -103,7 +104,7 @@ class Unpacker:
         ]
         # Of the other chunks the sink has all that it needs.
         wanted = [one for one in numbered if one[1] >= 0 and not self._handled[one[1]]]
-        if not wanted and batch.nbytes < MESSAGE_BYTES:
+        if not wanted and batch.nbytes < self._message_bytes:
             yield self._head(batch, self._flush)  # one message costs less than two
             return
         yield self._head(batch)

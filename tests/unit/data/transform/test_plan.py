@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from sparkmirror.data.rows import worker_pipes
-from sparkmirror.data.transform.columns import MESSAGE_BYTES, decode_columns, spark_schema
+from sparkmirror.data.transform.columns import decode_columns, message_bytes, spark_schema
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.data.transform.spark_errors import reason_of, table_of
 from sparkmirror.data.transform.unpack import Unpacker
@@ -28,10 +28,14 @@ _PAGE = Path(__file__).parents[4] / "docs/transforms.md"
 _CLIENT = ClusterClient("A", ("localhost:1",), "test")
 
 
-def _plan(spark: SparkSession, where: str = "", select: str = "") -> TransformPlan:
+def _flow(where: str = "", select: str = "") -> FlowSettings:
     places = (("where", "file:7: key.where"), ("select", "file:8: key.select"))
     one = TransformSettings("clean", ("orders",), where, select, places, routes=routes(select))
-    return TransformPlan(spark, FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT, transforms=(one,)))
+    return FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT, transforms=(one,))
+
+
+def _plan(spark: SparkSession, where: str = "", select: str = "") -> TransformPlan:
+    return TransformPlan(spark, _flow(where, select))
 
 
 def _results(plan: TransformPlan, *values: str | None) -> list[Any]:
@@ -69,13 +73,13 @@ def test_messages_reach_the_sink_at_once_and_are_small(
     spark: SparkSession, tmp_path: Path, select: str
 ) -> None:
     """The source sends a message only when the sink has all records of the one before."""
-    plan = _plan(spark, _WHERE, select)
+    plan, flow = _plan(spark, _WHERE, select), _flow(_WHERE, select)
     columns = decode_columns(plan.columns)
     counts, seen = [1, 3, 5_000, 1], tmp_path / "seen"
     seen.write_text("0")
 
     def source(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        chain, sent = Unpacker(FlowSettings(*[_CLIENT] * 4), columns, None), 0
+        chain, sent = Unpacker(flow, columns, None), 0
         for count in counts:
             numbers = pa.array(range(count), pa.int32())
             made = {"__transform": pa.array([0] * count, pa.int32()), "__at": numbers}
@@ -104,7 +108,7 @@ def test_messages_reach_the_sink_at_once_and_are_small(
     large = [one for one in found if one["results"] > 1_000]
     assert len(large) in (0, 1, 2)
     assert not select or not large
-    assert max(one["size"] for one in found) < 3 * MESSAGE_BYTES
+    assert max(one["size"] for one in found) < 3 * message_bytes(flow)
 
 
 def test_one_record_in_sixteen_shows_how_long_its_sql_took(spark: SparkSession) -> None:

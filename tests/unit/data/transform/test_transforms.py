@@ -15,7 +15,7 @@ import pytest
 from sparkmirror.data.rows.notes import SlotNotes
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, read_row
 from sparkmirror.data.transform import unpack
-from sparkmirror.data.transform.columns import COLUMNS, MESSAGE_BYTES, TIME_MS_MAX, arrow_schema
+from sparkmirror.data.transform.columns import COLUMNS, TIME_MS_MAX, arrow_schema, message_bytes
 from sparkmirror.data.transform.pack import Packed, Packer
 from sparkmirror.data.transform.reasons import Reasons
 from sparkmirror.data.transform.results import encoded_headers
@@ -451,8 +451,8 @@ def test_headers_become_a_column(name: bytes) -> None:
 
 
 def test_each_message_ends_with_a_row_that_pushes_it_through() -> None:
-    rows = [_row((topic, _records(0, 3), 0)) for topic in ("plain", "orders")]
-    rows += [_row(("plain", [Record(0, 1, None, bytes(MESSAGE_BYTES))], 0)), FLUSH]
+    rows, size = [_row((topic, _records(0, 3), 0)) for topic in ("plain", "orders")], 64 << 10
+    rows += [_row(("plain", [Record(0, 1, None, bytes(size))], 0)), FLUSH]
     plain, row, results, first, large, *others = Unpacker(FLOW, USES, None).rows(iter(rows))
     assert [one.num_rows for one in (plain, row, results, large)] == [3, 1, 3, 1]
     assert results["__head"].null_count == 3
@@ -462,7 +462,15 @@ def test_each_message_ends_with_a_row_that_pushes_it_through() -> None:
     assert len(flushes) == len(rows)
     for flush in flushes:
         assert flush["__head"].null_count == flush.num_rows == 2
-        assert flush["__records"].to_pylist() == [bytes(MESSAGE_BYTES), None]
+        assert flush["__records"].to_pylist() == [bytes(size), None]
+
+
+@pytest.mark.parametrize("option", ["select", "python"])
+def test_messages_are_larger_where_results_have_new_values(option: str) -> None:
+    """Records that are only left out have small results."""
+    one = replace(FLOW.transforms[0], **{option: "x"})
+    assert message_bytes(FLOW) == 64 << 10
+    assert message_bytes(replace(FLOW, transforms=(*FLOW.transforms, one))) == 256 << 10
 
 
 def test_records_of_all_sizes_pass() -> None:
