@@ -73,7 +73,7 @@ def kept_batches(
         pieces[batch] = [base, origin.buffer[after : int(origin.ends[full[batch]])]]
     if not passing.all():
         new = taken(found, kept) if written is None else written()
-        _write(new, passing, held, batch_bytes, pieces, new.codec if codec < 0 else codec)
+        _write(new if codec < 0 else replace(new, codec=codec), passing, held, batch_bytes, pieces)
     return [piece for batch in sorted(pieces) for piece in pieces[batch]]
 
 
@@ -102,7 +102,6 @@ def _write(
     held: Int64s,
     batch_bytes: int,
     pieces: dict[int, list[bytes | memoryview]],
-    codec: int,
 ) -> None:
     """Write the records of the batches that do not pass; adds them to ``pieces``.
 
@@ -120,7 +119,7 @@ def _write(
         numbered, places = taken(numbered, wanted), places[wanted]
     if not len(places):
         return
-    written = write_partitioned(numbered, places, codec=codec, batch_bytes=batch_bytes)
+    written = write_partitioned(numbered, places, codec=new.codec, batch_bytes=batch_bytes)
     for data, batch in zip(written.batches, written.partitions, strict=True):
         pieces.setdefault(batch, []).append(data)
 

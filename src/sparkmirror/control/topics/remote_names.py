@@ -54,17 +54,17 @@ def plan_names(
 ) -> NamePlan:
     """Which of ``topics`` (of the source) may have the names that the flow gives them. Pure.
 
-    ``known``: the rows on the target, in log order.
+    Topics that several transforms match have none. ``known``: the rows on the target, in log order.
     """
+    refused = unclear_topics(flow, topics)
     if not flow.keeps_names:
-        return NamePlan()
+        return NamePlan(refused)
     own = {
         *internal_names(flow),
         *(checkpoints_topic(flow), offset_syncs_topic(flow), runs_topic(flow)),
     }
     mine = {one.remote: one for one in known if one.mirror == flow.mirror}
     others = _held_by_others(flow, known)
-    refused: dict[str, TopicError] = {}
     merging = set()
     taken: dict[str, str] = {}
 
@@ -73,7 +73,8 @@ def plan_names(
         return row is not None and row.topic == topic
 
     # Topics that already have their name come first.
-    for topic in sorted(topics, key=lambda one: (not holds(one), one)):
+    clear = (topic for topic in topics if topic not in refused)
+    for topic in sorted(clear, key=lambda one: (not holds(one), one)):
         remote = wanted.remote(topic)
         fault = wanted.fault(topic)
         if not fault and remote in own:
@@ -160,11 +161,8 @@ def refused_names(
     Their remote names may be in the way, or several transforms match them. Writes nothing. Raises
     `MirrorError`.
     """
-    unclear = unclear_topics(flow, topics)
-    if not flow.keeps_names:
-        return unclear
-    clear = [topic for topic in topics if topic not in unclear]
-    return {**unclear, **plan_names(clear, wanted, flow, read_remote_names(target)).refused}
+    known = read_remote_names(target) if flow.keeps_names else ()
+    return plan_names(topics, wanted, flow, known).refused
 
 
 class RemoteNames:
@@ -184,17 +182,15 @@ class RemoteNames:
 
         As `refused_names`. Raises `MirrorError`.
         """
-        unclear = unclear_topics(self._flow, topics)
         if not self._flow.keeps_names:
-            return unclear
-        clear = [topic for topic in topics if topic not in unclear]
+            return plan_names(topics, self._wanted, self._flow, ()).refused
         plan = NamePlan()
         for _ in range(_LOOKS_MAX):
             known = read_remote_names(self._target)
-            plan = plan_names(clear, self._wanted, self._flow, known)
+            plan = plan_names(topics, self._wanted, self._flow, known)
             if not plan.rows:
                 break
             rows = [(0, *encode_remote_name(row)) for row in plan.rows]
             self._target.produce_many(REMOTE_NAMES_TOPIC, rows)
         self.merging = plan.merging
-        return {**unclear, **plan.refused}
+        return plan.refused

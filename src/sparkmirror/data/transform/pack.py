@@ -314,7 +314,7 @@ class Packer:
             yield from others
             yield replace(last, counts=replace(counts, pack_s=self._spent_s(began_s)))
             return
-        data = b"".join(self._batches(found, kept, new, record.type)) if count else b""
+        data = b"".join(self._batches(found, kept, new, record.type, codec)) if count else b""
         part = replace(
             chunk,
             base_offset=int(offsets[0]) if count else before,
@@ -329,15 +329,23 @@ class Packer:
         yield Packed(part, memoryview(data), tuple(failed), halt, offsets, counts)
 
     def _batches(
-        self, found: Scan, kept: npt.NDArray[np.bool_], new: Scan, record: pa.StructType
+        self,
+        found: Scan,
+        kept: npt.NDArray[np.bool_],
+        new: Scan,
+        record: pa.StructType,
+        codec: int,
     ) -> Sequence[bytes | memoryview]:
-        """Batches of the records ``new``, which are the kept ones of ``found``, as pieces."""
+        """Batches of the records ``new``, which are the kept ones of ``found``, as pieces.
+
+        ``codec``: the transform's own; -1 for none.
+        """
         if not replaces(record):
             return kept_batches(
                 *(found, kept),
                 batch_bytes=self._batch_bytes,
                 written=lambda: new,
-                codec=-1 if new.codec == found.codec else new.codec,
+                codec=codec,
             )
         count = len(new.columns.offset)
         return write_partitioned(

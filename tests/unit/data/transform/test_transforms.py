@@ -200,6 +200,22 @@ def test_batches_get_the_codec_of_the_transform(wanted: str, codec: int, changed
     ]
 
 
+@pytest.mark.parametrize("wanted", NAMES)
+def test_batches_of_several_codecs_get_the_one_of_the_transform(wanted: str) -> None:
+    """Also if the first one has it already."""
+    records = [Record(n, 5, None, b"%04d" % n * 100) for n in range(200)]
+    data = [encode_batch(records[:100], codec=3), encode_batch(records[100:], codec=4)]
+    size = sum(map(len, data))
+    chunk = Chunk("orders", 0, "A.orders", 0, 200, 200, 5, 0, size)
+    transforms = (replace(FLOW.transforms[0], compression=wanted),)
+    rows = [build_row([chunk], memoryview(b""), [data]), FLUSH]
+    (packed,) = _through(rows, lambda _: {}, flow=replace(FLOW, transforms=transforms))
+    assert isinstance(packed, Packed)
+    batches = [packed.records[start:end] for start, end in split(packed.records)]
+    assert {NAMES[batch_codec(one)] for one in batches} == {wanted}
+    assert [one.value for one in _decoded(packed)] == [one.value for one in records]
+
+
 def test_the_position_moves_when_everything_was_filtered() -> None:
     (packed,) = _through([_row(("orders", _records(0, 300), 0)), FLUSH], lambda _: None)
     assert isinstance(packed, Packed)
