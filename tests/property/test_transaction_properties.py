@@ -150,7 +150,7 @@ class SimTransactions(Transactions):
                 for tp in _partitions(message)
             ]
             return SimpleNamespace(results_by_topic_v3_and_below=parts)
-        part = SimpleNamespace(error_code=code)
+        part = SimpleNamespace(partition_index=0, error_code=code)
         return SimpleNamespace(
             error_code=code,
             producer_id=1,

@@ -175,6 +175,19 @@ def test_a_target_topic_that_is_deleted_and_comes_back(source, target, topic_nam
     assert [type(error) for error in slot.failures] == [TargetLost]
 
 
+def test_exactly_once_ends_without_a_target_topic_that_is_deleted(source, target, topic_name):
+    """The coordinator has no place for its position, and answers so as often as it is asked."""
+    create_topic(source.kafka, topic_name, 1)
+    with SlotRun(source, target, topic_name, exactly_once=True) as slot:
+        produce(source.kafka, topic_name, _good(0, 3))
+        _are(slot, _good(0, 3))
+        delete_topic(target.kafka, slot.remote)
+        produce(source.kafka, topic_name, _good(3, 3))
+        assert _halted(slot).startswith("UNKNOWN_TOPIC_OR_PARTITION: ")
+        slot.drain()
+    assert slot.failures == []
+
+
 def test_damage_at_rest_at_the_source_pauses_until_it_is_mended(source, target, topic_name):
     create_topic(source.kafka, topic_name, 2)
     mark = b"this one is hit on the disk"

@@ -269,11 +269,11 @@ def test_the_writer_dies_at_the_end_of_a_transaction(
             raise _Killed
         original(self)
 
-    def add_offsets(self: Transactions, group: str, offsets: Any) -> None:
+    def add_offsets(self: Transactions, group: str, offsets: Any, unknown: Any) -> Any:
         if left[0] and moment == "before":
             left[0] -= 1
             raise _Killed
-        original_offsets(self, group, offsets)
+        return original_offsets(self, group, offsets, unknown)
 
     def add(self: Transactions, partitions: Any) -> Any:
         if left[0] and moment == "before the records":

@@ -364,4 +364,12 @@ EXACTLY_ONCE: tuple[Mutant, ...] = (
         "                lane.queue.clear()\n",
         (f"{_EXACT}::test_what_is_written_anew_counts_its_gaps_once",),
     ),
+    Mutant(
+        "records of a topic that is gone are committed without their position",
+        "One bad partition does not stop the rest",
+        "data/write/transaction_positions.py",
+        "            if lane.target in gone and lane.queue:\n",
+        "            if lane.target in gone and lane.halt:\n",
+        (f"{_EXACT}::test_a_topic_that_is_gone_at_the_target_stops_its_partition_alone",),
+    ),
 )

@@ -169,7 +169,8 @@ def identity_again(
     if identity is None:
         raise TransactionError("the slot's plan is outdated.", where=f"flow {flow.name}")
     found = committed_positions(flow, list(expected))
-    moved = {tp for tp, at in expected.items() if at >= 0 and found.get(tp, -1) != at}
+    # A position that is not there was deleted with its topic.
+    moved = {tp for tp, at in expected.items() if at >= 0 and found.get(tp, at) != at}
     if moved:
         raise Fenced(
             f"positions were moved by another writer ({', '.join(map(str, sorted(moved)))}).",

@@ -336,11 +336,14 @@ class ExactlyOnce:
 
     def _due_s(self) -> float:
         """Seconds until the open transaction should end; 0 or less if it should end now."""
+        now, interval_s = time.monotonic(), self._flow.transaction_interval_ms / 1000
         if not self._kept_bytes:
-            return _RESPONSE_S
+            # The record of a gap opens a transaction, too.
+            began_at = None if self._transactions is None else self._transactions.began_at
+            return _RESPONSE_S if began_at is None else began_at + interval_s - now
         if self._kept_bytes >= self._size.bytes or self._task.leases > FRAMES // 2:
             return 0.0
-        return self._began + self._flow.transaction_interval_ms / 1000 - time.monotonic()
+        return self._began + interval_s - now
 
     def _early_s(self) -> float:
         """Seconds until the open transaction should end if nothing more arrives by then."""
@@ -368,6 +371,9 @@ class ExactlyOnce:
             if self._positions.outdated():
                 # Records were left out, or other producers write there too.
                 self._positions.add(transactions, expected=False)
+                self._acknowledge_all()  # a topic may be gone by now
+                if self._transactions is not transactions:
+                    continue
             if self._add_syncs():
                 break
         self._task.check_spark()
@@ -456,6 +462,7 @@ class ExactlyOnce:
         self._routed.committed(self._producer)
         self._size.committed(self._kept_bytes, time.monotonic() - self._began)
         self._kept_bytes = 0
+        self._task.uncommitted_gaps.clear()
         self._refusals.settled()
         if not self._syncs_inside:
             self._syncs.publish()  # after the commit, as in MirrorMaker 2
@@ -480,6 +487,8 @@ class ExactlyOnce:
         self._kept_bytes = 0
         self._refusals.undone()
         self._task.forget_saved()
+        for gap in self._task.uncommitted_gaps:
+            self._task.write_gap(gap, None)
         routed = self._routed.again(self._task.lanes.values())
         self._close_hanging_transactions(own_places(self._task.lanes.values()), routed)
         for lane in self._task.lanes.values():

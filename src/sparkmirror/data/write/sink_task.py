@@ -46,7 +46,8 @@ class SinkTask:
     replaces ``producer`` by its own. ``fenced``: why nothing more may be written, None if it may.
     ``failed``: how many attempts of the task have failed before this one. ``leaving``: lanes that
     another slot gets, each with the version of the order, and until when (monotonic seconds) it
-    waits for its offset syncs; None: not all of it is committed yet.
+    waits for its offset syncs; None: not all of it is committed yet. ``uncommitted_gaps``: those of
+    the open transaction for whose records no position waits, because their partitions stop.
     """
 
     def __init__(self, flow: FlowSettings, failed: int = 0) -> None:
@@ -56,6 +57,7 @@ class SinkTask:
         self.epoch = -1
         self.lanes: dict[TopicPartition, Lane] = {}
         self.leaving: dict[Lane, tuple[int, float | None]] = {}
+        self.uncommitted_gaps: list[Gap] = []
         self.index = LaneIndex()
         self.frames: FrameReader | None = None
         self.fenced: Halt | None = None
@@ -267,6 +269,8 @@ class SinkTask:
                 return  # it is found again when the partition is retried
             pending = gap_pending(lane, note)
             lane.queue.append(pending)
+        elif self.flow.exactly_once:
+            self.uncommitted_gaps.append(gap)
         self.write_gap(gap, pending)
 
     def write_gap(self, gap: Gap, pending: Pending | None) -> None:

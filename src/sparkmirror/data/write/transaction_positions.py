@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from sparkmirror.data.write.chunk_offsets import ChunkOffsets
@@ -10,8 +11,12 @@ from sparkmirror.data.write.partition_state import Lane
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.internal_topics.position_metadata import Mark, PositionMetadata, encode_metadata
 from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt
+from sparkmirror.wire.cluster.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name
 from sparkmirror.wire.produce.hanging_transactions import CommittedRecords
 from sparkmirror.wire.produce.transactions import Transactions
+
+log = logging.getLogger(__name__)
 
 
 class TransactionPositions:
@@ -20,21 +25,42 @@ class TransactionPositions:
     def __init__(self, task: SinkTask) -> None:
         self._task = task
         self._sent: dict[Lane, tuple[CommittedRecords | None, int]] = {}
+        self._gone: set[TopicPartition] = set()
 
     def add(self, transactions: Transactions, *, expected: bool = True) -> None:
-        """Add the positions that are due; ``expected``: see `Lane.ahead`. Raises `ClusterError`."""
+        """Add the positions that are due; ``expected``: see `Lane.ahead`. Raises `ClusterError`.
+
+        Where the target has no such topic, there is no position. Then records are given up, too.
+        """
         due = self._due()
         self._sent = {
             lane: (self._written(lane), lane.ahead(expected=expected)[1]) for lane, _, _ in due
         }
-        if due:
-            transactions.add_offsets(
-                self._task.flow.position_group,
-                {
-                    lane.target: (offset, self._metadata_of(lane, mark, expected=expected))
-                    for lane, offset, mark in due
-                },
+        if not due:
+            return
+        offsets = {
+            lane.target: (offset, self._metadata_of(lane, mark, expected=expected))
+            for lane, offset, mark in due
+        }
+        gone = transactions.add_offsets(self._task.flow.position_group, offsets, self._gone)
+        if new := gone - self._gone:
+            log.warning(
+                "flow %s: no positions of %s are committed: the target has no such topic",
+                *(self._task.flow.name, ", ".join(map(str, sorted(new)))),
             )
+        self._gone = (self._gone - offsets.keys()) | gone
+        for lane, _, _ in due:
+            if lane.target in gone and lane.queue:
+                self._give_up(lane)
+
+    def _give_up(self, lane: Lane) -> None:
+        """Halt a lane whose records would be committed without their position."""
+        code = UNKNOWN_TOPIC_OR_PARTITION
+        text = f"the target has no topic for the position of {lane.source} ({error_name(code)})"
+        halt = Halt(error_name(code), text, retriable=True)
+        self._task.producer.backlog.give_up(lane.target, halt)
+        if lane.routed:  # its records do not wait for the partition of its position
+            lane.queue[0].beside = {*(lane.queue[0].beside or ()), lane.target}
 
     def _at_target(self, lane: Lane) -> tuple[CommittedRecords | None, int]:
         """What a position says about the target once everything is acknowledged."""

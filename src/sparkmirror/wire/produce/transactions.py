@@ -48,6 +48,7 @@ from sparkmirror.wire.cluster.error_codes import (
     CONCURRENT_TRANSACTIONS,
     FENCED,
     RETRIABLE,
+    UNKNOWN_TOPIC_OR_PARTITION,
     error_name,
 )
 from sparkmirror.wire.cluster.messages import GROUP, TRANSACTION, find_coordinator_request
@@ -72,6 +73,8 @@ _STABLE_FETCH_VERSION = 7
 # The coordinator completes a transaction some milliseconds after it responded.
 _QUICK_S = 0.002
 _LOG_S = 30.0
+# How long a topic that the cluster does not know may be one that it does not know yet.
+_UNKNOWN_S = 10.0
 
 
 class Transactions:
@@ -224,8 +227,18 @@ class Transactions:
         self._surely(query, "partitions cannot be added to the transaction")
         return refused
 
-    def add_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        """Make offsets of ``group``, as (offset, metadata), part of the transaction."""
+    def add_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+        unknown: Collection[TopicPartition] = (),
+    ) -> set[TopicPartition]:
+        """Make offsets of ``group``, as (offset, metadata), part of the transaction.
+
+        Returns the partitions whose offsets are not part of it, because the cluster does not know
+        their topics. It may only not know them yet, so the request is made again for some seconds;
+        not for those in ``unknown``.
+        """
         producer_id, epoch = self.identity
         self.join_group(group)
         request_topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
@@ -258,16 +271,30 @@ class Transactions:
         def query() -> int:
             response = self._query(GROUP, group, message, highest=3)
             rows = [
-                (part.error_code, topic.name)
+                (int(part.error_code), topic.name, part.partition_index)
                 for topic in response.topics
                 for part in topic.partitions
                 if part.error_code
             ]
-            code, self._refused_topic = min(rows, default=(0, ""))
-            return int(code)
+            gone.clear()
+            gone.update(
+                TopicPartition(name, number)
+                for code, name, number in rows
+                if code == UNKNOWN_TOPIC_OR_PARTITION
+            )
+            # All other errors concern all of the partitions that the cluster knows.
+            others = [row for row in rows if row[0] != UNKNOWN_TOPIC_OR_PARTITION]
+            if others:
+                code, self._refused_topic, _ = min(others)
+                return code
+            new = not gone.issubset(unknown)
+            return UNKNOWN_TOPIC_OR_PARTITION if new and self._clock() < patient_until else 0
 
+        gone: set[TopicPartition] = set()
+        patient_until = self._clock() + min(_UNKNOWN_S, self.timeout_ms / 2_000)
         what = f"positions of group {group} cannot be added to the transaction"
         self._surely(query, what, group=group)
+        return gone
 
     def join_group(self, group: str) -> None:
         """Make the offsets of ``group`` a part of the transaction; begins one if none is open."""

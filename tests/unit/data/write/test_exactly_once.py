@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import struct
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -20,7 +21,7 @@ import pytest
 
 from sparkmirror.data.coordination import fencing
 from sparkmirror.data.coordination.hanging_transactions import written_before
-from sparkmirror.data.rows.notes import PartitionHello, SlotHello, SlotNotes, Writer
+from sparkmirror.data.rows.notes import GapNote, PartitionHello, SlotHello, SlotNotes, Writer
 from sparkmirror.data.rows.rows import Chunk, build_row
 from sparkmirror.data.write import exactly_once, producers
 from sparkmirror.data.write.exactly_once import ExactlyOnce
@@ -28,8 +29,9 @@ from sparkmirror.data.write.offset_sync_writer import SyncSender
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.data.write.transaction_size import TransactionSize
-from sparkmirror.internal_topics.gaps import decode_gap, gaps_topic
+from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, decode_gap, gaps_topic
 from sparkmirror.internal_topics.mm2_records import decode_offset_sync, offset_syncs_topic
+from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import dead_letter_topic
@@ -62,7 +64,8 @@ class Brokers:
     """One broker: logs with what is open and what is committed, positions likewise.
 
     ``unmarked``: partitions without a leader at the end of the next transaction: their markers are
-    left out, and what is open stays so until the next marker there.
+    left out, and what is open stays so until the next marker there. ``gone``: partitions of deleted
+    topics, which have no positions.
     """
 
     def __init__(self) -> None:
@@ -73,6 +76,7 @@ class Brokers:
         self.aborts = 0
         self.refuses: Callable[[TopicPartition, Record], int] = lambda _tp, _record: 0
         self.forbidden: set[str] = set()
+        self.gone: set[TopicPartition] = set()
         self.leaderless: set[TopicPartition] = set()
         self.unmarked: set[TopicPartition] = set()
         self.members: set[TopicPartition] = set()
@@ -239,7 +243,7 @@ class Open:
     ) -> None:
         self.transactional_id, self.timeout_ms, self.identity = name, timeout_ms, identity
         self.members: set[TopicPartition] = set()
-        self.began = False
+        self.began_at: float | None = None
         self.errors: dict[str, int] = {}
         self._brokers = brokers
 
@@ -247,13 +251,29 @@ class Open:
         denied = {tp for tp in partitions if tp.topic in self._brokers.forbidden}
         self.members |= set(partitions) - denied
         self._brokers.members |= self.members
-        self.began |= bool(self.members)
+        if self.members:
+            self._begin()
         return dict.fromkeys(denied, TOPIC_AUTHORIZATION_FAILED)
 
-    def add_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+    def add_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+        _unknown: Collection[TopicPartition],
+    ) -> set[TopicPartition]:
         assert group == GROUP
-        self._brokers.stage(offsets)
-        self.began = True
+        gone = offsets.keys() & self._brokers.gone
+        self._brokers.stage({tp: one for tp, one in offsets.items() if tp not in gone})
+        self._begin()
+        return gone
+
+    @property
+    def began(self) -> bool:
+        return self.began_at is not None
+
+    def _begin(self) -> None:
+        if self.began_at is None:
+            self.began_at = time.monotonic()
 
     def commit(self) -> None:
         self._end(committed=True)
@@ -264,7 +284,7 @@ class Open:
     def _end(self, *, committed: bool) -> None:
         self._brokers.end(self.identity, committed=committed)
         self.members.clear()
-        self.began = False
+        self.began_at = None
 
     def close(self) -> None:
         pass
@@ -587,6 +607,145 @@ def test_positions_say_whose_records_stand_before_them(brokers: Brokers) -> None
         REMOTE[ORDERS]: CommittedRecords(7, 0, 4),
         REMOTE[BILLS]: CommittedRecords(7, 0, 1),
     }
+
+
+# -- topics that are deleted at the target --------------------------------------------------------
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "in a later transaction"])
+def test_a_topic_that_is_gone_at_the_target_stops_its_partition_alone(
+    brokers: Brokers, later: bool
+) -> None:
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    source.chunk(BILLS, [b"a"])
+    source.chunk(ORDERS, [b"2"])
+    hello, first, *rest = source.rows
+
+    def rows() -> Iterator[Any]:
+        yield hello
+        if later:
+            yield first
+            mirrored._delivery._commit()  # type: ignore[attr-defined]
+        brokers.gone.add(REMOTE[ORDERS])
+        brokers.positions.pop(REMOTE[ORDERS], None)
+        yield from rest if later else (first, *rest)
+
+    mirrored = SlotSink(_flow())
+    mirrored.run(rows())
+    assert brokers.values("A.bills") == [b"a"]
+    assert brokers.positions == {REMOTE[BILLS]: 1}
+    # No record is there without its position.
+    assert brokers.values("A.orders") == ([b"1"] if later else [])
+    halt = mirrored._task.lanes[ORDERS].halt
+    assert halt is not None
+    assert (halt.code, halt.retriable) == ("UNKNOWN_TOPIC_OR_PARTITION", True)
+    assert "orders-0" in halt.reason
+
+
+def test_routed_records_are_not_written_without_a_place_for_their_position(
+    brokers: Brokers,
+) -> None:
+    source = Source(brokers)
+    source.chunk(BILLS, [b"a"])
+    source.chunk(ORDERS, [b"1"])
+    mirrored = SlotSink(_flow())
+
+    def rows() -> Iterator[Any]:
+        hello, *chunks = source.rows
+        yield hello
+        mirrored._task.lanes[ORDERS].routed = True
+        brokers.gone.add(REMOTE[ORDERS])
+        yield from chunks
+
+    mirrored.run(rows())
+    assert brokers.values("A.orders") == []
+    assert brokers.values("A.bills") == [b"a"]
+    assert mirrored._task.lanes[ORDERS].halt is not None
+
+
+def test_an_idle_partition_of_a_topic_that_is_gone_stops_nobody(brokers: Brokers) -> None:
+    """All positions are committed again now and then."""
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    source.chunk(BILLS, [b"a"])
+    hello, first, second = source.rows
+
+    def rows() -> Iterator[Any]:
+        yield hello
+        yield first
+        mirrored._delivery._commit()  # type: ignore[attr-defined]
+        brokers.gone.add(REMOTE[ORDERS])
+        del brokers.positions[REMOTE[ORDERS]]
+        mirrored._delivery._renew()  # type: ignore[attr-defined]
+        yield second
+
+    mirrored = SlotSink(_flow())
+    mirrored.run(rows())
+    assert brokers.aborts == 0
+    assert brokers.positions == {REMOTE[BILLS]: 1}
+    assert brokers.values("A.bills") == [b"a"]
+    assert mirrored._task.lanes[ORDERS].halt is None
+
+
+def test_a_position_that_went_with_its_topic_was_moved_by_nobody(brokers: Brokers) -> None:
+    """A transaction that is written again begins with a look at the positions."""
+    brokers.refuses = _refuse_bad
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    source.chunk(BILLS, [b"a"])
+    source.chunk(ORDERS, [b"2"], [b"bad"])
+    hello, *before, last = source.rows
+
+    def rows() -> Iterator[Any]:
+        yield from (hello, *before)
+        mirrored._delivery._commit()  # type: ignore[attr-defined]
+        del brokers.positions[REMOTE[BILLS]]
+        yield last
+
+    mirrored = SlotSink(_flow())
+    mirrored.run(rows())
+    assert brokers.aborts == 1
+    assert brokers.values("A.orders") == [b"1", b"2"]
+
+
+# -- records of gaps -----------------------------------------------------------------------------
+
+
+def _gap_row(resumed_at: int | None) -> Any:
+    gap = Gap(
+        *("A->B", BILLS, "A.bills", GapKind.DELETED, GapAction.STOPPED, 0, 4, 5),
+        *(resumed_at, "OFFSET_OUT_OF_RANGE", "why", 7),
+    )
+    notes = SlotNotes(gaps=(GapNote(gap, Mark()),))
+    return build_row([], memoryview(b""), [], notes).slice(0, 1)
+
+
+def test_a_gap_of_an_idle_slot_does_not_keep_a_transaction_open(brokers: Brokers) -> None:
+    """The target would abort it, and the task would fail, as long as the slot is idle."""
+    flow, found = _flow(transaction_interval_ms=0), list[int]()
+
+    def rows() -> Iterator[Any]:
+        (hello,) = Source(brokers).rows
+        yield hello
+        yield _gap_row(5)
+        found.append(len(brokers.values(gaps_topic(flow))))
+
+    SlotSink(flow).run(rows())
+    assert found == [1]
+    assert brokers.positions[REMOTE[BILLS]] == 5
+
+
+def test_the_gap_of_a_partition_that_stops_outlives_an_abort(brokers: Brokers) -> None:
+    brokers.refuses = _refuse_bad
+    source, flow = Source(brokers), _flow()
+    source.chunk(ORDERS, [b"1"], [b"bad"])
+    hello, chunk = source.rows
+    SlotSink(flow).run(iter([hello, _gap_row(None), chunk]))
+    assert brokers.aborts == 1
+    assert brokers.values("A.orders") == [b"1"]
+    assert len(brokers.values(gaps_topic(flow))) == 1
+    assert REMOTE[BILLS] not in brokers.positions or brokers.positions[REMOTE[BILLS]] == 0
 
 
 # -- how much is in a transaction ----------------------------------------------------------------

@@ -104,3 +104,46 @@ def test_the_time_counts_from_the_first_request_whose_answer_may_be_lost(
     coordinator.code = 47
     with pytest.raises(TooSlow, match="open for 61 s"):
         coordinator.transactions.commit()
+
+
+@pytest.mark.parametrize("code", [0, 47])
+def test_a_topic_that_is_gone_keeps_no_other_position_up(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """And does not hide that another writer has taken over."""
+    gone, asked = TopicPartition("gone", 0), list[float]()
+
+    def ask(_kind: int, _key: str, message: Any, *, highest: int) -> Any:
+        if not hasattr(message, "topics"):
+            return SimpleNamespace(error_code=0)
+        asked.append(coordinator.now_s)
+        assert len(asked) < 1_000, "it is asked without end"
+        coordinator.now_s += 0.1
+        return SimpleNamespace(
+            topics=[
+                SimpleNamespace(
+                    name=one.name,
+                    partitions=[
+                        SimpleNamespace(
+                            partition_index=0, error_code=3 if one.name == "gone" else code
+                        )
+                    ],
+                )
+                for one in message.topics
+            ]
+        )
+
+    transactions = coordinator.transactions
+    monkeypatch.setattr(transactions, "_query", ask)
+    monkeypatch.setattr(transactions, "_sleep", lambda _: None)
+    offsets = {ORDERS: (5, ""), gone: (7, "")}
+    if code:
+        with pytest.raises(Fenced):
+            transactions.add_offsets("g", offsets)
+        return
+    assert transactions.add_offsets("g", offsets) == {gone}
+    # It may only not know the topic yet.
+    assert 9.5 < asked[-1] - asked[0] < 10.5
+    asked.clear()
+    assert transactions.add_offsets("g", offsets, {gone}) == {gone}
+    assert len(asked) == 1
