@@ -180,8 +180,10 @@ class SlotStart:
             {self._by_source[tp].target: self.verdicts[tp].leaders_end for tp in sound},
         )
         for tp, one in resumed.items():
-            if one.target_end >= 0:
-                self.verdicts[tp] = replace(self.verdicts[tp], end=one.target_end)
+            # Followers may be behind what was acknowledged. With an end below that, later records
+            # of this flow would count as those behind the position.
+            verdict = self.verdicts[tp]
+            self.verdicts[tp] = replace(verdict, end=max(verdict.end, one.target_end))
             if one.position != sound[tp]:
                 self._fetcher.advance(tp, one.position)
         return {tp: one.position for tp, one in resumed.items()}

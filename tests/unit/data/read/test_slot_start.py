@@ -274,6 +274,16 @@ def test_a_slot_waits_for_followers_before_it_reads_where_the_target_ends(
     assert target.names()[-4:] == ["ListOffsets"] * 4
 
 
+def test_an_end_that_was_acknowledged_never_goes_back(
+    reader: SlotReader, clusters: tuple[Cluster, Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else our own earlier records would later count as those behind the position."""
+    monkeypatch.setattr("sparkmirror.data.read.resume._FOLLOWERS_S", 0.0)
+    clusters[1].lagging = 1_000  # a follower hangs
+    assert reader._start() == {TP: 40}
+    assert reader._begins.verdicts[TP].end == 40
+
+
 def test_routed_records_are_looked_for_nowhere(
     flow: FlowSettings, clusters: tuple[Cluster, Cluster]
 ) -> None:
