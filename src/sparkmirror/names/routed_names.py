@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.names.smts import BY_NAME, TIME_ROUTER
-from sparkmirror.names.topic_ways import quoted, ways_of
+from sparkmirror.names.smts import BY_NAME, ROUTER, TIME_ROUTER
+from sparkmirror.names.topic_ways import quoted, renamed_origin, ways_of
 from sparkmirror.names.topics_map import name_fault
 from sparkmirror.settings import FlowSettings
 
@@ -29,9 +29,12 @@ class RoutedNames:
         self._routing = tuple(
             regex for one in flow.transforms if one.routes for regex in one.topics
         )
-        smts = flow.topics.smts
-        if any(one.kind == TIME_ROUTER and one.predicate != BY_NAME for one in smts):
-            self._routing = (".*",)  # but for heartbeats, whose names no record may have
+        self._by_time = {
+            number for number, one in enumerate(flow.topics.smts) if one.kind == TIME_ROUTER
+        }
+        # Heartbeats are not, but no record may have their names.
+        self._all_routed = any(flow.topics.smts[one].predicate != BY_NAME for one in self._by_time)
+        self._renames = any(one.kind == ROUTER for one in flow.topics.smts)
         self.fault = lru_cache(_NAMES_REMEMBERED)(self._fault)
         """Returns why records cannot go to a topic of this name; empty if they can."""
 
@@ -64,28 +67,42 @@ class RoutedNames:
 
         Positions, offset syncs and repairs of such a topic count its records at the target.
         """
-        wanted = Names((quoted(name),))
-        routing = Names((".*",), self._routing)
         try:
-            for way in ways_of(self._flow.naming):
-                if common_name((way.image, wanted)) is None:
-                    continue
-                origin = way.origin(name)
-                if origin is None:
-                    raise Undecided("unknown origin")
-                topic = common_name((*way.domain, origin, routing))
-                if topic is not None and self._gives(topic, name):
-                    return (
-                        f"{self._flow.name} also mirrors source topic '{topic}' under this name; "
-                        "exclude that topic, or choose another name"
-                    )
+            topic = None if self._all_routed else self._origin(name)
         except Undecided:
             return (
                 f"the lists and the map of {self._flow.name} are too complex to decide whether it "
                 "also mirrors a topic under this name"
             )
-        return ""
+        if topic is None:
+            return ""
+        return (
+            f"{self._flow.name} also mirrors source topic '{topic}' under this name; "
+            "exclude that topic, or choose another name"
+        )
+
+    def _origin(self, name: str) -> str | None:
+        """A topic that is mirrored as ``name`` and not routed. Raises `Undecided`."""
+        if self._renames:
+            topic = renamed_origin(self._flow.naming, name)
+            return topic if topic is not None and self._gives(topic, name) else None
+        wanted = Names((quoted(name),))
+        routing = Names((".*",), self._routing)
+        for way in ways_of(self._flow.naming):
+            if common_name((way.image, wanted)) is None:
+                continue
+            origin = way.origin(name)
+            if origin is None:
+                if common_name((*way.domain, routing)) is None:
+                    continue
+                raise Undecided("unknown origin")
+            topic = common_name((*way.domain, origin, routing))
+            if topic is not None and self._gives(topic, name):
+                return topic
+        return None
 
     def _gives(self, topic: str, name: str) -> bool:
         topics = self._topics
-        return topics.accepts(topic) and not topics.fault(topic) and topics.remote(topic) == name
+        if not topics.accepts(topic) or topics.fault(topic) or topics.remote(topic) != name:
+            return False
+        return not self._by_time or self._by_time.isdisjoint(topics.smts(topic))

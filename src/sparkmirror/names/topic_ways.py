@@ -21,9 +21,10 @@ from sparkmirror.model import MirrorMode
 from sparkmirror.names.java_regex import compile_regex
 from sparkmirror.names.regex_overlap import Names, Undecided, common_name
 from sparkmirror.names.replication_policy import FlowTopics
-from sparkmirror.names.smts import ROUTER
+from sparkmirror.names.smts import BY_NAME, ROUTER, SmtChain
 from sparkmirror.names.topics_map import Part, parse_name
 from sparkmirror.settings import FlowNaming, TopicRule
+from sparkmirror.transform_settings import SmtSettings
 
 __all__ = [
     "Way",
@@ -32,6 +33,7 @@ __all__ = [
     "loop_example",
     "one_target_twice",
     "policy_way",
+    "renamed_origin",
     "rule_catches",
     "rule_gives",
     "ways_of",
@@ -44,6 +46,12 @@ _ANY = ".*"
 _GROUP = re.compile(r"\((?:\?<[A-Za-z][A-Za-z0-9]*>|(?!\?))")
 _OPTIONAL = re.compile(r"[?*]|\{0")
 _IGNORES_CASE = re.compile(r"\(\?[a-z]*i")
+# The end of a regex that takes all that is left of a name; regexes without any choice; parts of
+# others that need not be read further.
+_TO_THE_END = re.compile(r"(?<!\\)(?:\.[*+]\)*\$?|\$)\Z")
+_NO_CHOICE = re.compile(r"(?:[^\\|*+?{]|\\[^Q])*")
+_UNREAD = re.compile(r"\\Q|\(\?<?[=!]")
+_BRANCHES = re.compile(r"\\.|\[(?:\\.|[^\]])*\]|[()|]")
 # A regex without its groups looks like this if each name comes from one topic only.
 _PLAIN = re.compile(r"(?:[\w-]|\\[._-]|\[[.]\]|\\Q[\w.-]*\\E|\(\)|\^|\$)*")
 
@@ -154,7 +162,7 @@ class _Shape:
         parts = parse_name(rule.name, pattern.groups, pattern.groupindex)
         spans, unsure = _groups(rule.regex)
         shape = cls(rule.regex, parts, ((0, len(rule.regex)), *spans), unsure)
-        groups = [part for part in parts if isinstance(part, int)]
+        groups = {part for part in parts if isinstance(part, int)}
         apart = len(shape.spans) == pattern.groups + 1 and all(
             shape.spans[one][1] <= shape.spans[other][0]
             or shape.spans[other][1] <= shape.spans[one][0]
@@ -173,32 +181,40 @@ class _Shape:
     def _used(self) -> set[tuple[int, int]]:
         return {self.spans[part] for part in self.parts if isinstance(part, int)}
 
-    def image(self, group: str = "(?:{content})") -> str:
-        """A regex for the names that the rule gives. ``group``: template for a group's content."""
+    def image(self, group: str = "(?:{content})", again: str = "") -> str:
+        """A regex for the names that the rule gives.
+
+        ``group``: template for a group's content. ``again``: for one that the name has already; if
+        empty, ``group``, so each may have another content.
+        """
         flags = "(?i)" if _IGNORES_CASE.search(self.regex) else ""
-        told = []
+        told, seen = [], set[int]()
         for part in self.parts:
             if isinstance(part, str):
                 told.append(quoted(part))
             else:
                 start, end = self.spans[part]
                 content = self.regex[start:end]
-                told.append(group.replace("{number}", str(part)).replace("{content}", content))
+                form = again if again and part in seen else group
+                seen.add(part)
+                told.append(form.replace("{number}", str(part)).replace("{content}", content))
                 told.append("?" if part in self.unsure else "")
         return flags + "".join(told)
 
     def origin(self, name: str) -> Names | None:
         """The source topics that become ``name``; None if unknown."""
         try:
-            named = compile_regex(self.image("(?<sparkmirror{number}>{content})"))
+            named = compile_regex(
+                self.image("(?<sparkmirror{number}>{content})", r"\k<sparkmirror{number}>")
+            )
         except ConfigError:
             return None
         match = named.fullmatch(name)
-        if match is None:
-            return None
+        if match is None:  # the image has names in which a group is there twice with other content
+            return Names(())
         regex = self.regex
         # Replace from the end, so that the other spans stay valid.
-        groups = [part for part in self.parts if isinstance(part, int)]
+        groups = {part for part in self.parts if isinstance(part, int)}
         for part in sorted(groups, key=lambda one: self.spans[one], reverse=True):
             start, end = self.spans[part]
             regex = regex[:start] + quoted(match[f"sparkmirror{part}"] or "") + regex[end:]
@@ -342,6 +358,80 @@ def _back(path: Sequence[Way], sets: Sequence[Names]) -> Iterator[str]:
         origin = last.origin(name)
         if origin is not None:
             yield from _back(before, [*last.domain, origin])
+
+
+def renamed_origin(naming: FlowNaming, name: str) -> str | None:
+    """A topic to which RegexRouter gives the remote name ``name``, or leaves it.
+
+    None if there is none. Raises `Undecided`.
+    """
+    (names,), topics = policy_way(naming).domain, FlowTopics(naming)
+    prefix = policy_way(naming).image.prefix
+    image = Names(names.include, (*names.exclude, _heartbeats(naming)), prefix)
+    for sets in _before([one for one in naming.topics.smts if one.kind == ROUTER], name):
+        found = common_name([image, *sets])
+        if found is None:
+            continue
+        topic = found.removeprefix(prefix)
+        if topics.accepts(topic) and not topics.fault(topic) and topics.remote(topic) == name:
+            return topic
+        raise Undecided("no example holds")
+    return None
+
+
+def _before(routers: Sequence[SmtSettings], name: str) -> Iterator[list[Names]]:
+    """Sets of names: those that are in all sets of one list may become ``name``.
+
+    Raises `Undecided`.
+    """
+    *others, last = routers
+    kept = [Names((quoted(name),))]
+    made = _made_by(last, name)
+    for sets in (kept, made) if SmtChain([last]).passage(name).name == name else (made,):
+        if not others:
+            yield sets
+            continue
+        known = list(_some(sets))
+        if len(known) == _TRIES_MAX:
+            raise Undecided("too many names")
+        for each in known:
+            yield from _before(others, each)
+
+
+def _made_by(router: SmtSettings, name: str) -> list[Names]:
+    """The names that ``router`` changes into ``name`` are in all of these. Raises `Undecided`."""
+    regex = router.regex
+    shape = _Shape.of(TopicRule(regex, router.replacement))
+    # Java searches for what it replaces, and may find less than the whole name.
+    origin = shape.origin(name) if shape and _matches_to_the_end(regex) else None
+    if origin is None:
+        raise Undecided("unknown origin")
+    if router.predicate != BY_NAME:
+        return [origin]
+    pattern = (router.argument,)
+    return [origin, Names((_ANY,), pattern) if router.negate else Names(pattern)]
+
+
+def _matches_to_the_end(regex: str) -> bool:
+    """Whether each match at a name's begin ends with the name, if the regex matches the name.
+
+    False if that is not sure.
+    """
+    if _NO_CHOICE.fullmatch(regex):
+        return True
+    end = _TO_THE_END.search(regex)
+    if end is None or _UNREAD.search(regex):
+        return False
+    # Of alternatives, one may be found that is not the last.
+    branches = [False]
+    for match in _BRANCHES.finditer(regex[: end.start()]):
+        if match[0] == "(":
+            branches.append(False)
+        elif match[0] == ")" and len(branches) > 1:
+            branches.pop()
+        elif match[0] == "|":
+            branches[-1] = True
+    return not any(branches)
 
 
 def copied_again(naming: FlowNaming) -> list[str] | None:

@@ -117,3 +117,71 @@ def test_names_that_timestamp_router_gives(tmp_path: Path) -> None:
         found.append(names.fault("A.orders-20261125"))
     assert found[::2] == ["", ""]
     assert "also mirrors source topic 'orders-20261125' under this name; exclude" in found[1]
+
+
+_SHORT = {"type": "RegexRouter", "regex": "A[.](.*)", "replacement": "$1"}
+_DAY = {"type": "TimestampRouter"}
+_NAMED = _DAY | {"predicate": "p"}
+
+
+def _with_smts(path: Path, pattern: str, *smts: dict[str, str]) -> RoutedNames:
+    lines = ["clusters = A, B", "A.bootstrap.servers = a:1", "B.bootstrap.servers = b:1"]
+    lines += ["A->B.enabled = true", "A->B.topics = .*", "A->B.predicates = p"]
+    lines += ["A->B.predicates.p.type = TopicNameMatches", f"A->B.predicates.p.pattern = {pattern}"]
+    lines += ["A->B.transforms = " + ", ".join(f"s{number}" for number in range(len(smts)))]
+    for number, one in enumerate(smts):
+        lines += [f"A->B.transforms.s{number}.{key} = {value}" for key, value in one.items()]
+    (path / "mm2.properties").write_text("\n".join(lines) + "\n")
+    (flow,) = load_mm2(path / "mm2.properties").flows
+    return RoutedNames(flow)
+
+
+def test_timestamp_router_after_regex_router(tmp_path: Path) -> None:
+    """All topics are routed, so no other one has any of the names."""
+    names = _with_smts(tmp_path, "x", _SHORT, _DAY)
+    assert names.fault("orders-20261125") == ""
+    assert names.fault("A.orders-20261125") == ""
+    assert "a heartbeats topic" in names.fault("heartbeats")
+
+
+@pytest.mark.parametrize(
+    ("smts", "free", "taken"),
+    [
+        ((_SHORT,), "orders", ("orders-20261125", "orders-20261125")),
+        # The second one gets the names that the first one gives.
+        ((_SHORT, _SHORT | {"regex": "(.*)", "replacement": "new.$1"}), "x", ("new.x", "x")),
+        ((_SHORT | {"predicate": "p"},), "orders-1", ("A.carts-1", "carts-1")),
+        ((_SHORT | {"predicate": "p", "negate": "true"},), "A.orders", ("carts-1", "carts-1")),
+        ((_SHORT | {"regex": "(?:A|B)[.](x.*)$"},), "z", ("x", "x")),
+    ],
+)
+def test_timestamp_router_for_some_topics_after_regex_router(
+    smts: tuple[dict[str, str], ...], free: str, taken: tuple[str, str], tmp_path: Path
+) -> None:
+    """What RegexRouter makes of the other topics is known."""
+    names = _with_smts(tmp_path, "A[.]orders|orders", *smts, _NAMED)
+    assert names.fault(free) == ""
+    assert f"also mirrors source topic '{taken[1]}' under this name" in names.fault(taken[0])
+
+
+def test_topics_that_timestamp_router_routes_keep_no_name(tmp_path: Path) -> None:
+    names = _with_smts(tmp_path, "A[.]orders.*", _NAMED)
+    assert names.fault("A.orders-20261125") == ""
+    assert "'carts'" in names.fault("A.carts")
+
+
+@pytest.mark.parametrize(
+    "regex", ["A|A.*", "A[.](x|xy.*)", "A[.]x?(?:xy)?", "(?=A)A.*", "A.*?", r"A[.]\\Qx.*"]
+)
+def test_a_regex_router_whose_names_are_not_known(regex: str, tmp_path: Path) -> None:
+    """Java finds the first match, which need not be the whole name here."""
+    partly = {"type": "RegexRouter", "regex": regex, "replacement": "B"}
+    names = _with_smts(tmp_path, "A[.]orders", partly, _NAMED)
+    assert "too complex to decide" in names.fault("orders")
+
+
+def test_a_map_that_uses_a_group_twice(tmp_path: Path) -> None:
+    rule = "A->B.sparkmirror.topics.map = x(.*) => $1.$1"
+    names = RoutedNames(_flow(tmp_path, "topics = x.*, orders", rule))
+    assert names.fault("clean.orders") == ""
+    assert "'xa'" in names.fault("a.a")

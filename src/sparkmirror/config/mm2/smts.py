@@ -50,44 +50,52 @@ _NAME_CHARS = frozenset(f"{string.ascii_letters}{string.digits}._-")
 _FIELDS = "it needs records with fields, but MirrorMaker 2 gives it bytes: in Java, too, it fails"
 _JSON = "CAST(value AS STRING)"
 _FIELD = f"get_json_object({_JSON}, '$.FIELD')"
+
+
+def _parsed(schema: str) -> str:
+    """A struct of fields; VARIANT keeps a field's type."""
+    # Without FAILFAST, what is no JSON would become "{}".
+    return f"from_json({_JSON}, '{schema}', map('mode', 'FAILFAST'))"
+
+
+def _document(fields: str) -> str:
+    """A new value of ``fields``. A tombstone stays one: to_json would make "{}" of it."""
+    return f"CASE WHEN value IS NOT NULL THEN to_json(named_struct({fields})) END AS value"
+
+
 OTHERS = {
     "Cast": (
         _FIELDS,
-        f"to_json(named_struct('FIELD', CAST({_FIELD} AS INT), 'OTHER', "
-        f"get_json_object({_JSON}, '$.OTHER'))) AS value",
+        _document(f"'FIELD', CAST({_FIELD} AS INT), 'OTHER', {_parsed('OTHER VARIANT')}.OTHER"),
     ),
     "ExtractField": (_FIELDS, f"{_FIELD} AS value"),
-    "Flatten": (
-        _FIELDS,
-        f"to_json(named_struct('A.B', get_json_object({_JSON}, '$.A.B'))) AS value",
-    ),
+    "Flatten": (_FIELDS, _document(f"'A.B', {_parsed('A STRUCT<B: VARIANT>')}.A.B")),
     "HeaderFrom": (
         _FIELDS,
         f"concat(headers, array(struct('NAME' AS key, {_FIELD} AS value))) AS headers",
     ),
     "HoistField": (
         "it gives records with fields, which are no bytes: in Java, too, it fails",
-        f"to_json(named_struct('FIELD', {_JSON})) AS value",
+        _document(f"'FIELD', parse_json({_JSON})"),
     ),
     "InsertField": (
         _FIELDS,
-        f"to_json(named_struct('NEW', topic, 'FIELD', {_FIELD})) AS value",
+        _document(f"'NEW', topic, 'FIELD', {_parsed('FIELD VARIANT')}.FIELD"),
     ),
     "MaskField": (
         _FIELDS,
         "mask_json(value, '$.FIELD', '') AS value",
     ),
-    # VARIANT keeps a field's type. Without FAILFAST, what is no JSON would become "{}".
     "ReplaceField": (
         _FIELDS,
-        f"to_json(from_json({_JSON}, 'FIELD VARIANT, OTHER VARIANT', map('mode', 'FAILFAST')))"
-        " AS value",
+        f"to_json({_parsed('FIELD VARIANT, OTHER VARIANT')}) AS value",
     ),
     "SetSchemaMetadata": ("bytes have no schema: in Java, too, it fails", ""),
     "TimestampConverter": (
         _FIELDS,
-        "to_json(named_struct('FIELD', date_format(timestamp_millis(CAST("
-        f"{_FIELD} AS BIGINT)), 'yyyy-MM-dd'))) AS value",
+        _document(
+            f"'FIELD', date_format(timestamp_millis(CAST({_FIELD} AS BIGINT)), 'yyyy-MM-dd')"
+        ),
     ),
     "ValueToKey": (_FIELDS, f"{_FIELD} AS key"),
 }
@@ -202,8 +210,11 @@ class _Part:
         options = {key[len(prefix) :]: one for key, one in conf.items() if key.startswith(prefix)}
         return cls(name, f"{flow}.{prefix}", conf[kind], options)
 
-    def text(self, option: str) -> str:
-        """The value of an option that must be there. Raises ConfigError."""
+    def text(self, option: str, *, empty: bool = False) -> str:
+        """The value of an option that must be there. Raises ConfigError.
+
+        ``empty``: whether it may be.
+        """
         entry = self.options.get(option)
         if entry is None:
             raise ConfigError(
@@ -212,7 +223,7 @@ class _Part:
                 do=f"Set {self.key}{option}, or remove {self.name} from the list.",
             )
         value = entry.value.strip()
-        if not value:
+        if not (value or empty):
             raise self.wrong(option, "is empty", "Write a value.")
         return value
 
@@ -339,7 +350,7 @@ def _time_router(made: SmtSettings, part: _Part) -> SmtSettings:
 
 
 def _replacement(part: _Part) -> str:
-    pattern, text = compile_regex(part.text("regex")), part.text("replacement")
+    pattern, text = compile_regex(part.text("regex")), part.text("replacement", empty=True)
     try:
         parse_name(text, pattern.groups, pattern.groupindex)
     except ValueError as error:

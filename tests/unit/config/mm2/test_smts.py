@@ -276,3 +276,10 @@ def test_a_timestamp_router_routes_and_says_what_does_not_hold(tmp_path: Path) -
     names = FlowTopics(flow)
     assert [names.remote(one) for one in ("t", "heartbeats")] == ["A.t", "A.heartbeats"]
     assert [names.smts(one) for one in ("t", "heartbeats")] == [(0,), ()]
+
+
+def test_a_replacement_may_be_empty(tmp_path: Path) -> None:
+    """As in Java, which searches again, and here finds the first alternative."""
+    keys = _keys("RegexRouter", regex="A[.]|A[.].*", replacement="")
+    (flow,) = _loaded(tmp_path / "mm2.properties", keys).flows
+    assert FlowTopics(flow).remote("orders") == "orders"

@@ -201,6 +201,37 @@ def test_the_sql_for_replace_field_keeps_types_and_fails_without_json(
     assert (None if result is None else bytes(result["record"]["value"]).decode()) == kept
 
 
+_SUGGESTED = {
+    "Cast": ('{"FIELD": "7", "OTHER": {"b": 1.50}}', '{"FIELD":7,"OTHER":{"b":1.5}}'),
+    "Flatten": ('{"A": {"B": 5, "C": 1}}', '{"A.B":5}'),
+    "HoistField": ('{"a": [1, "x"]}', '{"FIELD":{"a":[1,"x"]}}'),
+    "InsertField": ('{"FIELD": true, "a": 1}', '{"NEW":"t","FIELD":true}'),
+    "MaskField": ('{"FIELD": "4711", "a": 1}', '{"FIELD": "", "a": 1}'),
+    "ReplaceField": ('{"FIELD": 7, "a": 1}', '{"FIELD":7}'),
+    "TimestampConverter": ('{"FIELD": 1764000000000}', '{"FIELD":"2025-11-24"}'),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(_SUGGESTED))
+def test_the_sql_that_errors_suggest_keeps_types_and_tombstones(
+    kind: str, spark: SparkSession
+) -> None:
+    """Without its value, a deletion would become a document, and delete nothing."""
+    one = TransformSettings("hint", ("t",), "", OTHERS[kind][1])
+    plan = TransformPlan(spark, FlowSettings(_A, _B, _A, _B, transforms=(one,)))
+    columns = decode_columns(plan.columns)
+    before, after = _SUGGESTED[kind]
+    rows = []
+    for value in (bytearray(before.encode()), None):
+        given = {"topic": "t", "value": value}
+        names = [name for name in COLUMNS if name in columns[0]]
+        rows.append((None, None, 0, len(rows), *(given[name] for name in names)))
+    frame = plan.session.createDataFrame(rows, spark_schema(columns))
+    changed, tombstone = (row["t0"]["record"]["value"] for row in plan.transformed(frame).collect())
+    assert bytes(changed).decode() == after
+    assert tombstone is None
+
+
 def test_a_policy_that_keeps_names(spark: SparkSession) -> None:
     """The SMTs see the name that the policy gives; heartbeats keep it."""
     config = {
