@@ -14,7 +14,7 @@ from functools import lru_cache
 from operator import attrgetter
 
 from sparkmirror.control.topics.compacted import TopicFollower
-from sparkmirror.errors import MirrorError
+from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.internal_topics.mm2_records import Checkpoint, checkpoints_topic, decode_checkpoint
 from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics, TopicFilter
@@ -59,8 +59,13 @@ class CheckpointRules:
 
     def _accepts(self, topic: str) -> bool:
         """Whether offsets of source topic ``topic`` become checkpoints."""
-        # Of routed records it is not known where they are.
-        return self._topics.accepts(topic) and not self._transformed.routes(topic)
+        if not self._topics.accepts(topic):
+            return False
+        try:
+            # Of routed records it is not known where they are.
+            return not self._transformed.routes(topic)
+        except ConfigError:  # two transforms match it, so it is not mirrored
+            return False
 
     def remote(self, source: TopicPartition) -> TopicPartition:
         """The partition on the target. A topic mirrored from the target has its original name."""

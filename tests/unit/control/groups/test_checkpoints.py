@@ -105,6 +105,16 @@ def test_a_checkpoint_says_where_the_group_stands_on_the_target() -> None:
     ]
 
 
+def test_a_topic_of_two_transforms_has_none_and_stops_no_other() -> None:
+    """It is not mirrored, because which transform applies would be a guess."""
+    two = tuple(TransformSettings(name, (A0.topic,), "true") for name in ("one", "two"))
+    other = TopicPartition("other", 0)
+    places = {(A0, 100): 55, (other, 5): 3}
+    assert _plan({A0: 100, other: 5}, places, flow=_flow(transforms=two)) == [
+        Checkpoint("g", TopicPartition("A.other", 0), 5, 3, "meta")
+    ]
+
+
 def test_no_checkpoint_without_a_translation_or_for_other_topics() -> None:
     assert _plan({A0: 100, A1: 7, X0: 5}, {(A1, 7): -1, (X0, 5): 5}) == []
 

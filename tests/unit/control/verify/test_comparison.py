@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from sparkmirror.control.verify import comparison
 from sparkmirror.control.verify.comparison import PartitionComparison
-from sparkmirror.control.verify.scope import STRETCH, Bound, Progress, Scope, _unrepeatable
+from sparkmirror.control.verify.scope import (
+    STRETCH,
+    Bound,
+    Progress,
+    Scope,
+    ScopeOffsets,
+    _unrepeatable,
+)
+from sparkmirror.data.transform.compared import ReplayedTopics
 from sparkmirror.errors import Defect
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.comparison_result import EMPTY, PartitionResult
 from sparkmirror.records.records import Carried, encode_rest
 from sparkmirror.settings import ClusterClient, FetchSettings, FlowSettings
 from sparkmirror.transform_settings import TransformSettings
+from sparkmirror.wire.admin.cluster import Cluster
 
 TP, COPY = TopicPartition("t", 1), TopicPartition("A.t", 1)
 A, B = (ClusterClient(name, ("x:1",), "t") for name in "AB")
@@ -431,6 +440,38 @@ def test_a_transform_that_makes_other_records_each_time_is_named() -> None:
         "flow A->B: topic t is not compared: the SQL of the transform r is not deterministic."
     ]
     assert _unrepeatable(flow, ["t"], None) == {}
+
+
+class _Cluster:
+    """Two empty topics of one partition."""
+
+    alias = "A"
+
+    def topics(self, _names: object = None) -> dict[str, Any]:
+        return {name: SimpleNamespace(internal=False, partitions=1) for name in ("t", "u")}
+
+    def earliest_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def end_offsets(self, partitions: Any, _isolation: str) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def committed_offsets(self, _group: str, _partitions: object) -> dict[TopicPartition, Any]:
+        return {}
+
+    def topic_configs(self, _topics: object) -> dict[str, Any]:
+        return {}
+
+
+def test_a_topic_of_two_transforms_is_left_out_and_the_others_are_compared() -> None:
+    """As a mirror leaves it out."""
+    two = tuple(TransformSettings(name, ("t",), "true") for name in ("one", "two"))
+    flow, cluster = FlowSettings(A, B, A, B, transforms=two), cast(Cluster, _Cluster())
+    transformed = ReplayedTopics(flow, lambda: pytest.fail("Spark is not needed"))
+    found = ScopeOffsets(cluster, cluster, flow, Scope(wait_s=0), transformed)
+    assert set(found.pairs) == {TopicPartition("u", 0)}
+    (error,) = found.left_out.values()
+    assert "topic t matches the transforms one and two" in str(error)
 
 
 def test_a_flow_with_transforms_is_not_compared_without_them() -> None:

@@ -182,7 +182,7 @@ def _partitions(source: Cluster, flow: FlowSettings, topic: str | None) -> list[
     """The partitions of the topics to read. Raises ConfigError."""
     from sparkmirror.model import TopicPartition  # noqa: PLC0415
     from sparkmirror.names.replication_policy import FlowTopics  # noqa: PLC0415
-    from sparkmirror.names.transforms import Transformed  # noqa: PLC0415
+    from sparkmirror.names.transforms import Transformed, unclear_topics  # noqa: PLC0415
 
     names, transformed = FlowTopics(flow), Transformed(flow)
     lists = "; ".join(f"{one.name}: {', '.join(one.topics)}" for one in flow.transforms)
@@ -206,10 +206,14 @@ def _partitions(source: Cluster, flow: FlowSettings, topic: str | None) -> list[
             where=where,
             do="Check its list of topics in the file.",
         )
+    # Of two transforms that match a topic, neither applies: it is not mirrored.
+    unclear = unclear_topics(flow, there)
     chosen = {
         name: view
         for name, view in there.items()
-        if not view.internal and names.accepts(name) and transformed.number(name) >= 0
+        if not (view.internal or name in unclear)
+        and names.accepts(name)
+        and transformed.number(name) >= 0
     }
     if not chosen:
         raise ConfigError(

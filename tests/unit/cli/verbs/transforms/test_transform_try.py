@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -128,6 +129,17 @@ def test_where_a_sample_begins(
     source: Any = _Source("orders", "plain")
     _sample(source, flow, "orders", start, 7)
     assert asked == [("orders", 0, first, 100, 7)]
+
+
+def test_a_topic_of_two_transforms_is_not_read(flow: FlowSettings) -> None:
+    """A mirror leaves it out, too."""
+    (clean,) = flow.transforms
+    mask = replace(clean, name="mask", topics=("plain", "orders"))
+    both = replace(flow, transforms=(clean, mask))
+    partitions = transform._partitions(_Source("orders", "plain"), both, None)  # type: ignore[arg-type]
+    assert partitions == [TopicPartition("plain", 0)]
+    with pytest.raises(ConfigError, match="topic orders matches the transforms clean and mask"):
+        transform._partitions(_Source("orders", "plain"), both, "orders")  # type: ignore[arg-type]
 
 
 def test_partitions_share_a_sample_and_what_others_leave(
