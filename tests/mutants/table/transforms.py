@@ -388,8 +388,8 @@ TRANSFORMS: tuple[Mutant, ...] = (
         "a dead letter is not the record that it was at the source",
         "Gap records and letters count with the records around them",
         "data/transform/results.py",
-        "        made.append(Record(offset, time_ms, key, value, tuple(headers[row] or ())))\n",
-        "        made.append(Record(offset, time_ms, key, value, ()))\n",
+        "            (tuple(one) if one else () for one in headers),\n",
+        "            (() for _ in headers),\n",
         (f"{_ENDS}::test_records_on_which_the_sql_fails_are_handed_over_as_they_are",),
     ),
     Mutant(

@@ -6,6 +6,8 @@ struct itself is null for a record on which the SQL or the handler failed (`data
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -23,6 +25,7 @@ from sparkmirror.records.record_fields import (
 from sparkmirror.records.records import Record, encode_headers
 
 __all__ = [
+    "HEADERS",
     "ROUTING",
     "encoded_headers",
     "field_of",
@@ -37,7 +40,8 @@ __all__ = [
 ROUTING = ("topic", "partition")
 """Fields of a ``record`` that say where it goes."""
 
-_HEADERS = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
+HEADERS = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
+"""Headers whose names may be any bytes, as in Kafka."""
 
 
 def field_of(results: pa.StructArray, name: str) -> pa.Array:
@@ -71,8 +75,9 @@ def written(found: Scan, kept: npt.NDArray[np.bool_], record: pa.Array) -> Scan:
     fields = dict(zip(names, record.filter(pa.array(kept)).flatten(), strict=True))
     timestamp: Int64s | None = None
     if "timestamp" in fields:
-        micros = fields["timestamp"].view(pa.int64()).fill_null(-1)
-        timestamp = micros.to_numpy(zero_copy_only=False) // 1000
+        times = fields["timestamp"].view(pa.int64()).fill_null(-1)
+        per_ms = 1 if fields["timestamp"].type.unit == "ms" else 1000  # else microseconds
+        timestamp = times.to_numpy(zero_copy_only=False) // per_ms
     return with_fields(
         old,
         key=varbin_of(fields["key"]) if "key" in fields else None,
@@ -83,14 +88,14 @@ def written(found: Scan, kept: npt.NDArray[np.bool_], record: pa.Array) -> Scan:
 
 
 def encoded_headers(column: pa.Array) -> list[bytes]:
-    """The headers of each record; a name may be any bytes, as in Kafka."""
+    """The headers of each record."""
     return [
         encode_headers(
             (one["key"], one["value"])
             for one in headers or ()
             if one is not None and one["key"] is not None  # Kafka has no header without a key
         )
-        for headers in column.cast(_HEADERS).to_pylist()
+        for headers in column.cast(HEADERS).to_pylist()
     ]
 
 
@@ -110,20 +115,23 @@ def varbin_of(column: pa.Array) -> Varbin:
 def records_of(found: Scan) -> tuple[Record, ...]:
     """The records as they are at the source."""
     columns, fields = found.columns, record_fields(found)
+    data = columns.flat.data
     headers = read_headers(found, fields, 0, len(columns.offset))
-    flat = columns.flat
-    made = []
-    for row in range(len(columns.offset)):
-        key, value = (
-            None if sizes[row] < 0 else flat[at[row] : at[row] + sizes[row]].tobytes()
-            for at, sizes in (
-                (found.key_at, found.key_bytes),
-                (fields.value_at, fields.value_bytes),
-            )
+    return tuple(
+        map(
+            Record,
+            columns.offset.tolist(),
+            columns.timestamp.tolist(),
+            _values(data, found.key_at, found.key_bytes),
+            _values(data, fields.value_at, fields.value_bytes),
+            (tuple(one) if one else () for one in headers),
         )
-        offset, time_ms = int(columns.offset[row]), int(columns.timestamp[row])
-        made.append(Record(offset, time_ms, key, value, tuple(headers[row] or ())))
-    return tuple(made)
+    )
+
+
+def _values(data: memoryview, at: Int64s, sizes: Int64s) -> Iterator[bytes | None]:
+    for start, size in zip(at.tolist(), sizes.tolist(), strict=True):
+        yield None if size < 0 else bytes(data[start : start + size])
 
 
 def is_valid(column: pa.Array) -> npt.NDArray[np.bool_]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -300,3 +301,43 @@ def test_beside_sql_in_a_real_plan(spark: SparkSession) -> None:
     missing = replace(flow, transforms=(_flow("nowhere").transforms[0],))
     with pytest.raises(ConfigError, match="nowhere cannot be imported"):
         TransformPlan(spark, missing)
+
+
+_LATE_NS = 1_764_000_000_000_000_000
+
+
+@pytest.mark.parametrize("other_ms", [1_000, 7], ids=["all keep theirs", "one has another"])
+def test_a_time_in_nanoseconds_that_the_handler_keeps(other_ms: int) -> None:
+    """Some producers write such times, as millisecond values."""
+    Chosen.results = {b"x": lambda one: replace(one.to_target(), timestamp_ms=other_ms)}
+    records = [Record(100, 1_000, b"k", b"x"), Record(101, _LATE_NS, b"k", b"y")]
+    (packed,) = _packed(_flow("Chosen"), records)
+    assert packed.halt is None
+    assert [one.timestamp for one in _decoded(packed)] == [other_ms, _LATE_NS]
+
+
+def test_headers_that_the_handler_keeps_have_their_bytes() -> None:
+    """Also if it changes those of another record, or adds one."""
+    Chosen.results = {
+        b"x": lambda one: replace(one.to_target(), headers=(("n", b"1"),)),
+        b"y": lambda one: replace(one.to_target(), headers=(*one.headers, ["é", None])),
+    }
+    records = _records(b"x", b"y", b"z")
+    (packed,) = _packed(_flow("Chosen"), records)
+    assert [one.headers for one in _decoded(packed)] == [
+        ((b"n", b"1"),),
+        (*records[1].headers, ("é".encode(), None)),
+        records[2].headers,
+    ]
+
+
+class Number:
+    def __init__(self, text: str) -> None:
+        self.number = int(text)
+
+
+def test_the_text_of_a_constructor_that_fails_is_not_told() -> None:
+    one = _flow("Number", _SECRET).transforms[0]
+    with pytest.raises(ConfigError, match="cannot be instantiated") as caught:
+        RecordHandler(one, lambda: None)
+    assert _SECRET not in "".join(traceback.format_exception(caught.value))
