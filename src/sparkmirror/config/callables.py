@@ -51,11 +51,13 @@ def load_callable(name: str, args: str | None, *, where: str) -> Callable[..., A
         try:
             return found() if args is None else found(args)
         except Exception as error:  # whatever its constructor raises
+            # The error may quote the text, which may be a secret.
+            said = f": {error}" if args is None else ""
             raise ConfigError(
-                f"{name} cannot be instantiated ({type(error).__name__}: {error}).",
+                f"{name} cannot be instantiated ({type(error).__name__}{said}).",
                 where=where,
                 do="Its constructor takes the text of the args option, or nothing without it.",
-            ) from error
+            ) from (error if args is None else None)
     if args is not None and not hasattr(found, "__code__"):
         raise ConfigError(
             f"{name} is an object, which the text of the args option would not reach.",

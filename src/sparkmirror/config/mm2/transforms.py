@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 from sparkmirror.config.files.properties import Entry
-from sparkmirror.config.files.values import ValueReader, merge_errors, parse_list
+from sparkmirror.config.files.values import ValueReader, merge_errors, parse_list, shown
 from sparkmirror.config.table.own import (
     HASH_SALT,
     TRANSFORM,
@@ -179,7 +179,7 @@ def _table(entry: Entry, text: str) -> tuple[str, str, str]:
     match = _TABLE.fullmatch(text)
     if match is None:
         raise ConfigError(
-            f"{entry.key}: {text!r} is not a table.",
+            f"{entry.key}: {shown(entry, repr(text))} is not a table.",
             where=entry.where,
             do="Write NAME = FORMAT:PATH, separated by ';': customers = parquet:/data/customers.",
         )
@@ -244,7 +244,9 @@ def _check_alone(option: str, options: Mapping[str, Entry], used: Mapping[str, s
     module, _, function = used[option].partition(":")
     if not module or not function:
         raise ConfigError(
-            f"{entry.key}: '{entry.value}' is not module:function.", where=entry.where, do=named
+            f"{entry.key}: {shown(entry, repr(entry.value))} is not module:function.",
+            where=entry.where,
+            do=named,
         )
 
 

@@ -279,7 +279,7 @@ def _analyzed(records: DataFrame, sql: str, one: TransformSettings, option: str)
     try:
         frame = records.select(F.expr(sql).alias("made"))
     except PySparkException as error:
-        said = words(str(error))
+        said = words(str(error), sql)
         do = LOOKUP if said.startswith("[TABLE_OR_VIEW_NOT_FOUND]") else "Correct the SQL."
         raise refused(one, option, said, do) from None
     finally:

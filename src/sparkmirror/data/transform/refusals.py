@@ -7,7 +7,12 @@ import re
 from sparkmirror.errors import ConfigError
 from sparkmirror.transform_settings import TransformSettings
 
-__all__ = ["HINTS", "LOOKUP", "refused", "words"]
+__all__ = ["HINTS", "LITERAL", "LOOKUP", "refused", "words"]
+
+LITERAL = re.compile(r"\b[rR](?:'[^']*'|\"[^\"]*\")|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"")
+"""A string in SQL. One with an r in front has no escapes."""
+
+_KEY_CHARS_MIN = 16
 
 LOOKUP = (
     "Name the table in tables, and write lookup('TABLE', 'COLUMN', value): it gives the row as a "
@@ -33,7 +38,14 @@ def refused(one: TransformSettings, option: str, what: str, do: str) -> ConfigEr
     )
 
 
-def words(text: str) -> str:
-    """Spark's message without the plan and the place in the SQL that we made."""
+def words(text: str, sql: str = "") -> str:
+    """Spark's message without the plan and the place in the SQL that we made.
+
+    And without the longer strings of ``sql``: they may be keys, as of aes_encrypt.
+    """
+    for literal in map(str, LITERAL.findall(sql)):
+        inside = literal.lstrip("rR")[1:-1]
+        if len(inside) >= _KEY_CHARS_MIN:
+            text = text.replace(inside, "…")
     lines = [line.strip() for line in re.split(r"\n\n|;\s*line \d+|;?\s*\n'", text)[0].splitlines()]
     return " ".join(line for line in lines if line).strip(" ;.")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from sparkmirror.data.transform.columns import COLUMNS, TIME_MS_MAX, arrow_type
+from sparkmirror.data.transform.refusals import LITERAL
 
 if TYPE_CHECKING:
     from sparkmirror.data.transform.plan import TransformPlan
@@ -40,9 +41,6 @@ _CAUSES_MAX = 20
 _OURS = "sparkmirror.RegistryException"
 # So has what mask_json, hash_json and drop_json say (``JsonFunction.java``).
 _NO_JSON = re.compile(r"the value is no JSON: at byte \d+")
-# Strings in the SQL: they may be keys, as of aes_encrypt.
-# Those with an r in front have no escapes.
-_LITERAL = re.compile(r"\b[rR](?:'[^']*'|\"[^\"]*\")|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"")
 
 
 def table_of(topic: str, partition: int, records: Sequence[Record]) -> pa.Table:
@@ -133,11 +131,14 @@ def _message(thrown: Any) -> str:
 
 
 def _fragment(thrown: Any) -> str:
-    """The part of the SQL that failed, without the strings in it; empty if unknown."""
+    """The part of the SQL that failed, without the strings in it, which may be keys.
+
+    Empty if unknown.
+    """
     for context in thrown.getQueryContext():
         fragment = str(context.fragment())
         if fragment:
-            return _LITERAL.sub(f"'{_HIDDEN}'", fragment)
+            return LITERAL.sub(f"'{_HIDDEN}'", fragment)
     return ""
 
 

@@ -330,3 +330,19 @@ def test_handlers_that_are_refused(lines: tuple[str, ...], said: str, tmp_path: 
     assert said in str(caught.value)
     assert f"{path}:" in caught.value.where
     assert caught.value.do
+
+
+@pytest.mark.parametrize("option", ["tables", "python", "handler"])
+def test_a_value_from_a_provider_is_not_shown(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = "config.providers.env.class=org.apache.kafka.common.config.provider."
+    lines = ("config.providers = env", f"{provider}EnvVarConfigProvider")
+    monkeypatch.setenv("VALUE", "jdbc;//db?password=planted")
+    with pytest.raises(ConfigError) as caught:
+        _flows(
+            tmp_path / "mm2.properties",
+            *(_LISTED, *_CLEAN, _OTHER[0], *lines, f"{_KEY}.other.{option} = ${{env:VALUE}}"),
+        )
+    assert f"{_KEY}.other.{option}: " in str(caught.value)
+    assert "planted" not in str(caught.value)

@@ -250,3 +250,13 @@ def test_what_is_refused_with_key_and_line(
     assert said in told
     assert caught.value.do
     assert "Project" not in told
+
+
+def test_keys_in_refused_sql_are_not_told(spark: SparkSession) -> None:
+    """Spark quotes the expression. A key of AES has 16 bytes or more; shorter strings help."""
+    key = "planted-key-0123"
+    for sql in (f"aes_encrypt(array(value), '{key}')", f'aes_encrypt(array(value), r"{key}")'):
+        with pytest.raises(ConfigError) as caught:
+            _plan(spark, select=f"if(topic = 'eu', {sql}, null) AS value")
+        assert "planted" not in str(caught.value)
+        assert "aes_encrypt" in str(caught.value)

@@ -134,6 +134,7 @@ public final class SchemaRegistry implements Serializable {
             Registered found = understood(answer);
             synchronized (state) {
                 state.schemas.put(number, found);
+                state.unknown.clear(); // it is not all garbage
                 if (state.schemas.size() > SCHEMAS_MAX) {
                     Iterator oldest = state.schemas.keySet().iterator();
                     oldest.next();

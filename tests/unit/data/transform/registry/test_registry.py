@@ -103,6 +103,18 @@ def test_garbage_does_not_make_a_request_of_each_record(
     assert 10 <= len(asked) <= 100
 
 
+def test_garbage_among_good_records_is_no_outage(
+    spark: SparkSession, registry: SchemaRegistry, url: str
+) -> None:
+    """Schemas that the registry has are found, however many ids it does not have."""
+    plan = Sql(spark, url).plan(f"{_DECODE} AS value")
+    values = []
+    for number in range(30):
+        values.append(wire(2_000_000 + number, b""))
+        values.append(wire(registry.add(f"card{number}", _CARD), b"\x02x"))
+    assert made(plan, values) == [FAILED, b'{"card":"x"}'] * 30
+
+
 def test_reasons_name_the_cause_without_data(
     spark: SparkSession, registry: SchemaRegistry, url: str
 ) -> None:
