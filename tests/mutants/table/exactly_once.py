@@ -15,6 +15,7 @@ _REHEARSAL = "tests/unit/data/test_spark_source.py"
 _CONTROL_LOOP = "tests/unit/control/test_loop.py"
 _PLAIN = "tests/unit/data/write/test_slot_sink.py"
 _PRODUCE = "tests/unit/wire/produce/test_producer.py"
+_SIZE = "tests/unit/data/write/test_transaction_size.py"
 _TAKEOVER = "tests/unit/data/coordination/test_fencing.py"
 _TRANSACTIONS = (
     "tests/property/test_transaction_properties.py::test_each_transaction_ends_once_as_a_whole"
@@ -83,7 +84,7 @@ EXACTLY_ONCE: tuple[Mutant, ...] = (
         "data/write/transaction_size.py",
         "            self.bytes = self._allowed(min(affordable, 2 * self.bytes))",
         "            self.bytes = self._allowed(2 * self.bytes)",
-        (f"{_EXACT}::test_a_target_that_gets_slower_is_followed_and_one_that_recovers_too",),
+        (f"{_SIZE}::test_a_target_that_gets_slower_is_followed_and_one_that_recovers_too",),
     ),
     Mutant(
         "after a transaction that took too long the next one is as large",
@@ -91,7 +92,7 @@ EXACTLY_ONCE: tuple[Mutant, ...] = (
         "data/write/transaction_size.py",
         "self._allowed(_FIRST_TRANSACTION_BYTES >> min(failed, 32))",
         "self._allowed(_FIRST_TRANSACTION_BYTES)",
-        (f"{_EXACT}::test_after_a_transaction_that_took_too_long_the_next_one_is_smaller",),
+        (f"{_SIZE}::test_after_a_transaction_that_took_too_long_the_next_one_is_smaller",),
     ),
     Mutant(
         "early commits take all of the time",

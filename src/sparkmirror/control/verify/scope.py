@@ -145,7 +145,7 @@ class ScopeOffsets:
             for number in range(view.partitions)
             if not scope.partitions or number in scope.partitions
         }
-        refused = {**refused_names(target, flow, wanted, accepted)}
+        refused = dict(refused_names(target, flow, wanted, accepted))
         refused |= _unrepeatable(flow, topics.keys() - refused.keys(), transformed)
         self.left_out = {tp: refused[tp.topic] for tp in every if tp.topic in refused}
         self.pairs = {tp: remote for tp, remote in every.items() if tp not in self.left_out}
