@@ -9,7 +9,8 @@ offset alone emits nothing, except when the target has lost the records before t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 
@@ -126,6 +127,7 @@ class CheckpointStore:
         rewound.
         """
         self.skipped = 0
+        self._losses: dict[tuple[str, TopicPartition], int] = {}
 
     def load(self, topic: TopicFollower) -> bool:
         """Read the checkpoints of earlier runs; False if the topic cannot be read.
@@ -149,13 +151,27 @@ class CheckpointStore:
         else:
             self.put(checkpoint)
 
-    def put(self, checkpoint: Checkpoint) -> None:
-        """Keep ``checkpoint`` as the newest one of its group and partition."""
+    def put(self, checkpoint: Checkpoint, losses: int = 0) -> None:
+        """Keep ``checkpoint`` as the newest one of its group and partition.
+
+        ``losses``: how many of the partition were known when it was made.
+        """
+        key = checkpoint.group, checkpoint.remote
         last = self.of(checkpoint.group).get(checkpoint.remote)
         same = last is not None and last.upstream <= checkpoint.upstream
         if last is not None and same and last.downstream > checkpoint.downstream:
-            self.withdrawn[checkpoint.group, checkpoint.remote] = last.downstream
+            self.withdrawn[key] = last.downstream
+        elif checkpoint.downstream >= self.withdrawn.get(key, math.inf):
+            del self.withdrawn[key]  # its records are there again
         self._known.setdefault(checkpoint.group, {})[checkpoint.remote] = checkpoint
+        self._losses[key] = losses
+
+    def losses(self, checkpoint: Checkpoint) -> int:
+        """How many losses were known when the newest one of this group and partition was made.
+
+        0 for one of an earlier run: whether it came before or after them is not known.
+        """
+        return self._losses.get((checkpoint.group, checkpoint.remote), 0)
 
     def of(self, group: str) -> Mapping[TopicPartition, Checkpoint]:
         """Checkpoints of ``group`` by remote partition."""
@@ -171,18 +187,22 @@ def plan_checkpoints(
     rules: CheckpointRules,
     translate: Translate,
     store: CheckpointStore,
-    cut: Callable[[TopicPartition], int] = lambda _: -1,
+    cuts: Callable[[TopicPartition], Sequence[int]] = lambda _: (),
 ) -> list[Checkpoint]:
     """The checkpoints to emit. ``committed``: source offsets by group and partition. Pure.
 
-    ``cut`` returns, for a source partition, the target offset from which the target has lost
-    records; -1 if it has lost none.
+    ``cuts`` returns, for a source partition, the target offsets from which the target has lost
+    records, one for each loss so far. Only those after the last checkpoint can take it back.
     """
     return [
         checkpoint
         for group in sorted(committed)
         for source, checkpoint in _candidates(group, committed[group], rules, translate)
-        if _is_news(checkpoint, store.of(group).get(checkpoint.remote), cut(source))
+        if _is_news(
+            checkpoint,
+            store.of(group).get(checkpoint.remote),
+            cuts(source)[store.losses(checkpoint) :],
+        )
     ]
 
 
@@ -204,10 +224,12 @@ def _candidates(
             )
 
 
-def _is_news(new: Checkpoint, last: Checkpoint | None, cut: int) -> bool:
+def _is_news(new: Checkpoint, last: Checkpoint | None, cuts: Sequence[int]) -> bool:
     if last is None:
         return True
     rewound_upstream = new.upstream < last.upstream
     advanced_downstream = new.downstream > last.downstream
-    lost_downstream = 0 <= cut < last.downstream and new.downstream < last.downstream
+    lost_downstream = new.downstream < last.downstream and any(
+        cut < last.downstream for cut in cuts
+    )
     return rewound_upstream or advanced_downstream or lost_downstream

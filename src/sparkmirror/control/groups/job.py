@@ -32,6 +32,7 @@ from sparkmirror.internal_topics.mm2_records import (
     offset_syncs_topic,
 )
 from sparkmirror.internal_topics.runs import runs_topic
+from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTimes
 from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
@@ -249,6 +250,8 @@ class GroupsJob:
         accepted = accepted_offsets(committed, self._rules)
         self.lags.offer(accepted)
         topic_ids = mirrored_topic_ids(self._clusters.source_admin, accepted)
+        # What a round has read that then fails is news in the next one.
+        settled, self._settled = self._settled, None
         news = translation.catch_up() or topic_ids != translation.topic_ids
         translation.topic_ids = topic_ids
         self._report_skipped(self._store.skipped + translation.skipped)
@@ -256,12 +259,15 @@ class GroupsJob:
             {g: o for g, o in found.items() if isinstance(o, MirrorError)}, "checkpoints"
         )
         # If nothing has changed since the last round, there is nothing to emit.
-        settled, self._settled = self._settled, None
         same = settled is not None and not news and _same_objects(settled, committed)
         checkpoints = [] if same else plan_checkpoints(
-            accepted, self._rules, translation.translate, self._store, translation.cut
+            accepted, self._rules, translation.translate, self._store, translation.cuts
         )  # fmt: skip
-        self._write(checkpoints, listed_ms)
+        losses: dict[TopicPartition, int] = {}
+        if checkpoints:
+            sources = {tp for offsets in accepted.values() for tp in offsets}
+            losses = {self._rules.remote(tp): len(translation.cuts(tp)) for tp in sources}
+        self._write(checkpoints, listed_ms, losses)
         self._settled = committed
         pruned = translation.pruning()
         if pruned:
@@ -281,7 +287,9 @@ class GroupsJob:
             )
         self._skipped = count
 
-    def _write(self, checkpoints: list[Checkpoint], listed_ms: int) -> None:
+    def _write(
+        self, checkpoints: list[Checkpoint], listed_ms: int, losses: Mapping[TopicPartition, int]
+    ) -> None:
         rows = []
         for checkpoint in checkpoints:
             try:
@@ -292,8 +300,8 @@ class GroupsJob:
             self._clusters.target.produce_many(self._rules.topic, rows, timestamp_ms=listed_ms)
         latency_ms = max(0, self._now_ms() - listed_ms)
         for checkpoint in checkpoints:
-            self._store.put(checkpoint)
             remote = checkpoint.remote
+            self._store.put(checkpoint, losses.get(remote, 0))
             key = CheckpointKey(checkpoint.group, remote.topic, remote.partition)
             self.times.record(key, latency_ms)
 

@@ -10,7 +10,7 @@ do not name the remote topic. So if a map names a topic, only its runs under tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sparkmirror.control.topics.compacted import TopicFollower
 from sparkmirror.errors import TopicError
@@ -31,9 +31,9 @@ _SPARE_ROWS = 16
 class PartitionRuns:
     """The rows of one source partition in the topic of runs, and the map that they form.
 
-    ``topic_id``: id of the source topic; a recreated topic has another id. ``cut``: target offset
-    from which the target has lost the records of older rows; -1 if it has lost none. ``remote``:
-    the name that a map gave the topic; empty if the policy named it.
+    ``topic_id``: id of the source topic; a recreated topic has another id. ``cuts``: for each time
+    that the target lost the records of older rows, the target offset from which. ``remote``: the
+    name that a map gave the topic; empty if the policy named it.
     """
 
     def __init__(self, topic_id: str = "", remote: str = "") -> None:
@@ -42,7 +42,7 @@ class PartitionRuns:
         self.rows: dict[RowKey, Run] = {}
         self.map = OffsetMap()
         self.newest: RowKey = ("", -1)
-        self.cut = -1
+        self.cuts: list[int] = []
         self._target_id = ""
 
     def take(self, row: RunRow) -> None:
@@ -71,9 +71,9 @@ class PartitionRuns:
         self._target_id = target_id or self._target_id
         grown = before is not None and before.target == run.target and before.length <= run.length
         if another:
-            self.cut = 0
+            self.cuts.append(0)
         elif run.target < self.map.target_end and not grown:
-            self.cut = run.target
+            self.cuts.append(run.target)
 
     def forgotten(self, source: TopicPartition) -> list[Row]:
         """Tombstones for all rows: for a topic that was deleted."""
@@ -179,6 +179,7 @@ class Translation:
         self._store = OffsetSyncStore(must_read_to_end=must_read_to_end)
         self._mapped = mapped
         self._known: dict[tuple[TopicPartition, str], _Logs] = {}
+        self._read_once = False
         self.skipped = 0
         """Number of records of both topics that could not be decoded."""
         self.topic_ids: Mapping[str, str] = {}
@@ -187,7 +188,9 @@ class Translation:
     def catch_up(self) -> int:
         """Read both topics to their current ends; returns the number of new records.
 
-        One of the two topics may be missing. Raises `MirrorError`; the next call continues.
+        One of the two topics may be missing. One that is there must be read to its end at first:
+        a part of it would lead further than all of it. Raises `MirrorError`; the next call
+        continues.
         """
         count = 0
         missing: list[TopicError] = []
@@ -197,9 +200,12 @@ class Translation:
                     take(key, value)
                     count += 1
             except TopicError as error:
+                if topic.begun and not self._read_once:
+                    raise
                 missing.append(error)
         if len(missing) > 1:
             raise missing[0]
+        self._read_once = True
         self._store.finish_reading()
         return count
 
@@ -238,13 +244,13 @@ class Translation:
         guess = None if guess is None or guess < 0 else guess
         return guess if known is None else known.map.translate(upstream, guess)
 
-    def cut(self, source: TopicPartition) -> int:
-        """Target offset from which the target has lost records; -1 if it has lost none.
+    def cuts(self, source: TopicPartition) -> Sequence[int]:
+        """Target offsets from which the target has lost records, one for each loss so far.
 
-        The records of checkpoints beyond it are lost, or have other offsets now.
+        The records of earlier checkpoints beyond it were lost, or have other offsets now.
         """
         _, known = self._present(source)
-        return -1 if known is None else known.cut
+        return () if known is None else known.cuts
 
     def _present(self, source: TopicPartition) -> tuple[_Logs | None, PartitionRuns | None]:
         """All runs of a partition under its present name, and those of the present topic."""

@@ -88,13 +88,14 @@ def find_groups(observed: Observation) -> GroupsFound:
     names = wanted_groups(flow, observed.source.groups())
     committed = observed.source.committed_by_group(names)
     stored = CheckpointStore()
-    loaded = bool(observed.target.topics([rules.topic]))
-    if loaded:
+    loaded = True  # a run creates the topic if it is missing, and reads it then
+    if observed.target.topics([rules.topic]):
         follower = TopicFollower(observed.checkpoints, rules.topic)
         loaded = stored.load(follower)
         follower.close()
     syncs, runs = offset_syncs_topic(flow), runs_topic(flow)
-    if not (observed.syncs_admin.topics([syncs]) and observed.target.topics([runs])):
+    # Java's MirrorMaker 2 writes syncs alone.
+    if not (observed.syncs_admin.topics([syncs]) or observed.target.topics([runs])):
         return GroupsFound(committed, stored, ())  # nothing has been mirrored yet
     translation = Translation(
         TopicFollower(observed.syncs, syncs),
@@ -108,7 +109,7 @@ def find_groups(observed: Observation) -> GroupsFound:
         )
         translation.topic_ids = mirrored_topic_ids(observed.source, known)
         translation.catch_up()
-        new = plan_checkpoints(known, rules, translation.translate, stored, translation.cut)
+        new = plan_checkpoints(known, rules, translation.translate, stored, translation.cuts)
     finally:
         translation.close()
     return GroupsFound(committed, stored, tuple(new))

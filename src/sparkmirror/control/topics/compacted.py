@@ -82,6 +82,11 @@ class TopicFollower:
         self._partition = TopicPartition(topic, 0)
         self._tail: TopicTail | None = None
 
+    @property
+    def begun(self) -> bool:
+        """Whether the topic was there when it was read."""
+        return self._tail is not None
+
     def read(self) -> Iterator[tuple[bytes | None, bytes | None]]:
         """Keys and values from where the last call stopped, up to the current end.
 

@@ -196,20 +196,40 @@ def test_group_offsets_never_go_back() -> None:
 def test_checkpoints_of_lost_records_are_withdrawn_and_idle_groups_follow() -> None:
     rules, store = CheckpointRules(_flow()), _store(Checkpoint("g", R0, 100, 55))
 
-    def plan(upstream: int, downstream: int, cut: int) -> list[int]:
+    def plan(upstream: int, downstream: int, *cuts: int) -> list[int]:
         committed = {"g": {A0: Committed(upstream)}}
-        found = plan_checkpoints(committed, rules, lambda *_: downstream, store, lambda _: cut)
+        found = plan_checkpoints(committed, rules, lambda *_: downstream, store, lambda _: cuts)
         return [checkpoint.downstream for checkpoint in found]
 
-    assert plan(100, 50, -1) == []
+    assert plan(100, 50) == []
     assert plan(100, 50, 55) == [], "the target lost nothing that is before the checkpoint"
-    assert plan(100, 50, 40) == [50]
+    assert plan(100, 50, 40) == plan(100, 50, 40, 60) == [50]
     store.put(Checkpoint("g", R0, 100, 50))
     for present, wanted in ((55, {R0: (50, "")}), (54, None), (60, None)):
         offsets = {"g": {R0: Committed(present)}}
         assert plan_group_offsets(store, ["g"], offsets).get("g") == wanted
     store.put(Checkpoint("g", R0, 90, 45))  # the group itself went back
     assert plan_group_offsets(store, ["g"], {"g": {R0: Committed(50)}}) == {}
+
+
+def test_a_withdrawn_place_that_is_reached_again_counts_as_any_other() -> None:
+    """Else a group that goes back on the source would go back on the target, too."""
+    store = _store(*(Checkpoint("g", R0, 100, at) for at in (55, 50, 55)))
+    store.put(Checkpoint("g", R0, 0, 0))  # the group went back on the source
+    assert plan_group_offsets(store, ["g"], {"g": {R0: Committed(55)}}) == {}
+
+
+def test_a_loss_takes_back_only_checkpoints_that_were_made_before_it() -> None:
+    rules, store = CheckpointRules(_flow()), _store(Checkpoint("g", R0, 100, 55))
+    committed = {"g": {A0: Committed(100)}}
+
+    def plan(downstream: int, *cuts: int) -> list[Checkpoint]:
+        return plan_checkpoints(committed, rules, lambda *_: downstream, store, lambda _: cuts)
+
+    assert plan(50, 0) == [Checkpoint("g", R0, 100, 50)]
+    store.put(Checkpoint("g", R0, 100, 50), losses=1)
+    assert plan(45, 0) == [], "the map only got coarser"
+    assert plan(45, 0, 48) == [Checkpoint("g", R0, 100, 45)]
 
 
 class FakeCluster:
@@ -377,6 +397,71 @@ def test_what_mirrormaker_would_say_of_a_group_that_lags() -> None:
     ]
     found = mirrormaker_offsets(CheckpointRules(_flow()), follower, asked)
     assert found == {("g", R0): 451, ("h", R0): 950, ("g", R1): None}
+
+
+def test_a_loss_that_was_made_good_takes_no_later_checkpoint_back() -> None:
+    """The map of many short runs gets coarser with time, and its answers smaller."""
+    world = World()
+    runs = world.target.logs["mm2-sparkmirror-runs.A.internal"]
+    runs += [encode_run(A0, Run(0, 0, 60), target_id=one) for one in ("old", "new")]
+    transactions = [
+        encode_run(A0, Run(60 + 3 * n, 60 + 2 * n, 2), target_id="new") for n in range(1, 301)
+    ]
+    runs += transactions[:150]
+    world.source.offsets["g"] = {A0: Committed(361)}
+    job = world.job()
+    job.finish()
+    assert world.checkpoints() == [(361, 261)]
+    world.target.states, world.target.offsets = {"g": "Empty"}, {"g": {R0: Committed(261)}}
+    world.target.commits.clear()
+    runs += transactions[150:]
+    job.finish()
+    assert world.checkpoints() == [(361, 261)]
+    assert world.target.commits == {}
+
+
+def test_what_a_failed_round_has_read_is_news_in_the_next_one() -> None:
+    world, trouble = World(), list[int]()
+
+    def hook() -> None:
+        if trouble:
+            raise Unreachable("its leader is away")
+
+    world.source.read_hooks["mm2-offset-syncs.B.internal"] = hook
+    world.mirror(Run(0, 0, 100))
+    world.source.offsets["g"] = {A0: Committed(600)}
+    job = world.job()
+    job.finish()
+    runs = world.target.logs["mm2-sparkmirror-runs.A.internal"]
+    runs.append(encode_run(A0, Run(100, 100, 900)))
+    trouble.append(1)
+    with pytest.raises(Unreachable):
+        job.finish()
+    trouble.clear()
+    job.finish()
+    assert world.checkpoints() == [(600, 100), (600, 600)]
+
+
+def test_a_topic_that_cannot_be_read_is_not_a_missing_one() -> None:
+    """A part of the syncs would lead further than all of them."""
+    world = World()
+    world.mirror(Run(0, 0, 100))
+    world.source.offsets["g"] = {A0: Committed(5)}
+
+    trouble = [1]
+
+    def stuck() -> None:
+        if trouble:
+            raise TopicError("reading it makes no progress.", where="cluster A")
+
+    world.source.read_hooks["mm2-offset-syncs.B.internal"] = stuck
+    job = world.job()
+    with pytest.raises(TopicError, match="no progress"):
+        job.finish()
+    assert world.checkpoints() == []
+    trouble.clear()
+    job.finish()
+    assert world.checkpoints() == [(5, 5)]
 
 
 def test_a_round_in_which_nothing_has_changed_plans_nothing(

@@ -245,12 +245,12 @@ def test_a_target_that_lost_its_end_cuts_the_runs_there() -> None:
     grown = [Run(0, 0, 10), Run(0, 0, 20), Run(20, 20, 5), Run(20, 20, 30), Run(10, 60, 40)]
     for run in grown:  # the last one came twice, after a crash: further on at the target
         known.take(RunRow(T, run.source, run))
-    assert known.cut == -1
+    assert known.cuts == []
     known.take(RunRow(T, 30, Run(30, 80, 5)))  # mirrored again where it was
-    assert known.cut == 80
+    assert known.cuts == [80]
     assert known.map.translate(45) == 85, "what was there is not there yet"
     known.take(RunRow(T, 30, Run(30, 70, 5)))
-    assert known.cut == 70
+    assert known.cuts == [80, 70]
     assert known.map.translate(33) == 73
     assert known.map.target_end == 75
 
@@ -260,11 +260,11 @@ def test_a_remote_topic_made_anew_cuts_all_runs_though_it_gets_the_same_offsets(
     known.take(RunRow(T, 0, Run(0, 0, 60), target_id="old"))
     known.take(RunRow(T, 0, Run(0, 0, 90), target_id="old"))
     known.take(RunRow(T, 0, Run(0, 0, 95)))  # a leader was away: nobody could tell the id
-    assert known.cut == -1
+    assert known.cuts == []
     known.take(RunRow(T, 0, Run(0, 0, 10), target_id="new"))
-    assert (known.cut, known.map.translate(80)) == (0, 10)
+    assert (known.cuts, known.map.translate(80)) == ([0], 10)
     known.take(RunRow(T, 0, Run(0, 0, 100), target_id="new"))
-    assert (known.cut, known.map.translate(80)) == (0, 80)
+    assert (known.cuts, known.map.translate(80)) == ([0], 80)
 
 
 def test_checkpoints_follow_a_target_that_is_filled_again() -> None:
@@ -278,9 +278,9 @@ def test_checkpoints_follow_a_target_that_is_filled_again() -> None:
         for run in runs:
             translation.take_run(*encode_run(T, run, target_id=target_id))
         for one in plan_checkpoints(
-            committed, rules, translation.translate, store, translation.cut
+            committed, rules, translation.translate, store, translation.cuts
         ):
-            store.put(one)
+            store.put(one, len(translation.cuts(T)))
             told.append(one.downstream)
 
     take("old", Run(0, 0, 60))
@@ -317,7 +317,7 @@ def test_the_copies_of_a_topic_under_several_names_are_told_apart() -> None:
     assert _under(log, syncs, {"t": "y"}).translate(T, 3) is None
     assert _under(log, syncs, {"t": "z"}).translate(T, 30) is None
     # None of them says that another one has lost anything.
-    assert by_policy.cut(T) == _under(log, syncs, {"t": "x"}).cut(T) == -1
+    assert [*by_policy.cuts(T), *_under(log, syncs, {"t": "x"}).cuts(T)] == []
 
 
 def test_syncs_count_for_the_copy_under_the_policys_name_alone() -> None:
