@@ -12,7 +12,7 @@ from sparkmirror.control.topics.compacted import plan_compacted
 from sparkmirror.control.topics.internal_topics import offset_storage_topic, plan_internal_topics
 from sparkmirror.doctor.facts import SourceFacts, TargetFacts
 from sparkmirror.doctor.finding import Finding, Level, failed, gathered, listed, ok
-from sparkmirror.errors import Denied, MirrorError, TopicError
+from sparkmirror.errors import ConfigError, Denied, MirrorError, TopicError
 from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.internal_topics.gaps import gaps_topic
 from sparkmirror.model import MirrorMode
@@ -73,7 +73,16 @@ def check_topics(source: Inspector, flow: FlowSettings, facts: SourceFacts) -> l
 
 
 def _alternatives(include: Iterable[str]) -> list[str]:
-    """The entries of the list; a plain ``a|b`` counts as two."""
+    """The entries of the list; a plain ``a|b`` counts as two.
+
+    Entries that are a regex only together count as one.
+    """
+    include = tuple(include)
+    try:
+        for entry in include:
+            compile_list((entry,))
+    except ConfigError:
+        return ["|".join(include)]
     found: list[str] = []
     for entry in include:
         found += entry.split("|") if re.fullmatch(r"[\w.|*-]+", entry) else [entry]

@@ -66,10 +66,14 @@ def compile_list(regexes: Sequence[str], *, where: str = "") -> re.Pattern[str] 
     """
     if not regexes:
         return None
-    for regex in regexes:
-        compile_regex(regex, where=where)
-    # Joined first, then translated: as in Java, a flag such as (?i) applies to later elements too.
-    return compile_regex("|".join(regexes), where=where)
+    # Joined first, then translated: as in Java, a flag such as (?i) applies to later elements too,
+    # and a comma within a group is one more "or".
+    try:
+        return compile_regex("|".join(regexes), where=where)
+    except ConfigError:
+        for regex in regexes:
+            compile_regex(regex, where=where)
+        raise
 
 
 def translate(regex: str) -> str:

@@ -144,7 +144,7 @@ class DefaultReplicationPolicy(ReplicationPolicy):
         separators after it (``t.``), as in Java.
         """
         for alias in self.aliases:
-            if topic.startswith(alias + self.separator):
+            if self._upstream(alias, topic) is not None:
                 return alias
         parts = _split_like_java(topic, self.separator)
         return parts[0] if len(parts) > 1 else None
@@ -158,11 +158,15 @@ class DefaultReplicationPolicy(ReplicationPolicy):
 
     def readings(self, topic: str) -> list[tuple[str, str]]:
         """One for each known alias that prefixes the name; if there is none, Java's."""
-        prefixes = ((alias, alias + self.separator) for alias in self.aliases)
-        known = [
-            (alias, topic[len(prefix) :]) for alias, prefix in prefixes if topic.startswith(prefix)
-        ]
+        found = ((alias, self._upstream(alias, topic)) for alias in self.aliases)
+        known = [(alias, upstream) for alias, upstream in found if upstream is not None]
         return known or super().readings(topic)
+
+    def _upstream(self, alias: str, topic: str) -> str | None:
+        """What follows the known ``alias`` in the name, if it is more than separators (``t.``)."""
+        upstream = topic.removeprefix(alias + self.separator)
+        prefixed = topic.startswith(alias + self.separator)
+        return upstream if prefixed and upstream.replace(self.separator, "") else None
 
 
 class IdentityReplicationPolicy(DefaultReplicationPolicy):

@@ -24,7 +24,7 @@ from sparkmirror.doctor.facts import Pair, SourceFacts
 from sparkmirror.doctor.finding import Finding, Level, counts, gathered, listed
 from sparkmirror.doctor.network import check_round_trip, explore
 from sparkmirror.doctor.quick_check import in_step
-from sparkmirror.doctor.rights import check_topics
+from sparkmirror.doctor.rights import _alternatives, check_topics
 from sparkmirror.errors import Denied, MirrorError, Unreachable
 from sparkmirror.internal_topics.flow_claims import Standby
 from sparkmirror.model import TopicPartition
@@ -420,3 +420,8 @@ def test_the_quickest_answer_of_a_few_counts(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(inspector.cluster.requester, "request", answer)
     assert 20 <= inspector.round_trip_ms() < 50
+
+
+def test_entries_of_a_list_that_are_a_regex_only_together() -> None:
+    assert _alternatives(("orders[.](eu", "us)")) == ["orders[.](eu|us)"]
+    assert _alternatives(("a|b", "c.*", "")) == ["a", "b", "c.*"]

@@ -89,3 +89,12 @@ def test_the_faulty_element_of_a_list_is_named() -> None:
 def test_nesting_too_deep_for_python_is_an_error_of_ours() -> None:
     with pytest.raises(ConfigError, match="invalid regex"):
         compile_regex("(" * 50_000 + ")" * 50_000)
+
+
+def test_elements_that_are_a_regex_only_together() -> None:
+    """A comma within a group is one more "or", because Java compiles the joined list alone."""
+    pattern = compile_list(("orders[.](eu", "us)"))
+    assert pattern is not None
+    assert [bool(pattern.fullmatch(name)) for name in ("orders.eu", "orders.us", "us")] == [
+        *(True, True, False)
+    ]

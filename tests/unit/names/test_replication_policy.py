@@ -234,3 +234,12 @@ def test_no_topic_goes_round_between_known_clusters(
             topics[target] |= {wanted.remote(t) for t in before[source] if wanted.accepts(t)}
     assert topics == before
     assert f"{aliases[1]}{separator}orders" in topics[aliases[0]]
+
+
+@pytest.mark.parametrize("separator", [".", "__", ""])
+def test_a_known_alias_before_nothing_but_separators_is_no_source(separator: str) -> None:
+    policy = _knowing(separator, "A", "B")
+    for topic in (f"B{separator}", f"B{separator}{separator}"):
+        assert policy.topic_source(topic) is None
+        assert policy.original_topic(topic) == topic
+        assert not is_cycle(policy, topic, "B")
