@@ -46,6 +46,22 @@ class _Parser(argparse.ArgumentParser):
         )
 
 
+class _Once(argparse.Action):
+    """An option that Java refuses if it is there twice."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Store the value."""
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option_string} is given more than once")
+        setattr(namespace, self.dest, values)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="kafka-mirror-maker",
@@ -86,18 +102,23 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
         help="Properties of the producer of the target cluster. Required.",
     )
     parser.add_argument(
-        "--include", metavar="REGEX", help="Topics to mirror: Java regexes, separated by commas."
+        "--include",
+        metavar="REGEX",
+        action=_Once,
+        help="Topics to mirror: Java regexes, separated by commas.",
     )
     parser.add_argument(
         "--whitelist",
         "--white-list",
         metavar="REGEX",
+        action=_Once,
         help="DEPRECATED, use --include instead; ignored if --include is given.",
     )
     parser.add_argument(
         "--blacklist",
         "--black-list",
         metavar="REGEX",
+        action=_Once,
         help="Mirror all topics except these, instead of --include (MirrorMaker 0.7 to 1.1).",
     )
     parser.add_argument(

@@ -364,3 +364,13 @@ def test_a_cluster_that_refuses_ends_a_real_start(
     assert done.returncode == code, done.stderr
     assert f"{server}: connection refused" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--include", "--whitelist", "--blacklist"])
+def test_mm1_a_list_is_given_once(
+    mm1: list[str], option: str, handed: Handed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Java refuses it; one of the lists would be lost without a word."""
+    assert kafka_mirror_maker.main([*mm1, option, "a", f"{option}=b"]) == 1
+    assert handed.settings is None
+    assert "is given more than once" in _err(capsys)

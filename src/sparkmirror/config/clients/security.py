@@ -13,7 +13,7 @@ from sparkmirror.config.clients.jaas import format_module, java_system_propertie
 from sparkmirror.config.clients.sasl import sasl_settings
 from sparkmirror.config.clients.tls import TlsSettings, tls_settings
 from sparkmirror.config.files.properties import Entry
-from sparkmirror.config.table.settings import ClientProperties
+from sparkmirror.config.table.settings import HIDDEN, ClientProperties
 from sparkmirror.errors import ConfigError
 from sparkmirror.settings import ClusterClient, FlowSettings
 
@@ -86,7 +86,9 @@ def secured(
                 jaas_where=_place(conf, "sasl.jaas.config", path),
             )
     except ConfigError as error:
-        raise _placed(error, alias, conf, path) from error
+        secrets = [one.value.strip() for one in conf.values() if one.secret and one.value.strip()]
+        placed = _placed(error, alias, conf, path, secrets)
+        raise placed from (None if secrets else error)
     return ClientProperties(kept)
 
 
@@ -117,13 +119,21 @@ def _place(conf: Mapping[str, Entry], key: str, path: str) -> str:
     return entry.where if entry is not None and entry.line else path
 
 
-def _placed(error: ConfigError, alias: str, conf: Mapping[str, Entry], path: str) -> ConfigError:
-    """``error`` with the cluster, and with the line of the first key that it names."""
+def _placed(
+    error: ConfigError, alias: str, conf: Mapping[str, Entry], path: str, secrets: Iterable[str]
+) -> ConfigError:
+    """``error`` with the cluster, and with the line of the first key that it names.
+
+    ``secrets``: values from config providers, which no message shows.
+    """
     where = error.where
     if where == path:
         named = [key for key in _KEY.findall(error.what) if key in conf]
         where = _place(conf, [*named, "security.protocol"][0], path)
-    return ConfigError(f"Cluster '{alias}': {error.what}", where=where, do=error.do)
+    what = error.what
+    for secret in secrets:
+        what = what.replace(secret, HIDDEN)
+    return ConfigError(f"Cluster '{alias}': {what}", where=where, do=error.do)
 
 
 def _counts(key: str, protocol: str) -> bool:

@@ -17,7 +17,14 @@ from pathlib import Path
 from sparkmirror.config.files.origin import DERIVED, Kind, Origin
 from sparkmirror.errors import ConfigError
 
-__all__ = ["Entry", "Properties", "load_properties", "parse_properties", "read_file"]
+__all__ = [
+    "Entry",
+    "Properties",
+    "load_properties",
+    "may_be_secret",
+    "parse_properties",
+    "read_file",
+]
 
 _BLANKS = " \t\f"
 _LINE_END = re.compile(r"\r\n|\n|\r")
@@ -26,6 +33,10 @@ _HEX4 = re.compile(r"[0-9A-Fa-f]{4}")
 # Enough for any configuration; a larger file is most likely a data file.
 _FILE_BYTES_MAX = 16 * 1024 * 1024
 _SAMPLE_BYTES = 64 * 1024
+# Kafka's tools read files so: each byte is one character.
+_BYTEWISE = "iso-8859-1"
+# The longest key without a dot is shorter; a line of base64 is longer, but for the last one.
+_WORD_CHARS_MAX = 20
 # gzip, zip and jar, JKS, DER (PKCS#12), zstd.
 _BINARY = (b"\x1f\x8b", b"PK\x03\x04", b"\xfe\xed\xfe\xed", b"\x30\x82", b"\x28\xb5\x2f\xfd")
 _YAML_HEAD = re.compile(r"---\s*$|%YAML|(apiVersion|kind)\s*:")
@@ -94,13 +105,13 @@ class Properties(Mapping[str, Entry]):
         return entry.where if entry else str(self.path)
 
 
-def load_properties(path: Path) -> Properties:
+def load_properties(path: Path, encoding: str = _BYTEWISE) -> Properties:
     """Read a properties file.
 
     Raises ConfigError for a file that is missing, unreadable or not a properties file, and for a
     line without a key or with a malformed escape.
     """
-    return parse_properties(read_file(path), path)
+    return parse_properties(read_file(path), path, encoding)
 
 
 def read_file(path: Path) -> bytes:
@@ -140,7 +151,7 @@ def read_file(path: Path) -> bytes:
     return data
 
 
-def parse_properties(data: bytes, path: Path) -> Properties:
+def parse_properties(data: bytes, path: Path, encoding: str = _BYTEWISE) -> Properties:
     """Parse the bytes of a properties file; ``path`` is only used in messages.
 
     Raises ConfigError like ``load_properties``.
@@ -150,8 +161,13 @@ def parse_properties(data: bytes, path: Path) -> Properties:
     entries: dict[str, Entry] = {}
     repeated: list[tuple[str, int]] = []
     remarks: list[str] = []
-    # Kafka's tools read files as ISO-8859-1: each byte is one character.
-    for number, line in _logical_lines(data.decode("iso-8859-1")):
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"The file is not {encoding.upper()} text.", where=str(path), do="Save it as such."
+        ) from error
+    for number, line in _logical_lines(text):
         where = f"{path}:{number}"
         key, value, separated = _split_property(line, where)
         before = entries.pop(key, None)  # a repeated key takes its last position in the order
@@ -160,11 +176,22 @@ def parse_properties(data: bytes, path: Path) -> Properties:
         entries[key] = Entry(key, value, Origin(Kind.FILE, where, number))
         if not separated:
             remarks.append(
-                f"{where}: no '=' follows {key[:60]!r}, so it is a key with an empty value, as in "
+                f"{where}: no '=' follows {_shown(key)}, so it is a key with an empty value, as in "
                 "Java. Write key=value, or # in front of a comment."
             )
-        remarks += _not_ascii(line, where)
+        remarks += _not_ascii(line, where) if encoding == _BYTEWISE else ()
     return Properties(path, entries, repeated, remarks)
+
+
+def may_be_secret(key: str) -> bool:
+    """Whether ``key`` looks like a line of a value: of a PEM key whose lines lack a backslash."""
+    if "." in key or "->" in key:
+        return False
+    return len(key) > _WORD_CHARS_MAX or "-----" in key or bool({"+", "/"} & set(key))
+
+
+def _shown(key: str) -> str:
+    return f"a text of {len(key)} characters" if may_be_secret(key) else repr(key[:60])
 
 
 def _refuse_other_encodings(data: bytes, path: Path) -> None:

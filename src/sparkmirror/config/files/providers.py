@@ -77,7 +77,8 @@ def _fetch(provider: _Provider, match: re.Match[str], entry: Entry) -> str:
         return provider.fetch(path, key)
     except ConfigError as error:
         raise ConfigError(
-            f"{entry.key}: the placeholder {match.group()} cannot be resolved: {error.what}",
+            f"{entry.key}: the placeholder {match.group()} cannot be resolved: {error.what}"
+            + (f" ({error.where})" if error.where else ""),
             where=entry.where,
             do=error.do,
         ) from None
@@ -169,7 +170,7 @@ def _fetcher(
 
 
 def _from_file(path: Path, key: str) -> str:
-    properties = load_properties(path)
+    properties = load_properties(path, "utf-8")  # unlike the main file, as Java does
     if key not in properties:
         raise ConfigError("the file has no such key.", do=f"Add the key to {path}.")
     return properties[key].value

@@ -42,6 +42,8 @@ for _power, _prefix in enumerate("kMGT", 1):
 _PER_SECOND = {"kb": "kbit", "Kb": "kbit", "Mb": "Mbit", "Gb": "Gbit", "Tb": "Tbit"}
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)|24:00")
 
+_KEYS = ("sparkmirror.throttle", "sparkmirror.throttle.between", "sparkmirror.throttle.topics")
+
 _RATE_DO = (
     "Write a number and a unit per second, such as 50MB/s (10^6 bytes), 50MiB/s (2^20 bytes) or"
     " 400Mbit/s"
@@ -161,7 +163,20 @@ def throttle_rules(own: ValueReader) -> tuple[ThrottleRule, ...]:
 
     ``own``: reads sparkmirror's own keys.
     """
-    rate, between = own.entry("sparkmirror.throttle"), own.entry("sparkmirror.throttle.between")
+    rate, between, topics = map(own.entry, _KEYS)
+    try:
+        return _rules(rate, between, topics)
+    except ConfigError as error:
+        if not any(one is not None and one.secret for one in (rate, between, topics)):
+            raise
+        raise ConfigError(
+            "The value is an invalid limit.", where=error.where, do=error.do
+        ) from None
+
+
+def _rules(
+    rate: Entry | None, between: Entry | None, topics: Entry | None
+) -> tuple[ThrottleRule, ...]:
     rules: list[ThrottleRule] = []
     if between is not None:
         parse_between(between.value, where=_place(between))
@@ -170,7 +185,6 @@ def throttle_rules(own: ValueReader) -> tuple[ThrottleRule, ...]:
         window = "" if between is None else parse_between(between.value, where=_place(between))
         if bytes_s:
             rules.append(ThrottleRule("", bytes_s, window))
-    topics = own.entry("sparkmirror.throttle.topics")
     for text in () if topics is None else topics.value.split(";"):
         if topics is not None and text.strip():
             rules.append(_topic_rule(text, where=_place(topics)))

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.files.properties import Entry, may_be_secret
 from sparkmirror.config.mm2.scoping import FLOW_ONLY
 from sparkmirror.config.table.mirrormaker1 import GROUP_ROWS, RECORD_ROWS
 from sparkmirror.config.table.settings import (
@@ -134,13 +134,14 @@ def classify(entry: Entry, clusters: Sequence[str]) -> Outcome:
     if "->" in entry.key:
         return _flow_key(entry, clusters)
     top = _top_key(entry)
-    if top is not None:
+    if top is not None and not isinstance(top, Lost):
         return top
-    # Longest alias first, because one alias may be a prefix of another.
+    # Longest alias first, because one alias may be a prefix of another. A cluster may be called
+    # "source": then its keys are not those that have no effect there.
     for alias in sorted(clusters, key=len, reverse=True):
         if entry.key.startswith(alias + "."):
-            return _cluster_key(entry, alias, entry.key[len(alias) + 1 :])
-    return None
+            return _cluster_key(entry, alias, entry.key[len(alias) + 1 :]) or top
+    return top
 
 
 def _removed(entry: Entry, name: str) -> ConfigError | None:
@@ -392,7 +393,13 @@ def unknown_keys_error(
 
     It names ten of them and counts the rest: many unknown keys mean another kind of file.
     """
-    told = "; ".join(_describe_unknown(entry, clusters, suggest) for entry in unknown[:_SHOWN_MAX])
+    hidden = _lines_of_secrets(unknown)
+    told = "; ".join(
+        _describe_hidden(entry)
+        if entry.line in hidden
+        else _describe_unknown(entry, clusters, suggest)
+        for entry in unknown[:_SHOWN_MAX]
+    )
     number = len(unknown)
     if number > _SHOWN_MAX:
         told += f"; and {number - _SHOWN_MAX:,} more"
@@ -401,7 +408,25 @@ def unknown_keys_error(
         where=unknown[0].where if number == 1 else path,
         do="Correct or remove "
         + ("it: " if number == 1 else "them: ")
-        + "a key that nothing reads is most likely a mistake.",
+        + "a key that nothing reads is most likely a mistake."
+        + (" End each line of a value but the last with a backslash." if hidden else ""),
+    )
+
+
+def _lines_of_secrets(unknown: Sequence[Entry]) -> set[int]:
+    """The lines that may be parts of a value, such as those of a PEM key without backslashes."""
+    hidden = set[int]()
+    for entry in unknown:
+        # The last line of a key may be short.
+        if may_be_secret(entry.key) or (entry.line - 1 in hidden and "." not in entry.key):
+            hidden.add(entry.line)
+    return hidden
+
+
+def _describe_hidden(entry: Entry) -> str:
+    return (
+        f"line {entry.where.rpartition(':')[2]}: a text of {len(entry.key)} characters is unknown, "
+        "which may be a part of a secret"
     )
 
 

@@ -121,8 +121,8 @@ _NO_ZK = "nothing is kept in ZooKeeper"
 _JAVA = "it names a Java class, which cannot be loaded"
 _POSITIVE, _ANY = _number(1), _number(0)
 
-# Keys of 0.9 to 0.11, whose clients shared setting classes with the brokers.
-_BROKERS_KEYS: Mapping[str, OldKey] = {
+# Keys of 0.9 to 0.11, whose clients shared setting classes with the brokers; and one of 3.4 to 3.9.
+_CLIENTS_KEYS: Mapping[str, OldKey] = {
     name: _dropped("it is a setting of brokers, which clients never read")
     for name in (
         "principal.builder.class",
@@ -130,6 +130,8 @@ _BROKERS_KEYS: Mapping[str, OldKey] = {
         "sasl.kerberos.principal.to.local.rules",
         "ssl.client.auth",
     )
+} | {
+    "auto.include.jmx.reporter": _dropped("there is no JMX; sparkmirror.metrics.listen has metrics")
 }
 
 CONSUMER_KEYS: Mapping[str, OldKey] = {
@@ -194,7 +196,7 @@ CONSUMER_KEYS: Mapping[str, OldKey] = {
     "mirror.topics.whitelist": OldKey(Fate.INCLUDE, era="0.7"),
     "mirror.topics.blacklist": OldKey(Fate.EXCLUDE, era="0.7"),
     "mirror.consumer.numthreads": OldKey(Fate.STREAMS, convert=_POSITIVE, era="0.7"),
-    **_BROKERS_KEYS,
+    **_CLIENTS_KEYS,
 }
 
 PRODUCER_KEYS: Mapping[str, OldKey] = {
@@ -246,7 +248,7 @@ PRODUCER_KEYS: Mapping[str, OldKey] = {
     "event.handler.props": OldKey(Fate.REFUSED, why="there is no event handler", era="0.7"),
     "callback.handler": OldKey(Fate.REFUSED, why=_JAVA, era="0.7"),
     "callback.handler.props": OldKey(Fate.REFUSED, why="there is no callback handler", era="0.7"),
-    **_BROKERS_KEYS,
+    **_CLIENTS_KEYS,
 }
 
 # The current key for an old key ("" for none), for files that are not translated.

@@ -104,6 +104,9 @@ def test_what_cannot_be_resolved(lines: str, what: str) -> None:
         "A.consumer.auto.offset.reset=${env:SECRET}",
         "replication.policy.class=${env:SECRET}",
         "clusters=${env:SECRET} x",
+        "sasl.mechanism=${env:SECRET}\nsecurity.protocol=SASL_SSL",
+        "ssl.enabled.protocols=${env:SECRET}\nsecurity.protocol=SSL",
+        "sparkmirror.throttle=${env:SECRET}",
     ],
 )
 def test_resolved_values_never_show_in_errors(
@@ -144,3 +147,16 @@ def test_nothing_beside_the_files_of_the_directory_is_read(tmp_path: Path, key: 
     (secrets / "outside").symlink_to(tmp_path / "other")
     with pytest.raises(ConfigError, match="the directory has no such file"):
         _from_secrets(secrets, key)
+
+
+def test_a_file_of_secrets_is_utf_8_as_in_java(tmp_path: Path) -> None:
+    """The main file is not: there, each byte is a character."""
+    path, text = tmp_path / "s.properties", "pw=p\u00e4ss\u2713\n"
+    path.write_text(text, encoding="utf-8")
+    lines = f"config.providers=f\nconfig.providers.f.class={PACKAGE}FileConfigProvider\n"
+    lines += f"a=${{f:{path}:pw}}\n"
+    assert _resolve(lines)["a"] == "p\u00e4ss\u2713"
+    path.write_bytes(text.encode("utf-8")[:-3])
+    with pytest.raises(ConfigError, match="is not UTF-8 text") as caught:
+        _resolve(lines)
+    assert str(path) in str(caught.value)

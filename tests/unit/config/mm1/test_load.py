@@ -260,3 +260,9 @@ def test_levels_of_compression(tmp_path: Path) -> None:
     assert decode_flow(encode_flow(flow)).records == flow.records
     (plain,) = _load(tmp_path, CONSUMER, PRODUCER).flows
     assert plain.records.levels == LEVELS
+
+
+def test_a_key_of_the_last_clients_that_mirrormaker_1_had(tmp_path: Path) -> None:
+    line = "auto.include.jmx.reporter=true\n"
+    warnings = _load(tmp_path, CONSUMER + line, PRODUCER + line).warnings
+    assert sum("auto.include.jmx.reporter" in one for one in warnings) == 2

@@ -237,3 +237,15 @@ def test_a_missing_file(tmp_path: Path) -> None:
 def test_a_line_that_is_no_property(tmp_path: Path) -> None:
     error = refused(tmp_path, BASE + "nonsense\n")
     assert error.where == f"{tmp_path}/mm2.properties:{LINE}"
+
+
+@pytest.mark.parametrize("more", ["", "abc\n"], ids=["as it is", "a short last line"])
+def test_lines_of_a_key_that_lost_their_backslash_are_not_shown(tmp_path: Path, more: str) -> None:
+    body = "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgevZzL1gdAFr88hb2"
+    key = f"-----BEGIN PRIVATE KEY-----\n{body}\n{body[:18]}==\n{more}-----END PRIVATE KEY-----\n"
+    error = refused(tmp_path, f"{BASE}A.ssl.keystore.key={key}\nnonsense=1\n")
+    for line in (body[:18], "abc", "END"):
+        assert line not in str(error)
+    assert f"a text of {len(body)} characters is unknown" in error.what
+    assert "nonsense is unknown" in error.what
+    assert "with a backslash" in error.do

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkmirror.cli.shared.secrets import hide_secrets
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import MirrorMode
 from sparkmirror.offset_reset import EARLIEST, LATEST, duration_ms, reset_time_ms
@@ -542,3 +543,26 @@ def test_times_of_offset_resets() -> None:
 def test_skipping_bad_records_has_another_name_here(tmp_path: Path) -> None:
     (warning,) = load(tmp_path, BASE + "A->B.errors.tolerance=all\n").warnings
     assert "sparkmirror.on.bad.record=skip or dead-letter" in warning
+
+
+def test_clusters_may_be_called_source_and_target(tmp_path: Path) -> None:
+    text = (
+        "clusters=source,target\nsource.bootstrap.servers=a:1\ntarget.bootstrap.servers=b:1\n"
+        "source->target.enabled=true\nsource.consumer.client.rack=r\n"
+        "target.admin.request.timeout.ms=7\n" + QUIET
+    )
+    settings = load(tmp_path, text)
+    assert settings.flows[0].fetch.client_rack == "r"
+    assert settings.warnings == ()
+    error = refused(tmp_path, text + "target.producer.transactional.id=x\n")
+    assert "transactional.id cannot be used" in error.what
+
+
+def test_secrets_of_all_clients_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of those that write offset syncs and heartbeats, and of other users."""
+    hidden: list[str] = []
+    monkeypatch.setattr("sparkmirror.cli.shared.secrets.register_secret", hidden.append)
+    login = 'x.PlainLoginModule required username="u" password="hunter2" user_v="hunter3";'
+    text = "A.producer.security.protocol=SASL_PLAINTEXT\nA.producer.sasl.mechanism=PLAIN\n"
+    hide_secrets(load(tmp_path, f"{BASE}{text}A.producer.sasl.jaas.config={login}\n"))
+    assert {"hunter2", "hunter3"} <= set(hidden)
