@@ -28,6 +28,7 @@ from sparkmirror.records.record_offsets import IrregularRecordError, read_varint
 from sparkmirror.records.records import (
     RECORD_BYTES_MIN,
     RECORD_COST_BYTES,
+    REST_BYTES_MIN,
     Limits,
     check_count,
 )
@@ -200,7 +201,7 @@ def _walk_records(
     rises = np.empty(len(starts), np.bool_)
     rises[1:] = fields.offset_delta[1:] > fields.offset_delta[:-1]
     rises[firsts] = fields.offset_delta[firsts] >= 0
-    odd = (fields.end != follow) | (fields.rest_at > follow) | ~rises
+    odd = (fields.end != follow) | (fields.rest_at + REST_BYTES_MIN > follow) | ~rises
     # Deltas rise, so the last one of a batch is its largest.
     if bool(odd.any()) or bool((fields.offset_delta[firsts + counts - 1] > last_delta).any()):
         raise IrregularRecordError

@@ -60,7 +60,7 @@ __all__ = [
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 Passing: TypeAlias = tuple[int, int, int, int]
-"""A batch in a run of batches: (start, end, timestamp of its first record, number of records)."""
+"""A batch in a run of batches: (start, end, base timestamp, number of records)."""
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 """The whole header, in the order of the table above."""

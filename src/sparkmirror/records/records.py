@@ -29,6 +29,7 @@ __all__ = [
     "RECORDS_MAX",
     "RECORD_BYTES_MIN",
     "RECORD_COST_BYTES",
+    "REST_BYTES_MIN",
     "Carried",
     "Limits",
     "Record",
@@ -45,6 +46,7 @@ __all__ = [
 
 INT64_MAX = (1 << 63) - 1
 RECORD_BYTES_MIN = 7
+REST_BYTES_MIN = 3  # of a record: key, value and the number of headers
 """One byte each: length, attributes, two deltas, key length, value length, header count."""
 RECORD_COST_BYTES = 64
 """Memory that a record takes besides its bytes; limits on decompressed data count it."""
@@ -139,7 +141,7 @@ def carry(batch: memoryview, into: Carried, limits: Limits = _ALL) -> None:
         else:
             timestamp_delta, at = read_varint(body, at + 1)
         delta, at = read_varint(body, at)
-        if not previous < delta <= last_delta or at > end:
+        if not previous < delta <= last_delta or at + REST_BYTES_MIN > end:
             raise _corrupt(base_offset, f"has offset delta {delta} after {previous}")
         previous = delta
         offset = base_offset + delta

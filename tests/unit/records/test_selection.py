@@ -17,6 +17,7 @@ from sparkmirror.records.codecs import LZ4, NAMES
 from sparkmirror.records.header import HEADER, HEADER_BYTES, split, stamp
 from sparkmirror.records.records import Record, decode_records, encode_batch
 from sparkmirror.records.selection import AbortedTransaction, Selection, SelectRules, select
+from tests.fuzz.inputs import resealed
 
 RULES = SelectRules()
 APART = SelectRules(join_below_bytes=0)
@@ -573,3 +574,13 @@ def test_the_leader_epoch_is_that_of_the_last_batch_that_was_passed() -> None:
     assert select(buffer, 0, (), RULES, end_offset=3).leader_epoch == 4
     assert select(buffer[:-1], 0, (), RULES).leader_epoch == 4
     assert select(memoryview(marker(0, COMMIT, 1)), 0, (), RULES).leader_epoch == -1
+
+
+def test_a_record_without_room_for_its_fields_is_damage() -> None:
+    """Its batch has a right checksum, and another length of its timestamp delta."""
+    plain = [Record(n, 5, None, None) for n in range(80)]  # seven bytes each
+    odd = bytearray(encode_batch(plain[:40]))
+    at = HEADER_BYTES + 5 * 7
+    odd[at + 2 : at + 7] = b"\x80\x80\x80\x00\x0a"
+    with pytest.raises(CorruptBatch):
+        choose(resealed(bytes(odd)) + encode_batch(plain[40:]))

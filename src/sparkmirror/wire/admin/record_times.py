@@ -13,6 +13,7 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.records.header import (
     ATTRIBUTES_AT,
     CONTROL_BIT,
+    DELETE_HORIZON_BIT,
     HEADER,
     HEADER_BYTES,
     LENGTH_AT,
@@ -102,7 +103,8 @@ def first_record(records: bytes, position: int) -> RecordAt | None:
         (attributes,) = struct.unpack_from(">h", records, at + ATTRIBUTES_AT)
         if base + last_delta >= position and not attributes & CONTROL_BIT:
             size = (end - at) / count if count > 0 else None
-            return _timed(max_ms if attributes & LOG_APPEND_TIME_BIT else first_ms, size)
+            other = attributes & (LOG_APPEND_TIME_BIT | DELETE_HORIZON_BIT)
+            return _timed(max_ms if other else first_ms, size)
         at = end
     return None
 

@@ -14,6 +14,9 @@ from sparkmirror.wire.fetch.partition_state import FetchState
 
 __all__ = ["AssignedPartitions"]
 
+# As much as a request can ask for.
+_BYTES_MAX = (1 << 31) - 1
+
 
 class AssignedPartitions:
     """The partitions of one fetcher, which extends this class with requests and responses.
@@ -49,6 +52,7 @@ class AssignedPartitions:
         state = self._states[tp]
         state.offset, state.log = offset, log
         state.held = state.range_checked = False
+        state.failing_since = None
         self._unsettle()
         if self._log(tp) != log:
             self._generation = -1  # it has changed again: the next `send` holds the partition
@@ -91,7 +95,8 @@ class AssignedPartitions:
         """Request at least ``size`` bytes next time: the response had no complete batch."""
         state = self._states.get(tp)
         if state is not None:
-            state.bytes_max = max(size, 2 * (state.bytes_max or self._partition_bytes()))
+            wanted = max(size, 2 * (state.bytes_max or self._partition_bytes()))
+            state.bytes_max = min(wanted, _BYTES_MAX)
             self._unsettle()
 
     def halt(self, tp: TopicPartition, halt: Halt) -> None:

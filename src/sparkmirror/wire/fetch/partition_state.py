@@ -39,7 +39,8 @@ class FetchState:
     ``node``, ``channel``: the broker and channel that fetch it (`channels`). ``end``: end of the
     readable log in the last response. ``cut_short``: how many consecutive responses with records
     did not reach that end. ``failed_at``: when the last error came, or damage; a response to a
-    request from before is not used.
+    request from before is not used. ``failing_since``: when the errors began that nothing else has
+    followed yet.
     """
 
     tp: TopicPartition
@@ -47,6 +48,7 @@ class FetchState:
     halt: Halt | None = None
     retry_at: float = 0.0
     unknown_since: float | None = None
+    failing_since: float | None = None
     replica: int | None = None
     replica_until: float = 0.0
     leader_until: float = 0.0
@@ -126,6 +128,18 @@ class FetchState:
             reason = f"the source returned {name} for {self.tp}"
             self.halt = Halt(name, reason, retriable=True)
             self.retry_at = now + _DENIED_RETRY_S
+        if self.halt is None and code != OFFSET_OUT_OF_RANGE:
+            self._note_lasting(name, now)
+
+    def _note_lasting(self, name: str, now: float) -> None:
+        """Halt the partition if its errors last: its broker cannot read it."""
+        if self.failing_since is None:
+            self.failing_since = now
+        elif now - self.failing_since > _UNKNOWN_S_MAX:
+            lasted_s = now - self.failing_since
+            reason = f"the source has returned {name} for {self.tp} for {lasted_s:.0f} s"
+            self.halt = Halt(name, reason, retriable=True)
+            self.retry_at = now + _UNKNOWN_RETRY_S
 
     def _out_of_range(self, log_start: int, high: int) -> str:
         if 0 <= self.offset < log_start:

@@ -72,6 +72,8 @@ class Responses(AssignedPartitions):
         self, channel: Channel, request: Request, frame: memoryview
     ) -> list[FetchedPartition]:
         response = parse_response(frame, request.version)
+        if len({part.tp for part in response.partitions}) < len(response.partitions):
+            raise ValueError("a Fetch response has a partition twice")
         now = self._clock()
         self._channels.note_response(channel[0], now - request.sent_at)
         self._settle(request.grant, response.partitions, now - request.sent_at)
@@ -138,7 +140,7 @@ class Responses(AssignedPartitions):
         if part.replica >= 0 and not part.records and state.leader_until <= now:
             state.follow(part.replica, now + self.connections.client.metadata_age_ms_max / 1000)
             self._unsettle()
-        state.range_checked = False
+        state.range_checked, state.failing_since = False, None
         if records:
             # Brokers fill a response in request order: a partition that got data moves to the end.
             self._states[tp] = self._states.pop(tp)

@@ -419,7 +419,8 @@ class Backlog:
             self._cut(state, item)  # before Produce version 8 a broker does not say which ones
             return
         self.count(error_name(response.code))
-        if not bad:  # the target refuses the batch as a whole
+        # The target refuses the batch as a whole, or names records that it does not have.
+        if not bad or not all(0 <= one < item.records for one in bad):
             self.halt(state, response.code, response.reason)
             return
         try:

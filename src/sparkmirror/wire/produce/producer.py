@@ -174,7 +174,9 @@ class Producer:
         for state in list(backlog.busy.values()):  # a copy: a halt removes its partition
             if not state.pending:
                 continue
-            if state.retry_at > now:
+            outside = self._transactions is not None and state.tp not in self._transactions.members
+            # A partition that could not join has to wait, also if the pause is zero.
+            if state.retry_at > now or outside:
                 backlog.stirred = True
                 continue
             if not state.in_flight:

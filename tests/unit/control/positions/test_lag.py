@@ -14,6 +14,7 @@ from sparkmirror.config.mm1.load import load_mm1_consumer
 from sparkmirror.control.positions.lag import LagView, Offsets, PartitionLag, measure
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import TopicPartition
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.admin.messages import record_batch
 from sparkmirror.wire.admin.record_times import first_record
 from sparkmirror.wire.cluster.views import BrokerView, GroupOwner
@@ -302,3 +303,11 @@ def test_options_count_more_than_the_file(tmp_path: Path) -> None:
     (flow,) = load_mm1_consumer(path, options=options).flows
     assert (flow.group_id, flow.source.bootstrap_servers) == ("other", ("b:1",))
     assert flow.zookeeper == ""
+
+
+def test_a_delete_horizon_is_no_records_time() -> None:
+    """KIP-534: the base timestamp of a cleaned batch may be when its tombstones go."""
+    batch = encode_batch([Record(7, 1_000, b"k", None)], attributes=0x40, base_timestamp=9_999_999)
+    found = first_record(batch, 7)
+    assert found is not None
+    assert found.time_ms == 1_000

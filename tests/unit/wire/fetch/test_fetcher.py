@@ -354,3 +354,40 @@ def test_from_now_on_brokers_wait_as_long_as_it_is_told(cluster: Cluster) -> Non
         fetcher.wait_at_most(wait_ms)
         fetcher.send()
     assert [wait for wait, _ in leader.waits] == [FetchSettings().fetch_max_wait_ms, 0, 700]
+
+
+@pytest.mark.parametrize("code", [2, -1, STORAGE_ERROR])
+def test_what_the_broker_cannot_read_for_long_is_told(cluster: Cluster, code: int) -> None:
+    """Damage at rest that it finds itself, or a remote tier that is away."""
+    fetcher = _fetcher(cluster)
+    told, began_s = set[str](), cluster.time_s
+    for _ in range(60):
+        cluster.brokers[1].answer({A: (code, b"")})
+        _take(fetcher, cluster.brokers[1])
+        told |= {halt.code for tp, halt in fetcher.halts.items() if tp == A and halt.retriable}
+        cluster.time_s += 1.0
+        if A in fetcher.halts:
+            break
+        fetcher.send()
+    assert told
+    assert 30 <= cluster.time_s - began_s <= 40 or code == -1
+    assert fetcher.position(A) == 5
+
+
+def test_a_batch_that_stays_cut_does_not_ask_for_ever_more(cluster: Cluster) -> None:
+    fetcher = _fetcher(cluster)
+    for _ in range(3):
+        cluster.brokers[1].answer({A: (0, bytes(8) + struct.pack(">i", 1 << 30) + bytes(5))})
+        _take(fetcher, cluster.brokers[1])
+        fetcher.need_bytes(A, (1 << 30) + 12)
+        cluster.time_s += 1.0
+        fetcher.send()
+    assert len(cluster.brokers[1].asked) == 4
+
+
+def test_a_partition_counts_once_in_a_response(cluster: Cluster) -> None:
+    fetcher, name = _fetcher(cluster), b"\0\x01a"
+    part = struct.pack(">ihqqqiii", 0, 0, 9, 9, 0, 0, -1, len(_records(5))) + _records(5)
+    frame = struct.pack(">iihii", 0, 0, 0, 0, 1) + name + struct.pack(">i", 2) + part * 2
+    cluster.brokers[1].answers.append(frame)
+    assert len(_take(fetcher, cluster.brokers[1])) <= 1

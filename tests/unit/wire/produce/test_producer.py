@@ -6,7 +6,8 @@ import contextlib
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -18,7 +19,7 @@ from sparkmirror.wire.produce.transactions import Transactions
 from tests.property import simulated_target
 from tests.property.simulated_target import SimConnection, SimTarget, Waiting
 from tests.property.test_producer_properties import NODES, PARTITIONS, Run
-from tests.property.test_refusals import Open
+from tests.property.test_refusals import Open, Taken
 
 A, B, C = PARTITIONS  # on brokers 0, 1 and 2
 CORRUPT_MESSAGE, STORAGE_ERROR, NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT = 2, 56, 19, 7
@@ -256,3 +257,33 @@ def test_a_transaction_that_the_target_has_ended_is_not_written_on(
         assert run.acknowledged[A] == 0
     finally:
         run.target.close()
+
+
+def test_a_batch_waits_for_its_partition_to_join_even_without_a_pause() -> None:
+    class Later(Open):
+        def add(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+            return dict.fromkeys(partitions, 3)
+
+    run = Run(cast(Transactions, Later()))
+    try:
+        run.target.client = replace(run.target.client, retry_backoff_ms=0)
+        run.append(A, 1)
+        run.pump()
+        assert not run.target.take(0), "it was sent outside of the transaction"
+    finally:
+        run.target.close()
+
+
+def test_a_refused_record_that_the_batch_does_not_have_stops_the_partition(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_t: SimTarget, _n: int, tp: TopicPartition, _b: bytes, waiting: Waiting) -> None:
+        waiting.outcomes[tp], waiting.bad[tp] = (simulated_target.INVALID_RECORD, -1), [9]
+
+    run.producer.backlog.refusals = Taken()  # type: ignore[assignment]
+    monkeypatch.setattr(SimTarget, "_append", refuse)
+    run.append(A, 2)
+    for _ in range(20):
+        run.pump()
+        _serve(run.target, 0)
+    assert run.producer.backlog.halts.keys() == {A}
