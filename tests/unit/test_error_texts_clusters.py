@@ -21,7 +21,7 @@ from sparkmirror.config.clients.tls import Store, TlsSettings
 from sparkmirror.control.coordination.ownership import Ownership
 from sparkmirror.control.positions.seeding import check_group_is_free
 from sparkmirror.control.topics.internal_topics import create_internal_topics, internal_names
-from sparkmirror.control.verify.scope import ScopeOffsets
+from sparkmirror.control.verify.scope import NothingToCompare, ScopeOffsets
 from sparkmirror.data.coordination import fencing
 from sparkmirror.data.read import resume_point
 from sparkmirror.data.read.slot_reader import SlotReader
@@ -188,7 +188,7 @@ def test_no_topic_to_verify() -> None:
     source: Any = SimpleNamespace(topics=dict)
     scope: Any = SimpleNamespace(topics=("none",))
     check(
-        lambda: ScopeOffsets(source, source, FLOW, scope), ConfigError, "no topic of the flow",
+        lambda: ScopeOffsets(source, source, FLOW, scope), NothingToCompare, "no topic of the flow",
         "flow A->A", "--topic",
     )  # fmt: skip
 

@@ -141,10 +141,11 @@ def _compare(
     settings: MirrorSettings, scope: Scope
 ) -> tuple[dict[str, list[PartitionResult]], list[MirrorError]]:
     from sparkmirror.control.verify.comparison import verify_flow  # noqa: PLC0415
-    from sparkmirror.control.verify.scope import Progress  # noqa: PLC0415
+    from sparkmirror.control.verify.scope import NothingToCompare, Progress  # noqa: PLC0415
 
     results: dict[str, list[PartitionResult]] = {}
     failures: list[MirrorError] = []
+    nothing: list[NothingToCompare] = []
     progress = Progress()
     with Connections() as connections:
         for flow in settings.flows:
@@ -155,10 +156,16 @@ def _compare(
                 target = connections.cluster(flow.target_admin)
                 with _transformed(settings, flow) as made, _shown(progress):
                     results[flow.name] = verify_flow(source, target, flow, scope, progress, made)
+            except NothingToCompare as error:
+                nothing.append(error)
             except ConfigError:
                 raise
             except MirrorError as error:
                 failures.append(error)
+    if nothing and not (results or failures):
+        raise nothing[0]
+    for one in nothing:
+        print(f"{one.where}: nothing is compared: {one.what}", file=sys.stderr)
     return results, failures
 
 

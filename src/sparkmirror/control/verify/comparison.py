@@ -131,6 +131,12 @@ class PartitionComparison:
         if self.c.scope.start is not None:
             return self._from_a_bound(source)
         target = self._target(self.remote_start)
+        if self.start >= self.later_end and self.c.earliest[self.tp] > 0 and target.fill():
+            self.remarks.append("the source has deleted all its records")
+            return self._result(EMPTY, EMPTY, None)
+        if self._target_is_emptied(self.start + 1):
+            self.remarks.append("the target has deleted all its records")
+            source = self._source(min(self.c.positions[self.tp], self.later_end), self.later_end)
         fresh = self.c.earliest[self.tp] == 0 == self.remote_start
         if source.fill() and target.fill() and not fresh and not target.matches(source.window()):
             moved = self._aligned(source, target)
@@ -138,6 +144,11 @@ class PartitionComparison:
                 return self._rest(source, target, moved)
             source, target = moved
         return self._stepped(source, target)
+
+    def _target_is_emptied(self, end: int) -> bool:
+        """Whether the target has deleted all that it had; it had the records before ``end``."""
+        mirrored = self.c.positions.get(self.tp, 0) >= end
+        return mirrored and 0 < self.remote_start == self.remote_end
 
     def _from_a_bound(self, source: Side) -> PartitionResult:
         if not source.fill() or source.offsets[0] >= self.end:
@@ -266,6 +277,8 @@ class PartitionComparison:
         self._streams.clear()
 
     def _deleted_there(self, source: Side) -> bool:
+        if self._target_is_emptied(source.offsets[0] + 1):
+            return True
         first = self._target(self.remote_start)
         if self.remote_start == 0 or not first.fill():
             return False

@@ -22,7 +22,15 @@ from sparkmirror.records.records import Carried
 from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = ["STRETCH", "Bound", "Progress", "Scope", "ScopeOffsets", "TransformedTopics"]
+__all__ = [
+    "STRETCH",
+    "Bound",
+    "NothingToCompare",
+    "Progress",
+    "Scope",
+    "ScopeOffsets",
+    "TransformedTopics",
+]
 
 _POLL_S = 0.5
 STRETCH = 1_000
@@ -77,6 +85,10 @@ class Progress:
         """Count one more partition as compared."""
         with self._lock:
             self.done += 1
+
+
+class NothingToCompare(ConfigError):
+    """A flow has no such topic or partition; another flow of the file may have."""
 
 
 class TransformedTopics(Protocol):
@@ -134,7 +146,7 @@ class ScopeOffsets:
         }
         topics = {name: view for name, view in accepted.items() if chosen(name)}
         if not topics:
-            raise ConfigError(
+            raise NothingToCompare(
                 "no topic of the flow has such a name.",
                 where=f"flow {flow.name}",
                 do="Check --topic and the topics of the file.",
@@ -145,6 +157,12 @@ class ScopeOffsets:
             for number in range(view.partitions)
             if not scope.partitions or number in scope.partitions
         }
+        if not every:
+            raise NothingToCompare(
+                "no topic has such a partition.",
+                where=f"flow {flow.name}",
+                do="Check --partition: numbers begin with 0.",
+            )
         refused = dict(refused_names(target, flow, wanted, accepted))
         refused |= _unrepeatable(flow, topics.keys() - refused.keys(), transformed)
         self.left_out = {tp: refused[tp.topic] for tp in every if tp.topic in refused}

@@ -13,6 +13,7 @@ from sparkmirror.control.verify.comparison import PartitionComparison
 from sparkmirror.control.verify.scope import (
     STRETCH,
     Bound,
+    NothingToCompare,
     Progress,
     Scope,
     ScopeOffsets,
@@ -106,7 +107,7 @@ def compared(
         there=more.get("there", {COPY}),
         stamped={"t"} if more.get("stamped") else set(),
         compacted={"t"} if more.get("compacted") else set(),
-        earliest={TP: first},
+        earliest={TP: more.get("earliest", first)},
         starts={TP: first if start is None else start},
         ends=more.get("ends", {TP: last if end is None else end}),
         later_ends={TP: last if later is None else later},
@@ -347,6 +348,19 @@ def test_a_newer_value_on_the_target_is_one_that_came_after_the_freeze() -> None
     assert told(result)[:3] == ("differs", 0, 0)
 
 
+def test_a_log_that_retention_has_emptied_is_left_out() -> None:
+    """Each side deletes its segments at its own time."""
+    result = compared([], log(range(30)), start=30, end=30, later=30, earliest=30)
+    assert (result.difference, result.remark) == (None, "the source has deleted all its records")
+    rows, all_of_it = log(range(30)), {TP: 30}
+    for scope in (Scope(), Scope(sample=2)):
+        result = compared(rows, [], remote_start=30, positions=all_of_it, scope=scope)
+        assert result.difference is None
+        assert "the target has deleted" in result.remark
+    assert told(compared(rows, [], positions=all_of_it))[0] == "missing", "it was never written"
+    assert told(compared(rows, [], remote_start=30, positions={TP: 7}))[:2] == ("behind", 7)
+
+
 # -- transforms ------------------------------------------------------------------------------------
 
 
@@ -472,6 +486,13 @@ def test_a_topic_of_two_transforms_is_left_out_and_the_others_are_compared() -> 
     assert set(found.pairs) == {TopicPartition("u", 0)}
     (error,) = found.left_out.values()
     assert "topic t matches the transforms one and two" in str(error)
+
+
+def test_partitions_that_no_topic_has() -> None:
+    """Else nothing would be compared, and all would be equal."""
+    flow, cluster = FlowSettings(A, B, A, B), cast(Cluster, _Cluster())
+    with pytest.raises(NothingToCompare, match="no topic has such a partition"):
+        ScopeOffsets(cluster, cluster, flow, Scope(partitions=(99,), wait_s=0))
 
 
 def test_a_flow_with_transforms_is_not_compared_without_them() -> None:

@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkmirror.cli.main import main
+from sparkmirror.cli.shared.connections import Connections
 from sparkmirror.cli.verbs.verify import bound, progress_line, report
+from sparkmirror.control.verify import comparison
 from sparkmirror.control.verify.lockstep import Side, align, last_values, lockstep, value_digests
-from sparkmirror.control.verify.scope import Bound, Progress
+from sparkmirror.control.verify.scope import Bound, NothingToCompare, Progress
 from sparkmirror.errors import ConfigError
 from sparkmirror.observe.figures.comparison_result import (
     EMPTY,
@@ -197,3 +199,29 @@ def test_clusters_that_are_away(tmp_path: Path, capsys: pytest.CaptureFixture[st
     told = capsys.readouterr()
     assert json.loads(told.out) == {"flows": []}
     assert "Traceback" not in told.err
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_flow_without_topics_takes_no_result_from_the_others(
+    others: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As in active/passive, where one cluster has copies only."""
+    monkeypatch.setattr(Connections, "expect", lambda *_: None)
+    monkeypatch.setattr(Connections, "cluster", lambda _, client: client.alias)
+
+    def compare(source: str, *_: object) -> list[PartitionResult]:
+        if source == "B" or not others:
+            raise NothingToCompare("no topic of the flow has such a name.", where=f"flow {source}")
+        return [PartitionResult("t", 0, EMPTY, EMPTY)]
+
+    monkeypatch.setattr(comparison, "verify_flow", compare)
+    path = write(tmp_path, BASE + "B->A.enabled=true\n")
+    code = main(["verify", str(path), "--format", "json"])
+    told = capsys.readouterr()
+    assert code == (0 if others else 2)
+    if others:
+        assert [one["flow"] for one in json.loads(told.out)["flows"]] == ["A->B"]
+        assert "flow B: nothing is compared: no topic of the flow has such a name." in told.err
