@@ -173,7 +173,9 @@ def _await(kind: CommandKind, order: _Order, wait_s: float, before: FlowStatus) 
 
 def _done(kind: CommandKind, status: FlowStatus, runs: frozenset[str]) -> str:
     if kind is CommandKind.DRAIN:
-        return "" if runs & set(status.runs) else f"drained{_and_then(status)}"
+        # One whose reports have stopped was killed: nobody has drained it.
+        gone = status.state is not FlowState.DEAD and not runs & set(status.runs)
+        return f"drained{_and_then(status)}" if gone else ""
     state = status.state
     if not state.alive:
         return f"{kind.value}d for the next run; no mirror runs now"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -33,6 +34,7 @@ LABELS = {"partition": ("topic", "partition"), "topic": ("topic",), "flow": ()}
 """The partition labels that are kept, by ``sparkmirror.metrics.labels``."""
 THROTTLED = "THROTTLED"
 _REASON_CHARS_MAX = 300
+_LASTED = re.compile(r" for \d+ s\b")
 
 _Gauges = dict[str, GaugeMetricFamily]
 
@@ -255,7 +257,9 @@ def _add_partitions(gauges: _Gauges, one: FlowFacts) -> None:
             gauges["sparkmirror_end_offset"].add_metric(labels, row.end)
     for tp, halt in one.view.halted.items():
         labels = [one.source, one.target, tp.topic, str(tp.partition), halt.code]
-        labels += ["true" if halt.retriable else "false", halt.reason[:_REASON_CHARS_MAX]]
+        # Without the seconds that it has lasted: each number would be one more series.
+        reason = _LASTED.sub("", halt.reason)[:_REASON_CHARS_MAX]
+        labels += ["true" if halt.retriable else "false", reason]
         gauges["sparkmirror_partition_halted"].add_metric(labels, 1)
 
 

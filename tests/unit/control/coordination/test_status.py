@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from sparkmirror.cli.main import main
+from sparkmirror.cli.verbs import control_commands
 from sparkmirror.cli.verbs.status import _report, _Row
 from sparkmirror.control.coordination import status
 from sparkmirror.control.coordination.control_topic import ControlSignals, ControlTopicWriter
@@ -323,3 +324,13 @@ def test_a_group_obeys_an_order_when_all_of_its_processes_do() -> None:
     assert of([(state,), (state,)]).order_ids == {"id1"}
     assert of([(state,), ()]).order_ids == frozenset()
     assert of([(state,), None]).throttles is None
+
+
+def test_a_mirror_whose_reports_have_stopped_is_not_drained() -> None:
+    """It was killed: nothing says that it has written what it had read."""
+    dead = judge(ControlSignals((command(RUN),), (), (), (driver(40),)), FLOW, NOW)
+    assert dead.state is FlowState.DEAD
+    assert control_commands._done(DRAIN, dead, frozenset({"r1"})) == ""
+    orders = (command(RUN), command(DRAIN))
+    ended = judge(ControlSignals(orders, (), (), (driver(ended=True),)), FLOW, NOW)
+    assert control_commands._done(DRAIN, ended, frozenset({"r1"})) == "drained"

@@ -435,3 +435,13 @@ def test_pauses_between_epochs_are_told() -> None:
     assert told["sparkmirror_pause_seconds", *flow] == 0.25
     assert told["sparkmirror_pauses_total", *flow] == 2
     assert told["sparkmirror_paused_seconds_total", *flow] == 0.75
+
+
+def test_the_reason_of_a_halt_makes_one_series_however_long_it_lasts() -> None:
+    def series(seconds: int) -> set[tuple[str, ...]]:
+        text = f"the source has had no leader for t-0 for {seconds} s"
+        halt = Halt("LEADER_NOT_AVAILABLE", text, retriable=True)
+        found = scrape(meter(report(PartitionProgress("t", 0, 5, halt=halt))))
+        return {key for key in found if key[0] == "sparkmirror_partition_halted"}
+
+    assert series(31) == series(46) != set()
