@@ -8,6 +8,7 @@ a test asks for them by name: what comes to be while they do counts as having be
 from __future__ import annotations
 
 import gc
+import io
 import os
 import re
 import socket
@@ -97,18 +98,17 @@ def told(leaked: Census) -> str:
             if end and end.raddr:
                 where = f", {_place(end.laddr)} to {_place(end.raddr)}, {end.status}"
             lines.append(f"  {kind}: {one}{where}")
-            if number and kind == "socket":
+            if number and kind in ("socket", "pipe"):
                 lines += _held_by(int(number[1]))
     return "\n".join(lines)
 
 
 def _held_by(number: int) -> list[str]:
-    """Who holds Python's socket of a descriptor, two steps back; nobody, if it is a library's."""
-    found = [
-        one for one in gc.get_objects() if isinstance(one, socket.socket) and one.fileno() == number
-    ]
+    """Who holds Python's object of a descriptor, two steps back; nobody, if it is a library's."""
+    kinds = socket.socket, io.FileIO
+    found = [one for one in gc.get_objects() if isinstance(one, kinds) and _fd(one) == number]
     if not found:
-        return ["    no socket of Python's: a library in C opened it"]
+        return ["    no object of Python's: a library in C opened it, or only its number is kept"]
     lines = []
     for holder in gc.get_referrers(*found):
         if holder is found or (isinstance(holder, types.FrameType) and holder is sys._getframe()):
@@ -116,6 +116,10 @@ def _held_by(number: int) -> list[str]:
         lines.append(f"    held by {_short(holder)}")
         lines += [f"      held by {_short(one)}" for one in gc.get_referrers(holder)[:8]]
     return lines
+
+
+def _fd(one: socket.socket | io.FileIO) -> int:
+    return -1 if isinstance(one, io.FileIO) and one.closed else one.fileno()
 
 
 def _short(value: object) -> str:

@@ -335,7 +335,7 @@ def test_the_drivers_client_says_why(secured: Secured):
         "ssl.truststore.certificates": stranger,
     }
     client = secured.client("TLS", changes=changes)
-    cluster = Cluster(ClusterClient(**{**_fields(client), "request_timeout_ms": 1_500}))
+    cluster = Cluster(ClusterClient(**{**_fields(client), "request_timeout_ms": 5_000}))
     with pytest.raises(ClusterError, match="is not trusted"):
         cluster.describe()
     cluster.close()
