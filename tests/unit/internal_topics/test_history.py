@@ -260,11 +260,11 @@ def test_a_partition_that_is_tried_again_and_again_stops_once(
     watch = HaltWatch(notes)
     refused, denied = Halt("INVALID_RECORD", "no key"), Halt("DENIED", "no permission")
     for minute in range(10):
-        watch.observe({T0: refused, T1: refused}, NOW + minute * 60_000)
-        watch.observe({T1: refused}, NOW + minute * 60_000 + 30_000)  # it is tried again
-    watch.observe({T1: denied}, NOW + 600_000)
-    watch.observe({T1: denied}, NOW + 800_000)
-    watch.observe({T1: denied}, NOW + 900_000)
+        watch.observe({T0: refused, T1: refused}, NOW + minute * 60_000, {T0, T1})
+        watch.observe({T1: refused}, NOW + minute * 60_000 + 30_000, {T0, T1})  # it is tried again
+    watch.observe({T1: denied}, NOW + 600_000, {T0, T1})
+    watch.observe({T1: denied}, NOW + 800_000, {T0, T1})
+    watch.observe({T1: denied}, NOW + 900_000, {T0, T1})
     notes.flush()
     assert [(one.kind.value, one.code, one.text) for one in _read(target, flow)] == [
         ("halt", "INVALID_RECORD", "t-0 stopped: no key"),
@@ -278,9 +278,9 @@ def test_thousands_that_stop_at_once_are_few_events(target: Target, flow: FlowSe
     notes = _history(target, flow)
     watch = HaltWatch(notes)
     many = {TopicPartition("t", n): Halt("DENIED", "no") for n in range(3_000)}
-    watch.observe(many, NOW)
-    watch.observe({}, NOW + 1)
-    watch.observe({}, NOW + 600_000)
+    watch.observe(many, NOW, many.keys())
+    watch.observe({}, NOW + 1, many.keys())
+    watch.observe({}, NOW + 600_000, many.keys())
     notes.flush()
     found = _read(target, flow)
     assert len(found) == 42
@@ -448,3 +448,15 @@ def test_where_there_is_no_history_that_is_said(
 
 def test_a_topic_that_is_not_there_has_no_history(flow: FlowSettings) -> None:
     assert read_history(cast(Cluster, Target(topic=False)), flow) is None
+
+
+def test_a_partition_whose_topic_is_gone_is_not_mirrored_again(
+    target: Target, flow: FlowSettings
+) -> None:
+    notes = _history(target, flow)
+    watch = HaltWatch(notes)
+    watch.observe({T0: Halt("X", "x")}, NOW, {T0, T1})
+    for later_ms in (1, 200_000):
+        watch.observe({}, NOW + later_ms, {T1})
+    notes.flush()
+    assert [one.kind.value for one in _read(target, flow)] == ["halt"]

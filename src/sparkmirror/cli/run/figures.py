@@ -64,7 +64,9 @@ class Figures:
                     meter.report(progress)
             for name, meter in self._meters.items() if with_ends else ():
                 meter.ends(control.end_offsets(name), control.oldest_ms(name))
-                meter.halts(control.assignment(name).halted)
+                assignment = control.assignment(name)
+                meter.assign(assignment.sources)
+                meter.halts(assignment.halted)
                 control.to_go(name, meter.view().to_go_s)
             self._unreachable = {name: control.unreachable_cluster(name) for name in self._flows}
             draining = {name: control.draining(name) for name in self._flows}

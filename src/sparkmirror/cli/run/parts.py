@@ -185,6 +185,10 @@ class AssignmentPart(Protocol):
     """What a flow mirrors; ``control.topics.sync.Assignment`` implements it."""
 
     @property
+    def sources(self) -> frozenset[TopicPartition]:
+        """The partitions that slots mirror."""
+
+    @property
     def halted(self) -> Mapping[TopicPartition, Halt]:
         """Partitions that no slot mirrors, and why."""
 

@@ -156,8 +156,9 @@ class SlotReports:
                 take_released(news.releases)
         self._skipped += news.skipped
         self.gaps.report_new(news.progress)
-        halted = self._published.assignment().halted
-        self._halts.observe(standing_still(halted, self.progress()), self._now_ms())
+        assignment = self._published.assignment()
+        halts = standing_still(assignment.halted, self.progress())
+        self._halts.observe(halts, self._now_ms(), assignment.sources)
         for command in news.commands:
             self._apply_command(command)
 

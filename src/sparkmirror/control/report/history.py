@@ -10,7 +10,7 @@ import heapq
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from sparkmirror.control.coordination.place import own_host
 from sparkmirror.control.report.gaps import gap_line, read_gaps
@@ -230,8 +230,16 @@ class HaltWatch:
         self._open: dict[TopicPartition, str] = {}
         self._well_since: dict[TopicPartition, int] = {}
 
-    def observe(self, halts: Mapping[TopicPartition, Halt], now_ms: int) -> None:
-        """Add events for changes. ``halts``: the halted partitions at ``now_ms`` (epoch ms)."""
+    def observe(
+        self, halts: Mapping[TopicPartition, Halt], now_ms: int, assigned: Set[TopicPartition]
+    ) -> None:
+        """Add events for changes. ``halts``: the halted partitions at ``now_ms`` (epoch ms).
+
+        ``assigned``: those that slots have. Of others it is not known whether they work.
+        """
+        for tp in self._open.keys() - assigned - halts.keys():
+            del self._open[tp]
+            self._well_since.pop(tp, None)
         new = [tp for tp, halt in sorted(halts.items()) if self._open.get(tp) != halt.code]
         for tp in new[:_SHOWN_MAX]:
             halt = halts[tp]

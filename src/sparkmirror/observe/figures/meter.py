@@ -241,6 +241,19 @@ class FlowMeter:
         self._oldest_ms: Mapping[TopicPartition, int] = {}
         self._catch_up = CatchUp()
         self._unassigned: Mapping[TopicPartition, Halt] = {}
+        self._assigned: frozenset[TopicPartition] | None = None
+
+    def assign(self, sources: frozenset[TopicPartition]) -> None:
+        """Forget partitions that are not in ``sources``: topics are gone, or others have them.
+
+        No slot reports them any more, so a halt would last for ever. Before the first assignment,
+        ``sources`` is empty.
+        """
+        if sources or self._assigned is not None:
+            self._assigned = sources
+            gone = self._partitions.keys() - sources
+            for tp in gone:
+                del self._partitions[tp]
 
     def report(self, progress: SlotProgress) -> bool:
         """Add one slot's report; returns ``False`` if it contains nothing new."""
@@ -315,6 +328,8 @@ class FlowMeter:
     @property
     def assigned(self) -> int:
         """How many partitions are assigned to slots."""
+        if self._assigned is not None:
+            return len(self._assigned)
         return len(self._ends) or len(self._partitions)
 
     @property
@@ -476,7 +491,7 @@ class FlowMeter:
             rows.append(
                 TopicRow(
                     topic=topic,
-                    partitions=partitions[topic],
+                    partitions=partitions.get(topic, 0),
                     records=total.records,
                     bytes=total.bytes,
                     records_per_s=records_per_s,

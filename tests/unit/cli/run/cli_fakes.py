@@ -154,6 +154,10 @@ class FakeControl:
         return self
 
     @property
+    def sources(self) -> frozenset[TopicPartition]:
+        return frozenset(self.end_offsets(""))
+
+    @property
     def halted(self) -> Mapping[TopicPartition, Halt]:
         if not self._world.scenario.refused:
             return {}

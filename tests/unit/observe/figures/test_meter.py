@@ -449,3 +449,22 @@ def test_what_workers_have_joined_adds_up() -> None:
     again.joined = JoinCounts(5, 500, 450, 0.25)
     meter.report(again.report(clock))
     assert meter.totals().joined == JoinCounts(26, 2_600, 2_340, 1.5)
+
+
+def test_a_partition_that_left_the_assignment_counts_no_more() -> None:
+    """Its topic was deleted: its halt would last until the end of the run, with its alert."""
+    clock, meter = make_meter()
+    gone, stays, worker = TopicPartition("t", 0), TopicPartition("u", 0), Worker(0, "w1")
+    halt = Halt("UNKNOWN_TOPIC_OR_PARTITION", "no leader", retriable=True)
+    meter.assign(frozenset())  # nothing is known yet
+    meter.report(
+        worker.report(clock, PartitionProgress(*gone, 7, halt=halt), PartitionProgress(*stays, 3))
+    )
+    meter.assign(frozenset({gone, stays}))
+    assert (set(meter.view().halted), meter.view().partitions) == ({gone}, 2)
+    meter.assign(frozenset({stays}))
+    view = meter.view()
+    assert (view.halted, view.partitions, view.partitions_reported) == ({}, 1, 1)
+    assert [(row.topic, row.partitions) for row in view.topics] == [("t", 0), ("u", 1)]
+    meter.assign(frozenset())
+    assert meter.view().partitions == 0
