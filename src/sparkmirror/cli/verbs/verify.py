@@ -14,6 +14,7 @@ import typer
 
 from sparkmirror.cli.shared.cluster_session import finish
 from sparkmirror.cli.shared.connections import Connections
+from sparkmirror.cli.shared.errors import EXIT_START_FAILED
 from sparkmirror.cli.shared.settings_options import (
     Clusters,
     Flows,
@@ -98,7 +99,7 @@ def verify(
     changed.
 
     Exit codes: 0 everything is equal, 1 a difference (the first differing offset is shown) or
-    records not mirrored yet, 2 wrong usage or file, 3 a cluster could not be read.
+    records not mirrored yet, 2 wrong usage or file, 3 a cluster or a partition could not be read.
     """
     from sparkmirror.control.verify.scope import Scope  # noqa: PLC0415
     from sparkmirror.names.java_regex import compile_list  # noqa: PLC0415
@@ -112,11 +113,29 @@ def verify(
         sample=sample,
         wait_s=wait,
     )
+    _check_order(scope)
     settings = load_settings(files, clusters or (), flows=flows or ())
     results, failures = _compare(settings, scope)
     finish(report(results), output, failures)
-    if not all(one.equal for rows in results.values() for one in rows):
+    rows = [one for each in results.values() for one in each]
+    if any(one.unread for one in rows):
+        raise typer.Exit(EXIT_START_FAILED)
+    if not all(one.equal for one in rows):
         raise typer.Exit(1)
+
+
+def _check_order(scope: Scope) -> None:
+    """Raise ConfigError if nothing can lie between ``--from`` and ``--to``."""
+    start, end = scope.start, scope.end
+    if start is None or end is None:
+        return
+    for first, last in ((start.offset, end.offset), (start.time_ms, end.time_ms)):
+        if first is not None and last is not None and first >= last:
+            raise ConfigError(
+                "it is not before --to, so there is nothing to compare.",
+                where="--from",
+                do="Write the earlier one as --from.",
+            )
 
 
 def bound(text: str, where: str) -> Bound:
@@ -126,15 +145,15 @@ def bound(text: str, where: str) -> Bound:
     if text.isascii() and text.isdigit():
         return Bound(offset=int(text))
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
+        time_ms = int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError) as error:
         raise ConfigError(
             f"'{text}' is neither an offset nor a time.",
             where=where,
             do="Write an offset (4711) or an ISO 8601 time (2026-01-31T12:00:00Z; without a zone"
             " it is the local time).",
         ) from error
-    return Bound(time_ms=int(moment.timestamp() * 1000))
+    return Bound(time_ms=max(0, time_ms))  # below 0, brokers mean the first or the last offset
 
 
 def _compare(
@@ -239,14 +258,17 @@ def report(results: Mapping[str, Sequence[PartitionResult]]) -> Report:
     body: list[str | Table] = []
     flows = []
     for flow, rows in results.items():
-        different = sum(not one.equal for one in rows)
+        unread = sum(one.unread for one in rows)
+        different = sum(not one.equal for one in rows) - unread
         records = sum(one.source.records for one in rows)
-        verdict = f"{different} of them differ" if different else "all equal"
+        told = [f"{different} of them differ"] if different else []
+        told += [f"{unread} could not be read"] if unread else []
+        verdict = ", ".join(told) or "all equal"
         body += ["", flow] if body else [flow]
         body.append(Table(_COLUMNS, rows, most=UNLIMITED))
         body.append(f"{len(rows)} partitions, {records:,} records: {verdict}")
         partitions = [_document(one) for one in rows]
-        flows.append({"flow": flow, "equal": not different, "partitions": partitions})
+        flows.append({"flow": flow, "equal": not told, "partitions": partitions})
     return Report({"flows": flows}, body, one_line=True)
 
 

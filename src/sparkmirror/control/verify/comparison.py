@@ -7,11 +7,20 @@ compares one partition: it decides where to begin and end, and names the differe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from operator import attrgetter
+from threading import Event
 
-from sparkmirror.control.verify.lockstep import Side, align, last_values, lockstep, value_digests
+from sparkmirror.control.verify.lockstep import (
+    OF_ONE_PARTITION,
+    Side,
+    Values,
+    align,
+    last_values,
+    lockstep,
+    value_digests,
+)
 from sparkmirror.control.verify.scope import (
     STRETCH,
     Progress,
@@ -32,25 +41,48 @@ from sparkmirror.settings import FetchSettings, FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.fetch.record_stream import RecordStream
 
-__all__ = ["PartitionComparison", "verify_flow"]
+__all__ = ["PartitionComparison", "compare_partition", "verify_flow"]
 
 _THREADS = 4
+_TRIES = 5
+_OLDER = "the target also holds older records, which the source has deleted"
+_EMPTIED = "the target has deleted all its records"
 
 
 class PartitionComparison:
-    """The comparison of one partition."""
+    """The comparison of one partition.
 
-    def __init__(self, chosen: ScopeOffsets, tp: TopicPartition, progress: Progress) -> None:
+    ``over``: set by another thread to give up; then CancelledError is raised. ``remarks``: what
+    tries before this one found.
+    """
+
+    def __init__(
+        self,
+        chosen: ScopeOffsets,
+        tp: TopicPartition,
+        progress: Progress,
+        over: Event | None = None,
+        remarks: Sequence[str] = (),
+    ) -> None:
         self.c = chosen
         self.tp = tp
         self.remote = chosen.pairs[tp]
         self.progress = progress
+        self.taken = 0
+        self.over = over or Event()
         self.times = tp.topic not in chosen.stamped
+        self.earliest = chosen.earliest.get(tp, 0)
         self.start, self.end = chosen.starts.get(tp, 0), chosen.ends.get(tp, 0)
         self.later_end = max(self.end, chosen.later_ends.get(tp, 0))
         self.remote_start = chosen.remote_starts.get(self.remote, 0)
         self.remote_end = chosen.remote_ends.get(self.remote, 0)
-        self.remarks = [] if self.times else ["the target sets its own timestamps: not compared"]
+        self.remarks = [*remarks]
+        if not self.times:
+            self.remarks.append("the target sets its own timestamps: not compared")
+        if tp.topic in chosen.unknown:
+            self.remarks.append(
+                "its configs could not be read: it may be compacted, or have its own timestamps"
+            )
         known = chosen.transformed
         self.transformed = known if known is not None and known.has(tp.topic) else None
         self._streams: list[RecordStream | Generator[Carried, None, None]] = []
@@ -63,6 +95,9 @@ class PartitionComparison:
             )
         if self.remote not in self.c.there:
             what = f"the target has no partition {self.remote}"
+            return self._result(EMPTY, None, Difference("no partition", self.start, None, what))
+        if self.remote not in self.c.remote_ends:
+            what = "no leader at the target"
             return self._result(EMPTY, None, Difference("no partition", self.start, None, what))
         try:
             if self.tp.topic in self.c.compacted:
@@ -89,19 +124,23 @@ class PartitionComparison:
     # -- reading ---------------------------------------------------------------------------
 
     def _source(self, start: int, end: int, *, counted: bool = True) -> Side:
-        on_take: Callable[[int], None] = self.progress.take if counted else lambda _: None
+        on_take: Callable[[int], None] = self._count if counted else lambda _: None
         if self.transformed is not None:
             made = self.transformed.read(self.tp, start, end)
             self._streams.append(made)
-            return Side(made, times=self.times, on_take=on_take)
-        client = self.c.flow.source
-        stream = RecordStream(client, self.c.flow.fetch, self.tp, start, end)
+            return Side(_until(self.over, made), times=self.times, on_take=on_take)
+        client, fetch = self.c.flow.source, self.c.flow.fetch
+        stream = RecordStream(client, fetch, self.tp, start, end, over=self.over)
         self._streams.append(stream)
         return Side(stream, times=self.times, on_take=on_take)
 
+    def _count(self, count: int) -> None:
+        self.taken += count
+        self.progress.take(count)
+
     def _target(self, start: int) -> Side:
-        client = self.c.flow.target_admin
-        stream = RecordStream(client, FetchSettings(), self.remote, start, self.remote_end)
+        client, fetch = self.c.flow.target_admin, FetchSettings()
+        stream = RecordStream(client, fetch, self.remote, start, self.remote_end, over=self.over)
         self._streams.append(stream)
         return Side(stream, times=self.times)
 
@@ -127,17 +166,18 @@ class PartitionComparison:
     # -- whole partitions ------------------------------------------------------------------
 
     def _whole(self) -> PartitionResult:
+        target = self._target(self.remote_start)
+        if self._is_emptied(target, self.start + 1):
+            self.remarks.append(_EMPTIED)
+            self.start = min(self.c.positions[self.tp], self.later_end)
         source = self._source(self.start, self.later_end)
         if self.c.scope.start is not None:
             return self._from_a_bound(source)
-        target = self._target(self.remote_start)
-        if self.start >= self.later_end and self.c.earliest[self.tp] > 0 and target.fill():
+        if self.earliest > 0 and not source.fill() and target.fill():
+            # Markers and aborted records may be left.
             self.remarks.append("the source has deleted all its records")
-            return self._result(EMPTY, EMPTY, None)
-        if self._target_is_emptied(self.start + 1):
-            self.remarks.append("the target has deleted all its records")
-            source = self._source(min(self.c.positions[self.tp], self.later_end), self.later_end)
-        fresh = self.c.earliest[self.tp] == 0 == self.remote_start
+            return self._result(EMPTY, EMPTY, self._failed())
+        fresh = self.earliest == 0 == self.remote_start
         if source.fill() and target.fill() and not fresh and not target.matches(source.window()):
             moved = self._aligned(source, target)
             if isinstance(moved, Difference):
@@ -145,32 +185,71 @@ class PartitionComparison:
             source, target = moved
         return self._stepped(source, target)
 
-    def _target_is_emptied(self, end: int) -> bool:
+    def _is_emptied(self, target: Side, end: int) -> bool:
         """Whether the target has deleted all that it had; it had the records before ``end``."""
         mirrored = self.c.positions.get(self.tp, 0) >= end
-        return mirrored and 0 < self.remote_start == self.remote_end
+        return mirrored and self.remote_start > 0 and not target.fill()
 
     def _from_a_bound(self, source: Side) -> PartitionResult:
         if not source.fill() or source.offsets[0] >= self.end:
-            return self._result(EMPTY, EMPTY, None)
+            return self._result(EMPTY, EMPTY, self._failed())
         found = self._target_from(source)
-        if found is None:
-            return self._rest(source, self._target(self.remote_end), self._absent(source))
-        return self._stepped(source, found[0])
+        if found is not None:
+            return self._stepped(source, found[0])
+        target = self._target(self.remote_start)
+        if self.remote_start > 0 and target.fill():
+            later = self._source_from(source, target)
+            if later is not None:
+                self._note_deleted(later.offsets[0])
+                return self._stepped(later, target)
+            if self._begins_behind(target):
+                self._note_deleted(self.end)
+                return self._result(EMPTY, EMPTY, None)
+        return self._rest(source, self._target(self.remote_end), self._absent(source))
+
+    def _note_deleted(self, offset: int) -> None:
+        self.remarks.append(f"the target has deleted the records before source offset {offset}")
+
+    def _begins_behind(self, target: Side) -> bool:
+        """Whether the target's first record comes from behind the end that was given."""
+        if not self.times or target.times[0] < 0 or self.transformed is not None:
+            return False
+        known = self.c.source.offsets_at([self.tp], target.times[0])
+        return known.get(self.tp, -1) >= self.end
 
     def _aligned(self, source: Side, target: Side) -> tuple[Side, Side] | Difference:
         """Both logs from their first common record on; or the difference before it.
 
-        If there is no common record, both logs are returned unchanged.
+        If there is no common record, both logs are returned unchanged; the target's without its
+        records if they are all older.
         """
         found = self._target_from(source)
         if found is not None and found[1] > target.offsets[0]:
-            if self.c.earliest[self.tp] == 0:
+            if self.earliest == 0:
                 at = target.offsets[0]
                 what = f"the target has records from its offset {at} on that the source never had"
                 return Difference("extra", None, at, what)
-            self.remarks.append("the target also holds older records, which the source has deleted")
+            self.remarks.append(_OLDER)
             return source, found[0]
+        later = self._source_from(source, target)
+        if later is None:
+            if found is None and self.earliest > 0 and self._is_behind(source):
+                self.remarks.append(_OLDER)
+                return source, self._target(self.remote_end)
+            return source, target
+        first = later.offsets[0]
+        if self.remote_start == 0:
+            at = source.offsets[0]
+            what = f"the target begins with source offset {first}: it lacks the records before it"
+            return Difference("missing", at, target.offsets[0], what)
+        self._note_deleted(first)
+        return later, target
+
+    def _source_from(self, source: Side, target: Side) -> Side | None:
+        """The source's log from the target's next records on.
+
+        None if they are not behind the next ones of ``source``.
+        """
         window = target.window()
         at_source = self.start
         # A transform may have set other times than those that the source knows.
@@ -179,14 +258,8 @@ class PartitionComparison:
             at_source = max(at_source, known.get(self.tp, self.later_end))
         later = self._source(at_source, self.later_end)
         if align(later, window) is None or later.offsets[0] <= source.offsets[0]:
-            return source, target
-        first = later.offsets[0]
-        if self.remote_start == 0:
-            at = source.offsets[0]
-            what = f"the target begins with source offset {first}: it lacks the records before it"
-            return Difference("missing", at, target.offsets[0], what)
-        self.remarks.append(f"the target has deleted the records before source offset {first}")
-        return later, target
+            return None
+        return later
 
     def _stepped(self, source: Side, target: Side) -> PartitionResult:
         difference, rewritten = lockstep(source, target)
@@ -217,19 +290,30 @@ class PartitionComparison:
         at, why = stopped
         return Difference("failed", at, None, f"the mirror stops at source offset {at}: {why}")
 
+    def _is_behind(self, source: Side) -> bool:
+        """Whether nothing of ``source`` is mirrored yet, by the position."""
+        position = self.c.positions.get(self.tp)
+        return position is not None and position <= source.offsets[0]
+
     def _absent(self, source: Side) -> Difference:
         at = source.offsets[0]
-        position = self.c.positions.get(self.tp)
-        if position is not None and position <= at:
+        if self._is_behind(source):
             return Difference("behind", at, None, f"source offset {at} is not mirrored yet")
         return Difference("missing", at, None, f"the target lacks source offset {at}")
 
     def _rest(self, source: Side, target: Side, difference: Difference) -> PartitionResult:
         """The result for ``difference``; the remaining records are still counted."""
-        source.take_before(self.end)
+        self._count_rest(source, self.end)
         if self.c.scope.end is None:
-            target.take_before(self.remote_end)
+            self._count_rest(target, self.remote_end)
         return self._result(source.reading, target.reading, difference)
+
+    def _count_rest(self, side: Side, end: int) -> None:
+        """Take what is left before ``end``; an error does not hide the difference."""
+        try:
+            side.take_before(end)
+        except OF_ONE_PARTITION as error:
+            self.remarks.append(f"not all records are counted: {error}")
 
     # -- samples ---------------------------------------------------------------------------
 
@@ -277,45 +361,97 @@ class PartitionComparison:
         self._streams.clear()
 
     def _deleted_there(self, source: Side) -> bool:
-        if self._target_is_emptied(source.offsets[0] + 1):
-            return True
         first = self._target(self.remote_start)
+        if self._is_emptied(first, source.offsets[0] + 1):
+            return True
         if self.remote_start == 0 or not first.fill():
             return False
-        return source.times[0] < first.times[0]
+        if self.times and source.times[0] != first.times[0]:
+            return source.times[0] < first.times[0]
+        # Times do not tell: does the target's first record come later at the source?
+        later = self._source(source.offsets[0], self.later_end, counted=False)
+        return align(later, first.window()) is not None
 
     # -- compacted topics ------------------------------------------------------------------
 
     def _by_key(self) -> PartitionResult:
         self.remarks.append("compacted: the last value of each key is compared")
-        ours = last_values(self._source(self.start, self.end))
+        seen: dict[bytes | None, int] = {}
+        ours = last_values(self._source(self.start, self.end), seen)
+        failed = self._failed()  # before more is read: the newest reading counts
         theirs = last_values(self._target(self.remote_start))
+        if self.start > 0:
+            self._drop_unseen(theirs, seen)
+        if self.remote_start > 0:
+            self._drop_deleted(ours, theirs)
         keys = {
-            key
-            for key in ours.keys() | theirs.keys()
-            if ours.get(key, (0, b""))[1] != theirs.get(key, (0, b""))[1]
+            key for key in ours.keys() | theirs.keys() if _digest(ours, key) != _digest(theirs, key)
         }
-        if keys and self.later_end > self.end:
-            later = value_digests(self._source(self.end, self.later_end, counted=False), keys)
-            keys = {key for key in keys if theirs.get(key, (0, b""))[1] not in later.get(key, ())}
-        difference = None
-        if keys:
-            known = sorted((ours[key][0], key) for key in keys if key in ours)
-            difference = self._other_value(known, ours, theirs, keys)
-        difference = difference or self._failed()
+        keys -= self._newer(keys, seen, theirs)
+        difference = self._other_value(keys, seen, ours, theirs) if keys else failed
         sides = [
             Reading(len(side), _joined(sorted(digest.hex() for _, digest in side.values())))
             for side in (ours, theirs)
         ]
         return self._result(sides[0], sides[1], difference, by_key=True)
 
+    def _drop_unseen(self, theirs: Values, seen: dict[bytes | None, int]) -> None:
+        """Leave out keys that the source had only before: they are gone, or not asked for."""
+        unseen = theirs.keys() - seen.keys()
+        for key in unseen:
+            del theirs[key]
+        if unseen and self.c.scope.start is None:
+            self.remarks.append(
+                "keys that only the target has are left out: the source has deleted records"
+            )
+
+    def _drop_deleted(self, ours: Values, theirs: Values) -> None:
+        """Leave out keys that the target has deleted with its oldest records.
+
+        It has the order of the source: what comes behind a record that it has is not deleted.
+        """
+        both = [
+            (theirs[key][0], ours[key][0])
+            for key in ours.keys() & theirs.keys()
+            if ours[key][1] == theirs[key][1]
+        ]
+        first = min(both)[1] if both else 0
+        if not theirs:
+            first = self.c.positions.get(self.tp, 0)
+        deleted = [key for key, (at, _) in ours.items() if at < first and key not in theirs]
+        for key in deleted:
+            del ours[key]
+        if deleted:
+            self._note_deleted(first)
+
+    def _newer(
+        self, keys: set[bytes | None], seen: dict[bytes | None, int], theirs: Values
+    ) -> set[bytes | None]:
+        """Those of ``keys`` of which the target has a value from behind the end.
+
+        The same for keys that the source has only there: compaction has removed what was before.
+        """
+        first = max(self.start, self.end)
+        if not keys or self.later_end <= first:
+            return set()
+        later = value_digests(self._source(first, self.later_end, counted=False), keys)
+        newer = {
+            key
+            for key in keys
+            if key in later and (key not in seen or _digest(theirs, key) in later[key])
+        }
+        for key in newer - seen.keys():
+            theirs.pop(key, None)
+        return newer
+
     def _other_value(
         self,
-        known: Sequence[tuple[int, bytes | None]],
-        ours: Mapping[bytes | None, tuple[int, bytes]],
-        theirs: Mapping[bytes | None, tuple[int, bytes]],
         keys: set[bytes | None],
+        seen: dict[bytes | None, int],
+        ours: Values,
+        theirs: Values,
     ) -> Difference:
+        known = sorted((seen[key], key) for key in keys if key in seen)
         if not known:
             at = min(theirs[key][0] for key in keys)
             what = f"the target has a key at its offset {at} that the source does not have"
@@ -328,12 +464,51 @@ class PartitionComparison:
             what = f"the target lacks the key of source offset {offset}"
             return Difference("missing", offset, None, what)
         there = theirs[key][0]
+        if key not in ours:
+            what = f"the target still has the key that source offset {offset} deletes"
+            return Difference("extra", offset, there, what)
         what = f"source offset {offset} and target offset {there} have one key and differ"
         return Difference("differs", offset, there, what)
 
 
+def _digest(values: Values, key: bytes | None) -> bytes:
+    return values[key][1] if key in values else b""
+
+
+def _until(over: Event, runs: Iterable[Carried]) -> Iterator[Carried]:
+    """``runs``, until ``over`` is set: then CancelledError is raised."""
+    for run in runs:
+        if over.is_set():
+            raise CancelledError
+        yield run
+
+
 def _joined(digests: Sequence[str]) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def compare_partition(
+    chosen: ScopeOffsets, tp: TopicPartition, progress: Progress, over: Event | None = None
+) -> PartitionResult:
+    """Compare one partition; begin again where its logs begin if retention passes the reading.
+
+    A partition that cannot be read is a result, too. Raises `MirrorError` for a whole cluster, and
+    CancelledError when ``over`` is set.
+    """
+    remarks: list[str] = []
+    tries = 0
+    while True:
+        comparison = PartitionComparison(chosen, tp, progress, over, remarks)
+        try:
+            return comparison.compared()
+        except OF_ONE_PARTITION as error:
+            tries += 1
+            if tries > _TRIES or not chosen.renew(tp):
+                unread = Difference("unread", None, None, str(error))
+                return PartitionResult(*tp, EMPTY, EMPTY, unread)
+        progress.take(-comparison.taken)
+        start = chosen.starts[tp]
+        remarks = [f"begun again at source offset {start}: records were deleted meanwhile"]
 
 
 def verify_flow(
@@ -355,16 +530,19 @@ def verify_flow(
     progress.partitions += len(chosen.pairs)
     progress.total += chosen.expected()
 
+    over = Event()
+
     def one(tp: TopicPartition) -> PartitionResult:
-        result = PartitionComparison(chosen, tp, progress).compared()
+        result = compare_partition(chosen, tp, progress, over)
         progress.finish()
         return result
 
     with ThreadPoolExecutor(_THREADS, "verify") as pool:
-        futures = [pool.submit(one, tp) for tp in sorted(chosen.pairs)]
         try:
+            futures = [pool.submit(one, tp) for tp in sorted(chosen.pairs)]
             compared = [future.result() for future in futures]
         except BaseException:
+            over.set()  # the pool waits for comparisons that run
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     absent = (

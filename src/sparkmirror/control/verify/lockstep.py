@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from sparkmirror.errors import CorruptBatch
+from sparkmirror.errors import BatchError, CorruptBatch, MirrorError, PartitionError, TopicError
 from sparkmirror.observe.figures.comparison_result import Difference, Reading
 from sparkmirror.records.header import Buffer
 from sparkmirror.records.records import Carried, Record, decode_rest
@@ -21,6 +21,10 @@ _SIZES = struct.Struct(">qI")
 _WINDOW = 64
 _REMEMBERED = 5_000
 _AHEAD = 5_000
+OF_ONE_PARTITION = (BatchError, PartitionError, TopicError)
+"""Errors of a partition that cannot be read; they say nothing of the others."""
+Values = dict[bytes | None, tuple[int, bytes]]
+"""Offset and digest of a record, by its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +57,26 @@ class Side:
         self.rests: list[Buffer] = []
         self.taken = 0
         self._hash = hashlib.sha256()
+        self._fault: MirrorError | None = None
 
     def fill(self, count: int = 1) -> int:
-        """Read until ``count`` records are available or the log ends; returns how many are."""
-        while len(self.offsets) < count:
-            run = next(self._runs, None)
+        """Read until ``count`` records are available or the log ends; returns how many are.
+
+        An error is raised once the records before it are used up.
+        """
+        while len(self.offsets) < count and self._fault is None:
+            try:
+                run = next(self._runs, None)
+            except OF_ONE_PARTITION as error:
+                self._fault = error
+                break
             if run is None:
                 break
             self.offsets += run.offsets
             self.times += run.timestamps if self._times_count else [0] * len(run.offsets)
             self.rests += run.rests
+        if self._fault is not None and not self.offsets:
+            raise self._fault
         return len(self.offsets)
 
     def take(self, count: int) -> None:
@@ -215,13 +229,15 @@ def _same(one: Buffer, other: Buffer) -> bool:
 # -- compacted topics ------------------------------------------------------------------------------
 
 
-def last_values(side: Side) -> dict[bytes | None, tuple[int, bytes]]:
+def last_values(side: Side, seen: dict[bytes | None, int] | None = None) -> Values:
     """Offset and digest of each key's last record, without keys that end with a tombstone.
 
-    Takes all records of ``side``.
+    Takes all records of ``side``. ``seen`` gets the last offset of every key, of those as well.
     """
-    found: dict[bytes | None, tuple[int, bytes]] = {}
+    found: Values = {}
     for record, digest in _records(side):
+        if seen is not None:
+            seen[record.key] = record.offset
         if record.value is None:
             found.pop(record.key, None)
         else:

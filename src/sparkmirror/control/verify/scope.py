@@ -115,7 +115,8 @@ class ScopeOffsets:
 
     ``ends``: frozen end offsets of the source. ``later_ends``: end offsets of the source after
     those of the target were frozen. ``left_out``: partitions of topics that cannot have their
-    remote names, or that a transform changes in a way that cannot be repeated, and why. The
+    remote names, or that a transform changes in a way that cannot be repeated, and why.
+    ``unknown``: source topics of which a config could not be read, here or there. The
     constructor raises `ConfigError` if no topic is selected, and other `MirrorError`.
     """
 
@@ -142,7 +143,7 @@ class ScopeOffsets:
         accepted = {
             name: view
             for name, view in source.topics().items()
-            if not view.internal and wanted.accepts(name)
+            if wanted.mirrors(name, internal=view.internal)
         }
         topics = {name: view for name, view in accepted.items() if chosen(name)}
         if not topics:
@@ -170,7 +171,9 @@ class ScopeOffsets:
         partitions = list(self.pairs)
         self.earliest = source.earliest_offsets(partitions)
         isolation = flow.fetch.isolation_level
-        self.ends = source.end_offsets(partitions, isolation)
+        # A leader that is elected meanwhile may respond to one of the two requests only.
+        ends = source.end_offsets(partitions, isolation)
+        self.ends = {tp: end for tp, end in ends.items() if tp in self.earliest}
         self.starts = dict(self.earliest)
         self._apply_bounds()
         remote = {name: view.partitions for name, view in target.topics(
@@ -180,10 +183,9 @@ class ScopeOffsets:
         self.positions = self._wait()
         self.remote_starts = target.earliest_offsets(self.there)
         self.remote_ends = target.end_offsets(self.there, "read_committed")
-        self.later_ends = self.ends
-        if scope.end is None:
-            self.later_ends = source.end_offsets(partitions, isolation)
+        self.unknown: set[str] = set()
         self.compacted, self.stamped = self._policies(topics, remote)
+        self.later_ends = self.ends | self._later_ends(partitions)
 
     def expected(self) -> int:
         """Estimate of the number of source records to read, by offsets."""
@@ -206,15 +208,49 @@ class ScopeOffsets:
                 given = at.get(tp, end) if bound.time_ms is not None else bound.offset or 0
                 offsets[tp] = max(offsets[tp], given) if lowest else min(offsets[tp], given)
 
+    def renew(self, tp: TopicPartition) -> bool:
+        """Read anew where both logs of ``tp`` begin; False if neither begins later than before.
+
+        The source's frozen end stays. Raises `MirrorError`. Threads may renew different partitions.
+        """
+        remote = self.pairs[tp]
+        begun = self.earliest.get(tp, 0), self.remote_starts.get(remote, 0)
+        here = max(begun[0], self.source.earliest_offsets([tp]).get(tp, 0))
+        there = max(begun[1], self.target.earliest_offsets([remote]).get(remote, 0))
+        if (here, there) == begun:
+            return False
+        self.earliest[tp] = here
+        self.starts[tp] = max(here, self.starts.get(tp, 0))
+        self.remote_starts[remote] = there
+        self.positions.update(self._positions({tp: remote}))
+        self.remote_ends.update(self.target.end_offsets([remote], "read_committed"))
+        self.later_ends.update(self._later_ends([tp]))
+        return True
+
+    def _later_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The source's ends by now, where records behind ``ends`` count.
+
+        If an end was given, they count in compacted topics only: there, the target's last value of
+        a key may be a later one.
+        """
+        wanted = [tp for tp in partitions if self.scope.end is None or tp.topic in self.compacted]
+        return self.source.end_offsets(wanted, self.flow.fetch.isolation_level)
+
+    def _positions(
+        self, pairs: Mapping[TopicPartition, TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """The flow's positions in ``pairs``."""
+        mm1 = self.flow.mode is MirrorMode.MM1
+        keeper = self.source if mm1 else self.target
+        named = {tp if mm1 else remote: tp for tp, remote in pairs.items()}
+        committed = keeper.committed_offsets(self.flow.position_group, named)
+        return {named[tp]: one.offset for tp, one in committed.items()}
+
     def _wait(self) -> dict[TopicPartition, int]:
         """The flow's positions, once they have reached the frozen ends or ``wait_s`` is over."""
         deadline = time.monotonic() + self.scope.wait_s
-        mm1 = self.flow.mode is MirrorMode.MM1
-        keeper = self.source if mm1 else self.target
-        named = {tp if mm1 else remote: tp for tp, remote in self.pairs.items()}
         while True:
-            committed = keeper.committed_offsets(self.flow.position_group, named)
-            found = {named[tp]: one.offset for tp, one in committed.items()}
+            found = self._positions(self.pairs)
             late = [tp for tp, position in found.items() if position < self.ends.get(tp, 0)]
             if not late or time.monotonic() > deadline:
                 return found
@@ -232,8 +268,10 @@ class ScopeOffsets:
         there = self.target.topic_configs(remote) if remote else {}
         for name, remote_name in names.items():
             for configs in (here.get(name), there.get(remote_name)):
+                if isinstance(configs, MirrorError):
+                    self.unknown.add(name)
                 if configs is None or isinstance(configs, MirrorError):
-                    continue  # unknown: treated as not compacted
+                    continue  # treated as not compacted
                 policy = configs.get("cleanup.policy")
                 if policy is not None and "compact" in (policy.value or ""):
                     compacted.add(name)

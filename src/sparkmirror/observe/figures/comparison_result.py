@@ -32,10 +32,10 @@ class Difference:
 
     ``kind``: ``differs``, ``missing`` (the copy lacks the record), ``behind`` (not mirrored yet),
     ``extra`` (the copy has an additional record), ``failed`` (a transform fails on the record, and
-    the mirror stops there), ``no partition`` or ``left out`` (the topic is not mirrored because it
-    cannot have the name that a map of topic names gives it, or its transform makes other records
-    each time). The offsets are those
-    of the first record concerned; None if that side has none. ``what``: the difference in words.
+    the mirror stops there), ``no partition``, ``unread`` (it could not be read: nothing is known)
+    or ``left out`` (the topic is not mirrored because it cannot have the name that a map of topic
+    names gives it, or its transform makes other records each time). The offsets are those of the
+    first record concerned; None if that side has none. ``what``: the difference in words.
     """
 
     kind: str
@@ -66,6 +66,11 @@ class PartitionResult:
         if self.difference is not None or self.target is None:
             return False
         return self.by_key or self.source == self.target
+
+    @property
+    def unread(self) -> bool:
+        """Whether it could not be read, so that nothing is known of it."""
+        return self.difference is not None and self.difference.kind == "unread"
 
 
 def compare(

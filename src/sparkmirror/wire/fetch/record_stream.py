@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from itertools import chain, islice
+from threading import Event
 
 from sparkmirror.errors import CorruptBatch, PartitionError, TopicError
 from sparkmirror.model import TopicPartition
@@ -47,6 +49,7 @@ class RecordStream:
     ``markers``: the offsets of the transaction markers that were read so far, if ``note_markers``.
     ``appended``: of the newest selection, as in `records.walk.append_time_runs`, if
     ``note_appended``.
+    ``over``: another thread sets it to give up; half a second later, CancelledError is raised.
 
     Iterating yields runs of records as `Carried`; the caller may keep their rests. Raises
     `MirrorError` when the partition cannot be read or makes no progress for 30 s.
@@ -63,8 +66,10 @@ class RecordStream:
         *,
         note_markers: bool = False,
         note_appended: bool = False,
+        over: Event | None = None,
     ) -> None:
         self.tp = tp
+        self._over = over or Event()
         self.end = end
         self.markers: set[int] = set()
         self.appended: list[tuple[int, int]] = []
@@ -93,6 +98,8 @@ class RecordStream:
         """The selection of each response, valid until the next one. Raises as iterating does."""
         stalled_at = time.monotonic() + _STALLED_S
         while self._fetcher.position(self.tp) < self.end:
+            if self._over.is_set():
+                raise CancelledError
             before = self._fetcher.position(self.tp)
             yield from self._round()
             if self._fetcher.position(self.tp) != before:

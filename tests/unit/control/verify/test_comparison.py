@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from sparkmirror.control.verify import comparison
-from sparkmirror.control.verify.comparison import PartitionComparison
+from sparkmirror.control.verify.comparison import PartitionComparison, compare_partition
 from sparkmirror.control.verify.scope import (
     STRETCH,
     Bound,
@@ -20,7 +22,7 @@ from sparkmirror.control.verify.scope import (
     _unrepeatable,
 )
 from sparkmirror.data.transform.compared import ReplayedTopics
-from sparkmirror.errors import Defect
+from sparkmirror.errors import Defect, PartitionError, TopicError
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.comparison_result import EMPTY, PartitionResult
 from sparkmirror.records.records import Carried, encode_rest
@@ -42,8 +44,16 @@ class Stream:
     read: list[tuple[str, int, int]]
 
     def __init__(
-        self, client: ClusterClient, fetch: FetchSettings, tp: TopicPartition, start: int, end: int
+        self,
+        client: ClusterClient,
+        fetch: FetchSettings,
+        tp: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        over: Event | None = None,
     ) -> None:
+        self.alias = client.alias
         Stream.open += 1
         Stream.read.append((client.alias, start, end))
         self.rows = [row for row in Stream.logs[client.alias, tp] if start <= row[0] < end]
@@ -112,13 +122,16 @@ def compared(
         ends=more.get("ends", {TP: last if end is None else end}),
         later_ends={TP: last if later is None else later},
         remote_starts={COPY: remote_first},
-        remote_ends={COPY: target[-1][0] + 1 if target else remote_first},
+        remote_ends=more.get("remote_ends", {COPY: target[-1][0] + 1 if target else remote_first}),
+        unknown=set(),
         positions=more.get("positions", {}),
         transformed=more.get("transformed"),
         source=SimpleNamespace(offsets_at=offsets_at(source)),
         target=SimpleNamespace(offsets_at=offsets_at(target)),
     )
-    result = PartitionComparison(chosen, TP, more.get("progress", Progress())).compared()
+    renew = more.get("renew", lambda _: False)
+    chosen.renew = lambda _: renew(chosen)
+    result = compare_partition(chosen, TP, more.get("progress", Progress()), more.get("over"))
     assert Stream.open == 0, "every stream is closed"
     assert (result.topic, result.partition) == TP
     assert result.equal == (result.difference is None)
@@ -500,3 +513,301 @@ def test_a_flow_with_transforms_is_not_compared_without_them() -> None:
     nobody: Any = None
     with pytest.raises(Defect):
         comparison.verify_flow(nobody, nobody, flow, Scope())
+
+
+# --- logs that change, or cannot be read --------------------------------------------------------
+
+
+def deleting(side: str, begins: dict[str, int]) -> type[Stream]:
+    """Logs of which ``side`` loses the records before 20 when its second run is read."""
+
+    class Deleting(Stream):
+        def __iter__(self) -> Iterator[Carried]:
+            for number, run in enumerate(super().__iter__()):
+                if number == 1 and self.alias == side:
+                    begins[side] = 20
+                if run.offsets[0] < begins[self.alias]:
+                    raise PartitionError("it is gone (OFFSET_OUT_OF_RANGE).", where="cluster A")
+                yield run
+
+    return Deleting
+
+
+@pytest.mark.parametrize(
+    ("side", "start", "remark"),
+    [
+        ("A", 20, "the target also holds older records, which the source has deleted"),
+        ("B", 0, "the target has deleted the records before source offset 20"),
+    ],
+)
+def test_retention_that_passes_the_reading_begins_it_again(
+    side: str, start: int, remark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins, progress = {"A": 0, "B": 0}, Progress()
+    monkeypatch.setattr(comparison, "RecordStream", deleting(side, begins))
+
+    def renew(chosen: Any) -> bool:
+        chosen.earliest[TP] = chosen.starts[TP] = begins["A"]
+        chosen.remote_starts[COPY] = begins["B"]
+        return True
+
+    result = compared(log(range(30)), log(range(30)), renew=renew, progress=progress)
+    assert result.difference is None
+    assert (result.source.records, progress.taken) == (10, 10)
+    again = f"begun again at source offset {start}: records were deleted meanwhile"
+    assert result.remark == f"{again}; {remark}"
+
+
+def test_an_error_while_the_rest_is_counted_hides_no_difference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(comparison, "RecordStream", deleting("A", {"A": 0, "B": 0}))
+    target = log(range(30))
+    target[3] = (3, 1_003, rest(99))
+    result = compared(log(range(30)), target)
+    assert told(result)[:3] == ("differs", 3, 3)
+    assert result.target is not None
+    assert (result.source.records, result.target.records) == (7, 30)
+    assert result.remark.startswith("not all records are counted: cluster A: it is gone")
+
+
+@pytest.mark.parametrize(("moves", "asked"), [(True, 5), (False, 1)])
+def test_a_log_that_cannot_be_read_is_unread_in_the_end(
+    moves: bool, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Stream) -> Iterator[Carried]:
+        raise PartitionError("it is gone (OFFSET_OUT_OF_RANGE).", where="cluster A")
+
+    monkeypatch.setattr(Stream, "__iter__", fail)
+    calls: list[object] = []
+
+    def renew(chosen: object) -> bool:
+        calls.append(chosen)
+        return moves
+
+    result = compared(log(range(3)), log(range(3)), renew=renew)
+    what = "cluster A: it is gone (OFFSET_OUT_OF_RANGE)."
+    assert told(result) == ("unread", None, None, what)
+    assert result.unread
+    assert len(calls) == asked
+
+
+def two_partitions() -> Any:
+    pairs = {TopicPartition("t", number): TopicPartition("A.t", number) for number in (0, 1)}
+    return SimpleNamespace(
+        pairs=pairs, left_out={}, stamped=set(), unknown=set(), starts={}, ends={}, later_ends={},
+        remote_starts={}, remote_ends={}, earliest={}, transformed=None,
+        expected=lambda: 0, renew=lambda _: False,
+    )  # fmt: skip
+
+
+def test_a_partition_that_cannot_be_read_takes_no_result_from_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def done(self: PartitionComparison) -> PartitionResult:
+        if self.tp.partition:
+            raise TopicError("it makes no progress.", where="cluster A")
+        return PartitionResult(*self.tp, EMPTY, EMPTY)
+
+    monkeypatch.setattr(PartitionComparison, "compared", done)
+    monkeypatch.setattr(comparison, "ScopeOffsets", lambda *_: two_partitions())
+    nobody: Any = None
+    good, bad = comparison.verify_flow(nobody, nobody, FlowSettings(A, B, A, B), Scope())
+    assert good.equal
+    assert told(bad)[0] == "unread"
+
+
+def test_an_interrupt_ends_the_comparisons_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, ended = Event(), []
+
+    def done(self: PartitionComparison) -> PartitionResult:
+        if self.tp.partition:
+            began.set()
+            ended.append(self.over.wait(10))
+            raise CancelledError
+        assert began.wait(10)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PartitionComparison, "compared", done)
+    monkeypatch.setattr(comparison, "ScopeOffsets", lambda *_: two_partitions())
+    nobody: Any = None
+    with pytest.raises(KeyboardInterrupt):
+        comparison.verify_flow(nobody, nobody, FlowSettings(A, B, A, B), Scope())
+    assert ended == [True]
+
+
+def test_a_comparison_that_is_given_up_runs_no_transform() -> None:
+    over, made = Event(), Made(log(range(40)))
+    over.set()
+    with pytest.raises(CancelledError):
+        compared(log(range(40)), log(range(40)), transformed=made, over=over)
+    assert made.open == 0
+
+
+def test_a_log_with_markers_only_is_an_empty_one() -> None:
+    result = compared([], log(range(30)), start=30, end=31, later=31, earliest=30)
+    assert (result.difference, result.remark) == (None, "the source has deleted all its records")
+    more: dict[str, Any] = {"remote_start": 30, "remote_ends": {COPY: 31}, "positions": {TP: 30}}
+    assert compared(log(range(30)), [], **more).difference is None
+
+
+def test_from_a_bound_what_the_target_has_deleted_is_left_out() -> None:
+    rows, kept = log(range(60)), log(range(50, 60), 50)
+    result = compared(rows, kept, start=20, remote_start=50, scope=Scope(start=Bound(20)))
+    assert (result.difference, result.source.records) == (None, 10)
+    assert result.remark == "the target has deleted the records before source offset 50"
+    scope = Scope(start=Bound(20), end=Bound(40))
+    result = compared(rows, kept, start=20, end=40, later=40, remote_start=50, scope=scope)
+    assert (result.difference, result.source.records) == (None, 0)
+    more: dict[str, Any] = {"remote_start": 30, "positions": {TP: 30}}
+    result = compared(log(range(30)), [], start=10, scope=Scope(start=Bound(10)), **more)
+    assert (result.difference, result.remark) == (None, "the target has deleted all its records")
+
+
+def test_a_transform_that_fails_at_the_bound_is_named() -> None:
+    rows = log(range(40))
+    result = compared(
+        rows,
+        log(range(0, 20, 2)),
+        start=20,
+        scope=Scope(start=Bound(20)),
+        transformed=Made(rows, stops=20),
+    )
+    assert told(result)[:2] == ("failed", 20)
+
+
+def test_a_copy_without_a_leader_is_not_an_empty_one() -> None:
+    result = compared(log(range(3)), log(range(3)), remote_ends={})
+    assert told(result) == ("no partition", 0, None, "no leader at the target")
+
+
+def test_a_mirror_that_has_only_deleted_records_is_behind() -> None:
+    source, target = log(range(30, 40), 30), log(range(30))
+    result = compared(source, target, start=30, positions={TP: 30})
+    assert told(result)[:2] == ("behind", 30)
+    assert compared(source, target, start=30, end=30, positions={TP: 30}).difference is None
+
+
+def test_a_sample_tells_without_times_what_the_target_has_deleted() -> None:
+    source = log(range(4_000))
+    target = [(offset, 9_999, body) for offset, _, body in source[2_000:]]
+    result = compared(source, target, remote_start=2_000, stamped=True, scope=Scope(sample=4))
+    assert result.difference is None
+    assert result.source.records == 2 * STRETCH
+
+
+# --- compacted topics, from a bound or after retention ------------------------------------------
+
+
+def test_from_a_bound_only_the_keys_behind_it_count() -> None:
+    source = keyed((b"a", b"1"), (b"b", b"1"), (b"c", b"1"), (b"c", None))
+    scope = Scope(start=Bound(1))
+    target = keyed((b"a", b"1"), (b"b", b"1"))
+    result = compared(source, target, start=1, compacted=True, scope=scope)
+    assert result.difference is None
+    assert result.source == result.target
+    kept = keyed((b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
+    result = compared(source, kept, start=1, compacted=True, scope=scope)
+    assert told(result)[:3] == ("extra", 3, 2)
+
+
+def test_up_to_a_bound_newer_values_are_no_difference() -> None:
+    scope = Scope(end=Bound(1))
+    rows = keyed((b"a", b"1"), (b"a", b"2"), (b"b", b"1"))
+    result = compared(rows, rows, end=1, compacted=True, scope=scope)
+    assert result.difference is None
+    assert result.target is not None
+    assert (result.source.records, result.target.records) == (1, 1)
+    # What the key had before the end was compacted away.
+    source, target = keyed((b"a", b"2"), first=5), keyed((b"a", b"1"))
+    more: dict[str, Any] = {"start": 0, "earliest": 0, "end": 3, "compacted": True}
+    assert compared(source, target, scope=Scope(end=Bound(3)), **more).difference is None
+
+
+def test_keys_that_retention_has_deleted_on_one_side_are_left_out() -> None:
+    result = compared(
+        keyed((b"b", b"1"), first=7), keyed((b"a", b"1"), (b"b", b"1")), compacted=True
+    )
+    assert result.difference is None
+    assert result.remark.endswith("the source has deleted records")
+    source = keyed((b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
+    result = compared(source, keyed((b"b", b"1"), (b"c", b"1"), first=4), compacted=True)
+    assert result.difference is None
+    assert result.remark.endswith("the target has deleted the records before source offset 1")
+    lacks = compared(source, keyed((b"b", b"1"), first=4), compacted=True)
+    assert told(lacks)[:2] == ("missing", 2)
+    more: dict[str, Any] = {"compacted": True, "remote_start": 4}
+    assert compared(source, [], positions={TP: 3}, **more).difference is None
+    assert told(compared(source, [], positions={TP: 2}, **more))[:2] == ("behind", 2)
+
+
+def test_a_tombstone_that_is_not_mirrored_yet_is_behind() -> None:
+    source = keyed((b"a", b"1"), (b"a", None))
+    result = compared(source, keyed((b"a", b"1")), compacted=True, positions={TP: 1})
+    assert told(result)[:2] == ("behind", 1)
+
+
+# --- what is compared ---------------------------------------------------------------------------
+
+
+def test_up_to_a_bound_the_real_end_of_compacted_topics_is_known() -> None:
+    class Compacted(_Cluster):
+        def end_offsets(self, partitions: Any, _isolation: str) -> dict[TopicPartition, int]:
+            return dict.fromkeys(partitions, 10)
+
+        def topic_configs(self, _topics: object) -> dict[str, Any]:
+            return {"t": {"cleanup.policy": SimpleNamespace(value="compact,delete")}}
+
+    flow, cluster = FlowSettings(A, B, A, B), cast(Cluster, Compacted())
+    found = ScopeOffsets(cluster, cluster, flow, Scope(end=Bound(3), wait_s=0))
+    t, u = (TopicPartition(name, 0) for name in "tu")
+    assert (found.ends[t], found.later_ends[t], found.later_ends[u]) == (3, 10, 3)
+
+
+def test_where_both_logs_begin_is_read_again() -> None:
+    class Moving(_Cluster):
+        begin = 0
+
+        def topics(self, _names: object = None) -> dict[str, Any]:
+            one = SimpleNamespace(internal=False, partitions=1)
+            return {"t": one, "A.t": one}
+
+        def earliest_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
+            return dict.fromkeys(partitions, self.begin)
+
+        def end_offsets(self, partitions: Any, _isolation: str) -> dict[TopicPartition, int]:
+            return dict.fromkeys(partitions, self.begin + 10)
+
+        def committed_offsets(self, _group: str, partitions: Any) -> dict[TopicPartition, Any]:
+            return {tp: SimpleNamespace(offset=self.begin + 10) for tp in partitions}
+
+    source, target = Moving(), Moving()
+    scope = Scope(topics=("t",), start=Bound(3), wait_s=0)
+    flow = FlowSettings(A, B, A, B)
+    found = ScopeOffsets(cast(Cluster, source), cast(Cluster, target), flow, scope)
+    tp, copy = TopicPartition("t", 0), TopicPartition("A.t", 0)
+    assert not found.renew(tp)
+    source.begin, target.begin = 7, 2
+    assert found.renew(tp)
+    assert (found.earliest[tp], found.starts[tp], found.remote_starts[copy]) == (7, 7, 2)
+    assert (found.ends[tp], found.later_ends[tp]) == (10, 17)
+    assert (found.remote_ends[copy], found.positions[tp]) == (12, 12)
+    assert not found.renew(tp)
+
+
+def test_a_leader_that_is_elected_meanwhile() -> None:
+    class Electing(_Cluster):
+        def earliest_offsets(self, _partitions: Any) -> dict[TopicPartition, int]:
+            return {}
+
+    flow, cluster = FlowSettings(A, B, A, B), cast(Cluster, Electing())
+    assert ScopeOffsets(cluster, cluster, flow, Scope(wait_s=0)).ends == {}
+
+
+def test_configs_that_could_not_be_read_are_named() -> None:
+    class Denying(_Cluster):
+        def topic_configs(self, _topics: object) -> dict[str, Any]:
+            return {"t": TopicError("it may not be described.")}
+
+    flow, cluster = FlowSettings(A, B, A, B), cast(Cluster, Denying())
+    assert ScopeOffsets(cluster, cluster, flow, Scope(wait_s=0)).unknown == {"t"}

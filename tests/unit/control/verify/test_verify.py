@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from sparkmirror.cli.verbs.verify import bound, progress_line, report
 from sparkmirror.control.verify import comparison
 from sparkmirror.control.verify.lockstep import Side, align, last_values, lockstep, value_digests
 from sparkmirror.control.verify.scope import Bound, NothingToCompare, Progress
-from sparkmirror.errors import ConfigError
+from sparkmirror.errors import ConfigError, PartitionError
 from sparkmirror.observe.figures.comparison_result import (
     EMPTY,
     Difference,
@@ -225,3 +225,42 @@ def test_a_flow_without_topics_takes_no_result_from_the_others(
     if others:
         assert [one["flow"] for one in json.loads(told.out)["flows"]] == ["A->B"]
         assert "flow B: nothing is compared: no topic of the flow has such a name." in told.err
+
+
+def test_a_partition_that_could_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Connections, "expect", lambda *_: None)
+    monkeypatch.setattr(Connections, "cluster", lambda _, client: client.alias)
+    rows = [
+        PartitionResult("t", 0, EMPTY, EMPTY),
+        PartitionResult("t", 1, EMPTY, EMPTY, Difference("unread", None, None, "it is gone")),
+    ]
+    monkeypatch.setattr(comparison, "verify_flow", lambda *_: rows)
+    assert main(["verify", str(write(tmp_path, BASE))]) == 3
+    shown = capsys.readouterr().out
+    assert "UNREAD: it is gone" in shown
+    assert "2 partitions, 0 records: 1 could not be read" in shown
+
+
+def test_bounds_that_mean_something_else_to_a_broker_or_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bound("1969-12-31T23:59:59.999Z", "--from") == Bound(time_ms=0)
+    with pytest.raises(ConfigError, match="neither an offset nor a time"):
+        bound("0001-01-01", "--from")
+    path = str(write(tmp_path, BASE))
+    assert main(["verify", path, "--from", "100", "--to", "50"]) == 2
+    assert "nothing to compare" in capsys.readouterr().err
+
+
+def test_an_error_comes_after_the_records_before_it() -> None:
+    def failing() -> Iterator[Carried]:
+        yield runs([(0, 1, encode_rest(b"k", b"1")), (1, 2, encode_rest(b"k", b"2"))], 2)[0]
+        raise PartitionError("it is gone.")
+
+    side = Side(failing())
+    assert side.fill(5) == 2
+    side.take(2)
+    with pytest.raises(PartitionError):
+        side.fill()
