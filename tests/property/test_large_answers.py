@@ -121,7 +121,10 @@ def test_configs_are_read_as_kafka_python_reads_them(version: int, several: list
             } == {
                 config.name: (
                     config.value,
-                    SOURCES.get(config.config_source if version else -1, "UNKNOWN"),
+                    SOURCES.get(
+                        config.config_source if version else 5 if config.is_default else 1,
+                        "UNKNOWN",
+                    ),
                     config.read_only,
                     config.is_sensitive,
                 )

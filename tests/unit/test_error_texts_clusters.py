@@ -8,8 +8,10 @@ import socket
 import struct
 import sys
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -336,6 +338,7 @@ def test_a_log_that_cannot_be_read_to_its_end(
         _fetcher=SimpleNamespace(position=lambda _: 3, halts=halts),
         _connections=SimpleNamespace(client=CLIENT),
         _round=lambda: [],
+        _over=Event(),
     )
     if stands:
         kind: type[MirrorError] = PartitionError
@@ -343,6 +346,16 @@ def test_a_log_that_cannot_be_read_to_its_end(
     else:
         kind, what, do = TopicError, "reading t-0 at offset 3 makes no progress", "are healthy"
     check(lambda: list(RecordStream.selections(stream)), kind, what, "cluster A", do)
+
+
+def test_reading_that_is_given_up_asks_for_nothing_more() -> None:
+    over = Event()
+    over.set()
+    fetcher = SimpleNamespace(position=lambda _: 3, halts={})
+    asked = raising(AssertionError("asked"))
+    stream = as_self(tp=TP, end=5, _fetcher=fetcher, _over=over, _round=asked)
+    with pytest.raises(CancelledError):
+        list(RecordStream.selections(stream))
 
 
 # --- connections --------------------------------------------------------------------------------

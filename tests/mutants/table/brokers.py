@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 __all__ = ["BROKERS"]
 
 _BROKERS = "tests/unit/wire/cluster/test_cluster_connections.py"
+_COORDINATORS = "tests/unit/wire/cluster/test_coordinators.py"
 _CONNECTING = "tests/unit/wire/cluster/test_connecting.py"
 _FETCH = "tests/unit/wire/fetch/test_fetcher.py"
 _STAGGERED = "tests/unit/wire/fetch/test_staggered.py"
@@ -30,6 +31,22 @@ BROKERS: tuple[Mutant, ...] = (
         "        if code in LEADERSHIP:\n            connections.mark_stale(self.tp)\n",
         "        if code in LEADERSHIP:\n",
         (f"{_FETCH}::test_a_leader_that_has_moved_is_followed",),
+    ),
+    Mutant(
+        "metadata of a broker that lags behind moves a leader back",
+        "A leader that moves",
+        "wire/cluster/metadata.py",
+        "        return self.sure and 0 <= other.epoch < self.epoch and self.node in brokers\n",
+        "        return False\n",
+        (f"{_BROKERS}::test_metadata_with_an_older_epoch_moves_no_leader",),
+    ),
+    Mutant(
+        "the positions of all partitions go in one request",
+        "At-least-once",
+        "wire/cluster/messages.py",
+        "_COMMIT_BYTES_MAX = 512 << 10\n",
+        "_COMMIT_BYTES_MAX = 512 << 30\n",
+        (f"{_COORDINATORS}::test_a_large_commit_goes_in_several_requests",),
     ),
     Mutant(
         "a target leader that has moved is not looked for",
@@ -330,7 +347,7 @@ BROKERS: tuple[Mutant, ...] = (
         "a partition without a leader is not told by its name",
         "A partition without a leader",
         "wire/fetch/partition_state.py",
-        "            code = connections.leaderless.get(self.tp, UNKNOWN_TOPIC_OR_PARTITION)\n",
+        "            code = connections.leaderless.get(self.tp, told)\n",
         "            code = UNKNOWN_TOPIC_OR_PARTITION\n",
         (f"{_FETCH}::test_a_partition_without_a_leader_waits_alone_and_is_told",),
     ),
@@ -338,9 +355,10 @@ BROKERS: tuple[Mutant, ...] = (
         "a partition without a leader is halted for good",
         "A partition without a leader",
         "wire/fetch/partition_state.py",
-        'has had no leader for {self.tp} for {now - self.unknown_since:.0f} s",\n'
-        "                retriable=True,\n",
-        'has had no leader for {self.tp} for {now - self.unknown_since:.0f} s",\n',
+        "            self.halt = Halt(error_name(code), reason, retriable=True)\n"
+        "            self.retry_at = now + _UNKNOWN_RETRY_S\n\n    def fail",
+        "            self.halt = Halt(error_name(code), reason)\n"
+        "            self.retry_at = now + _UNKNOWN_RETRY_S\n\n    def fail",
         (f"{_FETCH}::test_a_partition_without_a_leader_waits_alone_and_is_told",),
     ),
     Mutant(

@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 
 # A leader that was elected a moment ago may not know its own high watermark yet.
 _SUSPECTED_S = 1.0
+# Brokers before 2.2 do not say so. It lasts until the slowest in-sync follower has fetched, at most
+# `replica.lag.time.max.ms`: 30 s, where it is not a shorter one.
+_UNSETTLED_S = 35.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +202,7 @@ class LossWatch:
         if loss.kind is not GapKind.TRUNCATED or (mark.leader_epoch >= 0 and view.epoch_end >= 0):
             return False
         since = self._suspected.setdefault(tp, time.monotonic())
-        return time.monotonic() - since < _SUSPECTED_S
+        return time.monotonic() - since < (_SUSPECTED_S if view.settled else _UNSETTLED_S)
 
     def _decide(self, tp: TopicPartition, loss: Loss, now: Mark, view: LogView) -> Finding:
         goes_on = self._policy.source_loss(tp.topic) == "record-and-continue"

@@ -33,7 +33,7 @@ _SOURCES = {
     4: "STATIC_BROKER_CONFIG",
     5: "DEFAULT_CONFIG",
 }
-_UNKNOWN_SOURCE = -1
+_TOPIC_SOURCE, _DEFAULT_SOURCE = 1, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +141,9 @@ def _settings(reader: ResponseReader, version: int, before: Sequence[_Known]) ->
 
 def _setting(reader: ResponseReader, version: int) -> tuple[str, ConfigEntry]:
     name, value, read_only = reader.name(), reader.text(), reader.boolean()
-    source = reader.int8()  # version 0 has "is it a default" here instead, which says less
-    if version == 0:
-        source = _UNKNOWN_SOURCE
+    source = reader.int8()
+    if version == 0:  # it has "is it a default" here instead
+        source = _DEFAULT_SOURCE if source else _TOPIC_SOURCE
     sensitive = reader.boolean()
     if version >= 1:
         for _ in range(reader.count()):  # synonyms

@@ -123,7 +123,13 @@ class TopicTail:
         yield from self._read(self._ends, within_s)
 
     def read_to(self, ends: Mapping[TopicPartition, int]) -> Iterator[Record]:
-        """Every record from the present position up to ``ends``; raises as `read_to_end`."""
+        """Every record from the present position up to ``ends``; raises as `read_to_end`.
+
+        If the log was cut off before the position, that is from its beginning.
+        """
+        beyond = [tp for tp, end in ends.items() if self._positions[tp] > end]
+        if beyond:  # or the leader is a new one, and does not know all of its log yet
+            yield from self._fetch(beyond, self._requester.closes, fresh=False)
         yield from self._read(ends)
 
     def _read(

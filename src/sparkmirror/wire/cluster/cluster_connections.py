@@ -104,6 +104,10 @@ class ClusterConnections:
 
     # -- metadata --------------------------------------------------------------------------
 
+    def partitions_of(self, topic: str) -> int:
+        """How many partitions ``topic`` has, by the newest metadata; 0 if that is not known."""
+        return sum(tp.topic == topic for known in (self.leaders, self.leaderless) for tp in known)
+
     def add_topics(self, topics: Iterable[str]) -> None:
         """Follow further topics from the next refresh on."""
         new = set(topics) - self.topics
@@ -227,6 +231,7 @@ class ClusterConnections:
 
     def _take_in(self, response: Any, wanted: set[str] | None) -> None:
         topics = self.topics if wanted is None else wanted
+        before, ids = self.leaders, {name: self.topic_ids.get(name, "") for name in topics}
         self._addresses = {b.node_id: (b.host, b.port) for b in response.brokers}
         self.cluster_id = response.cluster_id or ""
         if wanted is None:
@@ -247,8 +252,12 @@ class ClusterConnections:
                 self.topic_ids[topic.name] = topic_id
             for part in topic.partitions:
                 tp = TopicPartition(topic.name, part.partition_index)
-                if part.leader_id >= 0 and part.leader_id in self._addresses:
-                    self.leaders[tp] = leader_of(part)
+                found, known = leader_of(part, sure=self._requests.sure), before.get(tp)
+                same = topic_id not in ("", _NO_TOPIC_ID) and ids.get(topic.name) == topic_id
+                if known is not None and same and known.outdates(found, self._addresses):
+                    self.leaders[tp] = known  # the broker that says this lags behind
+                elif found.node >= 0 and found.node in self._addresses:
+                    self.leaders[tp] = found
                 else:
                     self.leaderless[tp] = part.error_code or 5
         self.generation += 1

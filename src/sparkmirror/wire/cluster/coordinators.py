@@ -18,6 +18,7 @@ from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import RETRIABLE, UNKNOWN_TOPIC_OR_PARTITION, error_name
 from sparkmirror.wire.cluster.messages import (
     GROUP,
+    commit_portions,
     committed_offsets,
     find_coordinator_request,
     offset_commit_request,
@@ -178,9 +179,20 @@ class Coordinators:
         A topic that the brokers do not know may be new: the commit is retried for most of the
         request timeout. Then the topic counts as deleted; its positions are dropped with a warning.
 
-        Raises `Fenced` when the group has continued without the member, otherwise `ClusterError`,
-        `PartitionError` or `ConnectionLost`.
+        More than fits into one request goes in several; after an error, some of them may be
+        committed. Raises `Fenced` when the group has continued without the member, otherwise
+        `ClusterError`, `PartitionError` or `ConnectionLost`.
         """
+        for portion in commit_portions(group, offsets):
+            self._commit(group, portion, member, leader_epochs)
+
+    def _commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+        member: Member | None,
+        leader_epochs: Mapping[TopicPartition, int] | None,
+    ) -> None:
         message = offset_commit_request(group, offsets, member, leader_epochs)
         patient_until = self._clock() + _UNKNOWN_SHARE * self.client.request_timeout_ms / 1000
 

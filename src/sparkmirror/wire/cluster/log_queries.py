@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kafka.protocol.consumer.offsets import OffsetForLeaderEpochRequest
+from kafka.protocol.consumer.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
 from sparkmirror.model import TopicPartition
 from sparkmirror.offset_reset import EARLIEST, LATEST
@@ -20,6 +20,7 @@ _EPOCHS_KEY = 23
 # From the first version that needs Describe on the topic only (KIP-320) to the last one.
 _EPOCHS_VERSIONS = 3, 4
 _OFFSETS_VERSIONS = 1, 5
+_UNSETTLED_VERSION = 5  # of ListOffsets: OFFSET_NOT_AVAILABLE (KIP-207)
 
 
 def query_offsets(
@@ -32,13 +33,15 @@ def query_offsets(
 ) -> dict[TopicPartition, int]:
     """Offsets for ``timestamp`` (ms; -2 earliest, -1 latest).
 
-    Partitions with an error, or without such an offset, are missing. ``leading``: the leader epochs
-    that the caller knows; a broker with another epoch returns an error. Raises `ConnectionLost`,
-    `Unsupported`.
+    Partitions with an error are missing. -1: no record is as late as ``timestamp``. ``leading``:
+    the leader epochs that the caller knows; a broker with another epoch returns an error. Raises
+    `ConnectionLost`, `Unsupported`.
     """
     message = list_offsets_request(led, timestamp, read_committed=read_committed, leading=leading)
     lowest, highest = _OFFSETS_VERSIONS
-    return _offsets(connection.request(message, lowest=lowest, highest=highest))
+    # For a time after the last record, the offset is -1.
+    least = -1 if timestamp >= 0 else 0
+    return _offsets(connection.request(message, lowest=lowest, highest=highest), least)
 
 
 def query_epoch_ends(
@@ -86,13 +89,19 @@ def query_logs(
     return _offsets(starts), _offsets(ends), told
 
 
-def _offsets(response: Any) -> dict[TopicPartition, int]:
+def _offsets(response: Any, least: int = 0) -> dict[TopicPartition, int]:
     return {
         TopicPartition(topic.name, part.partition_index): part.offset
         for topic in response.topics
         for part in topic.partitions
-        if not part.error_code and part.offset >= 0
+        if not part.error_code and part.offset >= least
     }
+
+
+def tells_unsettled(connection: Connection) -> bool:
+    """Whether a new leader that does not know its high watermark yet says so (from 2.2 on)."""
+    lowest, highest = connection.api_versions.get(ListOffsetsRequest.API_KEY, (0, -1))
+    return lowest <= _UNSETTLED_VERSION <= highest
 
 
 def _knows_epochs(connection: Connection) -> bool:

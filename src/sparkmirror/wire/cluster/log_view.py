@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
-from sparkmirror.wire.cluster.log_queries import query_logs
+from sparkmirror.wire.cluster.log_queries import query_logs, tells_unsettled
 from sparkmirror.wire.net.connection import Connection
 
 __all__ = ["EndView", "LogView", "describe_ends", "describe_logs"]
@@ -20,6 +20,7 @@ class LogView:
     ``start``: first offset that exists. ``end``: the high watermark. ``epoch`` and ``epoch_end``:
     the largest leader epoch up to the requested one, and its end offset; -1 when none was
     requested or the broker does not know. ``leader_epoch``: the leader's own, -1 unknown.
+    ``settled``: whether ``end`` cannot be one that a new leader has not raised yet.
     """
 
     start: int
@@ -27,6 +28,7 @@ class LogView:
     epoch: int = -1
     epoch_end: int = -1
     leader_epoch: int = -1
+    settled: bool = True
 
 
 def describe_logs(
@@ -40,13 +42,17 @@ def describe_logs(
     A partition is missing if its leader does not respond, returns an error, or is no longer the
     leader that ``connections`` knows. ``patience_s``: as in `ClusterConnections.query_leaders`.
     """
-    leading = {tp: connections.leaders[tp].epoch for tp in epochs if tp in connections.leaders}
+    leading = {tp: connections.leaders[tp] for tp in epochs if tp in connections.leaders}
+    fencing = {tp: leader.fencing for tp, leader in leading.items()}
 
     def query(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, LogView]:
         asked = {tp: epochs[tp] for tp in led if epochs[tp] >= 0}
-        starts, ends, (told,) = query_logs(connection, led, leading, asked)
+        starts, ends, (told,) = query_logs(connection, led, fencing, asked)
         return {
-            tp: LogView(starts[tp], ends[tp], *told.get(tp, (-1, -1)), leading[tp])
+            tp: LogView(
+                *(starts[tp], ends[tp], *told.get(tp, (-1, -1)), leading[tp].epoch),
+                settled=tells_unsettled(connection),
+            )
             for tp in led
             if tp in starts and tp in ends and (tp not in asked or tp in told)
         }
@@ -80,20 +86,21 @@ def describe_ends(
     connections: ClusterConnections, epochs: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, EndView]:
     """The ends of each partition's log; ``epochs`` and missing ones are as in `describe_logs`."""
-    leading = {tp: connections.leaders[tp].epoch for tp in epochs if tp in connections.leaders}
+    leading = {tp: connections.leaders[tp] for tp in epochs if tp in connections.leaders}
+    fencing = {tp: leader.fencing for tp, leader in leading.items()}
 
     def query(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, EndView]:
         # For its own epoch a leader returns the end of its log, replicated or not.
-        own = {tp: leading[tp] for tp in led if leading[tp] >= 0}
+        own = {tp: leading[tp].epoch for tp in led if leading[tp].epoch >= 0}
         asked = {tp: epochs[tp] for tp in led if epochs[tp] >= 0}
-        starts, marks, (ends, told) = query_logs(connection, led, leading, own, asked)
+        starts, marks, (ends, told) = query_logs(connection, led, fencing, own, asked)
         return {
             tp: EndView(
                 starts[tp],
                 marks[tp],
                 ends.get(tp, (-1, -1))[1],
                 told.get(tp, (-1, -1))[1],
-                leading[tp],
+                leading[tp].epoch,
             )
             for tp in led
             if tp in starts

@@ -22,6 +22,7 @@ __all__ = [
     "GROUP",
     "TRANSACTION",
     "by_topic",
+    "commit_portions",
     "committed_offsets",
     "find_coordinator_request",
     "list_offsets_request",
@@ -32,6 +33,9 @@ __all__ = [
 GROUP, TRANSACTION = 0, 1
 """Kinds of coordinators."""
 
+_COMMIT_BYTES_MAX = 512 << 10
+_COMMIT_ROW_BYTES = 80  # of a record, without its texts
+
 # Comparing their fields takes a third of the time that comparing partitions does.
 _ORDER, _TOPIC = attrgetter("topic", "partition"), attrgetter("topic")
 
@@ -40,6 +44,27 @@ def by_topic(partitions: Iterable[TopicPartition]) -> Iterator[tuple[str, list[T
     """Partitions grouped by topic, both sorted."""
     for name, group in itertools.groupby(sorted(partitions, key=_ORDER), key=_TOPIC):
         yield name, list(group)
+
+
+def commit_portions(
+    group: str, offsets: Mapping[TopicPartition, tuple[int, str]]
+) -> Iterator[dict[TopicPartition, tuple[int, str]]]:
+    """``offsets`` in portions for one request each.
+
+    A coordinator writes a commit as one batch to ``__consumer_offsets``, which has Kafka's usual
+    limit of 1 MiB: it would refuse the positions of some 2,500 partitions, and again each time.
+    """
+    portion: dict[TopicPartition, tuple[int, str]] = {}
+    size = 0
+    for tp, one in offsets.items():
+        row = _COMMIT_ROW_BYTES + sum(len(text.encode()) for text in (group, tp.topic, one[1]))
+        if portion and size + row > _COMMIT_BYTES_MAX:
+            yield portion
+            portion, size = {}, 0
+        portion[tp] = one
+        size += row
+    if portion:
+        yield portion
 
 
 def find_coordinator_request(key: str, kind: int = GROUP) -> Any:

@@ -7,9 +7,9 @@ days. So nobody waits for the response, except for the first metadata (`Metadata
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kafka.protocol.metadata.metadata import MetadataRequest
@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 _LOWEST, _HIGHEST = 4, 12  # versions of Metadata
+# From 2.4 on; Java's clients believe the epochs from there on, too.
+_SURE_EPOCHS_VERSION = 9
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -40,16 +42,32 @@ def split_address(address: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """The broker that leads a partition, and the leader epoch (-1 unknown)."""
+    """The broker that leads a partition, and the leader epoch (-1 unknown).
+
+    ``sure``: whether the epoch is the leader's own. Brokers before 2.4 do not pass on each change.
+    """
 
     node: int
     epoch: int
+    sure: bool = field(default=True, compare=False)
+
+    @property
+    def fencing(self) -> int:
+        """The epoch for requests, which the leader refuses if its own is another one."""
+        return self.epoch if self.sure else -1
+
+    def outdates(self, other: Leader, brokers: Container[int]) -> bool:
+        """Whether ``other`` led the partition before this one, which is one of ``brokers``.
+
+        A broker that is cut off from its controller goes on naming the leaders that it knows.
+        """
+        return self.sure and 0 <= other.epoch < self.epoch and self.node in brokers
 
 
-def leader_of(part: Any) -> Leader:
-    """The leader in a partition's row of a response."""
+def leader_of(part: Any, *, sure: bool) -> Leader:
+    """The leader in a partition's row of a response. ``sure``: as in `Leader`."""
     epoch = getattr(part, "leader_epoch", -1)
-    return Leader(part.leader_id, -1 if epoch is None else epoch)
+    return Leader(part.leader_id, -1 if epoch is None else epoch, sure)
 
 
 @dataclass(slots=True)
@@ -108,6 +126,8 @@ class MetadataRequests:
         """The request in flight."""
         self.refresh: MetadataRefresh | None = None
         """The refresh under way."""
+        self.sure = True
+        """Whether the newest response has the leaders' own epochs (`Leader`)."""
         self._client = client
         self._idle = idle
         self._opening = opening
@@ -125,6 +145,7 @@ class MetadataRequests:
             connection = self._opening().connection()
         try:
             response = connection.request(request, lowest=_LOWEST, highest=_HIGHEST)
+            self._note_version(_version(connection, request))
         except ConnectionLost as error:
             connection.close()
             raise self._lost(error) from error
@@ -162,8 +183,7 @@ class MetadataRequests:
         """A request over ``connection``, which is closed after an error."""
         message = _metadata_request(topics)
         try:
-            highest = min(_HIGHEST, message.max_version)
-            version = connection.api_version(message.API_KEY, _LOWEST, highest, message.name)
+            version = _version(connection, message)
             correlation = connection.begin_now(message, version)
         except (ClusterError, ConnectionLost):
             connection.close()
@@ -201,7 +221,12 @@ class MetadataRequests:
         except ConnectionLost:
             connection.close()
             raise
+        if response is not None:
+            self._note_version(search.version)
         return response
+
+    def _note_version(self, version: int) -> None:
+        self.sure = version >= _SURE_EPOCHS_VERSION
 
     def begin_refresh(self, topics: set[str], generation: int, *, whole: bool) -> MetadataRefresh:
         """Begin the `refresh` of ``topics``; ``whole``: these are all."""
@@ -278,6 +303,12 @@ class MetadataRequests:
         for connection in (kept, *(None if one is None else one.connection for one in sent)):
             if connection is not None:
                 connection.close()
+
+
+def _version(connection: Connection, message: Any) -> int:
+    """The version for a request over ``connection``. Raises `ClusterError`."""
+    highest = min(_HIGHEST, message.max_version)
+    return connection.api_version(message.API_KEY, _LOWEST, highest, message.name)
 
 
 def _metadata_request(topics: Iterable[str]) -> Any:

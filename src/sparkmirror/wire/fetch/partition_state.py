@@ -89,12 +89,15 @@ class FetchState:
         if self.unknown_since is None:
             self.unknown_since = now
         elif now - self.unknown_since > _UNKNOWN_S_MAX:
-            code = connections.leaderless.get(self.tp, UNKNOWN_TOPIC_OR_PARTITION)
-            self.halt = Halt(
-                error_name(code),
-                f"the source has had no leader for {self.tp} for {now - self.unknown_since:.0f} s",
-                retriable=True,
-            )
+            told = connections.topic_errors.get(self.tp.topic, UNKNOWN_TOPIC_OR_PARTITION)
+            code = connections.leaderless.get(self.tp, told)
+            lasted_s = now - self.unknown_since
+            reason = f"the source has had no leader for {self.tp} for {lasted_s:.0f} s"
+            if code == TOPIC_AUTHORIZATION_FAILED:
+                right = Right("Describe", "Topic", self.tp.topic)
+                reason = f"no permission to describe {self.tp.topic}: "
+                reason += grant(connections.client, right)
+            self.halt = Halt(error_name(code), reason, retriable=True)
             self.retry_at = now + _UNKNOWN_RETRY_S
 
     def fail(

@@ -157,7 +157,7 @@ class RequestPlan:
         requested: dict[TopicPartition, Params] = {}
         for state in states:
             leader = leaders.get(state.tp)
-            epoch = -1 if leader is None else leader.epoch
+            epoch = -1 if leader is None else leader.fencing
             most = share
             if grant is not None and throttle is not None:
                 most = throttle.partition_bytes(grant, state, share)

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 PACED_BELOW_BYTES = 64 * 1024
 """Smaller responses are paced. A response that took longer than the interval adds no delay."""
 _THROTTLE_LOG_S = 60.0
+_PAUSES_VERSION = 8  # from there on, clients wait for a quota; Java's do the same
 
 
 class Responses(AssignedPartitions):
@@ -78,12 +79,14 @@ class Responses(AssignedPartitions):
         self._channels.note_response(channel[0], now - request.sent_at)
         self._settle(request.grant, response.partitions, now - request.sent_at)
         if response.throttle_ms > 0:
+            self._note_throttle(response.throttle_ms, now)
+        # Before 2.0, brokers have held the response back for that time themselves.
+        if response.throttle_ms > 0 and request.version >= _PAUSES_VERSION:
             # A quota applies to the client id, so it holds for all connections to the broker.
             node = channel[0]
             for one in self._channels.of(node) + self._channels.helpers(node):
                 self._pauses.wait(one, now + response.throttle_ms / 1000)
             self._staggered.rest(channel[0], now)
-            self._note_throttle(response.throttle_ms, now)
         elif len(frame) < PACED_BELOW_BYTES:
             self._pauses.pace(channel, request.sent_at, now)
         self._plan.note_response(channel, request.session, response)

@@ -48,5 +48,7 @@ class LoginAgain(threading.Thread):
                 return False
             self._left = True
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            # Not that of a TLS socket: it drops the TLS state first, and what the login sends in
+            # that moment would leave unencrypted.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         return True

@@ -64,6 +64,7 @@ log = logging.getLogger(__name__)
 
 _BROKER_TIMEOUT_MS = 30_000
 _THROTTLE_LOG_S = 60.0
+_PAUSES_VERSION = 6  # from there on, clients wait for a quota; Java's do the same
 _ALSO = -1  # the poller's key for the other descriptor that `Producer.pump` waits for
 _MISSING_RESPONSE = PartitionProduceResponse(-1, -1, "the response lacks the partition")
 
@@ -372,7 +373,8 @@ class Producer:
         now = self._clock()
         self._round_trips[request.node].note(now - request.sent_at, now)
         if throttle_ms > 0:
-            self._not_before[connection] = now + throttle_ms / 1000
+            if request.version >= _PAUSES_VERSION:  # older brokers have waited themselves
+                self._not_before[connection] = now + throttle_ms / 1000
             self._note_throttle(throttle_ms, now)
         for state, item in request.items:
             if item in state.in_flight:  # otherwise a halt has dropped it

@@ -51,7 +51,12 @@ from sparkmirror.wire.cluster.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     error_name,
 )
-from sparkmirror.wire.cluster.messages import GROUP, TRANSACTION, find_coordinator_request
+from sparkmirror.wire.cluster.messages import (
+    GROUP,
+    TRANSACTION,
+    commit_portions,
+    find_coordinator_request,
+)
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
 from sparkmirror.wire.produce.partition_queue import NO_IDENTITY, Identity
 from sparkmirror.wire.produce.waiting import connected, request
@@ -239,8 +244,19 @@ class Transactions:
         their topics. It may only not know them yet, so the request is made again for some seconds;
         not for those in ``unknown``.
         """
-        producer_id, epoch = self.identity
         self.join_group(group)
+        gone: set[TopicPartition] = set()
+        for portion in commit_portions(group, offsets):
+            gone |= self._add_portion(group, portion, unknown)
+        return gone
+
+    def _add_portion(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+        unknown: Collection[TopicPartition],
+    ) -> set[TopicPartition]:
+        producer_id, epoch = self.identity
         request_topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
         request_partition = request_topic.TxnOffsetCommitRequestPartition
         message = TxnOffsetCommitRequest(

@@ -226,8 +226,12 @@ class TokenSource:
             },
         )
         timeout_s = max(login.connect_timeout_s, login.read_timeout_s)
+        # Java's client reads no proxy from the environment. The secret goes to the address in the
+        # file and to nobody else.
         opener = urllib.request.build_opener(
-            _NoRedirect, urllib.request.HTTPSHandler(context=self._tls)
+            urllib.request.ProxyHandler({}),
+            _NoRedirect,
+            urllib.request.HTTPSHandler(context=self._tls),
         )
         with opener.open(request, timeout=timeout_s) as answer:
             document = json.loads(answer.read(_RESPONSE_BYTES_MAX))

@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,8 +16,10 @@ from hypothesis import strategies as st
 from sparkmirror.cli.main import main
 from sparkmirror.cli.shared.settings_options import since_ms
 from sparkmirror.cli.verbs.gaps import report
-from sparkmirror.data.read.loss_detection import judge
+from sparkmirror.data.read import loss_detection
+from sparkmirror.data.read.loss_detection import LossWatch, judge
 from sparkmirror.errors import ConfigError
+from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.gaps import (
     Gap,
     GapAction,
@@ -115,6 +119,27 @@ def test_no_offset_is_jumped_over_in_silence(
         # Whatever the log holds now from there on is mirrored.
         assert loss.resume_at == max(loss.first, view.start)
         assert loss.first < position == loss.last + 1
+
+
+@pytest.mark.parametrize(
+    ("settled", "waits", "decides"), [(True, (), 101.2), (False, (101.2, 130.0), 136.0)]
+)
+def test_a_high_watermark_may_lag_behind_an_election(
+    settled: bool, waits: tuple[float, ...], decides: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old brokers do not say so, for as long as a follower may take."""
+    connections: Any = SimpleNamespace(cluster_id="c", topic_ids={})
+    flow = FlowSettings(A, B, A, B)
+    watch = LossWatch(flow, [SourcePartition("t", 3, "A.t")], connections, {})
+    watch.marks[TP] = Mark("c", "", 5)
+    view = LogView(0, 140, -1, -1, 6, settled=settled)
+    monkeypatch.setattr(loss_detection, "describe_logs", lambda *_, **__: {TP: view})
+    for now_s in (100.0, *waits):
+        monkeypatch.setattr(loss_detection.time, "monotonic", lambda now_s=now_s: now_s)
+        assert watch.examine({TP: 150}) == {}
+    monkeypatch.setattr(loss_detection.time, "monotonic", lambda: decides)
+    (found,) = watch.examine({TP: 150}).values()
+    assert found.halt is not None
 
 
 # -- marks -------------------------------------------------------------------------------------

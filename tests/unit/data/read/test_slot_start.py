@@ -27,6 +27,7 @@ from kafka.protocol.metadata.find_coordinator import (
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 
 from sparkmirror.data.coordination.slot_plan import plan_slots
+from sparkmirror.data.read.first_positions import first_positions
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.read.target_loss import Verdict
 from sparkmirror.internal_topics.commands import SourcePartition
@@ -360,3 +361,19 @@ def test_a_producer_goes_on_over_the_connection_that_gave_its_id(
     assert target.asked == [(1, "CONNECT"), (1, "InitProducerId"), (1, "Metadata")]
     producer.close()
     assert connection.socket.fileno() == -1
+
+
+def test_without_records_since_then_a_partition_begins_at_its_end(
+    reader: SlotReader,
+    flow: FlowSettings,
+    clusters: tuple[Cluster, Cluster],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Brokers return -1 for a time after the last record."""
+    monkeypatch.setattr(clusters[0], "_offset", lambda _, when: 40 if when == -1 else -1)
+    wanted = replace(
+        flow,
+        fetch=replace(flow.fetch, auto_offset_reset="by_duration:PT1H"),
+        source=replace(flow.source, request_timeout_ms=500),
+    )
+    assert first_positions(wanted, reader._fetcher, [TP], stable=False) == {TP: 40}

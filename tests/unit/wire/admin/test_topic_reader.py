@@ -297,6 +297,24 @@ def test_a_log_that_begins_later_by_now_is_read_from_there() -> None:
     assert keys(logs.reader(3).read_to_end()) == [(0, b"2")]
 
 
+def test_a_log_that_was_cut_off_is_read_from_its_beginning() -> None:
+    """An unclean election: what is written now has offsets that were read before."""
+    logs = Logs([entry(0), entry(1), entry(2)])
+    found = logs.reader(3)
+    assert keys(found.read_to_end()) == [(0, b"0"), (0, b"1"), (0, b"2")]
+    logs.logs = ([entry(0), entry(1)],)
+    logs.codes.append(1)
+    assert keys(found.read_to({TP: 2})) == [(0, b"0"), (0, b"1")]
+
+
+def test_a_new_leader_that_does_not_know_its_end_yet_has_lost_nothing() -> None:
+    logs = Logs([entry(0), entry(1), entry(2)])
+    found = logs.reader(3)
+    assert len(list(found.read_to_end())) == 3
+    assert keys(found.read_to({TP: 1})) == []
+    assert keys(found.read_to({TP: 3})) == []
+
+
 @pytest.mark.parametrize("code", sorted(MOVED))
 def test_a_leader_that_moved_is_looked_for(code: int) -> None:
     logs = Logs([entry(0), entry(1)], codes=[0, code])

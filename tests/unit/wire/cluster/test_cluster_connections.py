@@ -34,7 +34,12 @@ CLIENT = ClusterClient(
 
 
 class FakeBroker:
-    """Answers ApiVersions, and Metadata with ``metadata()``; hangs up instead of a None."""
+    """Answers ApiVersions, and Metadata with ``metadata()``; hangs up instead of a None.
+
+    ``highest``: the newest version of Metadata that it knows.
+    """
+
+    highest = 12
 
     def __init__(self, metadata: Callable[[], MetadataResponse | None]) -> None:
         self._metadata = metadata
@@ -71,7 +76,7 @@ class FakeBroker:
                 response: Any
                 if key == API_VERSIONS:
                     row = ApiVersionsResponse.ApiVersion
-                    keys = [row(api_key=METADATA, min_version=0, max_version=12)]
+                    keys = [row(api_key=METADATA, min_version=0, max_version=self.highest)]
                     response = ApiVersionsResponse(error_code=0, api_keys=keys)
                 else:
                     self.asked += 1
@@ -627,4 +632,38 @@ def test_a_leader_that_a_later_answer_no_longer_names_is_not_asked(world: World)
     assert known.query_leaders([other, tp(0)], ask) == {tp(0): 7}
     assert asked == [[tp(0)]]
     assert known._stale, "all leaders are asked for soon"
+    known.close()
+
+
+def test_metadata_with_an_older_epoch_moves_no_leader(world: World) -> None:
+    """A broker that is cut off from its controller goes on naming the leaders that it knows."""
+    known = world.connections()
+    known.refresh()
+    ports = {1: world.one.port, 2: world.two.port}
+    world.says["metadata"] = metadata(ports, {0: (2, 2, 0), 1: (2, 5, 0)})
+    known.refresh()
+    assert known.leaders[tp(0)] == Leader(1, 3)
+    world.says["metadata"] = metadata(ports, {0: (-1, 2, 5), 1: (2, 5, 0)})
+    known.refresh({"t"})
+    assert known.leaders[tp(0)] == Leader(1, 3)
+    # A topic that was created again begins anew, and so does one whose leader is gone.
+    for there, topic_id in ((ports, "0000000" + TOPIC_ID[7:]), ({2: world.two.port}, TOPIC_ID)):
+        again = world.connections()
+        world.says["metadata"] = metadata(ports, {0: (1, 3, 0), 1: (2, 5, 0)})
+        again.refresh()
+        world.says["metadata"] = metadata(there, {0: (2, 2, 0), 1: (2, 5, 0)}, topic_id)
+        again.refresh()
+        assert again.leaders[tp(0)] == Leader(2, 2)
+        again.close()
+    known.close()
+
+
+@pytest.mark.parametrize(("highest", "fencing"), [(8, -1), (9, 3)])
+def test_epochs_of_old_metadata_fence_nothing(world: World, highest: int, fencing: int) -> None:
+    """Before 2.4, brokers do not pass on the epochs of a reassignment; they tell changes only."""
+    world.one.highest = highest
+    known = world.connections()
+    known.refresh()
+    leader = known.leaders[tp(0)]
+    assert (leader.node, leader.epoch, leader.fencing) == (1, 3, fencing)
     known.close()

@@ -120,3 +120,26 @@ def test_closing_closes_coordinators_and_all_else(monkeypatch: pytest.MonkeyPatc
         world.coordinators.release("h")
     world.coordinators.close()
     assert all(one.closed for one in world.opened)
+
+
+def test_a_large_commit_goes_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator writes each as one batch, and refuses what has more than 1 MiB."""
+    world = World(monkeypatch)
+    asked: list[list[tuple[int, str]]] = []
+    ask = Broker.request
+
+    def look(broker: Broker, message: Any, **more: int) -> Any:
+        if message.name == "OffsetCommitRequest":
+            rows = [part for topic in message.topics for part in topic.partitions]
+            asked.append([(one.partition_index, one.committed_metadata) for one in rows])
+        return ask(broker, message, **more)
+
+    monkeypatch.setattr(Broker, "request", look)
+    offsets = {TopicPartition("t", n): (n, "m" * 400) for n in range(5_000)}
+    world.coordinators.commit("g", offsets)
+    assert sorted(number for rows in asked for number, _ in rows) == list(range(5_000))
+    assert max(sum(80 + len(text) for _, text in rows) for rows in asked) < 600_000
+    assert 4 <= len(asked) <= 6
+    asked.clear()
+    world.coordinators.commit("g", {TP: (1, "m")})
+    assert len(asked) == 1

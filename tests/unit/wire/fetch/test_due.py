@@ -25,7 +25,7 @@ class Cluster:
     time_s: float = 100.0
     client: ClusterClient = field(default_factory=lambda: ClusterClient("A", ("a:1",), "c"))
     leaders: dict[TopicPartition, Any] = field(
-        default_factory=lambda: {TP: SimpleNamespace(node=NODE, epoch=0)}
+        default_factory=lambda: {TP: SimpleNamespace(node=NODE, epoch=0, fencing=0)}
     )
     generation: int = 0
     sent: int = 0

@@ -107,6 +107,7 @@ class Cluster:
     client: ClusterClient = field(default_factory=lambda: ClusterClient("A", ("a:1",), "c"))
     generation: int = 0
     leaderless: dict[TopicPartition, int] = field(default_factory=dict)
+    topic_errors: dict[str, int] = field(default_factory=dict)
     stale: bool = False
 
     def __post_init__(self) -> None:
@@ -117,7 +118,7 @@ class Cluster:
 
     @staticmethod
     def _leaders(nodes: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
-        return {tp: SimpleNamespace(node=node, epoch=0) for tp, node in nodes.items()}
+        return {tp: SimpleNamespace(node=node, epoch=0, fencing=0) for tp, node in nodes.items()}
 
     def move(self, **nodes: int) -> None:
         self.next_leaders = self._leaders({TopicPartition(t, 0): n for t, n in nodes.items()})
@@ -254,6 +255,20 @@ def test_a_quotas_waiting_time_is_kept(cluster: Cluster) -> None:
     assert broker.asked == [[A], [A]]
 
 
+def test_an_old_broker_has_waited_for_the_quota_itself(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before 2.0, it holds the response back for the time that it states."""
+    monkeypatch.setattr(Broker, "api_version", lambda *_: 7)
+    fetcher = _fetcher(cluster)
+    cluster.brokers[1].answer({}, throttle_ms=700)
+    _take(fetcher, cluster.brokers[1])
+    assert fetcher.errors["THROTTLED"] == 1
+    cluster.time_s += 0.1
+    fetcher.send()
+    assert cluster.brokers[1].asked == [[A], [A]]
+
+
 def test_the_follower_in_our_rack_serves_until_it_fails(cluster: Cluster) -> None:
     fetcher = _fetcher(cluster, client_rack="r")
     leader, follower = cluster.brokers[1], cluster.brokers[3]
@@ -293,6 +308,22 @@ def test_a_partition_without_a_leader_waits_alone_and_is_told(cluster: Cluster) 
         fetcher.send()
     assert cluster.brokers[3].asked == [[A]]
     assert fetcher.halts == {}
+
+
+def test_a_topic_that_may_not_be_described_is_not_one_without_a_leader(cluster: Cluster) -> None:
+    fetcher = _fetcher(cluster)
+    cluster.topic_errors = {"a": 29}
+    cluster.move(b=2)
+    cluster.brokers[1].answer({A: (NOT_LEADER, b"")})
+    _take(fetcher, cluster.brokers[1])
+    for _ in range(40):
+        cluster.brokers[2].answer({B: (0, _records(5))})
+        _take(fetcher, cluster.brokers[2])
+        cluster.time_s += 1.0
+        fetcher.send()
+    halt = fetcher.halts[A]
+    assert (halt.code, halt.retriable) == ("TOPIC_AUTHORIZATION_FAILED", True)
+    assert "no permission to describe a" in halt.reason
 
 
 def test_who_got_data_goes_to_the_back(cluster: Cluster) -> None:

@@ -147,3 +147,25 @@ def test_a_topic_that_is_gone_keeps_no_other_position_up(
     asked.clear()
     assert transactions.add_offsets("g", offsets, {gone}) == {gone}
     assert len(asked) == 1
+
+
+def test_many_positions_are_added_in_several_requests(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them in one would be more than the coordinator can write as one batch."""
+    asked: list[list[int]] = []
+
+    def ask(_kind: int, _key: str, message: Any, *, highest: int) -> Any:
+        rows = [part.partition_index for one in message.topics for part in one.partitions]
+        asked.append(rows)
+        parts = [SimpleNamespace(partition_index=n, error_code=3 * (n == 2_999)) for n in rows]
+        return SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=parts)])
+
+    transactions = coordinator.transactions
+    monkeypatch.setattr(transactions, "join_group", lambda _: None)
+    monkeypatch.setattr(transactions, "_query", ask)
+    gone = TopicPartition("t", 2_999)
+    offsets = {TopicPartition("t", n): (n, "m" * 400) for n in range(3_000)}
+    assert transactions.add_offsets("g", offsets, {gone}) == {gone}
+    assert sorted(n for rows in asked for n in rows) == list(range(3_000))
+    assert max(map(len, asked)) * 480 < 600_000

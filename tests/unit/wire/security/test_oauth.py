@@ -92,6 +92,17 @@ def test_the_client_secret_follows_no_redirect(status: int) -> None:
         assert len(first.seen) == 2
 
 
+def test_the_client_secret_goes_through_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java's client reads none from the environment, and this one is in clear text."""
+    with serve() as endpoint, serve() as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/token"))
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        source(endpoint.url).token()
+        assert proxy.seen == []
+        assert len(endpoint.seen) == 1
+
+
 def test_a_redirect_shows_no_control_characters_and_no_query() -> None:
     with serve() as endpoint:
         endpoint.status = 302
