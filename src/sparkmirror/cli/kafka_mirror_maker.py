@@ -47,7 +47,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Once(argparse.Action):
-    """An option that Java refuses if it is there twice."""
+    """An option with a value: as with Java, it may not be there twice."""
+
+    _given = False
 
     def __call__(
         self,
@@ -57,8 +59,9 @@ class _Once(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         """Store the value."""
-        if getattr(namespace, self.dest) is not None:
+        if option_string is not None and self._given:
             parser.error(f"{option_string} is given more than once")
+        self._given = True
         setattr(namespace, self.dest, values)
 
 
@@ -68,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         description="This tool helps to continuously copy data between two Kafka clusters.",
         add_help=False,
     )
+    parser.register("action", None, _Once)
     _add_supported(parser)
     _add_callables(parser)
     parser.add_argument("--help", action="store_true", help="Print this information.")
@@ -104,21 +108,18 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--include",
         metavar="REGEX",
-        action=_Once,
         help="Topics to mirror: Java regexes, separated by commas.",
     )
     parser.add_argument(
         "--whitelist",
         "--white-list",
         metavar="REGEX",
-        action=_Once,
         help="DEPRECATED, use --include instead; ignored if --include is given.",
     )
     parser.add_argument(
         "--blacklist",
         "--black-list",
         metavar="REGEX",
-        action=_Once,
         help="Mirror all topics except these, instead of --include (MirrorMaker 0.7 to 1.1).",
     )
     parser.add_argument(

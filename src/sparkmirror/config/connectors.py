@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from sparkmirror.config.files.page import Migrated, Page
 from sparkmirror.config.files.properties import Entry
-from sparkmirror.config.files.values import check
+from sparkmirror.config.files.values import check, parse_boolean
 from sparkmirror.config.mm2.keys import OF_CONNECTOR, KeyUse, Lost, classify, nearest
 from sparkmirror.config.mm2.smts import smt_settings
 from sparkmirror.config.table.settings import (
@@ -261,16 +261,29 @@ def _flow_lines(
 ) -> dict[str, Taken]:
     """The flow's keys, without its name."""
     name = connectors[0].flow
-    kinds = {one.kind for one in connectors}
+    for one in connectors:
+        if one.kind == SOURCE and _disabled(one):
+            raise ConfigError(
+                f"connector {one.name} is disabled (enabled=false), so it mirrors nothing.",
+                where=one.config["enabled"].where,
+                do="Leave its file out, or enable it.",
+            )
+    # A heartbeat connector does not read the key, and beats all the same.
+    kinds = {one.kind for one in connectors if one.kind != CHECKPOINT or not _disabled(one)}
     lines: dict[str, Taken] = {}
     if SOURCE in kinds:
         lines["enabled"] = _own("enabled", "true")
+    _add_defaults([one for one in connectors if one.kind == SOURCE], lines)
     for connector in connectors:
         for key, entry in connector.config.items():
-            if key in _PLACED or key.startswith(_SIDES):
+            if key in _PLACED or key == "enabled" or key.startswith(_SIDES):
                 continue
             if key in _CONVERTERS and entry.value.strip().endswith("ByteArrayConverter"):
                 continue  # all records are copied as bytes anyway
+            if REMOVED_KEYS.get(key):
+                hint = f"MirrorMaker 2 does not read it; its key is {REMOVED_KEYS[key]}"
+                setup.leave_out(entry, hint)
+                continue
             key = RENAMED_KEYS.get(key, REMOVED_KEYS.get(key, key))  # noqa: PLW2901 (older ones)
             if not key or key in DROPPED_KEYS:
                 why = f" ({DROPPED_KEYS[key]})" if key else ""
@@ -293,6 +306,38 @@ def _flow_lines(
     if HEARTBEAT in kinds:
         lines.setdefault("emit.heartbeats.enabled", _own("emit.heartbeats.enabled", "true"))
     return lines
+
+
+def _disabled(connector: Connector) -> bool:
+    """Whether ``enabled=false`` keeps the connector from having tasks."""
+    entry = connector.config.get("enabled")
+    return entry is not None and not _REFERENCE.search(entry.value) and not parse_boolean(entry)
+
+
+def _add_defaults(sources: Sequence[Connector], lines: dict[str, Taken]) -> None:
+    """What a connector has by default counts beside what another one of its flow sets.
+
+    Only topics and tasks can be added. Raises ConfigError for other keys.
+    """
+    keys = dict.fromkeys(key for one in sources for key in one.config)
+    for one, key in itertools.product(sources, keys):
+        row = find(key, Scope.CONNECTOR)
+        if key in one.config or key in _PLACED or key == "enabled" or row is None:
+            continue
+        if _of_smts(key):
+            continue  # `_check_smts` compares them
+        if row.default is None or row.status is not Status.SUPPORTED:
+            continue
+        given = next(other.config[key] for other in sources if key in other.config)
+        if key not in ("topics", "tasks.max"):
+            if _simple(key, given.value.strip()) != _simple(key, row.default):
+                raise _differs(f"flow {one.flow}", None, given)
+        elif key == "topics":
+            lines[key] = _own(key, row.default)  # all, so further ones are of no importance
+        elif key in lines:
+            lines[key] = _own(key, str(int(lines[key].entry.value) + int(row.default)))
+        else:
+            lines[key] = _own(key, row.default)
 
 
 def _of_smts(key: str) -> bool:

@@ -81,7 +81,7 @@ def observe_source(
     found = (
         (name, view)
         for name, view in sorted(source.topics().items())
-        if not view.internal and wanted.accepts(name)
+        if wanted.mirrors(name, internal=view.internal)
     )
     topics = dict(islice(found, topics_max))
     return SourceFacts(source.describe(), topics, source.topic_configs(topics) if topics else {})

@@ -341,6 +341,16 @@ def is_remote_topic(policy: ReplicationPolicy, topic: str) -> bool:
     return not policy.is_internal_topic(topic) and policy.topic_source(topic) is not None
 
 
+KAFKAS_OWN = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+"""Topics that brokers keep for themselves."""
+OWN_TOPICS = re.compile(r"mm2-sparkmirror.*\.internal")
+"""Topics that mirrors of this kind keep for themselves, whatever a flow's lists and separator say.
+
+No program reads a copy. A mirror that uses the target would take it for its own topic, and each
+record that is copied makes others.
+"""
+
+
 class FlowTopics:
     """The topics that one flow mirrors, and their remote names. Created once per flow.
 
@@ -354,6 +364,7 @@ class FlowTopics:
         naming = flow.naming if isinstance(flow, FlowSettings) else flow
         self.policy = make_policy(naming.policy, naming.source)
         self._filter = TopicFilter(naming.topics.include, naming.topics.exclude)
+        self._leaves_kafkas = KAFKAS_OWN[0] in naming.topics.exclude
         self._naming = naming
         self._map = TopicsMap(naming.topics.map)
         self.mapped: Callable[[str], str | None] = _no_name
@@ -365,9 +376,20 @@ class FlowTopics:
         if naming.topics.renamed:  # each discovery asks for thousands of topics
             self.mapped = lru_cache(_NAMES_REMEMBERED)(self._mapped)
 
+    def mirrors(self, topic: str, *, internal: bool) -> bool:
+        """Whether the flow mirrors ``topic``. ``internal``: brokers say that it is Kafka's own.
+
+        Only MirrorMaker 1 with ``exclude.internal.topics=false`` mirrors such topics.
+        """
+        if internal and (self._naming.mode is MirrorMode.MM2 or self._leaves_kafkas):
+            return False
+        return self.accepts(topic)
+
     def accepts(self, topic: str) -> bool:
-        """Whether the flow mirrors source topic ``topic``."""
+        """Whether the flow mirrors source topic ``topic``, by its name."""
         naming = self._naming
+        if OWN_TOPICS.fullmatch(topic):
+            return False
         if naming.mode is MirrorMode.MM1:
             return self._filter.accepts(topic)
         return should_replicate(

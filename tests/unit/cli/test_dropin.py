@@ -291,7 +291,7 @@ def test_mm1_missing_file_option(
         ),
         (["--include", "a", "--abort.on.send.failure", "x"], "'x' is neither true nor false"),
         (["--include", "a", "--exactly-once"], "no transaction spans two clusters"),
-        (["--include", "a", "--producer.config", "/none"], "/none: There is no such file."),
+        (["--include", "a", "--consumer.config", "/none"], "/none: There is no such file."),
     ],
 )
 def test_mm1_wrong_options(
@@ -366,11 +366,27 @@ def test_a_cluster_that_refuses_ends_a_real_start(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("option", ["--include", "--whitelist", "--blacklist"])
-def test_mm1_a_list_is_given_once(
-    mm1: list[str], option: str, handed: Handed, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("--include", ("a", "b")),
+        ("--whitelist", ("a", "b")),
+        ("--blacklist", ("a", "b")),
+        ("--num.streams", ("4", "1")),
+        ("--offset.commit.interval.ms", ("60000", "1000")),
+        ("--abort.on.send.failure", ("true", "false")),
+        ("--producer.config", ("a", "b")),
+    ],
+)
+def test_mm1_an_option_is_given_once(
+    mm1: list[str],
+    option: str,
+    values: tuple[str, str],
+    handed: Handed,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Java refuses it; one of the lists would be lost without a word."""
-    assert kafka_mirror_maker.main([*mm1, option, "a", f"{option}=b"]) == 1
+    """Java refuses it; one of the values would be lost without a word."""
+    first, second = values
+    assert kafka_mirror_maker.main([*mm1, option, first, f"{option}={second}"]) == 1
     assert handed.settings is None
     assert "is given more than once" in _err(capsys)

@@ -159,6 +159,63 @@ def test_several_source_connectors_of_one_flow(tmp_path: Path) -> None:
     assert one.tasks_max == 8
 
 
+def test_a_source_connector_without_topics_has_all(tmp_path: Path) -> None:
+    one, other = changed(SOURCE, topics=None), changed(SOURCE, topics="logs")
+    both = flow(made(tmp_path, options(tmp_path, one, other)))
+    assert both.topics.include == (".*", "logs")
+    one, other = changed(SOURCE, tasks__max=None), changed(SOURCE, topics="logs")
+    assert flow(made(tmp_path, options(tmp_path, one, other))).tasks_max == 5
+
+
+def test_a_key_of_one_source_connector_is_not_given_to_the_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = changed(SOURCE, topics="logs", topics__exclude=None)
+    assert main(options(tmp_path, SOURCE, other)) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "topics.exclude differs from the default, which the other connector has" in told
+
+
+def test_an_enabled_heartbeat_connector_mirrors_nothing(tmp_path: Path) -> None:
+    """It does not read the key: the flow in its direction only has heartbeats."""
+    back = changed(
+        HEARTBEAT,
+        enabled="true",
+        source__cluster__alias="B",
+        target__cluster__alias="A",
+        source__cluster__bootstrap__servers="b1:9092",
+        target__cluster__bootstrap__servers="a1:9092,a2:9092",
+    )
+    for disabled in (back, changed(back, enabled="false")):
+        settings = made(tmp_path, options(tmp_path, SOURCE, disabled))
+        assert flow(settings).name == "A->B"
+        assert [beat.name for beat in settings.heartbeats] == ["B->A"]
+
+
+def test_a_disabled_checkpoint_connector_makes_no_checkpoints(tmp_path: Path) -> None:
+    one = flow(made(tmp_path, options(tmp_path, SOURCE, changed(CHECKPOINT, enabled="false"))))
+    assert (one.checkpoints.enabled, one.checkpoints.sync_enabled) == (False, False)
+
+
+def test_a_disabled_source_connector_is_no_flow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(options(tmp_path, changed(SOURCE, enabled=False))) == 2
+    assert "it mirrors nothing" in " ".join(capsys.readouterr().err.split())
+    assert flow(made(tmp_path, options(tmp_path, changed(SOURCE, enabled="TRUE")))).enabled
+
+
+def test_keys_that_never_were_any_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Old pages name them; Java does not read them."""
+    one = flow(
+        made(tmp_path, options(tmp_path, SOURCE, changed(CHECKPOINT, emit__checkpoints="false")))
+    )
+    assert one.checkpoints.enabled
+    assert "its key is emit.checkpoints.enabled" in " ".join(capsys.readouterr().err.split())
+
+
 def test_what_has_no_counterpart_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

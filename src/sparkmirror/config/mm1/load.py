@@ -32,6 +32,7 @@ from sparkmirror.config.table.settings import Scope, Status, Type, find, names
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import MirrorMode
 from sparkmirror.names.java_regex import compile_regex
+from sparkmirror.names.replication_policy import KAFKAS_OWN
 from sparkmirror.settings import (
     FlowSettings,
     GroupSettings,
@@ -45,10 +46,6 @@ from sparkmirror.settings import (
 __all__ = ["Extras", "load_mm1", "load_mm1_consumer", "normalise_include"]
 
 # Topics that Kafka itself marks as internal; MirrorMaker 1 excludes them by default.
-_KAFKA_INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
-# Topics that other mirrors of this kind keep on the source. No program reads a copy, and a mirror
-# that uses the target would take a copy for its own topic.
-_MIRRORS_OWN = (r"mm2-sparkmirror.*\.internal",)
 _DELIVERY_TIMEOUT_MS_DEFAULT = ProduceSettings().delivery_timeout_ms
 _QUOTES = "\"'"
 # Java's consumer ignores unknown keys, so MirrorMaker 1 can still use the same file.
@@ -107,7 +104,7 @@ def load_mm1(
     ``find_brokers``.
     """
     paths = [consumer_configs] if isinstance(consumer_configs, Path) else list(consumer_configs)
-    _check_numbers(num_streams, offset_commit_interval_ms)
+    _check_streams(num_streams)
     more = extras or Extras()
     topics = _Topics(include, exclude)
     topics.check()
@@ -219,13 +216,10 @@ def _read(
     ), mode
 
 
-def _check_numbers(num_streams: int | None, offset_commit_interval_ms: int) -> None:
-    for option, value in (
-        ("--num.streams", 1 if num_streams is None else num_streams),
-        ("--offset.commit.interval.ms", offset_commit_interval_ms),
-    ):
-        if value < 1:
-            raise ConfigError(f"{value} is too small.", where=option, do="Write at least 1.")
+def _check_streams(num_streams: int | None) -> None:
+    if num_streams is not None and num_streams < 1:
+        where = "--num.streams"
+        raise ConfigError(f"{num_streams} is too small.", where=where, do="Write at least 1.")
 
 
 def _streams(option: int | None, consumer: TranslatedFile, mode: LegacyMode) -> int:
@@ -391,7 +385,7 @@ def _flow(
         )
     group_id = named.value.strip()
     settings = ValueReader(consumer, Scope.CONSUMER)
-    internal = _KAFKA_INTERNAL if settings.boolean("exclude.internal.topics") else ()
+    internal = KAFKAS_OWN if settings.boolean("exclude.internal.topics") else ()
     client_id = ValueReader(producer, Scope.PRODUCER).text("client.id") or f"{group_id}-producer"
     consumer_path, producer_path = str(consumer.path), str(producer.path)
     key = "bootstrap.servers"
@@ -418,7 +412,7 @@ def _flow(
         topics=(mode or LegacyMode()).topics(
             TopicSettings(
                 include=include,
-                exclude=_MIRRORS_OWN + internal + exclude,
+                exclude=internal + exclude,
                 replication_factor=-1,
                 refresh_interval_s=max(1, settings.integer("metadata.max.age.ms") // 1_000),
                 map=ValueReader(consumer, Scope.SPARKMIRROR).rules(TOPICS_MAP),

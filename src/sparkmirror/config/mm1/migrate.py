@@ -64,7 +64,7 @@ def migrate(
     page.put(f"{target}.offset.storage.replication.factor", "-1")
     if offset_commit_interval_ms is not None:
         page.comment("--offset.commit.interval.ms")
-        page.put(f"{target}.offset.flush.interval.ms", str(offset_commit_interval_ms))
+        page.put(f"{target}.offset.flush.interval.ms", str(max(1, offset_commit_interval_ms)))
     _left_out(page, producer)
     for flow, consumer in zip(settings.flows, consumers, strict=True):
         own = {key: one for key, one in consumer.file.items() if find(key, Scope.SPARKMIRROR)}

@@ -160,7 +160,7 @@ def observe_flow(
     views = {
         name: view
         for name, view in source.topics().items()
-        if not view.internal and wanted.accepts(name)
+        if wanted.mirrors(name, internal=view.internal)
     }
     for name in refused_names(target, flow, wanted, views):
         del views[name]  # not mirrored: the position under its name is another topic's

@@ -128,7 +128,7 @@ def observe_topics(
         found = {
             name: view
             for name, view in source.topics().items()
-            if not view.internal and wanted.accepts(name)
+            if wanted.mirrors(name, internal=view.internal)
         }
         refused = refuse(found)
         remote = {wanted.remote(name): name for name in found if name not in refused}

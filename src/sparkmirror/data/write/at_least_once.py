@@ -78,7 +78,7 @@ class AtLeastOnce:
         """Watch for pauses, and record where the target's logs end."""
         self._watch_pauses(hello.owner)
         lanes, frames = self._task.lanes.values(), self._task.frames
-        self._producer.connections.add_topics(self._task.index.topics)
+        self._producer.connections.add_topics(self._task.topics)
         # Partitions that share target partitions depend on one another.
         apart = not self._flow.records.used and not any(lane.routed for lane in lanes)
         if frames is not None and apart:

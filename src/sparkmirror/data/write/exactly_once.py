@@ -101,7 +101,7 @@ class ExactlyOnce:
         self._writer = hello.writer
         if hello.writer is not None and hello.writer.identity is not None:
             self._open(hello.writer.identity)
-        self._producer.connections.add_topics(self._task.index.topics)
+        self._producer.connections.add_topics(self._task.topics)
 
     def begun(self) -> None:
         """Close what earlier writers left open in the partitions."""
@@ -481,9 +481,8 @@ class ExactlyOnce:
         who = self._flow.name, self._task.slot
         log.warning("flow %s, slot %d: the transaction is aborted and written again", *who)
         self._open(self._identity_again())
-        self._producer.connections.add_topics(
-            {lane.target.topic for lane in self._task.lanes.values()}
-        )
+        remote = {lane.target.topic for lane in self._task.lanes.values()}
+        self._producer.connections.add_topics(remote | self._task.topics)
         self._kept_bytes = 0
         self._refusals.undone()
         self._task.forget_saved()

@@ -149,10 +149,16 @@ def storage_topic(flow: FlowSettings) -> str:
 
 
 def connect_record(
-    flow: FlowSettings, source: TopicPartition, position: int, remote: str = ""
+    flow: FlowSettings,
+    source: TopicPartition,
+    position: int,
+    remote: str = "",
+    *,
+    partitions: int,
 ) -> tuple[TopicPartition, bytes, bytes | None]:
     """A position in MirrorMaker 2's format: its partition, key and value.
 
+    ``partitions``: how many the topic has.
     ``remote``: the name that a map gave the topic. Java has no maps, and ignores such a record.
     """
     topic = storage_topic(flow)
@@ -160,5 +166,5 @@ def connect_record(
         key, value = encode_mapped_offset(flow.source.alias, source, remote, position)
     else:
         key, value = encode_source_offset(flow.source.alias, source, position)
-    partition = partition_for_key(key, flow.offset_storage_partitions)
+    partition = partition_for_key(key, partitions)
     return TopicPartition(topic, partition), key, value

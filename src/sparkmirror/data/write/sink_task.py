@@ -106,6 +106,12 @@ class SinkTask:
             self.ends.begin(added)
         return added
 
+    @property
+    def topics(self) -> set[str]:
+        """The topics of which the producer must know leaders and partitions from the start."""
+        positions = () if self.flow.mode is MirrorMode.MM1 else (storage_topic(self.flow),)
+        return {*self.index.topics, *positions}
+
     def search(self, lanes: Iterable[Lane]) -> None:
         """Search the leaders of further remote partitions; the other lanes do not wait for it."""
         connections = self.producer.connections
@@ -293,12 +299,19 @@ class SinkTask:
         if halted:
             backlog.forget_halts(halted)
             self.forget_saved()
+        # The setting only counts when the topic is created: it may be Connect's, with any number.
+        known = self.producer.connections.partitions_of(topic)
+        partitions = known or max(1, self.flow.offset_storage_partitions)
         for lane in self.lanes.values():
             if lane.position == lane.saved or max(lane.position, lane.saved) <= 0:
                 continue
             # Java's MirrorMaker 2 with the same RegexRouter keeps positions by source partition.
             remote = self.mapped(lane) if self.flow.topics.map else ""
-            self._append_record(*connect_record(self.flow, lane.source, lane.position, remote))
+            self._append_record(
+                *connect_record(
+                    self.flow, lane.source, lane.position, remote, partitions=partitions
+                )
+            )
             lane.saved = lane.position
             count += 1
         return count

@@ -197,11 +197,17 @@ def test_wrong_files(tmp_path: Path, consumer: str, producer: str, where: str, w
     assert caught.value.do
 
 
-@pytest.mark.parametrize("option", ["num_streams", "offset_commit_interval_ms"])
-def test_options_out_of_range(tmp_path: Path, option: str) -> None:
+def test_options_out_of_range(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="too small") as caught:
-        _load(tmp_path, CONSUMER, PRODUCER, **{option: 0})
-    assert caught.value.where == f"--{option.replace('_', '.')}"
+        _load(tmp_path, CONSUMER, PRODUCER, num_streams=0)
+    assert caught.value.where == "--num.streams"
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_commit_interval_of_nothing_is_the_shortest(tmp_path: Path, value: int) -> None:
+    """Java has no limit for it: more than nothing has always passed."""
+    (flow,) = _load(tmp_path, CONSUMER, PRODUCER, offset_commit_interval_ms=value).flows
+    assert flow.position_interval_ms == 100
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:

@@ -36,9 +36,12 @@ from sparkmirror.control.topics.sync import (
     plan_topics,
 )
 from sparkmirror.errors import Denied, TopicError
-from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.commands import SourcePartition, control_topic
 from sparkmirror.internal_topics.connect_offsets import ConnectOffsets
+from sparkmirror.internal_topics.gaps import gaps_topic
+from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import MirrorMode, TopicPartition
+from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.settings import (
     ClusterClient,
     FlowSettings,
@@ -361,3 +364,22 @@ def test_positions_of_mirrormaker_1_are_those_of_the_source_topic():
     assert list(plan_seeding(assignment, {}, {t: 5}, by_source=True)) == [t]
     assert plan_seeding(assignment, {t: Committed(3)}, {t: 5}, by_source=True) == {}
     assert list(plan_seeding(assignment, {t: Committed(3)}, {t: 5})) == [x]
+
+
+def test_own_topics_stay_where_they_are_whatever_separator_and_lists() -> None:
+    """With another separator, the policy does not know them by their names."""
+    flow = replace(FLOW, policy=PolicySettings(separator="_"), topics=TopicSettings(exclude=("x",)))
+    for own in (control_topic(flow), gaps_topic(flow), runs_topic(flow)):
+        assert not FlowTopics(flow).accepts(own)
+
+
+@pytest.mark.parametrize(("exclude", "found"), [((), True), (("__consumer_offsets",), False)])
+def test_kafkas_own_topics_are_mirrored_if_mirrormaker_1_is_told_so(
+    exclude: tuple[str, ...], found: bool
+) -> None:
+    """``exclude.internal.topics=false``, for a handler or a map that renames them."""
+    topics = TopicSettings(include=("__consumer_offsets",), exclude=exclude)
+    name = "__consumer_offsets"
+    mm1 = FlowTopics(replace(FLOW, mode=MirrorMode.MM1, topics=topics))
+    assert mm1.mirrors(name, internal=True) is found
+    assert not FlowTopics(replace(FLOW, topics=topics)).mirrors(name, internal=True)

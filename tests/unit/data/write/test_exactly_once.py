@@ -78,6 +78,7 @@ class Brokers:
         self.gone: set[TopicPartition] = set()
         self.leaderless: set[TopicPartition] = set()
         self.unmarked: set[TopicPartition] = set()
+        self.partitions: dict[str, int] = {}
         self.members: set[TopicPartition] = set()
         self.leader_epochs: dict[TopicPartition, int] = defaultdict(int)
         self._open: dict[TopicPartition, list[Record]] = {}
@@ -216,6 +217,9 @@ class OneBroker:
     @property
     def topics(self) -> set[str]:
         return set()
+
+    def partitions_of(self, topic: str) -> int:
+        return self._brokers.partitions.get(topic, 0)
 
     def add_topics(self, _topics: object) -> None:
         pass

@@ -34,6 +34,7 @@ from sparkmirror.data.write.partition_state import Lane, LaneIndex
 from sparkmirror.data.write.progress import SinkReports
 from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.errors import Defect, Fenced, Unreachable
+from sparkmirror.internal_topics.connect_offsets import encode_source_offset, partition_for_key
 from sparkmirror.internal_topics.flow_claims import Claim
 from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, gaps_topic
 from sparkmirror.internal_topics.mm2_records import decode_offset_sync
@@ -572,3 +573,20 @@ def test_a_partition_that_was_left_is_committed_once_and_stands_still_nowhere(
     )
     mirrored._finish()
     assert not any(REMOTE[ORDERS] in offsets for _, offsets in mirrored.said)
+
+
+def test_positions_in_javas_format_go_by_the_partitions_that_their_topic_has(
+    brokers: Brokers,
+) -> None:
+    """The setting counts only when the topic is created. Kafka Connect may have created it."""
+    brokers.partitions = {"mm2-offsets.A.internal": 3}
+    mirrored = Mirrored(_flow())
+    mirrored.take(Source(brokers))
+    new = PartitionHello(TopicPartition("t1", 3), "A.t1", 101, -1, 9)
+    mirrored._on_notes(SlotNotes(added=(new,)))
+    mirrored._task.save_connect_offsets()
+    mirrored.delivery._settle(mirrored._task.producer.pump(0.0))
+    key, _ = encode_source_offset("A", TopicPartition("t1", 3), 101)
+    rows = {tp.partition for tp in brokers.committed if tp.topic == "mm2-offsets.A.internal"}
+    assert partition_for_key(key, 25) > 2
+    assert rows == {partition_for_key(key, 3)}
