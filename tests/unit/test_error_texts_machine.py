@@ -193,7 +193,16 @@ def test_a_spark_cluster_with_fewer_cores_than_slots(monkeypatch: pytest.MonkeyP
     seconds = count(0, 30)
     clock = SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda _: None)
     monkeypatch.setattr(session, "time", clock)
-    context = SimpleNamespace(master="spark://host:7077", defaultParallelism=3)
+    room = {"default": 3}
+    manager = SimpleNamespace(defaultResourceProfile=lambda: "default")
+    scala = SimpleNamespace(
+        resourceProfileManager=lambda: manager, maxNumConcurrentTasks=room.__getitem__
+    )
+    context = SimpleNamespace(
+        master="spark://host:7077",
+        defaultParallelism=200,  # as spark.default.parallelism says
+        _jsc=SimpleNamespace(sc=lambda: scala),
+    )
     spark: Any = SimpleNamespace(sparkContext=context)
     ours = as_self(
         _settings=SimpleNamespace(flows=[SimpleNamespace(tasks_max=2, transforms=())] * 2)
@@ -205,7 +214,7 @@ def test_a_spark_cluster_with_fewer_cores_than_slots(monkeypatch: pytest.MonkeyP
     )  # fmt: skip
     reads = SimpleNamespace(tables=("customers",))
     ours._settings.flows[0] = SimpleNamespace(tasks_max=2, transforms=(reads,))
-    context.defaultParallelism = 4
+    room["default"] = 4
     check(
         lambda: session.Spark._check_slots(ours, spark), ConfigError,
         "4 slots in all flows and one core to read tables, the cluster offers 4 cores",
@@ -213,6 +222,21 @@ def test_a_spark_cluster_with_fewer_cores_than_slots(monkeypatch: pytest.MonkeyP
     )  # fmt: skip
     context.master = "local[*]"
     session.Spark._check_slots(ours, spark)
+
+
+@pytest.mark.parametrize(
+    ("failed", "where"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "/gone/bin/spark-submit"), "/gone/bin"),
+        (OSError(28, "No space left on device"), "/work"),
+    ],
+    ids=["spark-home", "disk-full"],
+)
+def test_a_spark_that_cannot_be_started(failed: OSError, where: str) -> None:
+    ours = as_self(_start=raising(failed), _work_dir="/work")
+    check(
+        lambda: session.Spark.open(ours), MachineError, failed.strerror or "", where, "SPARK_HOME"
+    )
 
 
 def test_a_job_on_the_executors_that_fails() -> None:

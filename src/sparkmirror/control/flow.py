@@ -391,6 +391,11 @@ class FlowControl:
             self.reports.write(ended=True)
         self.history.end(drained=self.draining or self._ended)
 
+    @property
+    def holds(self) -> bool:
+        """Whether the flow has begun in this process, which does not stand by for it."""
+        return self._begun.is_set() and not (self.ownership and self.ownership.stands_by)
+
     def _slots(self) -> int:
         """How many slots the planner makes of the assignment."""
         return min(self.settings.tasks_max, len(self.published.assignment().partitions))

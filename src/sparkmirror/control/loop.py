@@ -242,13 +242,15 @@ class ControlLoop:
             beats.close()
 
     def _write_last_reports(self) -> None:
-        """Write the last report of each owned flow; wait at most `_LAST_REPORT_S` for all."""
-        if not self._jobs.threads:
-            return
+        """Write the last report of each owned flow; wait at most `_LAST_REPORT_S` for all.
+
+        Also if another flow's start has failed: a flow that has begun is claimed, and who stands by
+        for it would wait for a session.
+        """
         threads = [
             self._jobs.spawn(f"farewell-{name}", partial(self._last_report, flow))
             for name, flow in self._flows.items()
-            if name in self._owned and not flow.over.is_set()
+            if (name in self._owned or flow.holds) and not flow.over.is_set()
         ]
         deadline = time.monotonic() + _LAST_REPORT_S
         for thread in threads:

@@ -279,8 +279,11 @@ class FlowRunner:
         if query.isActive:
             return None
         error = query.exception()
-        if error is None or spark is None or self._stopping:
+        if error is None or spark is None:
             return error
+        if self._stopping:
+            lost = not own_words(error) and DrainCheck(spark, query).drained()
+            return None if lost else error  # only a process beside the slots was lost
         if own_words(error) and not ended_for_repair(error):
             return error
         if not self._revivals.allow(name, failure(error, name, self._spark.log_path)):
@@ -305,8 +308,8 @@ class FlowRunner:
     def end(self, flow: str, *, grace_s: float) -> bool:
         """Wait for ``grace_s`` until a query that was told to drain is idle, then end it.
 
-        Returns False if `stop` was called meanwhile and ends it, or if the query failed: that one
-        stays, for `errors`.
+        Returns False if `stop` was called meanwhile and ends it, or if the query failed before its
+        slots had drained: that one stays, for `errors`.
         """
         query, session = self._queries[flow], self._session
         if session is None:
@@ -321,10 +324,12 @@ class FlowRunner:
                 )
                 break
             time.sleep(_POLL_S)
-        if self._stopping or (not query.isActive and query.exception() is not None):
+        failed = not query.isActive and query.exception() is not None
+        if self._stopping or (failed and not rest.drained()):
             return False
         self._wanted -= {flow}
-        query.stop()
+        with contextlib.suppress(Exception):  # Spark waits a second for its thread
+            query.stop()
         return True
 
     def stop(self, *, grace_s: float) -> None:

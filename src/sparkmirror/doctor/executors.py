@@ -17,6 +17,7 @@ from typing import Any
 
 from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
 from sparkmirror.data.query import FlowRunner
+from sparkmirror.data.spark.session import task_capacity
 from sparkmirror.doctor.finding import Finding, Level, gathered
 from sparkmirror.doctor.network import explore
 from sparkmirror.errors import MachineError, MirrorError
@@ -43,7 +44,7 @@ def explore_from_executors(
     try:
         context = runner.open().sparkContext
         _wait_for_executors(context)
-        tasks = context.defaultParallelism
+        tasks = max(1, task_capacity(context))
         # Client properties are encrypted, because Spark may write a task to disk.
         flows = {flow.name: encode_flow(flow, runner.key) for flow in settings.flows}
         documents = _run(context, tasks, flows)

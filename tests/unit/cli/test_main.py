@@ -367,17 +367,41 @@ def test_old_runs_are_removed_but_never_those_of_living_processes(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     runs = tmp_path / "sparkmirror" / "runs"
     dead = 2**22 + 1  # above the largest process id of Linux
+    token = new_run_id().split("-")[2]
     for i in range(15):
-        (runs / f"20200101-0000{i:02d}-{dead}").mkdir(parents=True)
-    living = runs / f"20190101-000000-{os.getpid()}"
+        (runs / f"20200101-0000{i:02d}-{token}-{dead}").mkdir(parents=True)
+    living = runs / f"20190101-000000-{token}-{os.getpid()}"
     living.mkdir()
     (runs / "notes").mkdir()
     path = open_work_dir(None, new_run_id())
     left = {p.name for p in runs.iterdir()}
     assert {path.name, living.name, "notes"} <= left
     assert sum(name.endswith(str(dead)) for name in left) <= workdir.RUNS_KEPT
-    assert f"20200101-000000-{dead}" not in left
-    assert f"20200101-000014-{dead}" in left
+    assert f"20200101-000000-{token}-{dead}" not in left
+    assert f"20200101-000014-{token}-{dead}" in left
+
+
+def test_runs_of_other_hosts_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home on a network: nobody here can tell whether those processes live."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(workdir.os, "getpid", lambda: 2**22 + 1)
+    theirs = set()
+    with monkeypatch.context() as there:
+        there.setattr(workdir.socket, "gethostname", lambda: "another-host")
+        for second in range(15):
+            there.setattr(workdir.time, "strftime", lambda _, s=second: f"20200101-0000{s:02d}")
+            theirs.add(new_run_id())
+    for name in theirs:
+        (tmp_path / "sparkmirror" / "runs" / name).mkdir(parents=True)
+    path = open_work_dir(None, new_run_id())
+    assert {one.name for one in path.parent.iterdir()} == {*theirs, path.name}
+
+
+def test_runs_that_start_together_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In two containers, both may be process 1."""
+    monkeypatch.setattr(workdir.time, "strftime", lambda _: "20260131-120000")
+    monkeypatch.setattr(workdir.os, "getpid", lambda: 1)
+    assert new_run_id() != new_run_id()
 
 
 def test_a_state_directory_that_cannot_be_written_is_passed_over(

@@ -65,6 +65,33 @@ def test_who_stands_by_writes_no_heartbeats(
         assert sorted(written) == expected
 
 
+def test_a_start_that_fails_gives_back_the_flows_that_have_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another flow could not begin: who stands by for these would wait for a session."""
+    told: list[str] = []
+    monkeypatch.setattr(FlowControl, "write_last_report", lambda self: told.append(self.name))
+    text = BASE + "C->B.enabled=true\nC.bootstrap.servers=c:1\n"
+    text = text.replace("clusters=A,B", "clusters=A,B,C")
+    loop = ControlLoop(load_mm2(write(tmp_path, text)), once=False, run_id="r")
+    assert {"A->B", "C->B"} <= set(loop._flows)
+    loop._flows["A->B"]._begun.set()
+    loop.stop()
+    assert told == ["A->B"]
+
+
+def test_who_stands_by_for_a_flow_that_it_had_begun_reports_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = ControlLoop(load_mm2(write(tmp_path, BASE)), once=False, run_id="r")
+    flow = loop._flows["A->B"]
+    assert flow.ownership is not None
+    flow._begun.set()
+    assert flow.holds
+    flow.ownership.stand_by()
+    assert not flow.holds
+
+
 def test_a_failure_tells_its_code_its_flow_and_its_cluster(tmp_path: Path) -> None:
     """And while the cluster is away, the flow is known to wait for it."""
     loop = ControlLoop(load_mm2(write(tmp_path, BASE)), once=False, run_id="r")

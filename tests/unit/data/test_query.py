@@ -138,3 +138,68 @@ def test_a_handler_without_sql_is_loaded_before_queries_start(
     with pytest.raises(ConfigError, match="nowhere:mask cannot be imported"):
         opened("nowhere:mask")
     assert not opened("json:dumps")._plans
+
+
+class Drained:
+    """Spark's status tracker: the slots of the newest epoch have ended as they were told, or not.
+
+    ``gone``: the JVM has ended.
+    """
+
+    def __init__(self, status: str, *, gone: bool = False) -> None:
+        self.status, self.gone = status, gone
+        self.sparkContext = SimpleNamespace(statusTracker=lambda: self)
+
+    def getJobIdsForGroup(self, _group: str) -> list[int]:
+        if self.gone:
+            raise ConnectionError("the JVM is gone")
+        return [2, 3]
+
+    def getJobInfo(self, job: int) -> Any:
+        assert job == 3
+        return SimpleNamespace(status=self.status)
+
+
+@pytest.mark.parametrize(("status", "ended"), [("SUCCEEDED", True), ("FAILED", False)])
+def test_a_query_that_lost_only_its_planner_has_drained(
+    status: str, ended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planner may have been killed long before: nobody asks it until the epoch has ended."""
+    runner = Queries(tmp_path, monkeypatch, LOST).runner
+    runner._session = cast(Any, Drained(status))
+    lost = RuntimeError("Python worker exited unexpectedly (crashed)")
+    query = SimpleNamespace(isActive=False, exception=lambda: lost, runId="x", stop=lambda: None)
+    runner._queries = {FLOW: cast(Any, query)}
+    assert runner.end(FLOW, grace_s=1) is ended
+    assert (FLOW in runner._wanted) is not ended
+
+
+@pytest.mark.parametrize(
+    ("session", "told"),
+    [(Drained("SUCCEEDED"), 0), (Drained("FAILED"), 1), (Drained("SUCCEEDED", gone=True), 1)],
+    ids=["drained", "failed", "no-jvm"],
+)
+def test_a_stop_after_the_planner_was_lost_fails_only_if_slots_did_not_drain(
+    session: Drained, told: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = Queries(tmp_path, monkeypatch, LOST).runner
+    runner._session = cast(Any, session)
+    lost = RuntimeError("Python worker exited unexpectedly (crashed)")
+    query = SimpleNamespace(isActive=False, exception=lambda: lost, runId="x", stop=lambda: None)
+    runner._queries = {FLOW: cast(Any, query)}
+    runner._stopping = True
+    assert len(runner.errors()) == told
+
+
+def test_a_query_that_spark_does_not_stop_in_time_has_ended_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = Queries(tmp_path, monkeypatch, LOST).runner
+    runner._session = cast(Any, Drained("SUCCEEDED"))
+
+    def stop() -> None:
+        raise TimeoutError("the stream thread did not end in 1000 ms")
+
+    query = SimpleNamespace(isActive=True, status={}, runId="x", stop=stop)
+    runner._queries = {FLOW: cast(Any, query)}
+    assert runner.end(FLOW, grace_s=1)

@@ -32,7 +32,7 @@ class Turns:
         self._control = control
         self._readying: Background | None = None
         self._taking: Background | None = None
-        self._given: frozenset[str] = frozenset()
+        self._given: set[str] = set()
 
     @property
     def readying(self) -> bool:
@@ -71,11 +71,17 @@ class Turns:
         flow, control = self._flow, self._control
 
         def give(name: str) -> None:
-            if flow.end(name, grace_s=DRAIN_ELSEWHERE_S):
-                control.hand_over(name)
+            given = False
+            try:
+                given = flow.end(name, grace_s=DRAIN_ELSEWHERE_S)
+                if given:
+                    control.hand_over(name)
+            finally:
+                if not given:  # its query may be starting, or starting again
+                    self._given.discard(name)
 
         for name in (control.leaving & self.begun) - self._given:
-            self._given |= {name}
+            self._given.add(name)
             Background(partial(give, name), "sparkmirror-hand-over")
 
     def may_begin(self, flows: Iterable[str]) -> bool:

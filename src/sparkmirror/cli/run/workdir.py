@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import secrets
 import shutil
+import socket
 import tempfile
 import time
+import zlib
 from pathlib import Path
 
 import psutil
@@ -18,8 +22,18 @@ RUNS_KEPT = 10
 
 
 def new_run_id() -> str:
-    """A name for one run, from local time and process id: ``20260131-120000-4711``."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    """A name for one run: ``20260131-120000-c07f3a91d2-4711``.
+
+    It has local time, four digits for the host, six random ones and the process id. Two containers
+    may start in the same second with the same process id: runs of one name would take each other's
+    claims for their own.
+    """
+    started = time.strftime("%Y%m%d-%H%M%S")
+    return f"{started}-{_host_digits()}{secrets.token_hex(3)}-{os.getpid()}"
+
+
+def _host_digits() -> str:
+    return f"{zlib.crc32(socket.gethostname().encode()) & 0xFFFF:04x}"
 
 
 def open_work_dir(given: Path | None, run_id: str) -> Path:
@@ -27,9 +41,9 @@ def open_work_dir(given: Path | None, run_id: str) -> Path:
 
     ``given`` is used as it is. Otherwise the directory is ``sparkmirror/runs/<run id>`` below
     ``$XDG_STATE_HOME`` or ``~/.local/state``, or ``sparkmirror-<user id>/runs/<run id>`` below the
-    temporary directory if those cannot be written. There the ten newest runs are kept; older ones
-    are removed if their process has ended. Raises ``MachineError`` when no directory can be created
-    that belongs to this user alone.
+    temporary directory if those cannot be written. There this host's ten newest runs are kept;
+    older ones are removed if their process has ended. Raises ``MachineError`` when no directory can
+    be created that belongs to this user alone.
     """
     if given is not None:
         # The user may name a link; its destination must belong to this user alone.
@@ -78,9 +92,12 @@ def _made(base: Path, names: tuple[str, ...], where: str) -> Path:
 
 
 def _remove_old_runs(base: Path) -> None:
-    """Remove runs below ``base`` whose process has ended, except the newest ones."""
-    runs = sorted((path for path in base.iterdir() if path.is_dir()), key=lambda path: path.name)
-    for path in runs[:-RUNS_KEPT]:
-        process = path.name.rpartition("-")[2]
-        if process.isdigit() and not psutil.pid_exists(int(process)):
-            shutil.rmtree(path, ignore_errors=True)
+    """Remove this host's runs below ``base`` whose process has ended, except the newest ones.
+
+    Hosts may share the directory, and none can tell whether the others' processes live.
+    """
+    ours = re.compile(rf"\d{{8}}-\d{{6}}-{_host_digits()}[0-9a-f]{{6}}-(\d+)")
+    runs = sorted(path.name for path in base.iterdir() if ours.fullmatch(path.name))
+    for name in runs[:-RUNS_KEPT]:
+        if not psutil.pid_exists(int(name.rpartition("-")[2])):
+            shutil.rmtree(base / name, ignore_errors=True)

@@ -94,12 +94,14 @@ class Dealing:
 
     def step(self) -> None:
         """Measure, and deal again if it is time. Raises `MirrorError`."""
-        now_s, reports = self._ticks_s(), self._progress()
+        now_s, sources = self._ticks_s(), self._published.assignment().sources
+        count = min(self._slots_max, len(sources))
+        # The last report of a slot that no longer exists stays.
+        reports = [report for report in self._progress() if report.slot < count]
         self._loads.observe(reports, self._ends(), now_s)
-        loads = self._of(self._published.assignment().sources)
+        loads = self._of(sources)
         epoch = max((report.epoch for report in reports), default=-1)
         reports = [report for report in reports if report.epoch == epoch]
-        count = min(self._slots_max, len(loads))
         if len(reports) != count or not count:
             return  # an epoch begins, or a slot is not running
         home = {

@@ -27,6 +27,8 @@ _BEGIN_S = 60.0
 _TOGETHER_S = 0.5
 _WAIT_S = 0.5
 _FAILURE_PAUSE_S = 5.0
+# Version and base of an order of which nobody knows whether it was written.
+_UNSURE = (0, -2)
 
 
 @dataclass(slots=True)
@@ -64,13 +66,17 @@ class Moving:
     def order(self, moves: Iterable[Move], epoch: int) -> None:
         """Have partitions moved, in this epoch if that is possible; none may be under way."""
         by_partition = {one.tp: one for one in moves}
-        ordered = self._published.move({tp: one.after for tp, one in by_partition.items()})
+        # Slots may carry out an order whose writing failed. `step` begins a new epoch for it.
+        ordered: tuple[int, int] | None = _UNSURE
+        try:
+            ordered = self._published.move({tp: one.after for tp, one in by_partition.items()})
+        finally:
+            if ordered is not None:
+                with self._lock:
+                    self._order = _Order(by_partition, *ordered, epoch, self._ticks_s())
+                self._woken.set()
         if ordered is None:
             self._published.replan()
-            return
-        with self._lock:
-            self._order = _Order(by_partition, *ordered, epoch, self._ticks_s())
-        self._woken.set()
 
     def take(self, releases: Iterable[Release]) -> None:
         """Take what slots report."""

@@ -56,8 +56,12 @@ class Publication:
 
     @property
     def unsure(self) -> bool:
-        """Whether slots may have another assignment: the writing of a later one failed."""
-        return self._numbered > self.version > 0
+        """Whether slots may have another assignment: the writing of a later one failed.
+
+        Waits for a writing that is under way.
+        """
+        with self._publishing:
+            return self._numbered > self.version > 0
 
     @property
     def base(self) -> int:

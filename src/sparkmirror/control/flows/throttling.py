@@ -74,6 +74,8 @@ class Throttling:
         self._refused: set[str] = set()
         self._needs = Needs()
         self._published: Limits | None = None
+        self._unsure = False
+        """Whether slots may obey a record of this run that is not ``_published``."""
         self._told: tuple[ThrottleState, ...] = ()
         self._waits: dict[int, tuple[int, int, int]] = {}
         self._waited_ms = [0, 0]
@@ -114,6 +116,7 @@ class Throttling:
     def begin(self) -> None:
         """Publish the limits of a run that begins to own the flow. Raises `MirrorError`."""
         with self._lock:
+            self._unsure = self._unsure or self._published is not None
             self._published = None  # another run's record may have replaced it
         self.step()
 
@@ -123,12 +126,13 @@ class Throttling:
             with self._lock:
                 states = self._states()
                 limits = self._limits(states)
-                news = self._is_news(limits)
+                news = self._unsure or self._is_news(limits)
+                self._unsure = news  # a record whose writing fails may arrive all the same
             if news:
                 self._publish(limits)  # may take long: nobody else may wait for it
             with self._lock:
                 if news:
-                    self._published = limits
+                    self._published, self._unsure = limits, False
                 before, self._told = self._told, states
         if states != before:
             self._tell(before, states)

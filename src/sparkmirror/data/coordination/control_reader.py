@@ -39,6 +39,7 @@ from sparkmirror.records.walk import behind_first
 from sparkmirror.settings import FetchSettings, FlowSettings
 from sparkmirror.ticks import ticks_s
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.error_codes import OFFSET_OUT_OF_RANGE, error_name
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
 from sparkmirror.wire.net.connection import Connection
 from sparkmirror.wire.net.poller import Poller
@@ -175,8 +176,34 @@ class ControlWatch:
         self.fetcher.assign(self._commands, self._start_offset)
         return True
 
+    @property
+    def truncated(self) -> bool:
+        """Whether the log no longer has `offset`: it was cut off, or the topic is another one.
+
+        That happens after an unclean election, and after the topic was deleted and created again.
+        """
+        halt = self.fetcher.halts.get(self._commands)
+        return halt is not None and halt.code == error_name(OFFSET_OUT_OF_RANGE)
+
+    def _read_again(self) -> bool:
+        """Read the log that is there now from its beginning. False: the target does not say it."""
+        found = self.connections.list_offsets([self._commands], EARLIEST, read_committed=False)
+        if self._commands not in found:
+            self.connections.mark_stale()
+            self.connections.refresh_if_due()
+            return False
+        log.warning(
+            "flow %s: %s was cut off before offset %d; it is read again from %d on",
+            *(self.flow.name, self._commands, self.offset, found[self._commands]),
+        )
+        self.fetcher.assign(self._commands, found[self._commands])
+        return True
+
     def catch_up(self, timeout_s: float = 30.0) -> None:
-        """Read commands up to their current end. Raises TimeoutError; if denied, at once."""
+        """Read commands up to their current end. Raises TimeoutError; if denied, at once.
+
+        A log that was `truncated` is read again, from its beginning.
+        """
         self.start(timeout_s)
         deadline = time.monotonic() + timeout_s
         caught_up = False
@@ -188,6 +215,10 @@ class ControlWatch:
                 )
             self.fetcher.send()
             halt = self.fetcher.halts.get(self._commands)
+            if self.truncated:
+                if not self._read_again():
+                    time.sleep(0.1)
+                continue
             if halt is not None:
                 raise TimeoutError(f"cluster {self.flow.target.alias}: {halt.reason}")
             if not self.fetcher.waiting:

@@ -329,6 +329,10 @@ class SlotReader:
             return True
         if ended(self._watch, self.plan.record):
             return True
+        if self._watch.truncated:
+            # What comes now would not be heard, a drain neither. The next plan has read it all.
+            log.warning("flow %s: the control topic was cut off: the epoch ends", self.flow.name)
+            return True
         command = self._watch.command
         if outdated(command, self.plan.run_id, self.plan.version):
             # The partitions of a bounded run are fixed, unless a consumer group assigns them.

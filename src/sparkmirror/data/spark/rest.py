@@ -51,6 +51,16 @@ class DrainCheck:
             self._quiet_since_s = now_s
         return now_s - self._quiet_since_s < _QUIET_S
 
+    def drained(self) -> bool:
+        """Whether all slots of the newest epoch have ended as they were told.
+
+        So they have, too, if the query failed after that: it may have lost its planner.
+        """
+        try:
+            return self._tasks_ended()
+        except Exception:  # the JVM may have ended
+            return False
+
     def _tasks_ended(self) -> bool:
         """Whether the newest epoch's job has succeeded.
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-__all__ = ["Spark"]
+__all__ = ["Spark", "task_capacity"]
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +211,14 @@ class Spark:
 
     def open(self) -> SparkSession:
         """Start the application. Raises `MirrorError`."""
-        self._session = session = self._start()
+        try:
+            self._session = session = self._start()
+        except OSError as error:  # no such program, or no space
+            raise MachineError(
+                f"Spark cannot be started: {error.strerror or error}.",
+                where=str(error.filename or self._work_dir),
+                do="Check SPARK_HOME, and the space below TMPDIR and the work directory.",
+            ) from error
         if self._page is not None:
             header = self._page.write_header(self._work_dir)
             self.page = f"{session.sparkContext.uiWebUrl} (curl -LH @{header} …)"
@@ -378,7 +385,7 @@ class Spark:
         deadline = time.monotonic() + 60
         cores = 0
         while time.monotonic() < deadline:
-            cores = spark.sparkContext.defaultParallelism
+            cores = task_capacity(spark.sparkContext)
             if cores >= needed:
                 return
             time.sleep(0.5)
@@ -389,6 +396,15 @@ class Spark:
             where=f"master {spark.sparkContext.master}",
             do="Lower tasks.max, or give the cluster more cores.",
         )
+
+
+def task_capacity(context: Any) -> int:
+    """How many tasks the executors that are there can run at the same time.
+
+    Not Spark's default parallelism, which is a setting, and 2 at least.
+    """
+    scala = context._jsc.sc()
+    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 
 
 def _reason(error: Exception) -> str:

@@ -223,8 +223,10 @@ class PreforkServer:
 
     def _hung_up(self, peer: socket.socket) -> None:
         """The client of a fork was killed: end the fork as well."""
+        pid = next((pid for pid, known in self._forks.items() if known is peer), None)
+        if pid is None:
+            return  # the fork was reaped in the same round
         self._selector.unregister(peer)
-        pid = next(pid for pid, known in self._forks.items() if known is peer)
         del self._forks[pid]
         peer.close()
         with contextlib.suppress(ProcessLookupError):

@@ -70,6 +70,7 @@ class SinkReports:
         self._latency_ms_sum = 0
         self._began_ms = self._ended_ms = 0
         self._reported_at = 0.0
+        self._time_ms = 0
         self._reported: tuple[int, ...] = ()
         self._pieces = _Pieces()
 
@@ -121,6 +122,10 @@ class SinkReports:
         if not due and now - self._reported_at < _IDLE_INTERVAL_S:
             return None
         whole = not self._reported
+        # Readers take no report that is older than the one they have: if the clock is set back, it
+        # must not stand still for them until it has caught up.
+        earliest = self._time_ms + int((now - self._reported_at) * 1000) if self._time_ms else 0
+        self._time_ms = max(int(time.time() * 1000), earliest)
         self._reported_at, self._reported = now, told
         pieces = self._pieces.collect(now, halts, whole=whole) if len(halts) > ROWS_MAX else 0
         progress = SlotProgress(
@@ -128,7 +133,7 @@ class SinkReports:
             slot=self.slot,
             worker=f"{os.uname().nodename}:{os.getpid()}:{self.epoch}",
             epoch=self.epoch,
-            time_ms=int(time.time() * 1000),
+            time_ms=self._time_ms,
             records=records,
             bytes=sum(lane.bytes for lane in halts) + self.left_counts[1],
             batches=self.batches,

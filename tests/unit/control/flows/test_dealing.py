@@ -390,6 +390,19 @@ class Throttled(Flow):
         return (replace(first, throttles=(use,)), *rest)
 
 
+def test_the_last_report_of_a_slot_that_is_gone_counts_no_more() -> None:
+    """It had given up a partition, which another slot mirrors now."""
+    flow = Flow([9_000, 10], [[0], [1]])
+    halt = Halt("X", "it was denied")
+    gone = PartitionProgress("t", 0, 5, halt=halt)
+    last = SlotProgress("A->B", 2, "h:1:0", 0, 1, 0, 0, 0, partitions=(gone,), run_id="r1")
+    flow.dealing._progress = lambda: (*flow.reports(), last)
+    flow.run(60)
+    slots = flow.dealing.slots()
+    assert slots is not None
+    assert slots[0].bytes_s == pytest.approx(9_000 * KB, rel=0.2)
+
+
 def test_a_limit_makes_no_slot_slow() -> None:
     flow = Throttled([2_000] * 8, [[0, 4], [1, 5], [2, 6], [3, 7]])
     flow.carries = [0.5, 1, 1, 1]

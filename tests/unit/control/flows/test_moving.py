@@ -137,6 +137,40 @@ def test_an_epoch_begins_if_a_slot_does_not_release_in_time() -> None:
     assert not flow.moving.pends({})
 
 
+def test_an_epoch_begins_after_an_order_that_may_have_arrived() -> None:
+    """Its slots release the partitions, and nobody would give them to others."""
+    flow = _Flow()
+    flow.fails = True
+    with pytest.raises(Unreachable):
+        flow.order()
+    assert flow.moving.pends({T0: 0, T1: 0}), "nothing may be dealt meanwhile"
+    with pytest.raises(Unreachable):
+        flow.moving.step()
+    flow.fails = False
+    flow.moving.step()
+    assert flow.kinds == [CommandKind.REPLAN]
+    assert flow.moves == {}
+    assert not flow.moving.pends({T0: 0, T1: 0})
+
+
+def test_an_order_under_way_begins_no_epoch() -> None:
+    flow = _Flow()
+    flow.order()
+    writing, written = threading.Event(), threading.Event()
+
+    def slow(_document: AssignmentDocument, _command: Command) -> None:
+        writing.set()
+        assert written.wait(10)
+
+    flow.assign = slow  # type: ignore[method-assign]
+    adds = threading.Thread(target=flow.published.adopt, args=(FOUR, CommandKind.EXTEND))
+    adds.start()
+    assert writing.wait(10)
+    threading.Timer(0.1, written.set).start()
+    assert not flow.published.unsure
+    adds.join()
+
+
 def test_an_epoch_begins_if_a_new_slot_does_not_begin_in_time() -> None:
     flow = _Flow()
     flow.order()

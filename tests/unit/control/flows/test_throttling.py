@@ -107,6 +107,29 @@ def test_the_limit_of_the_file_is_published_once() -> None:
     assert driver.throttling.figures().limits == {"": 50_000_000}
 
 
+def test_a_run_that_begins_again_takes_back_its_limit_of_before() -> None:
+    """It stood by while the window ended; its record is in the control topic still."""
+    driver = Driver(ThrottleRule("", 50_000_000, "08:00-18:00"))
+    driver.throttling.begin()
+    driver.now_s += 7 * 3600
+    driver.throttling.begin()
+    assert [len(one.limits) for one in driver.published] == [1, 0]
+    driver.throttling.step()
+    assert len(driver.published) == 2
+
+
+def test_a_limit_whose_writing_failed_is_taken_back() -> None:
+    """Nobody knows whether it has arrived."""
+    driver = Driver(ThrottleRule("", 50_000_000, "08:00-18:00"))
+    driver.fails = True
+    with pytest.raises(Unreachable):
+        driver.throttling.begin()
+    driver.now_s += 7 * 3600
+    driver.fails = False
+    driver.throttling.step()
+    assert [one.limits for one in driver.published] == [()]
+
+
 def test_orders_replace_the_file_until_they_are_reset() -> None:
     driver = Driver(BY_FILE)
     driver.throttling.begin()

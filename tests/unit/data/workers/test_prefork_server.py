@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import os
+import selectors
 import signal
 import socket
 import subprocess
@@ -307,6 +308,27 @@ def test_a_driver_killed_while_modules_load_leaves_nothing(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(jvm.pid, signal.SIGKILL)
         jvm.communicate(timeout=10)
+
+
+def test_a_fork_and_its_client_that_end_together_end_no_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both are killed by one command: the fork is reaped before its client's end is looked at."""
+    ended = iter([(4711, 9), (0, 0)])
+    monkeypatch.setattr(prefork_server.os, "waitpid", lambda *_: next(ended))
+    door, (peer, client) = socket.socket(socket.AF_UNIX), socket.socketpair()
+    server = prefork_server.PreforkServer(door, 0)
+    try:
+        server._forks[4711] = peer
+        server._selector.register(peer, selectors.EVENT_READ)
+        server._reap()
+        server._hung_up(peer)
+        assert server._forks == {}
+        assert client.recv(4) == b"\xff\xff\xff\xf7"  # by signal 9
+    finally:
+        server._selector.close()
+        for each in (door, peer, client, server._wake, server._woken):
+            each.close()
 
 
 @pytest.mark.parametrize("opens", [True, False])

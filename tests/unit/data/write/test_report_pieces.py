@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from sparkmirror.control.coordination.control_topic import ControlTopicReader, ControlTopicWriter
+from sparkmirror.data.write import progress as progress_module
 from sparkmirror.data.write.partition_state import Lane
 from sparkmirror.data.write.progress import SinkReports
 from sparkmirror.internal_topics.commands import PROGRESS_PARTITION
@@ -238,6 +239,25 @@ def test_large_reports_are_compressed_and_older_readers_inflate_them() -> None:
     assert value[:1] == b"\x78"
     assert len(value) < 3_000
     assert decode_progress(key, value) is not None
+
+
+def test_a_clock_that_is_set_back_stops_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers take no report that is older than the one they have."""
+    sink, clock_s = Sink(1), [1_700_000_000.0]
+    monkeypatch.setattr(progress_module.time, "time", lambda: clock_s[0])
+    first = decode_progress(*sink.write(1.0)[0])
+    clock_s[0] -= 3_600
+    sink.move(0)
+    second = decode_progress(*sink.write(3.0)[0])
+    assert first is not None
+    assert second is not None
+    assert second.replaces(first)
+    assert second.time_ms - first.time_ms == 2_000
+    clock_s[0] += 7_200
+    sink.move(0)
+    third = decode_progress(*sink.write(4.0)[0])
+    assert third is not None
+    assert third.time_ms == int(clock_s[0] * 1000), "it is the clock's time again"
 
 
 def test_the_records_of_an_ended_run_are_all_deleted() -> None:
