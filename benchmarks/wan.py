@@ -464,7 +464,8 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
         here = [(p, one) for p, one in points if (p.side, p.loss) == (side, loss)]
         for name, (label, *_) in WAYS.items():
             line = [(p.round_trip_ms, one["peers"].get(name)) for p, one in here]
-            kept = [(x, y["rate"] / 1000) for x, y in line if y]
+            # Nothing arrived in some windows: the axis has no such place.
+            kept = [(x, y["rate"] / 1000) for x, y in line if y and y["rate"]]
             if kept:
                 axis.plot(*zip(*kept, strict=True), marker="o", label=label)
         per_mb = found["records"] / found["gigabytes"] / 1000
