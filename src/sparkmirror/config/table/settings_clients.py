@@ -174,7 +174,9 @@ _IGNORED = (
         _ALL,
         ("client.dns.lookup", Type.STRING, "use_all_dns_ips", None,
          ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
-         "How host names are resolved.", "all addresses of a host are tried"),
+         "How host names are resolved.",
+         "all addresses of a host are tried, and certificates and Kerberos principals must be for "
+         "the name in the file: instead of an alias that resolves to brokers, name the brokers"),
         ("bootstrap.resolve.timeout.ms", Type.LONG, "0", 0, (),
          "How long the names of the bootstrap servers may not resolve.",
          "names are resolved for each connection, within request.timeout.ms"),

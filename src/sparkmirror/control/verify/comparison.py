@@ -12,15 +12,17 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from operator import attrgetter
 from threading import Event
 
-from sparkmirror.control.verify.lockstep import (
-    OF_ONE_PARTITION,
-    Side,
-    Values,
-    align,
+from sparkmirror.control.verify.by_key import (
+    LastOffsets,
+    differing,
+    drop_deleted,
+    drop_unseen,
     last_values,
-    lockstep,
+    newer_keys,
+    other_value,
     value_digests,
 )
+from sparkmirror.control.verify.lockstep import OF_ONE_PARTITION, Side, align, lockstep
 from sparkmirror.control.verify.scope import (
     STRETCH,
     Progress,
@@ -376,103 +378,31 @@ class PartitionComparison:
 
     def _by_key(self) -> PartitionResult:
         self.remarks.append("compacted: the last value of each key is compared")
-        seen: dict[bytes | None, int] = {}
+        seen: LastOffsets = {}
         ours = last_values(self._source(self.start, self.end), seen)
         failed = self._failed()  # before more is read: the newest reading counts
         theirs = last_values(self._target(self.remote_start))
-        if self.start > 0:
-            self._drop_unseen(theirs, seen)
+        if self.start > 0 and drop_unseen(theirs, seen) and self.c.scope.start is None:
+            self.remarks.append(
+                "keys that only the target has are left out: the source has deleted records"
+            )
         if self.remote_start > 0:
-            self._drop_deleted(ours, theirs)
-        keys = {
-            key for key in ours.keys() | theirs.keys() if _digest(ours, key) != _digest(theirs, key)
-        }
-        keys -= self._newer(keys, seen, theirs)
-        difference = self._other_value(keys, seen, ours, theirs) if keys else failed
+            deleted = drop_deleted(ours, theirs, self.c.positions.get(self.tp, 0))
+            if deleted is not None:
+                self._note_deleted(deleted)
+        keys = differing(ours, theirs)
+        first = max(self.start, self.end)
+        if keys and self.later_end > first:
+            later = value_digests(self._source(first, self.later_end, counted=False), keys)
+            keys -= newer_keys(keys, seen, theirs, later)
+        difference = failed
+        if keys:
+            difference = other_value(keys, seen, ours, theirs, self.c.positions.get(self.tp))
         sides = [
             Reading(len(side), _joined(sorted(digest.hex() for _, digest in side.values())))
             for side in (ours, theirs)
         ]
         return self._result(sides[0], sides[1], difference, by_key=True)
-
-    def _drop_unseen(self, theirs: Values, seen: dict[bytes | None, int]) -> None:
-        """Leave out keys that the source had only before: they are gone, or not asked for."""
-        unseen = theirs.keys() - seen.keys()
-        for key in unseen:
-            del theirs[key]
-        if unseen and self.c.scope.start is None:
-            self.remarks.append(
-                "keys that only the target has are left out: the source has deleted records"
-            )
-
-    def _drop_deleted(self, ours: Values, theirs: Values) -> None:
-        """Leave out keys that the target has deleted with its oldest records.
-
-        It has the order of the source: what comes behind a record that it has is not deleted.
-        """
-        both = [
-            (theirs[key][0], ours[key][0])
-            for key in ours.keys() & theirs.keys()
-            if ours[key][1] == theirs[key][1]
-        ]
-        first = min(both)[1] if both else 0
-        if not theirs:
-            first = self.c.positions.get(self.tp, 0)
-        deleted = [key for key, (at, _) in ours.items() if at < first and key not in theirs]
-        for key in deleted:
-            del ours[key]
-        if deleted:
-            self._note_deleted(first)
-
-    def _newer(
-        self, keys: set[bytes | None], seen: dict[bytes | None, int], theirs: Values
-    ) -> set[bytes | None]:
-        """Those of ``keys`` of which the target has a value from behind the end.
-
-        The same for keys that the source has only there: compaction has removed what was before.
-        """
-        first = max(self.start, self.end)
-        if not keys or self.later_end <= first:
-            return set()
-        later = value_digests(self._source(first, self.later_end, counted=False), keys)
-        newer = {
-            key
-            for key in keys
-            if key in later and (key not in seen or _digest(theirs, key) in later[key])
-        }
-        for key in newer - seen.keys():
-            theirs.pop(key, None)
-        return newer
-
-    def _other_value(
-        self,
-        keys: set[bytes | None],
-        seen: dict[bytes | None, int],
-        ours: Values,
-        theirs: Values,
-    ) -> Difference:
-        known = sorted((seen[key], key) for key in keys if key in seen)
-        if not known:
-            at = min(theirs[key][0] for key in keys)
-            what = f"the target has a key at its offset {at} that the source does not have"
-            return Difference("extra", None, at, what)
-        offset, key = known[0]
-        position = self.c.positions.get(self.tp)
-        if position is not None and position <= offset:
-            return Difference("behind", offset, None, f"source offset {offset} is not mirrored yet")
-        if key not in theirs:
-            what = f"the target lacks the key of source offset {offset}"
-            return Difference("missing", offset, None, what)
-        there = theirs[key][0]
-        if key not in ours:
-            what = f"the target still has the key that source offset {offset} deletes"
-            return Difference("extra", offset, there, what)
-        what = f"source offset {offset} and target offset {there} have one key and differ"
-        return Difference("differs", offset, there, what)
-
-
-def _digest(values: Values, key: bytes | None) -> bytes:
-    return values[key][1] if key in values else b""
 
 
 def _until(over: Event, runs: Iterable[Carried]) -> Iterator[Carried]:

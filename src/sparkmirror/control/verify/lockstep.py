@@ -9,22 +9,20 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from sparkmirror.errors import BatchError, CorruptBatch, MirrorError, PartitionError, TopicError
 from sparkmirror.observe.figures.comparison_result import Difference, Reading
 from sparkmirror.records.header import Buffer
-from sparkmirror.records.records import Carried, Record, decode_rest
+from sparkmirror.records.records import Carried, decode_rest
 
-_SIZES = struct.Struct(">qI")
+SIZES = struct.Struct(">qI")
+"""What a digest has before the bytes of a record: its time and their number."""
 _WINDOW = 64
 _REMEMBERED = 5_000
 _AHEAD = 5_000
 OF_ONE_PARTITION = (BatchError, PartitionError, TopicError)
 """Errors of a partition that cannot be read; they say nothing of the others."""
-Values = dict[bytes | None, tuple[int, bytes]]
-"""Offset and digest of a record, by its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ class Side:
         """Count and hash the next ``count`` records, and drop them."""
         parts: list[Buffer] = []
         for time_ms, rest in zip(self.times[:count], self.rests[:count], strict=True):
-            parts.append(_SIZES.pack(time_ms, len(rest)))
+            parts.append(SIZES.pack(time_ms, len(rest)))
             parts.append(rest)
         self._hash.update(b"".join(parts))
         self.taken += count
@@ -224,44 +222,3 @@ def _same(one: Buffer, other: Buffer) -> bool:
     except CorruptBatch:
         return False
     return a == b
-
-
-# -- compacted topics ------------------------------------------------------------------------------
-
-
-def last_values(side: Side, seen: dict[bytes | None, int] | None = None) -> Values:
-    """Offset and digest of each key's last record, without keys that end with a tombstone.
-
-    Takes all records of ``side``. ``seen`` gets the last offset of every key, of those as well.
-    """
-    found: Values = {}
-    for record, digest in _records(side):
-        if seen is not None:
-            seen[record.key] = record.offset
-        if record.value is None:
-            found.pop(record.key, None)
-        else:
-            found[record.key] = (record.offset, digest)
-    return found
-
-
-def value_digests(side: Side, keys: AbstractSet[bytes | None]) -> dict[bytes | None, set[bytes]]:
-    """Digests of all records with one of ``keys``, by key; a tombstone's digest is empty.
-
-    Takes all records of ``side``.
-    """
-    found: dict[bytes | None, set[bytes]] = {}
-    for record, digest in _records(side):
-        if record.key in keys:
-            found.setdefault(record.key, set()).add(b"" if record.value is None else digest)
-    return found
-
-
-def _records(side: Side) -> Iterator[tuple[Record, bytes]]:
-    """Every record, decoded, with a digest of 16 bytes."""
-    while count := side.fill():
-        for offset, time_ms, rest in zip(side.offsets, side.times, side.rests, strict=True):
-            whole = _SIZES.pack(time_ms, len(rest)) + rest
-            digest = hashlib.blake2b(whole, digest_size=16).digest()
-            yield decode_rest(offset, time_ms, memoryview(rest)), digest
-        side.take(count)

@@ -14,7 +14,8 @@ from sparkmirror.cli.main import main
 from sparkmirror.cli.shared.connections import Connections
 from sparkmirror.cli.verbs.verify import bound, progress_line, report
 from sparkmirror.control.verify import comparison
-from sparkmirror.control.verify.lockstep import Side, align, last_values, lockstep, value_digests
+from sparkmirror.control.verify.by_key import last_values, value_digests
+from sparkmirror.control.verify.lockstep import Side, align, lockstep
 from sparkmirror.control.verify.scope import Bound, NothingToCompare, Progress
 from sparkmirror.errors import ConfigError, PartitionError
 from sparkmirror.observe.figures.comparison_result import (
