@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 _READY_POLL_S = 0.25
-# An epoch lasts for minutes, and Spark reports when it ends.
+# Spark reports a query only when an epoch ends.
 _FIGURES_S = 10.0
 
 

@@ -24,7 +24,7 @@ from sparkmirror.config.files.throttle import (
     rate_text,
     rule_text,
 )
-from sparkmirror.errors import ConfigError, MirrorError, TopicError
+from sparkmirror.errors import ConfigError, Denied, MirrorError, TopicError
 from sparkmirror.settings import FlowSettings, ThrottleRule
 from sparkmirror.text import echo
 
@@ -166,14 +166,18 @@ def _next_limits(flow: FlowSettings, orders: dict[str, ThrottleOrder]) -> tuple[
 
 
 def _standing(target: Cluster, flow: FlowSettings) -> dict[str, ThrottleOrder]:
-    """The newest order about each limit. Raises `MirrorError`."""
+    """The newest order about each limit. Raises `MirrorError`.
+
+    Operators need no Read on the topic of orders: without it, none is known, and the driver counts.
+    """
     from sparkmirror.control.coordination.orders_topic import OrdersReader, orders_topic  # noqa: PLC0415
 
     if orders_topic(flow) not in target.topics([orders_topic(flow)]):
         return {}
-    with contextlib.closing(OrdersReader(target, flow)) as reader:
+    with contextlib.closing(OrdersReader(target, flow)) as reader, contextlib.suppress(Denied):
         reader.read_to_end()
         return reader.throttles
+    return {}
 
 
 def _give(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,10 +14,10 @@ from sparkmirror.cli.shared import throttling
 from sparkmirror.cli.shared.throttling import Wish, read_wish
 from sparkmirror.control.coordination import orders_topic, status
 from sparkmirror.control.coordination.status import FlowState, FlowStatus
-from sparkmirror.errors import ConfigError
+from sparkmirror.errors import ConfigError, Denied
 from sparkmirror.internal_topics.driver_report import ThrottleState
 from sparkmirror.internal_topics.throttles import ThrottleOrder
-from sparkmirror.settings import ThrottleRule
+from sparkmirror.settings import ClusterClient, FlowSettings, ThrottleRule
 from tests.unit.config_files import BASE, write
 
 FLOW = "A->B"
@@ -115,6 +117,29 @@ def test_a_running_mirror_confirms(
     assert capsys.readouterr().out == f"{FLOW}: limited to 50 MB/s between 08:00 and 18:00\n"
     assert run(tmp_path, "off", "--topic", "logs.*") == 0
     assert capsys.readouterr().out == f"{FLOW}: no limit for topics logs.*\n"
+
+
+def test_an_operator_needs_no_read_on_the_topic_of_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write is enough, as for a pause: what was ordered before is not known then."""
+
+    class Reader:
+        closed = False
+
+        def __init__(self, *_: object) -> None:
+            self.throttles: dict[str, ThrottleOrder] = {}
+
+        def read_to_end(self) -> None:
+            raise Denied("no Read on it")
+
+        def close(self) -> None:
+            Reader.closed = True
+
+    monkeypatch.setattr(orders_topic, "OrdersReader", Reader)
+    client = ClusterClient("A", ("a:1",), "c")
+    flow = FlowSettings(client, client, client, client)
+    cluster: Any = SimpleNamespace(topics=dict.fromkeys)
+    assert throttling._standing(cluster, flow) == {}
+    assert Reader.closed
 
 
 def test_a_mirror_that_does_not_run_will_obey(
