@@ -22,7 +22,9 @@ from sparkmirror.config.table.settings import (
     REMOVED_KEYS,
     RENAMED_KEYS,
     Scope,
+    Setting,
     Status,
+    Type,
     find,
     is_secret,
 )
@@ -266,7 +268,7 @@ def _flow_lines(
             raise ConfigError(
                 f"connector {one.name} is disabled (enabled=false), so it mirrors nothing.",
                 where=one.config["enabled"].where,
-                do="Leave its file out, or enable it.",
+                do="Leave that connector out, or enable it.",
             )
     # A heartbeat connector does not read the key, and beats all the same.
     kinds = {one.kind for one in connectors if one.kind != CHECKPOINT or not _disabled(one)}
@@ -319,25 +321,34 @@ def _add_defaults(sources: Sequence[Connector], lines: dict[str, Taken]) -> None
 
     Only topics and tasks can be added. Raises ConfigError for other keys.
     """
-    keys = dict.fromkeys(key for one in sources for key in one.config)
-    for one, key in itertools.product(sources, keys):
+    given = [
+        {RENAMED_KEYS.get(key, key): entry for key, entry in one.config.items()} for one in sources
+    ]
+    keys = dict.fromkeys(key for one in given for key in one)
+    for one, key in itertools.product(given, keys):
         row = find(key, Scope.CONNECTOR)
-        if key in one.config or key in _PLACED or key == "enabled" or row is None:
+        if key in one or key in _PLACED or key == "enabled" or row is None:
             continue
-        if _of_smts(key):
-            continue  # `_check_smts` compares them
+        if _of_smts(key) or _owner(key, SOURCE) != SOURCE:
+            continue  # `_check_smts` compares the former, no source connector reads the latter
         if row.default is None or row.status is not Status.SUPPORTED:
             continue
-        given = next(other.config[key] for other in sources if key in other.config)
+        other = next(theirs[key] for theirs in given if key in theirs)
         if key not in ("topics", "tasks.max"):
-            if _simple(key, given.value.strip()) != _simple(key, row.default):
-                raise _differs(f"flow {one.flow}", None, given)
+            if _plain(key, other.value, row) != _plain(key, row.default, row):
+                raise _differs(f"flow {sources[0].flow}", None, other)
         elif key == "topics":
             lines[key] = _own(key, row.default)  # all, so further ones are of no importance
         elif key in lines:
             lines[key] = _own(key, str(int(lines[key].entry.value) + int(row.default)))
         else:
             lines[key] = _own(key, row.default)
+
+
+def _plain(key: str, value: str, row: Setting) -> str:
+    """``value`` as it is compared with others of ``key``."""
+    text = _simple(key, value.strip())
+    return text.lower() if row.type is Type.BOOLEAN else text
 
 
 def _of_smts(key: str) -> bool:

@@ -389,7 +389,8 @@ class FlowControl:
         if self._lost() is None:
             # After a takeover it would overwrite the new owner's report.
             self.reports.write(ended=True)
-        self.history.end(drained=self.draining or self._ended)
+        # An order to drain is not enough: the run may be stopped before its slots have drained.
+        self.history.end(drained=self._ended)
 
     @property
     def holds(self) -> bool:

@@ -207,8 +207,12 @@ def check_create(target: Inspector, flow: FlowSettings, facts: TargetFacts) -> l
     tried = "request this principal's permissions on the existing remote topics"
     rights = target.cluster.topic_rights(sorted(facts.topics))
     known = {name: held for name, held in rights.items() if held is not None}
-    for right, why in (("AlterConfigs", "configs cannot be kept in step with the source"),
-                       ("Alter", "the topic cannot grow with the source")):  # fmt: skip
+    needed: list[tuple[str, str]] = []
+    if flow.mode is MirrorMode.MM2:  # MirrorMaker 1 never changes topics
+        if flow.topics.sync_configs_enabled:
+            needed.append(("AlterConfigs", "configs cannot be kept in step with the source"))
+        needed.append(("Alter", "the topic cannot grow with the source"))
+    for right, why in needed:
         lacking = sorted(name for name, held in known.items() if right not in held)
         check = "alter-configs" if right == "AlterConfigs" else "alter"
         if lacking:

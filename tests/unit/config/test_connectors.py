@@ -176,6 +176,30 @@ def test_a_key_of_one_source_connector_is_not_given_to_the_other(
     assert "topics.exclude differs from the default, which the other connector has" in told
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"groups": "billing.*"}, {}),
+        ({"emit__heartbeats__enabled": "false"}, {}),
+        ({"topics__exclude": None, "topics__blacklist": ".*-tmp"}, {}),
+        ({"sync__topic__configs__enabled": "TRUE"}, {}),
+    ],
+)
+def test_what_no_source_connector_reads_and_other_spellings_are_no_difference(
+    one: dict[str, str | None], other: dict[str, str | None], tmp_path: Path
+) -> None:
+    both = options(tmp_path, changed(SOURCE, **one), changed(SOURCE, topics="logs", **other))
+    assert flow(made(tmp_path, both)).topics.exclude == (".*-tmp",)
+
+
+def test_an_old_name_of_one_source_connector_is_not_given_to_the_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = changed(SOURCE, topics__exclude=None, topics__blacklist=".*-tmp")
+    assert main(options(tmp_path, one, changed(SOURCE, topics__exclude=None))) == 2
+    assert "topics.blacklist differs from the default" in " ".join(capsys.readouterr().err.split())
+
+
 def test_an_enabled_heartbeat_connector_mirrors_nothing(tmp_path: Path) -> None:
     """It does not read the key: the flow in its direction only has heartbeats."""
     back = changed(

@@ -304,6 +304,18 @@ def test_the_newest_report_says_whether_a_partition_stands_still() -> None:
 # -- the driver --------------------------------------------------------------------------------
 
 
+def test_a_drain_that_was_cut_short_has_not_written_everything(
+    target: Target, flow: FlowSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = FlowControl(flow, "r2", lambda _: None, now_ms=lambda: NOW)
+    monkeypatch.setattr(control.history, "_target", target)
+    monkeypatch.setattr(control.reports, "write", lambda *, ended: None)
+    control.published.draining = True
+    control.write_last_report()
+    assert [one.text for one in _read(target, flow)] == ["not drained"]
+    control.close()
+
+
 def test_a_run_notes_what_it_sees(
     target: Target, flow: FlowSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,6 +343,7 @@ def test_a_run_notes_what_it_sees(
     control.slots.gaps._report([lost, replace(lost, action=GapAction.CONTINUED, resumed_at=9)])
     run_once(control.slots)
     run_once(control.slots)
+    control.end()
     control.write_last_report()
     assert [(one.kind.value, one.text) for one in _read(target, flow)] == [
         ("repair", "made anew (repaired at offset 3)"),

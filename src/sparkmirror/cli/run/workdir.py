@@ -19,6 +19,9 @@ from sparkmirror.directories import private_directory
 from sparkmirror.errors import Defect, MachineError
 
 RUNS_KEPT = 10
+_SILENT_S = 30 * 86_400.0
+# With or without host and random digits, which older versions did not write.
+_RUN = re.compile(r"\d{8}-\d{6}(-[0-9a-f]{10})?-\d+")
 
 
 def new_run_id() -> str:
@@ -94,10 +97,23 @@ def _made(base: Path, names: tuple[str, ...], where: str) -> Path:
 def _remove_old_runs(base: Path) -> None:
     """Remove this host's runs below ``base`` whose process has ended, except the newest ones.
 
-    Hosts may share the directory, and none can tell whether the others' processes live.
+    Hosts may share the directory, and none can tell whether the others' processes live: their runs
+    are removed when nothing was written there for a month. Each epoch, of a day, writes something.
     """
     ours = re.compile(rf"\d{{8}}-\d{{6}}-{_host_digits()}[0-9a-f]{{6}}-(\d+)")
     runs = sorted(path.name for path in base.iterdir() if ours.fullmatch(path.name))
     for name in runs[:-RUNS_KEPT]:
         if not psutil.pid_exists(int(name.rpartition("-")[2])):
             shutil.rmtree(base / name, ignore_errors=True)
+    for path in base.iterdir():
+        theirs = _RUN.fullmatch(path.name) and not ours.fullmatch(path.name)
+        if theirs and time.time() - _last_written(path) > _SILENT_S:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _last_written(path: Path) -> float:
+    """When a file in ``path`` was last written, in epoch seconds; now if nobody can tell."""
+    try:
+        return max(one.stat().st_mtime for one in (path, *path.rglob("*")))
+    except OSError:
+        return time.time()

@@ -96,8 +96,17 @@ class Report:
         elif self.one_line:
             print(json.dumps(self.document), flush=True)
         else:
-            text = json.dumps(self.document, indent=2, ensure_ascii=False)
-            print(printable_json(mask_secrets(text)), flush=True)
+            text = json.dumps(_masked(self.document), indent=2, ensure_ascii=False)
+            print(printable_json(text), flush=True)
+
+
+def _masked(part: object) -> object:
+    """``part`` with secrets masked in its texts; keys and numbers stay, so it is valid JSON."""
+    if isinstance(part, str):
+        return mask_secrets(part)
+    if isinstance(part, Mapping):
+        return {key: _masked(value) for key, value in part.items()}
+    return [_masked(one) for one in part] if isinstance(part, list | tuple) else part
 
 
 def cell(value: object) -> str:
@@ -112,5 +121,8 @@ def cell(value: object) -> str:
 
 
 def utc(time_ms: int) -> str:
-    """Epoch milliseconds as ISO 8601 in UTC, to the second."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """Epoch milliseconds as ISO 8601 in UTC, to the second; as a number if no date is so late."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError):
+        return f"{time_ms} ms"

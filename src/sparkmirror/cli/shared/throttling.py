@@ -104,7 +104,7 @@ def run_throttle(files: Files, wish: Wish, wait_s: float, output: Format) -> Non
     """Show the limits of the flows, or give the orders; ends with `typer.Exit`."""
     settings = load_settings(files, listed=False)
     chosen = choose_flows(settings, wish.flows)
-    good, shown = True, []
+    good, away, shown = True, False, []
     with Connections() as connections:
         connections.expect(flow.target_admin for flow in chosen)
         for flow in chosen:
@@ -116,12 +116,13 @@ def run_throttle(files: Files, wish: Wish, wait_s: float, output: Format) -> Non
                 said, done = _give(target, flow, wish.rule, reset=wish.reset, wait_s=wait_s)
             except MirrorError as error:
                 show_error(error)
-                raise typer.Exit(EXIT_START_FAILED) from error
+                away = True
+                continue
             good &= done
             echo(f"{flow.name}: {said}")
     if wish.rule is None:
         _report(shown).show(output)
-    raise typer.Exit(0 if good else 1)
+    raise typer.Exit(EXIT_START_FAILED if away else 0 if good else 1)
 
 
 def _report(

@@ -72,7 +72,7 @@ def _give_orders(
         flows.insert(0, str(files.file))
         files = replace(files, file=None)
     settings = load_settings(files, listed=False)
-    failed = False
+    failed = away = False
     chosen = choose_flows(settings, flows)
     with Connections() as connections:
         connections.expect(flow.target_admin for flow in chosen)
@@ -82,10 +82,11 @@ def _give_orders(
                 said, good = _give(kind, order, wait_s)
             except MirrorError as error:
                 show_error(error)
-                raise typer.Exit(EXIT_START_FAILED) from error
+                away = True
+                continue
             failed |= not good
             echo(f"{flow.name}: {said}")
-    raise typer.Exit(1 if failed else 0)
+    raise typer.Exit(EXIT_START_FAILED if away else 1 if failed else 0)
 
 
 def _give(kind: CommandKind, order: _Order, wait_s: float) -> tuple[str, bool]:

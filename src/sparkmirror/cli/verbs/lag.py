@@ -328,11 +328,6 @@ def _show(
 ) -> None:
     if head and output is not Format.JSON:
         print(time.strftime(head))
-    if output is Format.GROUPS:
-        for view in views:
-            if not any(row.owner for row in view.partitions):
-                # As Java's tool says it, on stderr.
-                print(f"\nConsumer group '{view.group}' has no active members.", file=sys.stderr)
     report(views, output, brokers=brokers, to_go_s=to_go_s).show(_kind(output))
 
 

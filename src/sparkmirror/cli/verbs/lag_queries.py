@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkmirror.errors import ConfigError
+from sparkmirror.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:
     from sparkmirror.cli.shared.connections import Connections
@@ -116,7 +116,14 @@ def _read_flow(connections: Connections, flow: FlowSettings) -> LagView:
 def _read_group(connections: Connections, flow: FlowSettings) -> LagView:
     from sparkmirror.control.positions.lag import observe_group  # noqa: PLC0415
 
-    return observe_group(connections.cluster(flow.source), flow)
+    view = observe_group(connections.cluster(flow.source), flow)
+    if not view.partitions:
+        raise ClusterError(
+            f"the group {flow.group_id} has no offsets.",
+            where=f"cluster {flow.source.alias}",
+            do="Check group.id; --include also shows topics without offsets.",
+        )
+    return view
 
 
 def group_readers(

@@ -107,7 +107,7 @@ def translate(
             )
             failures += not_told
             theirs = {key: offset for answer in told for key, offset in answer.items()}
-    finish(report(flow, found, theirs), output, failures)
+    finish(report(flow, found, theirs, complete=not failures), output, failures)
     if not found:
         raise typer.Exit(1)
 
@@ -125,8 +125,13 @@ def _theirs(observed: Observation, found: Found) -> Theirs:
         follower.close()
 
 
-def report(flow: str, found: Found, theirs: Theirs | None = None) -> Report:
-    """The checkpoints found, by group. ``theirs``: MirrorMaker 2's translation, if requested."""
+def report(
+    flow: str, found: Found, theirs: Theirs | None = None, *, complete: bool = True
+) -> Report:
+    """The checkpoints found, by group. ``theirs``: MirrorMaker 2's translation, if requested.
+
+    ``complete``: whether all could be read.
+    """
     columns: Columns = {
         "GROUP": "group",
         "REMOTE-TOPIC": "remote.topic",
@@ -149,7 +154,7 @@ def report(flow: str, found: Found, theirs: Theirs | None = None) -> Report:
         if theirs is not None:
             row["mirrormaker_offset"] = theirs.get((group, tp))
         groups.setdefault(group, []).append(row)
-    body = [Table(columns, found.values())] if found else []
-    return Report(
-        {"flow": flow, "groups": groups}, body or [f"{flow}: no checkpoints of these groups"]
-    )
+    body: list[str | Table] = [Table(columns, found.values())] if found else []
+    if complete and not found:
+        body = [f"{flow}: no checkpoints of these groups"]
+    return Report({"flow": flow, "groups": groups}, body)

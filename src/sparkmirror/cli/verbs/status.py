@@ -12,7 +12,7 @@ import typer
 
 from sparkmirror.cli.shared.cluster_session import query_each, show_failures
 from sparkmirror.cli.shared.connections import Connections
-from sparkmirror.cli.shared.errors import EXIT_START_FAILED, show_error
+from sparkmirror.cli.shared.errors import EXIT_START_FAILED
 from sparkmirror.cli.shared.settings_options import (
     Clusters,
     Files,
@@ -22,7 +22,7 @@ from sparkmirror.cli.shared.settings_options import (
 )
 from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 from sparkmirror.cli.shared.throttling import THROTTLES, throttle_document
-from sparkmirror.errors import MirrorError
+from sparkmirror.errors import MirrorError, Unreachable
 from sparkmirror.model import MirrorMode
 from sparkmirror.observe.display.units import seconds_text
 from sparkmirror.progress import SlotLoad, SlotProgress
@@ -39,6 +39,8 @@ class _Row:
     flow: FlowStatus
     lag: LagView | None
     observed_ms: int
+    unread: MirrorError | None = None
+    """Why there is no lag."""
 
     @property
     def slots(self) -> tuple[SlotProgress, ...]:
@@ -147,9 +149,10 @@ def status(
         for flow in settings.flows:
             connections.expect((flow.target_admin, flow.source))
         rows, failures = query_each(settings.flows, partial(_observe, connections))
-    show_failures(failures, output)
+    unread = [row.unread for row in rows if row.unread is not None]
+    show_failures([*failures, *unread], output)
     _report(rows, deals=slots).show(output)
-    if failures:
+    if failures or any(isinstance(error, Unreachable) for error in unread):
         raise typer.Exit(EXIT_START_FAILED)
     if any(not row.flow.state.alive or row.flow.halts for row in rows):
         raise typer.Exit(1)
@@ -163,16 +166,17 @@ def _observe(connections: Connections, flow: FlowSettings) -> _Row:
     target = connections.cluster(flow.target_admin)
     now_ms = int(time.time() * 1_000)
     found = observe_status(target, flow, now_ms)
-    lag = None
+    lag = unread = None
     try:
         source = connections.cluster(flow.source)
         if flow.mode is MirrorMode.MM1:
-            lag = observe_group(source, flow)
+            group = observe_group(source, flow)
+            lag = group if group.partitions else None  # nothing is committed yet
         else:
             lag = observe_flow(source, target, flow)
     except MirrorError as error:
-        show_error(error)
-    return _Row(found, lag, now_ms)
+        unread = error
+    return _Row(found, lag, now_ms, unread)
 
 
 def _document(row: _Row) -> dict[str, object]:

@@ -332,7 +332,7 @@ def _state(
         return FlowState.STOPPED
     heard = driver is not None and now_ms - driver.time_ms <= REPORT_AGE_MS_MAX
     if command.kind is CommandKind.DRAIN:
-        return FlowState.DRAINING if heard else FlowState.STOPPED
+        return FlowState.DRAINING if heard else FlowState.DEAD  # it was killed meanwhile
     if not heard and not fresh:
         begun = driver is None and now_ms - command.time_ms <= STARTING_MS_MAX
         return FlowState.STARTING if begun else FlowState.DEAD

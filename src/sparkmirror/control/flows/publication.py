@@ -174,7 +174,8 @@ class Publication:
         Nothing is published if partitions and member are unchanged, or after `drain`. Raises
         `MirrorError`.
         """
-        if (self.assignment().partitions, self.member) == (wanted.partitions, member):
+        same = (self.assignment().partitions, self.member) == (wanted.partitions, member)
+        if same and not self.unsure:
             self.note_halts(wanted)
         else:
             self.adopt(wanted, CommandKind.REPLAN, member)

@@ -46,6 +46,8 @@ class TopicsJob:
         self.found = published.assignment()
         self.share: GroupShare | None = None
         self.at_start = False
+        self._behind = False
+        """Whether the writing of what was found has failed."""
         self.first_positions = FirstPositions(clusters.keeper, clusters.source, settings)
         self._settings = settings
         self._keeper = clusters.keeper
@@ -86,7 +88,7 @@ class TopicsJob:
     @property
     def has_leaderless(self) -> bool:
         """Whether a partition waits for a leader: its start offset depends on the leader."""
-        return self.share is None and bool(self.leaderless())
+        return self.share is None and (self._behind or bool(self.leaderless()))
 
     def leaderless(self) -> list[SourcePartition]:
         """The partitions that wait for a leader, of those found."""
@@ -106,7 +108,9 @@ class TopicsJob:
         if after.partitions == before.partitions and not self._published.unsure:
             self._published.note_halts(after)
             return False
+        self._behind = True
         self._published.adopt(after, CommandKind.EXTEND)
+        self._behind = False
         for line in describe_changes(before, after):
             self._notify(line)
         return True

@@ -147,7 +147,8 @@ class GroupsJob:
     ) -> None:
         self.flow = flow
         self.times = CheckpointTimes()
-        self.lags = GroupLags(clusters.source, flow.fetch.isolation_level)
+        # Against high watermarks, as in Kafka's tools: groups may read what is not committed yet.
+        self.lags = GroupLags(clusters.source, "read_uncommitted")
         self._clusters = clusters
         self._notify = notify
         self._now_s, self._now_ms = now_s, now_ms

@@ -61,20 +61,23 @@ class FirstPositions:
         # EARLIEST also stands for "none": the slot reports the missing position.
         if time_ms == EARLIEST or not wanted:
             return 0
-        self.waiting -= {p.source for p in wanted}
         committed = self._keeper.committed_offsets(
             group, [named_in_group(self._flow, p) for p in wanted], operation="Read"
         )
         missing = {p.source: p for p in wanted if named_in_group(self._flow, p) not in committed}
-        if not missing:
-            return 0
-        begins = self._source.end_offsets(missing, self._flow.fetch.isolation_level)
-        if time_ms != LATEST:
-            begins |= self._source.offsets_at(begins, time_ms)
-        commits = _commits(self._flow, missing, begins)
-        taken = self._commit(commits, member) if commits else True
-        if taken:
-            self.waiting |= missing.keys() - begins.keys()
+        commits: dict[TopicPartition, tuple[int, str]] = {}
+        without: frozenset[TopicPartition] = frozenset()
+        taken = True
+        if missing:
+            begins = self._source.end_offsets(missing, self._flow.fetch.isolation_level)
+            if time_ms != LATEST:
+                begins |= self._source.offsets_at(begins, time_ms)
+            commits = _commits(self._flow, missing, begins)
+            taken = self._commit(commits, member) if commits else True
+            if taken:
+                without = frozenset(missing.keys() - begins.keys())
+        # Only now: after a failure, those that waited still do.
+        self.waiting = (self.waiting - {p.source for p in wanted}) | without
         return len(commits) if taken else 0
 
     def hold(self, assignment: Assignment) -> Assignment:

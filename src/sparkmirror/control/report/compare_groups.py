@@ -126,7 +126,8 @@ def compare_groups(observed: Observation) -> FlowGroups:
     committed = {group: o for group, o in found.items() if not isinstance(o, MirrorError)}
     wanted = {tp for offsets in committed.values() for tp in offsets if rules.accepts(tp.topic)}
     # Read after the offsets: an earlier end could be smaller than an offset committed since.
-    ends = observed.source.end_offsets(wanted, flow.fetch.isolation_level)
+    # High watermarks, as in Kafka's own tools: groups may read what is not committed yet.
+    ends = observed.source.end_offsets(wanted, "read_uncommitted")
     stored = CheckpointStore()
     if observed.target.topics([rules.topic]):
         follower = TopicFollower(observed.checkpoints, rules.topic)

@@ -95,6 +95,12 @@ class TopicFollower:
         if self._tail is None:
             self._tail = self._cluster.tail(self.topic, partitions=[0])
         ends = self._cluster.end_offsets([self._partition], "read_committed")
+        if self._partition not in ends:  # it would look empty
+            raise TopicError(
+                f"{self._partition} cannot be read: it has no live leader.",
+                where=f"cluster {self._cluster.alias}",
+                do="Start a broker that has an in-sync replica of it.",
+            )
         for _, key, value in self._tail.read_to(ends):
             yield key, value
 

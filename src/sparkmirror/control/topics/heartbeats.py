@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from sparkmirror.control.topics.compacted import CompactedTopic, create_compacted
+from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.mm2_records import Heartbeat, encode_heartbeat
 from sparkmirror.settings import HeartbeatSettings
 from sparkmirror.wire.admin.cluster import Cluster
@@ -46,7 +47,11 @@ class HeartbeatJob:
             self._topic_is_there = True
         now_ms = self._now_ms()
         key, value = encode_heartbeat(Heartbeat(settings.source, settings.target.alias, now_ms))
-        self._target.produce_many(settings.topic, [(0, key, value)], timestamp_ms=now_ms)
+        try:
+            self._target.produce_many(settings.topic, [(0, key, value)], timestamp_ms=now_ms)
+        except MirrorError:
+            self._topic_is_there = False  # it may have been deleted
+            raise
 
     def _make_topic(self) -> None:
         settings = self.settings

@@ -8,22 +8,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 from sparkmirror.control.verify.lockstep import SIZES, Side
 from sparkmirror.observe.figures.comparison_result import Difference
+from sparkmirror.records.header import Buffer
 from sparkmirror.records.records import Record, decode_rest
-
-__all__ = [
-    "LastOffsets",
-    "Values",
-    "differing",
-    "drop_deleted",
-    "drop_unseen",
-    "last_values",
-    "newer_keys",
-    "other_value",
-    "value_digests",
-]
 
 Key = bytes | None
 Values = dict[Key, tuple[int, bytes]]
@@ -32,15 +22,41 @@ LastOffsets = dict[Key, int]
 """The last offset of every key."""
 
 
-def last_values(side: Side, seen: LastOffsets | None = None) -> Values:
+@dataclass
+class Begin:
+    """Where the target's log begins, as an offset of the source. Before that, it deleted records.
+
+    ``digest``: of its first record; empty if it has none. ``at``: the first source offset of such a
+    record; None if there is none.
+    """
+
+    digest: bytes
+    at: int | None = None
+
+    @classmethod
+    def of(cls, target: Side) -> Begin:
+        """That of ``target``, of which nothing is taken."""
+        if not target.fill():
+            return cls(b"")
+        return cls(_record_digest(target.times[0], target.rests[0]))
+
+    def source_offset(self, position: int) -> int:
+        """The source offset; 0 if it is not known. ``position``: the flow's, for an empty log."""
+        return (self.at or 0) if self.digest else position
+
+
+def last_values(side: Side, seen: LastOffsets | None = None, begin: Begin | None = None) -> Values:
     """The last values in ``side``, of which all records are taken.
 
-    ``seen`` gets the last offsets, also of keys that end with a tombstone.
+    ``seen`` gets the last offsets, also of keys that end with a tombstone. ``begin`` learns where
+    its record is.
     """
     found: Values = {}
     for record, digest in _records(side):
         if seen is not None:
             seen[record.key] = record.offset
+        if begin is not None and begin.at is None and digest == begin.digest:
+            begin.at = record.offset
         if record.value is None:
             found.pop(record.key, None)
         else:
@@ -64,10 +80,12 @@ def _records(side: Side) -> Iterator[tuple[Record, bytes]]:
     """Every record, decoded, with a digest of 16 bytes."""
     while count := side.fill():
         for offset, time_ms, rest in zip(side.offsets, side.times, side.rests, strict=True):
-            whole = SIZES.pack(time_ms, len(rest)) + rest
-            digest = hashlib.blake2b(whole, digest_size=16).digest()
-            yield decode_rest(offset, time_ms, memoryview(rest)), digest
+            yield decode_rest(offset, time_ms, memoryview(rest)), _record_digest(time_ms, rest)
         side.take(count)
+
+
+def _record_digest(time_ms: int, rest: Buffer) -> bytes:
+    return hashlib.blake2b(SIZES.pack(time_ms, len(rest)) + rest, digest_size=16).digest()
 
 
 def _digest(values: Values, key: Key) -> bytes:
@@ -92,25 +110,16 @@ def drop_unseen(theirs: Values, seen: LastOffsets) -> bool:
     return bool(unseen)
 
 
-def drop_deleted(ours: Values, theirs: Values, position: int) -> int | None:
+def drop_deleted(ours: Values, theirs: Values, first: int) -> bool:
     """Leave out of ``ours`` what the target has deleted with its oldest records.
 
-    It has the order of the source: what comes behind a record that it has is not deleted. If it has
-    none, all before the flow's ``position`` is. Returns the source offset before which keys were
-    left out; None if none were.
+    It has the order of the source, and begins with the record at source offset ``first``: what
+    comes behind that is not deleted. Returns whether anything was left out.
     """
-    both = [
-        (theirs[key][0], ours[key][0])
-        for key in ours.keys() & theirs.keys()
-        if ours[key][1] == theirs[key][1]
-    ]
-    first = min(both)[1] if both else 0
-    if not theirs:
-        first = position
     deleted = [key for key, (at, _) in ours.items() if at < first and key not in theirs]
     for key in deleted:
         del ours[key]
-    return first if deleted else None
+    return bool(deleted)
 
 
 def newer_keys(

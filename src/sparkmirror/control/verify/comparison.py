@@ -10,9 +10,10 @@ import hashlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from operator import attrgetter
-from threading import Event
+from threading import Event, Lock
 
 from sparkmirror.control.verify.by_key import (
+    Begin,
     LastOffsets,
     differing,
     drop_deleted,
@@ -30,7 +31,7 @@ from sparkmirror.control.verify.scope import (
     ScopeOffsets,
     TransformedTopics,
 )
-from sparkmirror.errors import Defect
+from sparkmirror.errors import Defect, TopicError
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.comparison_result import (
     EMPTY,
@@ -47,6 +48,7 @@ __all__ = ["PartitionComparison", "compare_partition", "verify_flow"]
 
 _THREADS = 4
 _TRIES = 5
+_UNREAD_MAX = 3 * _THREADS
 _OLDER = "the target also holds older records, which the source has deleted"
 _EMPTIED = "the target has deleted all its records"
 
@@ -168,14 +170,20 @@ class PartitionComparison:
     # -- whole partitions ------------------------------------------------------------------
 
     def _whole(self) -> PartitionResult:
+        if self.c.scope.start is not None:
+            return self._from_a_bound()
         target = self._target(self.remote_start)
         if self._is_emptied(target, self.start + 1):
             self.remarks.append(_EMPTIED)
             self.start = min(self.c.positions[self.tp], self.later_end)
         source = self._source(self.start, self.later_end)
-        if self.c.scope.start is not None:
-            return self._from_a_bound(source)
-        if self.earliest > 0 and not source.fill() and target.fill():
+        bounded = self.c.scope.end is not None
+        if bounded and self.remote_start > 0 and target.fill() and self._begins_behind(target):
+            self._note_deleted(self.end)
+            return self._result(EMPTY, EMPTY, None)
+        # A transform may leave nothing of what the source has.
+        gone = self.transformed is None or self.start >= self.later_end
+        if gone and self.earliest > 0 and not source.fill() and target.fill():
             # Markers and aborted records may be left.
             self.remarks.append("the source has deleted all its records")
             return self._result(EMPTY, EMPTY, self._failed())
@@ -192,13 +200,18 @@ class PartitionComparison:
         mirrored = self.c.positions.get(self.tp, 0) >= end
         return mirrored and self.remote_start > 0 and not target.fill()
 
-    def _from_a_bound(self, source: Side) -> PartitionResult:
+    def _from_a_bound(self) -> PartitionResult:
+        source = self._source(self.start, self.later_end)
         if not source.fill() or source.offsets[0] >= self.end:
             return self._result(EMPTY, EMPTY, self._failed())
         found = self._target_from(source)
         if found is not None:
             return self._stepped(source, found[0])
         target = self._target(self.remote_start)
+        if self._is_emptied(target, source.offsets[0] + 1):
+            self.remarks.append(_EMPTIED)
+            source = self._source(min(self.c.positions[self.tp], self.later_end), self.later_end)
+            return self._stepped(source, target)
         if self.remote_start > 0 and target.fill():
             later = self._source_from(source, target)
             if later is not None:
@@ -379,17 +392,19 @@ class PartitionComparison:
     def _by_key(self) -> PartitionResult:
         self.remarks.append("compacted: the last value of each key is compared")
         seen: LastOffsets = {}
-        ours = last_values(self._source(self.start, self.end), seen)
+        target = self._target(self.remote_start)
+        begins = Begin.of(target) if self.remote_start > 0 else None
+        ours = last_values(self._source(self.start, self.end), seen, begins)
         failed = self._failed()  # before more is read: the newest reading counts
-        theirs = last_values(self._target(self.remote_start))
+        theirs = last_values(target)
         if self.start > 0 and drop_unseen(theirs, seen) and self.c.scope.start is None:
             self.remarks.append(
                 "keys that only the target has are left out: the source has deleted records"
             )
-        if self.remote_start > 0:
-            deleted = drop_deleted(ours, theirs, self.c.positions.get(self.tp, 0))
-            if deleted is not None:
-                self._note_deleted(deleted)
+        if begins is not None:
+            first = begins.source_offset(self.c.positions.get(self.tp, 0))
+            if drop_deleted(ours, theirs, first):
+                self._note_deleted(first)
         keys = differing(ours, theirs)
         first = max(self.start, self.end)
         if keys and self.later_end > first:
@@ -415,6 +430,26 @@ def _until(over: Event, runs: Iterable[Carried]) -> Iterator[Carried]:
 
 def _joined(digests: Sequence[str]) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+class Unread:
+    """Counts partitions in a row that cannot be read: each one takes half a minute. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._lock = Lock()
+
+    def note(self, result: PartitionResult) -> None:
+        """Note one result. Raises TopicError if too many in a row cannot be read."""
+        with self._lock:
+            self._count = self._count + 1 if result.unread else 0
+            if self._count < _UNREAD_MAX or result.difference is None:
+                return
+        raise TopicError(
+            f"{_UNREAD_MAX} partitions in a row cannot be read; the last one, "
+            f"{result.topic}-{result.partition}: {result.difference.what}",
+            do="Check that the brokers of both clusters are healthy.",
+        )
 
 
 def compare_partition(
@@ -460,10 +495,11 @@ def verify_flow(
     progress.partitions += len(chosen.pairs)
     progress.total += chosen.expected()
 
-    over = Event()
+    over, unread = Event(), Unread()
 
     def one(tp: TopicPartition) -> PartitionResult:
         result = compare_partition(chosen, tp, progress, over)
+        unread.note(result)
         progress.finish()
         return result
 

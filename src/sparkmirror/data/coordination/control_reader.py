@@ -237,6 +237,9 @@ class ControlWatch:
             self.connections.mark_stale()
             self.connections.refresh_if_due()
             return False
+        if end < self.offset:  # it was cut off, or a new leader does not know its end yet
+            self._read_again()
+            return False
         deadline = time.monotonic() + self.flow.target.request_timeout_ms / 1000
         while self.offset < end and time.monotonic() < deadline:
             self.fetcher.send()

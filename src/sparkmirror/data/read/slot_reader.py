@@ -329,8 +329,9 @@ class SlotReader:
             return True
         if ended(self._watch, self.plan.record):
             return True
-        if self._watch.truncated:
-            # What comes now would not be heard, a drain neither. The next plan has read it all.
+        if self._watch.truncated and self._ends is None:
+            # What comes now would not be heard, a drain neither. The next plan has read it all. A
+            # bounded run has no other epoch, and goes on to its ends.
             log.warning("flow %s: the control topic was cut off: the epoch ends", self.flow.name)
             return True
         command = self._watch.command

@@ -54,7 +54,7 @@ class DrainCheck:
     def drained(self) -> bool:
         """Whether all slots of the newest epoch have ended as they were told.
 
-        So they have, too, if the query failed after that: it may have lost its planner.
+        Also true if the query failed later, for example because it lost its planner.
         """
         try:
             return self._tasks_ended()

@@ -96,8 +96,7 @@ class ReplayedTopics:
                     self._stopped[tp] = first, each.said(first)
                     kept = sum(offset < first for offset in carried.offsets)
                     carried = _first(carried, kept)
-                if carried.offsets:
-                    yield carried
+                yield carried  # also without records, so that the reader may give up
                 if packed.failed and pauses:
                     return
 

@@ -240,6 +240,7 @@ class FlowMeter:
         self._ends: Mapping[TopicPartition, int] = {}
         self._oldest_ms: Mapping[TopicPartition, int] = {}
         self._catch_up = CatchUp()
+        self._counted: frozenset[TopicPartition] = frozenset()
         self._unassigned: Mapping[TopicPartition, Halt] = {}
         self._assigned: frozenset[TopicPartition] | None = None
 
@@ -303,13 +304,15 @@ class FlowMeter:
         that are not at the target.
         """
         self._ends, self._oldest_ms = end_offsets, oldest_ms
-        lags = [
-            max(0, end_offsets[key] - progress.position)
+        lags = {
+            key: max(0, end_offsets[key] - progress.position)
             for key, (_, progress) in self._partitions.items()
             if key in end_offsets and progress.position >= 0 and progress.halt is None
-        ]
+        }
+        if lags.keys() != self._counted:  # a lag that leaves the sum was not mirrored
+            self._catch_up, self._counted = CatchUp(), frozenset(lags)
         if lags:
-            self._catch_up.note(self._ticks_ms(), sum(lags))
+            self._catch_up.note(self._ticks_ms(), sum(lags.values()))
 
     def halts(self, halted: Mapping[TopicPartition, Halt]) -> None:
         """Set the partitions that are assigned to no slot, and why."""

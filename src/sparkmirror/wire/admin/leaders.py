@@ -93,6 +93,8 @@ class Leaders:
         )
         now = time.monotonic()
         with self._lock:
+            if names is None:  # the whole cluster: what is not in it is gone
+                self._known = {}
             for name, leaders in found.leaders.items():
                 self._known[name] = (now, leaders)
         return found

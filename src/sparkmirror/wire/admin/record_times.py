@@ -30,6 +30,8 @@ __all__ = ["RecordAt", "first_record", "records_at"]
 
 # A broker returns the whole first batch, however small the limit is (KIP-74).
 _FETCH_BYTES = 1
+# That may be a marker: a group's offset is often behind the last record of a transaction.
+_BATCHES_MAX = 4
 _MAGIC_1_TIME_AT = 18
 
 
@@ -60,25 +62,48 @@ def records_at(
     led, _ = leaders.by_leader(positions, fresh=False)
     for node, partitions in led.items():
         for tp in partitions:
-            left_ms = int((deadline - time.monotonic()) * 1000)
-            if left_ms <= 0:
+            if time.monotonic() >= deadline:
                 return found
             try:
-                response = requester.request(
-                    partial(fetch_request, {tp: positions[tp]}, _FETCH_BYTES),
-                    f"reading {tp}",
-                    node=node,
-                    timeout_ms=left_ms,
-                    needs=Right("Read", "Topic", tp.topic),
-                )
+                record = _record_at(requester, node, tp, positions[tp], deadline)
             except (Unreachable, Denied):
                 break  # skip this broker: the lag in records is reported without these times
-            row = response.responses[0].partitions[0] if response.responses else None
-            if row is not None and not row.error_code and row.records:
-                record = first_record(bytes(row.records), positions[tp])
-                if record is not None:
-                    found[tp] = record
+            if record is not None:
+                found[tp] = record
     return found
+
+
+def _record_at(
+    requester: Requester, node: int, tp: TopicPartition, position: int, deadline: float
+) -> RecordAt | None:
+    for _ in range(_BATCHES_MAX):
+        left_ms = int((deadline - time.monotonic()) * 1000)
+        if left_ms <= 0:
+            return None
+        response = requester.request(
+            partial(fetch_request, {tp: position}, _FETCH_BYTES),
+            f"reading {tp}",
+            node=node,
+            timeout_ms=left_ms,
+            needs=Right("Read", "Topic", tp.topic),
+        )
+        row = response.responses[0].partitions[0] if response.responses else None
+        if row is None or row.error_code or not row.records:
+            return None
+        records = bytes(row.records)
+        record, behind = first_record(records, position), _behind_marker(records)
+        if record is not None or behind <= position:
+            return record
+        position = behind
+    return None
+
+
+def _behind_marker(records: bytes) -> int:
+    """The offset behind the control batch that ``records`` begin with; -1 if it is another one."""
+    if len(records) < HEADER_BYTES or records[MAGIC_AT] < 2:
+        return -1
+    base, _, _, _, _, attributes, last_delta, *_ = HEADER.unpack_from(records)
+    return int(base + last_delta + 1) if attributes & CONTROL_BIT else -1
 
 
 def first_record(records: bytes, position: int) -> RecordAt | None:

@@ -254,7 +254,14 @@ class TopicWriter:
     def __init__(self, requester: Requester, leaders: Leaders) -> None:
         self._requester = requester
         self._leaders = leaders
-        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    def _lock_of(self, topic: str) -> threading.Lock:
+        # One for each: a topic that takes nothing must not hold up the control topic, without
+        # whose reports another process would take over the flow.
+        with self._guard:
+            return self._locks.setdefault(topic, threading.Lock())
 
     def write(
         self,
@@ -270,7 +277,7 @@ class TopicWriter:
         the batches before it have been written.
         """
         count = 0
-        with self._lock:  # so that the records of two callers do not mix
+        with self._lock_of(topic):  # so that the records of two callers do not mix
             deadline = time.monotonic() + self._requester.client.request_timeout_ms / 1000
             closes = self._requester.closes
             for partition, batch in _batches(records):

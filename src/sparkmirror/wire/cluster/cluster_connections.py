@@ -48,6 +48,8 @@ _METADATA = -1  # stands for no broker
 _AT_ONCE_S = 0.05
 # How often attempts are looked at: the shorter they have lasted, the sooner.
 _LOOK_SHARE, _LOOK_S_MIN, _LOOK_S_MAX = 0.25, 0.01, 0.25
+# How long the leader in older metadata is not believed while the known one does not lead any more.
+_OLDER_S = 5.0
 _NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -70,6 +72,8 @@ class ClusterConnections:
         self.topics = set(topics)
         self.leaders: dict[TopicPartition, Leader] = {}
         self.leaderless: dict[TopicPartition, int] = {}
+        self._older_since: dict[TopicPartition, float] = {}
+        self._older_believed: set[TopicPartition] = set()
         self.topic_errors: dict[str, int] = {}
         """Error codes of topics, from the newest metadata of each."""
         self.reachable = False
@@ -124,6 +128,8 @@ class ClusterConnections:
         if tp is None:
             self._stale = True
         else:
+            if self._clock() - self._older_since.get(tp, math.inf) >= _OLDER_S:
+                self._older_believed.add(tp)
             self._searches.want(tp, self.leaders.get(tp), self._clock())
 
     def refresh_if_due(self) -> bool:
@@ -254,9 +260,14 @@ class ClusterConnections:
                 tp = TopicPartition(topic.name, part.partition_index)
                 found, known = leader_of(part, sure=self._requests.sure), before.get(tp)
                 same = topic_id not in ("", _NO_TOPIC_ID) and ids.get(topic.name) == topic_id
-                if known is not None and same and known.outdates(found, self._addresses):
+                older = known is not None and same and known.outdates(found, self._addresses)
+                if known is not None and older and tp not in self._older_believed:
                     self.leaders[tp] = known  # the broker that says this lags behind
-                elif found.node >= 0 and found.node in self._addresses:
+                    self._older_since.setdefault(tp, self._clock())
+                    continue
+                self._older_since.pop(tp, None)
+                self._older_believed.discard(tp)
+                if found.node >= 0 and found.node in self._addresses:
                     self.leaders[tp] = found
                 else:
                     self.leaderless[tp] = part.error_code or 5
@@ -451,8 +462,8 @@ class ClusterConnections:
     ) -> dict[TopicPartition, int]:
         """Offsets for ``timestamp`` (ms; -2 earliest, -1 latest) from each partition's leader.
 
-        Partitions are missing from the result if their leader is unknown, fails or has no such
-        offset.
+        Partitions are missing from the result if their leader is unknown or fails. -1: no record
+        is as late as ``timestamp``.
         """
 
         def query(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, int]:

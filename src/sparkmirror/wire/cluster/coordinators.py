@@ -183,8 +183,9 @@ class Coordinators:
         committed. Raises `Fenced` when the group has continued without the member, otherwise
         `ClusterError`, `PartitionError` or `ConnectionLost`.
         """
+        patient_until = self._clock() + _UNKNOWN_SHARE * self.client.request_timeout_ms / 1000
         for portion in commit_portions(group, offsets):
-            self._commit(group, portion, member, leader_epochs)
+            self._commit(group, portion, member, leader_epochs, patient_until)
 
     def _commit(
         self,
@@ -192,9 +193,9 @@ class Coordinators:
         offsets: Mapping[TopicPartition, tuple[int, str]],
         member: Member | None,
         leader_epochs: Mapping[TopicPartition, int] | None,
+        patient_until: float,
     ) -> None:
         message = offset_commit_request(group, offsets, member, leader_epochs)
-        patient_until = self._clock() + _UNKNOWN_SHARE * self.client.request_timeout_ms / 1000
 
         def query() -> int:
             response = self._with_coordinator(group, message, 7)

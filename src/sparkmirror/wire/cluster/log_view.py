@@ -86,21 +86,22 @@ def describe_ends(
     connections: ClusterConnections, epochs: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, EndView]:
     """The ends of each partition's log; ``epochs`` and missing ones are as in `describe_logs`."""
-    leading = {tp: connections.leaders[tp] for tp in epochs if tp in connections.leaders}
-    fencing = {tp: leader.fencing for tp, leader in leading.items()}
+    # Also where the epochs are not sure: a leader with another one had better say nothing than
+    # have its ends taken for those of an epoch that is not its own.
+    leading = {tp: connections.leaders[tp].epoch for tp in epochs if tp in connections.leaders}
 
     def query(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, EndView]:
         # For its own epoch a leader returns the end of its log, replicated or not.
-        own = {tp: leading[tp].epoch for tp in led if leading[tp].epoch >= 0}
+        own = {tp: leading[tp] for tp in led if leading[tp] >= 0}
         asked = {tp: epochs[tp] for tp in led if epochs[tp] >= 0}
-        starts, marks, (ends, told) = query_logs(connection, led, fencing, own, asked)
+        starts, marks, (ends, told) = query_logs(connection, led, leading, own, asked)
         return {
             tp: EndView(
                 starts[tp],
                 marks[tp],
                 ends.get(tp, (-1, -1))[1],
                 told.get(tp, (-1, -1))[1],
-                leading[tp].epoch,
+                leading[tp],
             )
             for tp in led
             if tp in starts

@@ -49,7 +49,7 @@ class RecordStream:
     ``markers``: the offsets of the transaction markers that were read so far, if ``note_markers``.
     ``appended``: of the newest selection, as in `records.walk.append_time_runs`, if
     ``note_appended``.
-    ``over``: another thread sets it to give up; half a second later, CancelledError is raised.
+    ``over``: another thread sets it to give up; CancelledError is raised with the next response.
 
     Iterating yields runs of records as `Carried`; the caller may keep their rests. Raises
     `MirrorError` when the partition cannot be read or makes no progress for 30 s.

@@ -246,8 +246,10 @@ class Transactions:
         """
         self.join_group(group)
         gone: set[TopicPartition] = set()
+        # For all portions together: the transaction has a timeout.
+        patient_until = self._clock() + min(_UNKNOWN_S, self.timeout_ms / 2_000)
         for portion in commit_portions(group, offsets):
-            gone |= self._add_portion(group, portion, unknown)
+            gone |= self._add_portion(group, portion, unknown, patient_until)
         return gone
 
     def _add_portion(
@@ -255,6 +257,7 @@ class Transactions:
         group: str,
         offsets: Mapping[TopicPartition, tuple[int, str]],
         unknown: Collection[TopicPartition],
+        patient_until: float,
     ) -> set[TopicPartition]:
         producer_id, epoch = self.identity
         request_topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
@@ -307,7 +310,6 @@ class Transactions:
             return UNKNOWN_TOPIC_OR_PARTITION if new and self._clock() < patient_until else 0
 
         gone: set[TopicPartition] = set()
-        patient_until = self._clock() + min(_UNKNOWN_S, self.timeout_ms / 2_000)
         what = f"positions of group {group} cannot be added to the transaction"
         self._surely(query, what, group=group)
         return gone

@@ -1,12 +1,14 @@
 """Commands that look at clusters: wrong usage, and what is printed."""
 
+import json
 from operator import itemgetter
 from pathlib import Path
 
 import pytest
 
 from sparkmirror.cli.main import main
-from sparkmirror.cli.shared.tables import UNLIMITED, Table, cell
+from sparkmirror.cli.shared import tables
+from sparkmirror.cli.shared.tables import UNLIMITED, Format, Report, Table, cell
 from sparkmirror.cli.verbs import clusters, offsets, plan, topics
 from sparkmirror.cli.verbs.status import _report, _Row
 from sparkmirror.client import Checkpoint
@@ -16,6 +18,7 @@ from sparkmirror.control.topics.config_sync import ConfigChange
 from sparkmirror.control.topics.observation import Change, FlowPlan, PassThrough, TransformTopics
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import TopicPartition
+from sparkmirror.observe.logs import register_secret
 from sparkmirror.wire.cluster.views import BrokerView, ClusterView
 from tests.unit.config_files import BASE, write
 
@@ -180,3 +183,15 @@ def test_status_shows_the_time_to_go_of_a_flow_that_catches_up() -> None:
     assert [line[at : head.index("LAST-REPORT")].strip() for line in lines] == ["3m 05s", "-"]
     told = [one["to_go_seconds"] for one in report.document["flows"]]  # type: ignore[index]
     assert told == [185.0, None]
+
+
+def test_json_stays_json_whatever_the_secrets_are(capsys: pytest.CaptureFixture[str]) -> None:
+    for one in ("4711", 'p"w', "reason"):
+        register_secret(one)
+    Report({"position": 947_110, "reason": 'login p"w'}, []).show(Format.JSON)
+    assert json.loads(capsys.readouterr().out) == {"position": 947_110, "reason": "login ***"}
+
+
+def test_a_time_that_no_date_has_is_shown_as_a_number() -> None:
+    """Codecs take any; one such record must not end the command."""
+    assert tables.utc(1 << 60) == f"{1 << 60} ms"

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from sparkmirror.cli.main import main
 from sparkmirror.cli.verbs import control_commands
+from sparkmirror.cli.verbs import status as status_command
 from sparkmirror.cli.verbs.status import _report, _Row
 from sparkmirror.control.coordination import status
 from sparkmirror.control.coordination.control_topic import ControlSignals, ControlTopicWriter
 from sparkmirror.control.coordination.status import (
     FlowState,
+    FlowStatus,
     forget_ended_runs,
     judge,
     judge_group,
 )
 from sparkmirror.data.coordination.control_reader import ControlWatch
+from sparkmirror.errors import Unreachable
 from sparkmirror.internal_topics.commands import Command, CommandKind, encode_command
 from sparkmirror.internal_topics.driver_report import DriverReport, ThrottleState
 from sparkmirror.internal_topics.flow_claims import Standby
@@ -68,7 +72,7 @@ def slot(number: int = 0, *, ago_s: int = 1, paused: bool = False, halt: Halt | 
         ([RUN], [driver(run_id="r0")], [], FlowState.DEAD),
         ([RUN], [driver(ended=True)], [slot()], FlowState.STOPPED),
         ([RUN, DRAIN], [driver()], [slot()], FlowState.DRAINING),
-        ([RUN, DRAIN], [driver(40)], [slot()], FlowState.STOPPED),
+        ([RUN, DRAIN], [driver(40)], [slot()], FlowState.DEAD),
         ([RUN, PAUSE], [driver()], [slot(paused=True)], FlowState.PAUSED),
         ([RUN, PAUSE], [driver()], [slot(paused=True), slot(1)], FlowState.RUNNING),
         ([PAUSE, RUN], [driver()], [], FlowState.PAUSED),
@@ -114,6 +118,66 @@ def test_a_pause_is_told_of_a_flow_that_does_not_run(commands, drivers, told) ->
     assert status.description == told
     if not status.state.alive:
         assert f"  {told}  " in "\n".join(_report([_Row(status, None, NOW)]).lines())
+
+
+def test_a_mirror_that_was_killed_while_it_drained_has_not_drained() -> None:
+    """Every driver that ends in order says so."""
+    killed = judge(ControlSignals((command(RUN), command(DRAIN)), (), (), (driver(40),)), FLOW, NOW)
+    assert killed.state is FlowState.DEAD
+    assert control_commands._done(DRAIN, killed, frozenset({"r1"})) == ""
+
+
+class _Opened:
+    """Connections to all clusters but one that is away."""
+
+    def __init__(self, away: str) -> None:
+        self.away = away
+
+    def __call__(self) -> _Opened:
+        return self
+
+    def __enter__(self) -> _Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def expect(self, clients: Iterable[object]) -> None:
+        list(clients)
+
+    def cluster(self, client: ClusterClient) -> object:
+        if client.alias == self.away:
+            raise Unreachable("no", where=f"cluster {client.alias}")
+        return client.alias
+
+
+def test_a_target_that_is_away_keeps_no_order_from_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = BASE.replace("clusters=A,B", "clusters=A,B,C")
+    path = write(tmp_path, text + "C.bootstrap.servers=c:1\nA->C.enabled=true\n")
+    given: list[str] = []
+
+    def give(_kind: object, order: Any, _wait_s: float) -> tuple[str, bool]:
+        given.append(order.flow.name)
+        return "paused", True
+
+    monkeypatch.setattr(control_commands, "Connections", _Opened("B"))
+    monkeypatch.setattr(control_commands, "_give", give)
+    assert main(["pause", str(path)]) == 3
+    assert given == ["A->C"]
+
+
+def test_a_source_that_is_away_is_told_by_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(status_command, "Connections", _Opened("A"))
+    running = FlowStatus("A->B", FlowState.RUNNING)
+    monkeypatch.setattr(status, "observe_status", lambda *_: running)
+    assert main(["status", str(write(tmp_path, BASE)), "--format", "json"]) == 3
+    shown = capsys.readouterr()
+    assert json.loads(shown.err)["code"] == "UNREACHABLE"
+    assert json.loads(shown.out)["flows"][0]["state"] == "running"
 
 
 def test_who_stands_by_is_shown() -> None:

@@ -12,6 +12,7 @@ from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.internal_topics.assignments import SourcePartition
 from sparkmirror.internal_topics.commands import AssignmentDocument, Command, CommandKind
 from sparkmirror.model import TopicPartition
+from sparkmirror.settings import Member
 
 
 class Writer:
@@ -119,3 +120,18 @@ def test_after_a_failure_only_a_new_epoch_is_sure(monkeypatch: pytest.MonkeyPatc
     assert not published.unsure
     published.adopt(_topics(t=4, v=1, w=1), CommandKind.EXTEND)
     assert writer.written[-1] == (4, 6, CommandKind.EXTEND)
+
+
+def test_a_share_is_published_again_after_one_whose_writing_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Slots may have read it: they have no partitions then."""
+    writer: Any = Writer()
+    published, member = _published(writer, 0), Member("m", 1, None, False)
+    published.publish_share(_topics(t=2), member)
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "assign", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            published.publish_share(_topics(), None)
+    assert published.publish_share(_topics(t=2), member) == 3
+    assert writer.written[-1] == (3, 2, CommandKind.REPLAN)

@@ -297,7 +297,7 @@ class FakeCluster:
         return FakeTail(self.logs[topic], self.read_hooks.get(topic, lambda: None))
 
     def end_offsets(self, partitions: Iterable[TopicPartition], isolation: str) -> Any:
-        return {}
+        return dict.fromkeys(partitions, 0)
 
 
 class FakeTail:
@@ -816,3 +816,13 @@ def test_a_follower_reads_on_where_it_stopped() -> None:
     cluster.logs["t"].append((b"b", None))
     assert list(follower.read()) == [(b"b", None)]
     follower.close()
+
+
+def test_a_topic_whose_leader_went_is_not_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups would go back to what older translations say."""
+    cluster = FakeCluster()
+    cluster.logs["t"] = [(b"garbage", b"")]
+    monkeypatch.setattr(cluster, "end_offsets", lambda *_: {})
+    with pytest.raises(TopicError, match="no live leader"):
+        list(TopicFollower(cast(Cluster, cluster), "t").read())
+    assert not CheckpointStore().load(TopicFollower(cast(Cluster, cluster), "t"))

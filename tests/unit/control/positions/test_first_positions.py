@@ -245,3 +245,24 @@ def test_a_commit_that_fails_keeps_nobody_from_the_partitions(
     group.publish(group.led)
     assert group.published == [(group.led,)]
     assert clusters.commits == []
+
+
+def test_a_look_for_a_leader_that_fails_is_made_again(
+    control: Any, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what is written until the next discovery would be skipped without a word."""
+    run_once(control.topics)
+    clusters.ends[LOST.source] = 4
+    clusters.refusal = Unreachable("nobody answers.")
+    with pytest.raises(Unreachable):
+        control.topics.begin_leaderless()
+    assert control.topics.has_leaderless
+    clusters.refusal = None
+    with monkeypatch.context() as patch:
+        patch.setattr(control.published, "adopt", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            control.topics.begin_leaderless()
+    assert control.topics.has_leaderless
+    assert control.topics.begin_leaderless()
+    assert not control.topics.has_leaderless
+    assert clusters.positions[LOST.target] == 4

@@ -2,21 +2,24 @@
 
 import struct
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkmirror.cli.main import main
+from sparkmirror.cli.verbs import lag_queries
 from sparkmirror.cli.verbs.lag import Format, LagTrend, over_limit, report
 from sparkmirror.cli.verbs.lag_tables import broker_lines
 from sparkmirror.config.mm1.load import load_mm1_consumer
 from sparkmirror.control.positions.lag import LagView, Offsets, PartitionLag, measure
-from sparkmirror.errors import ConfigError
+from sparkmirror.errors import ClusterError, ConfigError
 from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.admin.messages import record_batch
-from sparkmirror.wire.admin.record_times import first_record
+from sparkmirror.wire.admin.record_times import first_record, records_at
 from sparkmirror.wire.cluster.views import BrokerView, GroupOwner
 from tests.unit.config_files import BASE, write
 
@@ -311,3 +314,32 @@ def test_a_delete_horizon_is_no_records_time() -> None:
     found = first_record(batch, 7)
     assert found is not None
     assert found.time_ms == 1_000
+
+
+def test_a_group_without_offsets_is_an_error(tmp_path: Path) -> None:
+    """As with the other formats: a mistyped group is not one without a lag."""
+    (flow,) = load_mm1_consumer(write(tmp_path, CONSUMER)).flows
+    nobody = SimpleNamespace(
+        alias="A",
+        committed_offsets=lambda *_: {},
+        earliest_offsets=lambda _: {},
+        end_offsets=lambda *_: {},
+    )
+    connections: Any = SimpleNamespace(cluster=lambda _: nobody)
+    with pytest.raises(ClusterError, match="has no offsets"):
+        lag_queries._read_group(connections, flow)
+
+
+def test_the_record_behind_a_marker_tells_the_time() -> None:
+    """A broker returns one batch, and a group's offset is often that of a marker."""
+    log = {10: batch(10, 5, attributes=0x20), 11: batch(11, 7_000)}
+
+    def request(make: Any, *_: object, **__: object) -> Any:
+        at = make().topics[0].partitions[0].fetch_offset
+        part = SimpleNamespace(error_code=0, records=log.get(at, b""))
+        return SimpleNamespace(responses=[SimpleNamespace(partitions=[part])])
+
+    leaders: Any = SimpleNamespace(by_leader=lambda tps, fresh: ({1: list(tps)}, set()))
+    requester: Any = SimpleNamespace(request=request)
+    assert records_at(requester, leaders, {TP: 10}, 5.0)[TP].time_ms == 7_000
+    assert records_at(requester, leaders, {TP: 12}, 5.0) == {}

@@ -1,10 +1,12 @@
 """Groups on both clusters: the arithmetic and what is printed."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from sparkmirror.cli.verbs.groups import report
 from sparkmirror.control.groups.checkpoints import CheckpointStore
-from sparkmirror.control.report.compare_groups import FlowGroups, measure_groups
+from sparkmirror.control.report.compare_groups import FlowGroups, compare_groups, measure_groups
 from sparkmirror.internal_topics.mm2_records import Checkpoint, encode_checkpoint
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.cluster.views import Committed, GroupOwner, GroupView
@@ -69,3 +71,20 @@ def test_no_groups() -> None:
     assert "checkpoints are disabled (emit.checkpoints.enabled=false)" in report([off]).lines()[1]
     (printed,) = report([off]).document["flows"]  # type: ignore[index]
     assert printed["checkpoints"] is False
+
+
+def test_an_open_transaction_is_no_truncation(tmp_path: Path) -> None:
+    """A group that reads what is uncommitted is ahead of the last stable offset."""
+    tp = TopicPartition("t", 0)
+    ends = {"read_committed": 90, "read_uncommitted": 100}
+    source = SimpleNamespace(
+        groups=lambda: {"g": GroupView("g", "Empty")},
+        committed_by_group=lambda _: {"g": {tp: Committed(100)}},
+        end_offsets=lambda wanted, level: dict.fromkeys(wanted, ends[level]),
+    )
+    target = SimpleNamespace(topics=lambda _: {}, committed_by_group=lambda _: {})
+    seen: Any = SimpleNamespace(
+        flow=load_flow(tmp_path, "topics=t.*\n"), source=source, target=target
+    )
+    (row,) = compare_groups(seen).rows
+    assert (row.end, row.lag, row.remark) == (100, 0, "no checkpoint yet")

@@ -24,7 +24,7 @@ from sparkmirror.control.verify.scope import (
 from sparkmirror.data.transform.compared import ReplayedTopics
 from sparkmirror.errors import Defect, PartitionError, TopicError
 from sparkmirror.model import TopicPartition
-from sparkmirror.observe.figures.comparison_result import EMPTY, PartitionResult
+from sparkmirror.observe.figures.comparison_result import EMPTY, Difference, PartitionResult
 from sparkmirror.records.records import Carried, encode_rest
 from sparkmirror.settings import ClusterClient, FetchSettings, FlowSettings
 from sparkmirror.transform_settings import TransformSettings
@@ -811,3 +811,50 @@ def test_configs_that_could_not_be_read_are_named() -> None:
 
     flow, cluster = FlowSettings(A, B, A, B), cast(Cluster, Denying())
     assert ScopeOffsets(cluster, cluster, flow, Scope(wait_s=0)).unknown == {"t"}
+
+
+def test_a_target_that_lost_a_key_in_the_middle_lacks_it() -> None:
+    """Its log begins with a key that was written again later: only its first record tells where."""
+    source = keyed((b"b", b"1"), (b"a", b"1"), (b"b", b"2"))
+    target = keyed((b"b", b"1"), (b"b", b"2"), first=4)
+    rows = [(4, source[0][1], source[0][2]), (5, source[2][1], source[2][2])]
+    assert [row[2] for row in rows] == [row[2] for row in target]
+    assert told(compared(source, rows, compacted=True))[:2] == ("missing", 1)
+
+
+def test_a_target_with_foreign_keys_only_is_not_an_emptied_one() -> None:
+    source = keyed((b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
+    result = compared(
+        source,
+        keyed((b"x", b"1"), first=4),
+        start=1,
+        compacted=True,
+        scope=Scope(start=Bound(1)),
+        positions={TP: 3},
+    )
+    assert told(result)[:2] == ("missing", 1)
+
+
+def test_up_to_a_bound_what_the_target_has_deleted_is_left_out() -> None:
+    rows, kept = log(range(60)), log(range(50, 60), 50)
+    scope = Scope(end=Bound(40))
+    result = compared(rows, kept, end=40, later=40, remote_start=50, scope=scope)
+    assert (result.difference, result.source.records) == (None, 0)
+
+
+def test_a_foreign_record_of_a_topic_of_which_a_filter_keeps_nothing_is_too_much() -> None:
+    rows = log(range(11, 12), 10)  # the transform keeps even times only
+    result = compared(rows, log([99], 5), earliest=10, transformed=Made(rows))
+    assert told(result)[0] == "extra"
+
+
+def test_a_broker_that_is_gone_does_not_take_half_a_minute_for_each_partition() -> None:
+    unread = comparison.Unread()
+    bad = PartitionResult("t", 0, EMPTY, EMPTY, Difference("unread", None, None, "it is gone"))
+    for _ in range(11):
+        unread.note(bad)
+    unread.note(PartitionResult("t", 1, EMPTY, EMPTY))
+    for _ in range(11):
+        unread.note(bad)
+    with pytest.raises(TopicError, match="12 partitions in a row cannot be read"):
+        unread.note(bad)

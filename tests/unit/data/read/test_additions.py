@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -229,3 +230,17 @@ def test_an_error_of_a_beginning_is_the_slots() -> None:
     thread.join()
     with pytest.raises(RuntimeError, match="given up"):
         additions.take()
+
+
+@pytest.mark.parametrize(("ends", "over"), [(None, True), ({TopicPartition("t", 0): 10}, False)])
+def test_a_control_topic_that_was_cut_off_ends_an_epoch_but_no_bounded_run(
+    ends: dict[TopicPartition, int] | None,
+    over: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A bounded run has no other epoch: it would end before it has copied everything."""
+    reader = _Slot(tmp_path).reader
+    reader._ends = ends
+    monkeypatch.setattr(type(reader._watch), "truncated", True)
+    assert reader._over(time.monotonic() + 60) is over

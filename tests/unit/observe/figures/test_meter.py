@@ -468,3 +468,17 @@ def test_a_partition_that_left_the_assignment_counts_no_more() -> None:
     assert [(row.topic, row.partitions) for row in view.topics] == [("t", 0), ("u", 1)]
     meter.assign(frozenset())
     assert meter.view().partitions == 0
+
+
+def test_a_partition_that_halts_has_not_caught_up() -> None:
+    clock, meter = make_meter()
+    big, small = TopicPartition("t", 0), TopicPartition("t", 1)
+    ends, old = {big: 1_000_000, small: 100}, dict.fromkeys((big, small), WALL_MS - 3_600_000)
+    worker, rest = Worker(0, "w"), PartitionProgress("t", 1, 0)
+    meter.report(worker.report(clock, PartitionProgress("t", 0, 0), rest))
+    meter.ends(ends, old)
+    clock.ms += 5_000
+    halted = PartitionProgress("t", 0, 0, halt=Halt("X", "x"))
+    meter.report(worker.report(clock, halted, rest))
+    meter.ends(ends, old)
+    assert (meter.view().lag_records, meter.view().to_go_s) == (1_000_100, None)

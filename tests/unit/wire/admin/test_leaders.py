@@ -13,7 +13,7 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.offset_reset import LATEST
 from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.admin import leaders as module
-from sparkmirror.wire.admin.leaders import Leaders
+from sparkmirror.wire.admin.leaders import Described, Leaders
 
 TP = TopicPartition("t", 0)
 CLIENT = ClusterClient("A", ("a:1",), "t", request_timeout_ms=60_000, retry_backoff_ms=100)
@@ -114,3 +114,15 @@ def test_what_will_not_change_is_asked_once(clock: Clock) -> None:
     broker = Broker(DENIED)
     assert _ends(broker) == {}
     assert (broker.asked, clock.now) == (1, 100.0)
+
+
+def test_topics_that_are_gone_are_forgotten() -> None:
+    other = TopicPartition("u", 0)
+    lists = deque([{"t": {0: 1}, "u": {0: 1}}, {"u": {0: 1}}])
+    requester: Any = SimpleNamespace(
+        client=CLIENT, request=lambda *_, **__: Described(None, {}, lists.popleft())
+    )
+    known = Leaders(requester)
+    known.metadata(None)
+    known.metadata(None)
+    assert known.of([TP, other]) == {other: 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -34,6 +35,7 @@ from sparkmirror.records.records import Record, decode_records, encode_batch
 from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.admin.leaders import MOVED
 from sparkmirror.wire.admin.topic_reader import TopicTail, TopicWriter
+from tests.patience import patience
 
 CLIENT = ClusterClient("A", ("a:1",), "t", request_timeout_ms=10_000, retry_backoff_ms=0)
 TOPIC = "mm2-control"
@@ -445,3 +447,38 @@ def test_a_damaged_batch_hides_no_other(passes: bool, caplog: pytest.LogCaptureF
     else:
         with pytest.raises(TopicError, match="cannot be read"):
             list(found.read_to_end())
+
+
+def test_a_topic_that_takes_nothing_holds_up_no_other() -> None:
+    """The driver's reports would stop, and another process would take over its flows."""
+    began, over, done = threading.Event(), threading.Event(), threading.Event()
+
+    class OneAway(Target):
+        def by_leader(self, partitions: Any, *, fresh: bool) -> Any:
+            if partitions[0].topic != TOPIC:
+                began.set()
+                over.wait(patience())
+                raise TopicError("no leader.")
+            return super().by_leader(partitions, fresh=fresh)
+
+    target: Any = OneAway()
+    writer = TopicWriter(target, target)
+
+    def stuck() -> None:
+        with contextlib.suppress(TopicError):
+            writer.write("checkpoints", [(0, b"a", None)])
+
+    def report() -> None:
+        writer.write(TOPIC, [(0, b"b", None)])
+        done.set()
+
+    threads = [threading.Thread(target=one) for one in (stuck, report)]
+    threads[0].start()
+    assert began.wait(patience())
+    threads[1].start()
+    try:
+        assert done.wait(patience())
+    finally:
+        over.set()
+        for one in threads:
+            one.join(patience())

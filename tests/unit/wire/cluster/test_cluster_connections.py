@@ -646,6 +646,13 @@ def test_metadata_with_an_older_epoch_moves_no_leader(world: World) -> None:
     world.says["metadata"] = metadata(ports, {0: (-1, 2, 5), 1: (2, 5, 0)})
     known.refresh({"t"})
     assert known.leaders[tp(0)] == Leader(1, 3)
+    # The known one may really lead no more, in an epoch that the cluster has lost.
+    for later_s, expected in ((1.0, Leader(1, 3)), (6.0, Leader(2, 2))):
+        world.now += later_s
+        known.mark_stale(tp(0))
+        world.says["metadata"] = metadata(ports, {0: (2, 2, 0), 1: (2, 5, 0)})
+        known.refresh()
+        assert known.leaders[tp(0)] == expected
     # A topic that was created again begins anew, and so does one whose leader is gone.
     for there, topic_id in ((ports, "0000000" + TOPIC_ID[7:]), ({2: world.two.port}, TOPIC_ID)):
         again = world.connections()

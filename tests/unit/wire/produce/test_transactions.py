@@ -158,6 +158,7 @@ def test_many_positions_are_added_in_several_requests(
     def ask(_kind: int, _key: str, message: Any, *, highest: int) -> Any:
         rows = [part.partition_index for one in message.topics for part in one.partitions]
         asked.append(rows)
+        coordinator.now_s += 0.1
         parts = [SimpleNamespace(partition_index=n, error_code=3 * (n == 2_999)) for n in rows]
         return SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=parts)])
 
@@ -169,3 +170,24 @@ def test_many_positions_are_added_in_several_requests(
     assert transactions.add_offsets("g", offsets, {gone}) == {gone}
     assert sorted(n for rows in asked for n in rows) == list(range(3_000))
     assert max(map(len, asked)) * 480 < 600_000
+
+
+def test_many_portions_of_deleted_topics_are_waited_for_once(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction has a timeout."""
+
+    def ask(_kind: int, _key: str, message: Any, *, highest: int) -> Any:
+        coordinator.now_s += 0.1
+        rows = [part.partition_index for one in message.topics for part in one.partitions]
+        parts = [SimpleNamespace(partition_index=n, error_code=3) for n in rows]
+        return SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=parts)])
+
+    transactions = coordinator.transactions
+    monkeypatch.setattr(transactions, "join_group", lambda _: None)
+    monkeypatch.setattr(transactions, "_query", ask)
+    monkeypatch.setattr(transactions, "_sleep", lambda _: None)
+    offsets = {TopicPartition("t", n): (n, "m" * 400) for n in range(6_000)}
+    began_s = coordinator.now_s
+    assert transactions.add_offsets("g", offsets) == set(offsets)
+    assert coordinator.now_s - began_s < 12

@@ -55,7 +55,7 @@ def reload(
     3 a cluster does not respond.
     """
     chosen = with_table(choose_flows(load_settings(Files(file)), flows or ()), table)
-    good = True
+    good, away = True, False
     with Connections() as connections:
         connections.expect(flow.target_admin for flow in chosen)
         for flow in chosen:
@@ -63,11 +63,12 @@ def reload(
                 said, done = _give(connections.cluster(flow.target_admin), flow, table, wait_s)
             except MirrorError as error:
                 show_error(error)
-                raise typer.Exit(EXIT_START_FAILED) from error
+                away = True
+                continue
             good &= done
             for line in said:
                 echo(f"{flow.name}: {line}")
-    raise typer.Exit(0 if good else 1)
+    raise typer.Exit(EXIT_START_FAILED if away else 0 if good else 1)
 
 
 def with_table(flows: Sequence[FlowSettings], table: str) -> list[FlowSettings]:

@@ -156,17 +156,23 @@ def _sample(
     from sparkmirror.internal_topics.assignments import SourcePartition  # noqa: PLC0415
     from sparkmirror.names.replication_policy import FlowTopics  # noqa: PLC0415
 
-    spans = _spans(source, flow, partitions, start, limit)
     names = FlowTopics(flow)
     parts: list[Part] = []
-    left = limit
-    for number, (tp, (first, end)) in enumerate(sorted(spans.items())):
-        share = -(-left // (len(spans) - number))
-        if share:
-            one = SourcePartition(tp.topic, tp.partition, names.remote(tp.topic))
-            found = list(read_parts(flow, one, first, end, share))
-            left -= sum(chunk.record_count for chunk, _ in found)
-            parts += found
+    wide, before = limit, None
+    while not parts:
+        spans = _spans(source, flow, partitions, start, wide)
+        if spans == before:
+            break
+        left = limit
+        for number, (tp, (first, end)) in enumerate(sorted(spans.items())):
+            share = -(-left // (len(spans) - number))
+            if share:
+                one = SourcePartition(tp.topic, tp.partition, names.remote(tp.topic))
+                found = list(read_parts(flow, one, first, end, share))
+                left -= sum(chunk.record_count for chunk, _ in found)
+                parts += found
+        # The newest offsets may all be markers, or compacted away.
+        before, wide = spans, wide * 16
     if not parts:
         topics = ", ".join(sorted({tp.topic for tp in partitions}))
         since = f" from {start} on" if start else ""
