@@ -132,6 +132,11 @@ class ClusterConnections:
                 self._older_believed.add(tp)
             self._searches.want(tp, self.leaders.get(tp), self._clock())
 
+    def doubt(self, tp: TopicPartition) -> None:
+        """Believe the next metadata about ``tp``: its leader does not know the epoch we know."""
+        self._older_believed.add(tp)
+        self.mark_stale(tp)
+
     def refresh_if_due(self) -> bool:
         """Refresh if requested (at most once per retry back-off), or if the metadata is old.
 

@@ -14,6 +14,7 @@ from sparkmirror.wire.cluster.error_codes import (
     OFFSET_OUT_OF_RANGE,
     RETRIABLE,
     TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_LEADER_EPOCH,
     UNKNOWN_TOPIC_OR_PARTITION,
     error_name,
 )
@@ -112,6 +113,8 @@ class FetchState:
             return
         if code in LEADERSHIP:
             connections.mark_stale(self.tp)
+            if code == UNKNOWN_LEADER_EPOCH:
+                connections.doubt(self.tp)
             if code == UNKNOWN_TOPIC_OR_PARTITION:
                 self.note_unknown(connections, now)
         elif code == OFFSET_OUT_OF_RANGE and not self.range_checked:

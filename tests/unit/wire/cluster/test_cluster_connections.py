@@ -653,6 +653,10 @@ def test_metadata_with_an_older_epoch_moves_no_leader(world: World) -> None:
         world.says["metadata"] = metadata(ports, {0: (2, 2, 0), 1: (2, 5, 0)})
         known.refresh()
         assert known.leaders[tp(0)] == expected
+    world.says["metadata"] = metadata(ports, {0: (1, 1, 0), 1: (2, 5, 0)})
+    known.doubt(tp(0))  # the leader does not know the epoch
+    known.refresh()
+    assert known.leaders[tp(0)] == Leader(1, 1)
     # A topic that was created again begins anew, and so does one whose leader is gone.
     for there, topic_id in ((ports, "0000000" + TOPIC_ID[7:]), ({2: world.two.port}, TOPIC_ID)):
         again = world.connections()

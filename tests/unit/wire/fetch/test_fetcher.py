@@ -18,6 +18,7 @@ from sparkmirror.wire.fetch.messages import I32
 from sparkmirror.wire.net.connection import ConnectionLost
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+UNKNOWN_LEADER_EPOCH = 75
 NOT_LEADER, OUT_OF_RANGE, STORAGE_ERROR = 6, 1, 56
 
 
@@ -108,6 +109,7 @@ class Cluster:
     generation: int = 0
     leaderless: dict[TopicPartition, int] = field(default_factory=dict)
     topic_errors: dict[str, int] = field(default_factory=dict)
+    doubted: list[TopicPartition] = field(default_factory=list)
     stale: bool = False
 
     def __post_init__(self) -> None:
@@ -130,6 +132,9 @@ class Cluster:
 
     def mark_stale(self, _tp: TopicPartition | None = None) -> None:
         self.stale = True
+
+    def doubt(self, tp: TopicPartition) -> None:
+        self.doubted.append(tp)
 
     look_again_s = math.inf
 
@@ -308,6 +313,14 @@ def test_a_partition_without_a_leader_waits_alone_and_is_told(cluster: Cluster) 
         fetcher.send()
     assert cluster.brokers[3].asked == [[A]]
     assert fetcher.halts == {}
+
+
+def test_an_epoch_that_its_leader_does_not_know_is_doubted(cluster: Cluster) -> None:
+    """Older metadata is believed then: the cluster may have lost that epoch."""
+    fetcher = _fetcher(cluster)
+    cluster.brokers[1].answer({A: (UNKNOWN_LEADER_EPOCH, b"")})
+    _take(fetcher, cluster.brokers[1])
+    assert (cluster.doubted, cluster.stale) == ([A], True)
 
 
 def test_a_topic_that_may_not_be_described_is_not_one_without_a_leader(cluster: Cluster) -> None:
