@@ -180,6 +180,9 @@ class _SessionConnections:
     def connection(self, node: int, _number: int = 0) -> _SessionBroker | None:
         return self._broker if node == _SESSION_NODE else None
 
+    def doubt(self, _tp: TopicPartition) -> None:
+        """Believe the next metadata."""
+
     def mark_stale(self, _tp: TopicPartition | None = None) -> None:
         """Nothing to refresh."""
 

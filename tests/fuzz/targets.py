@@ -104,6 +104,9 @@ class _Connections:
     leaders: dict[TopicPartition, Any] = {}  # noqa: RUF012
     leaderless: dict[TopicPartition, int] = {}  # noqa: RUF012
 
+    def doubt(self, _tp: TopicPartition) -> None:
+        """Believe the next metadata."""
+
     def mark_stale(self, _tp: TopicPartition | None = None) -> None:
         """Nothing to refresh."""
 

@@ -160,6 +160,10 @@ class SimSource:
         self.generation += 1
         return True
 
+    def doubt(self, tp: TopicPartition) -> None:
+        """Believe the next metadata."""
+        self.mark_stale(tp)
+
     def mark_stale(self, _tp: TopicPartition | None = None) -> None:
         """Refresh with the next look."""
         self._stale = True
