@@ -59,9 +59,9 @@ def code() -> dict[str, Any]:
     }
 
 
-def head() -> str:
-    """The commit that is checked out."""
-    return _git("rev-parse", "--short", "HEAD")
+def head(tree: Path | None = None) -> str:
+    """The commit that is checked out, here or in another ``tree``."""
+    return _git("rev-parse", "--short", "HEAD", tree=tree)
 
 
 def prepared(say: Callable[[str], None]) -> None:
@@ -74,10 +74,15 @@ def prepared(say: Callable[[str], None]) -> None:
         say(f"sparkmirror starts without Spark's class archive: {error}")
 
 
-def _git(*words: str) -> str:
+def _git(*words: str, tree: Path | None = None) -> str:
     try:
         done = subprocess.run(
-            ["git", *words], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
+            ["git", *words],
+            cwd=tree or ROOT,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return ""

@@ -15,7 +15,7 @@ from pathlib import Path
 from sparkmirror.java import find_java
 from sparkmirror.testing.maven import resolve
 
-__all__ = ["MM1_JARS", "PEERS", "Handler", "Peer", "Running", "described", "start"]
+__all__ = ["ANOTHER", "MM1_JARS", "PEERS", "Handler", "Peer", "Running", "described", "start"]
 
 MM2_JARS = ("org.apache.kafka:connect-mirror:4.3.0", "org.apache.kafka:connect-runtime:4.3.0")
 MM1_JARS = ("org.apache.kafka:kafka_2.13:3.9.1",)
@@ -27,6 +27,10 @@ _EXACT_JAVA = (
     "listeners=http://127.0.0.1:0",
     "A.consumer.isolation.level=read_committed",
 )
+
+
+# sparkmirror as another source tree has it, for a change's before and after.
+ANOTHER = "sparkmirror-another"
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ PEERS = {
     "sparkmirror-keys": Peer("sparkmirror, MirrorMaker 1's files, by key", "{topic}"),
     "mm2-default": Peer("MirrorMaker 2 with its producer's defaults"),
     "sparkmirror-exact": Peer("sparkmirror, exactly-once", exact=True),
+    ANOTHER: Peer("sparkmirror of another tree"),
     "mm2-exact": Peer("MirrorMaker 2, exactly-once", exact=True),
 }
 
@@ -95,11 +100,12 @@ def start(
     latency: bool,
     extra: dict[str, str] | None = None,
     handler: Handler | None = None,
+    tree: Path | None = None,
 ) -> Running:
     """Start mirror ``key`` for one topic, or several with commas between them.
 
     ``latency``: tuned for it instead of throughput. ``extra``: further lines of the file.
-    ``handler``: of MirrorMaker 1's commands.
+    ``handler``: of MirrorMaker 1's commands. ``tree``: the source tree of `ANOTHER`.
     """
     work.mkdir(parents=True, exist_ok=True)
     log = work / f"{key}-{topic}.log"
@@ -131,6 +137,8 @@ def start(
         lines += [f"{name}={value}" for name, value in (extra or {}).items()]
         path.write_text("\n".join(lines) + "\n")
         command = _sparkmirror(path, work) if ours else _mm2(path)
+        if tree and key == ANOTHER:
+            environment["PYTHONPATH"] = str(tree / "src")
     files = sorted(work.glob(f"{key}-{topic}.*"))
     settings = described(command, [path for path in files if path != log], work)
     with log.open("wb") as output:

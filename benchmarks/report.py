@@ -46,6 +46,7 @@ LABELS = {
     "sparkmirror-keys": "sparkmirror, by key",
     "sparkmirror-exact": "sparkmirror, exactly-once",
     "mm2-exact": "MirrorMaker 2, exactly-once",
+    "sparkmirror-another": "sparkmirror of another tree",
 }
 LATENCY_LABELS = {
     **LABELS,
@@ -54,7 +55,7 @@ LATENCY_LABELS = {
     "mm1": "MirrorMaker 1, its producer's linger.ms=0",
 }
 THEIRS = {
-    "sparkmirror": ("mm2", "mm1", "mm2-default"),
+    "sparkmirror": ("mm2", "mm1", "mm2-default", "sparkmirror-another"),
     "sparkmirror-keys": ("mm1",),
     "sparkmirror-exact": ("mm2-exact", "sparkmirror"),
 }

@@ -1,7 +1,7 @@
 """`make bench`: every mirror over the same brokers and data, in turns.
 
 usage: python -m benchmarks.run [--only NAME ... | --all | --continue] [--name NAME] [--out DIR]
-                                [--peers NAME ...] [--smoke] [--list]
+                                [--peers NAME ...] [--also TREE] [--smoke] [--list]
 
 Without an option it runs the steps of a complete result. Each step is written as soon as it is
 done: to the result of this name (the day's date), beside the steps that are there already. A result
@@ -50,7 +50,7 @@ from benchmarks.measure import (
     quantiles,
     watch_catch_up,
 )
-from benchmarks.peers import PEERS, Running, start
+from benchmarks.peers import ANOTHER, PEERS, Running, start
 from benchmarks.steps import FORMAT, MAIN, ROUNDS, STEPS, TASKS, WINDOW_S, Step
 from benchmarks.tls import TLS_LOADS, tls_clusters
 from sparkmirror.testing.clusters import KafkaCluster, start_all
@@ -102,8 +102,16 @@ def rounds_of(smoke: bool) -> int:
 class Bench:
     """Measures on one pair of clusters; a step's method gives what the result holds of it."""
 
-    def __init__(self, a: KafkaCluster, b: KafkaCluster, work: Path, *, smoke: bool) -> None:
-        self.a, self.b, self.work, self.smoke = a, b, work, smoke
+    def __init__(
+        self,
+        a: KafkaCluster,
+        b: KafkaCluster,
+        work: Path,
+        *,
+        smoke: bool,
+        also: Path | None = None,
+    ) -> None:
+        self.a, self.b, self.work, self.smoke, self.also = a, b, work, smoke, also
         # Where the mirrors connect, and what their files say more: see the steps over TLS.
         self.servers = a.bootstrap_servers, b.bootstrap_servers
         self.security: dict[str, str] = {}
@@ -281,8 +289,11 @@ class Bench:
             tasks=TASKS,
             latency=latency,
             extra={**self.security, **(extra or {})},
+            tree=self.also,
         )
         self.settings[key] = running.settings
+        if self.also and key == ANOTHER:
+            self.settings[key] += f"\n\n# of commit {head(self.also)}"
         tree = TreeWatch(running.process.pid)
         try:
             yield running, tree
@@ -478,15 +489,17 @@ def run(names: Sequence[str], results: Results, work: Path, options: argparse.Na
     def all_of(bench: Bench, some: Sequence[str]) -> None:
         for name in some:
             peers = [peer for peer in STEPS[name].peers if peer in options.peers]
+            if options.also and _OURS in peers:
+                peers.insert(peers.index(_OURS) + 1, ANOTHER)
             if peers:
                 results.add(name, bench.step(name, STEPS[name], peers))
 
     if plain:
         with clusters() as (a, b):
-            all_of(Bench(a, b, work, smoke=options.smoke), plain)
+            all_of(Bench(a, b, work, smoke=options.smoke, also=options.also), plain)
     if secured:
         with tls_clusters(work / "tls", BROKER, JVM) as pair:
-            bench = Bench(*pair.clusters, work, smoke=options.smoke)
+            bench = Bench(*pair.clusters, work, smoke=options.smoke, also=options.also)
             bench.servers, bench.security = pair.servers, pair.properties
             all_of(bench, secured)
 
@@ -521,12 +534,17 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="say what there is, and end")
     parser.add_argument("--name", default=datetime.date.today().isoformat(), help="of the result")
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
+    parser.add_argument(
+        "--also", type=Path, help="a source tree to take turns with, as in `git worktree`"
+    )
     parser.add_argument("--smoke", action="store_true", help="does it work? With little data")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     if options.list:
         print(listed())
         return 0
+    if options.also and not (options.also / "src" / "sparkmirror").is_dir():
+        parser.error(f"--also {options.also}: no source tree of sparkmirror, it has no src")
     load_before = os.getloadavg()[0]
     prepared(say)
     results = Results(options.out, options.name, smoke=options.smoke, load_before=load_before)

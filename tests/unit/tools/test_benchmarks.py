@@ -6,11 +6,13 @@ import json
 import math
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from benchmarks import report, run
+from benchmarks import peers, report, run
 from benchmarks.figures import (
     HIGH,
     LOW,
@@ -428,6 +430,40 @@ def test_the_class_archive_is_made_before_the_first_round(
     monkeypatch.setattr("sys.argv", ["run", "--only", "100b", "--out", str(tmp_path)])
     assert run.main() == 0
     assert order == ["archive", "machine", "rounds"]
+
+
+def test_another_tree_takes_turns_with_this_one_and_runs_its_own_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "tree" / "src" / "sparkmirror"
+    (package / "cli").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "cli" / "__init__.py").touch()
+    (package / "cli" / "main.py").write_text("print('of the other tree')\n")
+    tree = tmp_path / "tree"
+    options = {"tasks": 2, "latency": False, "tree": tree}
+    running = peers.start(peers.ANOTHER, "a:1", "b:1", "t", tmp_path / "work", **options)
+    assert running.process.wait(60) == 0
+    assert running.log.read_text() == "of the other tree\n"
+
+    measured = []
+    monkeypatch.setattr(
+        run, "clusters", lambda: nullcontext((KafkaCluster("A"), KafkaCluster("B")))
+    )
+    monkeypatch.setattr(Bench, "step", lambda _self, _name, _step, found: measured.extend(found))
+    results = SimpleNamespace(add=lambda *_: None)
+    asked = SimpleNamespace(peers=[OURS, "mm2"], also=tree, smoke=True)
+    run.run(["100b"], results, tmp_path, asked)  # type: ignore[arg-type]
+    assert measured == [OURS, peers.ANOTHER, "mm2"]
+
+
+def test_another_tree_that_is_none_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["run", "--only", "100b", "--also", str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        run.main()
+    assert f"--also {tmp_path}: no source tree of sparkmirror" in capsys.readouterr().err
 
 
 def test_settings_are_shown_without_what_changes_and_what_is_secret(tmp_path: Path) -> None:
