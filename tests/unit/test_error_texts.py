@@ -600,7 +600,10 @@ def test_what_ambari_answers(
     check(call, kind, what, "cluster c", do)
 
 
-@pytest.mark.parametrize("url", ["ambari", "ftp://a", "http://", "http://me@a"])
+@pytest.mark.parametrize(
+    "url",
+    ["ambari", "ftp://a", "http://", "http://me@a", "https://[::1", "http://a:p", "http://a:0"],
+)
 def test_what_is_no_url_of_ambari(url: str) -> None:
     login = AmbariLogin(url, "u")
     what = "the URL of Ambari is not http(s)://host[:port]."

@@ -38,7 +38,7 @@ def java_mirror_maker(file: Path, log: Path) -> Iterator[subprocess.Popen[bytes]
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(20)
+            process.wait(patience())
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(10)

@@ -96,6 +96,10 @@ class MirrorProcess:
     def text(self) -> str:
         return self.output.read_text(errors="replace")
 
+    def spark_log(self) -> str:
+        """What Spark's JVM has logged, if it is one of the test session; a cold one has a file."""
+        return "" if self._jvm is None else self._jvm.log()
+
     def documents(self) -> list[dict[str, Any]]:
         """The JSON lines so far."""
         return [json.loads(line) for line in self.text().splitlines() if line.startswith("{")]

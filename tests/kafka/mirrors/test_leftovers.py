@@ -46,10 +46,13 @@ def test_nothing_is_left_of_a_killed_run_after_the_next(
     try:
         wait_until(lambda: f"A.{name}" in topic_names(cluster_b), "the remote topic")
         wait_until_equal(cluster_a, name, cluster_b, f"A.{name}")
-        doomed = [*psutil.Process(mirror.process.pid).children(recursive=True), mirror.process]
-        for process in doomed:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        driver = psutil.Process(mirror.process.pid)
+        doomed = [driver, *driver.children(recursive=True)]
+        # First they all stand still: none is to notice the end of another one and tidy up.
+        for end in (psutil.Process.suspend, psutil.Process.kill):
+            for process in doomed:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    end(process)
         mirror.process.wait(20)
     finally:
         mirror.kill()

@@ -141,7 +141,8 @@ def test_avro_becomes_json_or_stays_avro_with_a_masked_field(
         assert mirror.wait() == 0, mirror.text()
     reason = orders.check(cluster_b, shown, masked)
     assert b": the value is not in the registry's format" in reason
-    _check_hidden(tmp_path, mirror.text())
+    assert mirror.spark_log()
+    _check_hidden(tmp_path, mirror.text() + mirror.spark_log())
 
 
 def test_executors_have_functions_the_registrys_login_and_tables(

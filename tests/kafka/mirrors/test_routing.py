@@ -113,7 +113,7 @@ def test_three_topics_by_key_while_sinks_are_killed(
     tmp_path: Path,
 ) -> None:
     """0 are lost, each is where it belongs, and keys keep their order; exactly-once: 0 twice."""
-    orders, count = f"{name}.orders", 9_000
+    orders = f"{name}.orders"
     topics = {one: f"t.{name}.{one}" if one else f"A.{orders}" for one in TENANTS}
     create_topic(cluster_a, orders, 3)
     for tenant in ("eu", "us"):
@@ -123,7 +123,8 @@ def test_three_topics_by_key_while_sinks_are_killed(
     produce(cluster_a, orders, _sent(0, 1_000))
     mirror = _run(tmp_path, str(path), *mode)
     killed = 0
-    feeding = threading.Thread(target=_feed, args=(cluster_a, orders, count))
+    sent, enough = [1_000], threading.Event()
+    feeding = threading.Thread(target=_feed, args=(cluster_a, orders, sent, enough))
     try:
         wait_until(lambda: bool(_arrived(cluster_b, topics)), "first records")
         feeding.start()
@@ -133,17 +134,20 @@ def test_three_topics_by_key_while_sinks_are_killed(
             time.sleep(rng.uniform(0.5, 2.5))
             sinks = _sinks(mirror)
             if sinks:
-                rng.choice(sinks).send_signal(signal.SIGKILL)
-                killed += 1
+                with contextlib.suppress(psutil.NoSuchProcess):  # the pipeline has ended it
+                    rng.choice(sinks).send_signal(signal.SIGKILL)
+                    killed += 1
+        enough.set()
         feeding.join()
-        wait_until(lambda: len(set(_arrived(cluster_b, topics))) == count, "all records", 120)
+        wait_until(lambda: len(set(_arrived(cluster_b, topics))) == sent[0], "all records")
         assert mirror.drain()[0] == 0, mirror.text()
     finally:
         mirror.kill()
+        enough.set()
         if feeding.ident is not None:
             feeding.join()
     assert killed == 4
-    arrived = _arrived(cluster_b, topics)
+    arrived, count = _arrived(cluster_b, topics), sent[0]
     if mode:
         assert len(arrived) == count
     assert set(arrived) == set(range(count))
@@ -159,9 +163,11 @@ def test_three_topics_by_key_while_sinks_are_killed(
             assert list(dict.fromkeys(numbers)) == sorted(set(numbers))
 
 
-def _feed(cluster: KafkaCluster, topic: str, count: int) -> None:
-    for first in range(1_000, count, 250):
-        produce(cluster, topic, _sent(first, 250))
+def _feed(cluster: KafkaCluster, topic: str, sent: list[int], enough: threading.Event) -> None:
+    """Writes as long as sinks are killed; ``sent``: how many there are."""
+    while sent[0] < 9_000 or not enough.is_set():
+        produce(cluster, topic, _sent(sent[0], 250))
+        sent[0] += 250
         time.sleep(0.3)
 
 

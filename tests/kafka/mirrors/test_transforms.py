@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 import urllib.request
 import uuid
@@ -161,20 +162,32 @@ def test_a_mirror_that_is_killed_in_the_middle(
     """Nothing is lost, and the order holds; with exactly-once nothing comes twice."""
     orders, remote = f"{name}.orders", f"A.{name}.orders"
     create_topic(cluster_a, orders, 2)
-    sent = _sent(0, 3_000)
+    sent, over = _sent(0, 1_000), threading.Event()
+
+    def feed() -> None:
+        while not over.is_set():
+            more = _sent(len(sent), 100)
+            produce(cluster_a, orders, more)
+            sent.extend(more)
+            time.sleep(0.05)
+
     path = _file(tmp_path, cluster_a, cluster_b, name, where=WHERE, select=SELECT)
-    produce(cluster_a, orders, sent[:1_000])
+    produce(cluster_a, orders, sent)
     mirror = _run(tmp_path, str(path), *mode)
+    feeding = threading.Thread(target=feed)
     try:
         wait_until(lambda: remote in topic_names(cluster_b), "the remote topic")
         wait_until(lambda: len(consume_all(cluster_b, remote)) > 0, "first records")
-        produce(cluster_a, orders, sent[1_000:])
+        feeding.start()
         wait_until(
             lambda: len(consume_all(cluster_b, remote)) > len(_expected(sent[:1_000])),
             "more records",
         )
     finally:
         mirror.kill()
+        over.set()
+        if feeding.ident is not None:
+            feeding.join()
     _once(tmp_path, str(path), *mode)
     wanted, got = _expected(sent), contents(consume_all(cluster_b, remote))
     if mode:
@@ -299,7 +312,7 @@ def test_what_a_transform_does_is_in_the_metrics(
         wait_until(lambda: shown() == counts, "the counts of records that are all filtered")
         wait_until(lambda: stages().get("unpack", 0) > 0, "the source worker's time")
         assert stages().keys() == {"unpack", "sql", "pack"}
-        assert all(0 < seconds < 10 for seconds in stages().values()), stages()
+        assert all(0 < seconds < 300 for seconds in stages().values()), stages()  # not ms
         assert mirror.drain()[0] == 0, mirror.text()
     finally:
         mirror.kill()

@@ -32,6 +32,7 @@ from sparkmirror.wire.legacy.zookeeper import (
 )
 from tests.kafka.harness.mirror_process import MirrorProcess, wait_until
 from tests.kafka.harness.support import Sent, consume_all, create_topic, produce, topic_names
+from tests.patience import patience
 
 # The last release with ConsumerOffsetChecker and with the consumer that keeps all in ZooKeeper.
 _OLD_JARS = "org.apache.kafka:kafka_2.11:0.11.0.3"
@@ -60,7 +61,7 @@ def offset_checker(zookeeper: str, group: str) -> list[str]:
         ),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(),
         check=True,
     )
     lines = [line.rstrip() for line in java.stdout.splitlines() if line.strip()]
@@ -185,7 +186,9 @@ def test_lag_of_a_consumer_of_0_11_at_work(
         create_topic(old, topic, 2)
         produce(old, topic, [Sent(b"x", partition=n % 2) for n in range(9)])
     consumer = tmp_path / "consumer.properties"
-    consumer.write_text(f"group.id={name}\nauto.commit.interval.ms=200\n")
+    consumer.write_text(
+        f"group.id={name}\nauto.commit.interval.ms=200\nzookeeper.session.timeout.ms=20000\n"
+    )
     command = ["lag", "--group", name, "--zkconnect", old.zookeeper]
 
     def rows(*options: str) -> list[list[str]]:

@@ -34,6 +34,7 @@ from tests.kafka.harness.support import (
     topic_names,
     wait_until_equal,
 )
+from tests.patience import patience
 from tests.tutorials import TWO_WAYS_OVER_TLS
 
 # Where a group of the source stands, by partition.
@@ -264,7 +265,8 @@ def test_a_mirror_from_scram_over_tls_to_plain_shows_no_secret(
 
     def look(process: int) -> None:
         _look_at_processes(process)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/environment/", timeout=10) as page:
+        where = f"http://127.0.0.1:{port}/environment/"
+        with urllib.request.urlopen(where, timeout=patience()) as page:
             seen.append(page.read())
 
     source = secured_clusters[0].properties("BOTH", "SCRAM-SHA-512")

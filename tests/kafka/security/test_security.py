@@ -417,6 +417,7 @@ def test_a_token_endpoint_over_tls(
         options = []
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
     with token_endpoint(authority.certify("endpoint", "localhost"), tmp_path) as endpoint:
+        endpoint.lifetime_s = 60  # so that none is fetched anew meanwhile
         changes = endpoint.properties(CLIENT_SECRET, *options)
         client = secured.client("BOTH", changes=changes)
         assert reach(client).versions

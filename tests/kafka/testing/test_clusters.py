@@ -22,6 +22,7 @@ from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.testing.probe import broker_ids, free_ports
 from sparkmirror.wire.admin.cluster import Cluster
+from tests.kafka.harness.mirror_process import wait_until
 from tests.kafka.harness.support import (
     Sent,
     admin,
@@ -66,6 +67,8 @@ def test_aborted_records_are_seen_only_uncommitted(
     produce_transaction(cluster_a, topic_name, [Sent(b"kept")])
     produce_transaction(cluster_a, topic_name, [Sent(b"aborted")], commit=False)
     produce_transaction(cluster_a, topic_name, [Sent(b"kept too")])
+    # A commit is answered before its marker is in the log.
+    wait_until(lambda: len(consume_all(cluster_a, topic_name)) == 2, "what was committed")
     committed = [one.value for one in consume_all(cluster_a, topic_name)]
     every = [one.value for one in consume_all(cluster_a, topic_name, isolation="read_uncommitted")]
     assert committed == [b"kept", b"kept too"]
@@ -223,6 +226,7 @@ def test_demo_payments_are_committed_and_aborted(cluster_a: KafkaCluster, topic_
         cluster_a.bootstrap_servers, topic_name, wanted, transactional_id=topic_name
     )
     assert aborted > 0
+    wait_until(lambda: len(consume_all(cluster_a, topic_name)) == committed, "the last marker")
     got = consume_all(cluster_a, topic_name)
     assert len(got) == committed == sum(len(p.records) for p in wanted if p.committed)
     assert {one.headers for one in got} == {(("fate", b"commit"),)}

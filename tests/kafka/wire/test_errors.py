@@ -22,6 +22,7 @@ from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.probe.reach import reach
 from tests.kafka.clusters.servers import HOST, listener, refused
+from tests.patience import others_per_core
 
 
 def client(*servers: str, timeout_ms: int = 1_500, protocol: str = "PLAINTEXT") -> ClusterClient:
@@ -48,7 +49,7 @@ def test_one_good_server_is_enough_and_nobody_waits_for_the_others(cluster_a: Ka
     with listener() as hanging:
         started = time.monotonic()
         reached = reach(client(hanging, refused(), cluster_a.bootstrap_servers, timeout_ms=8_000))
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 2 * others_per_core()
     assert f"{reached.host}:{reached.port}" == cluster_a.bootstrap_servers
     assert reached.versions[1][1] >= 12
 
@@ -112,13 +113,13 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
 
 
 def test_a_sasl_listener(secured):
-    error = failure(secured[0])
+    error = failure(secured[0], timeout_ms=10_000, within_s=15.0)
     assert isinstance(error, Unsupported)
     assert "closes connections without a login" in error.what
     assert "SASL" in error.do
 
 
 def test_a_tls_listener(secured):
-    error = failure(secured[1])
+    error = failure(secured[1], timeout_ms=10_000, within_s=15.0)
     assert isinstance(error, NotKafka)
     assert "PLAINTEXT listener" in error.do

@@ -30,8 +30,8 @@ MIRRORMAKER_1: tuple[Mutant, ...] = (
         "a cooperative member does not wait for what others get",
         "MirrorMaker 1: one member",
         "control/mm1/membership.py",
-        "        if lost and self._session.cooperative and self._planned(version):\n",
-        "        if lost and self._session.cooperative:\n",
+        "            if not self._planned(self._publish()):\n                return False\n",
+        "            self._publish()\n",
         (
             f"{_MEMBER}::"
             "test_a_cooperative_member_drains_what_others_get_before_it_joins_without_it",

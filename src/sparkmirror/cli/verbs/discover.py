@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-import urllib.parse
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -108,11 +107,15 @@ def discover(
 
     Exit codes: 0 printed, 1 Ambari did not respond or refused, 2 wrong usage.
     """
-    from sparkmirror.wire.legacy.ambari import AmbariLogin, find_cluster  # noqa: PLC0415
+    from sparkmirror.wire.legacy.ambari import (  # noqa: PLC0415
+        AmbariLogin,
+        find_cluster,
+        split_url,
+    )
 
     if source is not Source.AMBARI:
         raise Defect("a source that this command does not know")
-    parts = urllib.parse.urlsplit(url)
+    parts = split_url(url)
     secret = password_from(password, f"Password of {user} at {parts.hostname}: ")
     register_secret(secret)
     if parts.scheme == "http" and parts.hostname not in _LOCAL:

@@ -7,7 +7,9 @@ on the target. The exception is an offset that equals a withdrawn checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from sparkmirror.control.groups.checkpoints import CheckpointStore
 from sparkmirror.errors import MirrorError
@@ -17,6 +19,10 @@ from sparkmirror.wire.admin.groups import IDLE_STATES
 from sparkmirror.wire.cluster.views import Committed, GroupView
 
 Commits = dict[TopicPartition, tuple[int, str]]
+T = TypeVar("T")
+
+# A commit holds one group only, and over a long link each takes a round trip.
+_REQUESTS_SIDE_BY_SIDE = 16
 
 
 def plan_group_offsets(
@@ -61,15 +67,17 @@ def sync_group_offsets(
         return 0, {}
     committed = target.committed_by_group(idle, operation="Read")
     errors = {group: found for group, found in committed.items() if isinstance(found, MirrorError)}
-    done = 0
-    for group, commits in plan_group_offsets(store, idle, committed).items():
+    plan = plan_group_offsets(store, idle, committed)
+
+    def commit(group: str) -> MirrorError | None:
         try:
-            target.commit_offsets(group, commits)
+            target.commit_offsets(group, plan[group])
         except MirrorError as error:
-            errors[group] = error
-        else:
-            done += 1
-    return done, errors
+            return error
+        return None
+
+    refused = {group: error for group, error in _of_each(commit, plan).items() if error}
+    return len(plan) - len(refused), errors | refused
 
 
 def idle_groups(target: Cluster, groups: Iterable[str]) -> list[str]:
@@ -79,7 +87,8 @@ def idle_groups(target: Cluster, groups: Iterable[str]) -> list[str]:
     """
     candidates = list(groups)
     present = target.groups() if candidates else {}
-    return [group for group in candidates if _is_idle(target, present.get(group))]
+    idle = _of_each(lambda group: _is_idle(target, present.get(group)), candidates)
+    return [group for group in candidates if idle[group]]
 
 
 def _is_idle(target: Cluster, group: GroupView | None) -> bool:
@@ -89,3 +98,12 @@ def _is_idle(target: Cluster, group: GroupView | None) -> bool:
     if not group.state:  # ListGroups of this broker has no states
         return not target.group_members(group.name)
     return group.state in IDLE_STATES
+
+
+def _of_each(ask: Callable[[str], T], groups: Iterable[str]) -> dict[str, T]:
+    """What ``ask`` returns of each group; several are asked at once."""
+    names = list(groups)
+    if not names:
+        return {}
+    with ThreadPoolExecutor(min(_REQUESTS_SIDE_BY_SIDE, len(names)), "groups") as pool:
+        return dict(zip(names, pool.map(ask, names), strict=True))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from sparkmirror.control.groups.checkpoints import (
     CheckpointRules,
@@ -37,6 +37,7 @@ from sparkmirror.observe.figures.checkpoints import CheckpointKey, CheckpointTim
 from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.groups import GroupOffsets
+from sparkmirror.wire.admin.messages import chunks
 
 __all__ = [
     "GroupClusters",
@@ -51,6 +52,8 @@ log = logging.getLogger(__name__)
 _TICK_S_MAX = 1.0
 _ERRORS_SHOWN_MAX = 3
 _CLOSE_S = 0.5
+# Of a write that runs into the request timeout all is written again.
+_CHECKPOINTS_PER_WRITE = 10_000
 _SYNCS_FACTOR = "offset-syncs.topic.replication.factor"
 
 
@@ -268,7 +271,8 @@ class GroupsJob:
         if checkpoints:
             sources = {tp for offsets in accepted.values() for tp in offsets}
             losses = {self._rules.remote(tp): len(translation.cuts(tp)) for tp in sources}
-        self._write(checkpoints, listed_ms, losses)
+        for some in chunks(checkpoints, _CHECKPOINTS_PER_WRITE):
+            self._write(some, listed_ms, losses)
         self._settled = committed
         pruned = translation.pruning()
         if pruned:
@@ -289,7 +293,10 @@ class GroupsJob:
         self._skipped = count
 
     def _write(
-        self, checkpoints: list[Checkpoint], listed_ms: int, losses: Mapping[TopicPartition, int]
+        self,
+        checkpoints: Sequence[Checkpoint],
+        listed_ms: int,
+        losses: Mapping[TopicPartition, int],
     ) -> None:
         rows = []
         for checkpoint in checkpoints:
@@ -298,13 +305,24 @@ class GroupsJob:
             except ValueError as error:
                 log.warning("%s: no checkpoint for %s: %s", self.flow.name, checkpoint, error)
         if rows:
-            self._clusters.target.produce_many(self._rules.topic, rows, timestamp_ms=listed_ms)
+            try:
+                self._clusters.target.produce_many(self._rules.topic, rows, timestamp_ms=listed_ms)
+            except MirrorError:
+                self._create_again()
+                raise
         latency_ms = max(0, self._now_ms() - listed_ms)
         for checkpoint in checkpoints:
             remote = checkpoint.remote
             self._store.put(checkpoint, losses.get(remote, 0))
             key = CheckpointKey(checkpoint.group, remote.topic, remote.partition)
             self.times.record(key, latency_ms)
+
+    def _create_again(self) -> None:
+        """Create the checkpoints topic if it has been deleted; the next round writes all again."""
+        told = create_compacted(self._clusters.target_admin, checkpoints_topic(self.flow))
+        if told:
+            self._notify(f"{told}: it was deleted")
+            self._store = CheckpointStore()  # what it knew is gone with the topic
 
     def _sync(self) -> None:
         """Run one round of group offset sync."""

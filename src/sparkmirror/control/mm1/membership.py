@@ -83,6 +83,9 @@ class Membership:
         self._listener = RebalanceListener(settings.group)
         self._joined: Joined | None = None
         self._owned: frozenset[TopicPartition] = frozenset()
+        # Assigned to others, who get them when this member has drained them and joined once more.
+        self._leaving: frozenset[TopicPartition] = frozenset()
+        self._release_due = False
         self._topics: Mapping[str, int] = {}
 
     # --- one step ---------------------------------------------------------------------------
@@ -112,6 +115,8 @@ class Membership:
             self._joined = None
         elif state is MemberState.REBALANCING or self._topics_changed():
             self._rebalance()
+        elif self._release_due:  # the drain or the join after it has failed
+            self._release()
         else:
             self._publish()
             self._session.news.wait(_WAIT_S)
@@ -127,7 +132,8 @@ class Membership:
         if self._joined is None:
             raise Defect("not a member of the group")
         if self._session.cooperative:
-            self._join(self._owned)
+            if self._drained():
+                self._join(self._owned)
             return
         before = self._owned
         if self._give_up_all():
@@ -139,17 +145,32 @@ class Membership:
         joined = self._session.join(topics, owned)
         if joined is None:
             return
-        lost, kept = self._owned - set(joined.partitions), self._owned
+        kept = self._owned
         first = self._joined is None
         self._joined, self._topics = joined, topics
         self._owned = frozenset(joined.partitions)
+        self._leaving = kept - self._owned
+        self._release_due = bool(self._leaving)
         self._report_share(first)
         self._call_listener(self._listener.assigned, self._owned - kept)
-        version = self._publish()
-        if lost and self._session.cooperative and self._planned(version):
-            self._call_listener(self._listener.revoked, lost)
-            # Others get these partitions once this member has joined without them.
+        if self._release_due:
+            self._release()
+        else:
+            self._publish()
+
+    def _release(self) -> None:
+        """Drain what others are to get, and join without it: then the group gives it to them."""
+        if self._drained():
             self._join(self._owned)
+
+    def _drained(self) -> bool:
+        """Wait until no slot has what others are to get; False if the run ends first."""
+        if self._leaving:
+            if not self._planned(self._publish()):
+                return False
+            self._call_listener(self._listener.revoked, self._leaving)
+            self._leaving = frozenset()
+        return True
 
     def _call_listener(
         self,
@@ -186,7 +207,8 @@ class Membership:
         group. Slots still commit as the member that they were planned for.
         """
         version = self._flow.publish((), None)
-        self._owned = frozenset()
+        self._owned = self._leaving = frozenset()
+        self._release_due = False
         return self._planned(version)
 
     def _planned(self, version: int) -> bool:
@@ -209,7 +231,8 @@ class Membership:
         Otherwise they take over when the session times out.
         """
         self._ending = True
-        owned, self._owned = self._owned, frozenset()
+        owned = self._owned | self._leaving
+        self._owned = self._leaving = frozenset()
         if leave and owned:
             try:
                 self._listener.revoked(owned)

@@ -6,7 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from sparkmirror.internal_topics.gaps import GAP_CODES, Gap, collect_gaps, gaps_topic
+from sparkmirror.control.topics.compacted import TopicFollower
+from sparkmirror.internal_topics.gaps import (
+    GAP_CODES,
+    Gap,
+    collect_gaps,
+    decode_gap,
+    gaps_topic,
+)
 from sparkmirror.progress import SlotProgress
 from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
@@ -17,6 +24,8 @@ __all__ = ["GapReporter", "gap_line", "read_gaps"]
 _LOOKS = 3
 _LOOK_PAUSE_S = 1.0
 _SHOWN_MAX = 10
+# A gap that is found again has a new record. Gaps are kept for good, so the memory has a limit.
+_REMEMBERED_MAX = 10_000
 
 
 def read_gaps(target: Cluster, flow: FlowSettings) -> list[Gap]:
@@ -64,7 +73,10 @@ class GapReporter:
         self._counted: dict[tuple[int, str], int] = {}
         self._looks = 0
         self._looked_at = float("-inf")
-        self._reported: set[str] = set()
+        # Only what is new is read: the topic keeps every gap there ever was.
+        self._follower = TopicFollower(target, gaps_topic(flow))
+        self._found: list[tuple[str, Gap]] = []
+        self._reported: dict[str, None] = {}
         self._lock = threading.Lock()
 
     def report_new(self, reports: Iterable[SlotProgress]) -> None:
@@ -79,7 +91,7 @@ class GapReporter:
             return
         self._looked_at = self._clock()
         self._looks -= 1
-        self._report(read_gaps(self._target, self._flow))
+        self._look()
 
     def report_last(self) -> None:
         """Read the topic once more if gaps were counted recently; for the end of a run.
@@ -87,18 +99,29 @@ class GapReporter:
         Any thread may call it. Raises `MirrorError`.
         """
         if self._looks:
-            self._report(read_gaps(self._target, self._flow))
+            self._look()
 
-    def _report(self, gaps: Iterable[Gap]) -> None:
-        new = []
+    def _look(self) -> None:
         with self._lock:
-            for gap in gaps:
-                line = gap_line(gap)
-                if gap.time_ms >= self.since_ms and line not in self._reported:
-                    self._reported.add(line)
-                    new.append((line, gap))
+            if not self._follower.begun:
+                topic = self._follower.topic
+                if topic not in self._target.topics([topic]):
+                    return
+            for _, value in self._follower.read():
+                self._take(decode_gap(value))
+            new, self._found = self._found, []  # a read that failed has left what it found
         for line, gap in new[:_SHOWN_MAX]:
             self._notify(line)
             self._note(gap)
         if len(new) > _SHOWN_MAX:
             self._notify(f"{self._flow.name}: {len(new) - _SHOWN_MAX} more gap records")
+
+    def _take(self, gap: Gap | None) -> None:
+        if gap is None or gap.flow != self._flow.name or gap.time_ms < self.since_ms:
+            return
+        line = gap_line(gap)
+        if line not in self._reported:
+            self._found.append((line, gap))
+        self._reported[line] = None
+        if len(self._reported) > _REMEMBERED_MAX:
+            del self._reported[next(iter(self._reported))]

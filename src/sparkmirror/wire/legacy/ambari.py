@@ -29,7 +29,7 @@ from typing import Any
 
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MirrorError, Unreachable
 
-__all__ = ["AmbariLogin", "Found", "find_cluster", "parse_hosts"]
+__all__ = ["AmbariLogin", "Found", "find_cluster", "parse_hosts", "split_url"]
 
 _TIMEOUT_S = 15.0
 _RESPONSE_BYTES_MAX = 16 * 1024 * 1024
@@ -84,6 +84,22 @@ class Found:
     def zookeeper_connect_ips(self) -> str:
         """`zookeeper_connect` with IP addresses; empty if they are unknown."""
         return ",".join(self.zookeeper_ips) + self.chroot if self.zookeeper_ips else ""
+
+
+def split_url(url: str) -> urllib.parse.SplitResult:
+    """The parts of Ambari's address. Raises `ConfigError`, which does not quote it."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, half an IPv6 address
+        good = None
+    if not good or parts.username:
+        raise ConfigError(
+            "the URL of Ambari is not http(s)://host[:port].",
+            where="--url",
+            do="Write it like this: --url https://ambari.example.com (the user is --user).",
+        )
+    return parts
 
 
 def find_cluster(
@@ -227,13 +243,7 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
 
 class _Server:
     def __init__(self, login: AmbariLogin) -> None:
-        parts = urllib.parse.urlsplit(login.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-            raise ConfigError(
-                "the URL of Ambari is not http(s)://host[:port].",
-                where="--url",
-                do="Write it like this: --url https://ambari.example.com (the user is --user).",
-            )
+        split_url(login.url)
         self._base = login.url.rstrip("/")
         credentials = base64.b64encode(f"{login.user}:{login.password}".encode()).decode()
         self._headers = {"Authorization": f"Basic {credentials}", "X-Requested-By": "sparkmirror"}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pytest
 
 from sparkmirror.control.mm1 import membership
 from sparkmirror.control.mm1.membership import Membership
+from sparkmirror.errors import Unreachable
 from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.settings import ClusterClient, FlowSettings, Member
 from sparkmirror.wire.group.session import Joined, MemberState
@@ -65,14 +67,21 @@ class Session:
         member = Member("m", generation, None, self.cooperative)
         return Joined(member, "range", self.shares.pop(0), False, 2)
 
+    def forget(self) -> None:
+        self.state = MemberState.OUT
+
+
+def _of(session: Session, share: Share, monkeypatch: pytest.MonkeyPatch) -> Membership:
+    monkeypatch.setattr(membership, "GroupSession", lambda *_, **__: session)
+    monkeypatch.setattr(membership, "_POLL_S", 0.001)
+    return Membership(share, FLOW, alone=True)
+
 
 def _member(monkeypatch: pytest.MonkeyPatch, *, cooperative: bool) -> tuple[list[str], Share]:
     happened: list[str] = []
     session = Session(happened, cooperative=cooperative)
-    monkeypatch.setattr(membership, "GroupSession", lambda *_, **__: session)
-    monkeypatch.setattr(membership, "_POLL_S", 0.001)
     share = Share(happened)
-    member = Membership(share, FLOW, alone=True)
+    member = _of(session, share, monkeypatch)
     member.step()
     session.state = MemberState.REBALANCING
     member.step()
@@ -93,3 +102,60 @@ def test_a_cooperative_member_drains_what_others_get_before_it_joins_without_it(
     happened, share = _member(monkeypatch, cooperative=True)
     assert share.published == [{OURS, OTHERS}, {OURS}, {OURS}]
     assert happened == ["join []", "join [0, 1]", "obeyed 2", "join [0]"]
+
+
+@pytest.mark.parametrize("fails", ["the publishing", "the join"])
+@pytest.mark.parametrize("meanwhile", [MemberState.STABLE, MemberState.REBALANCING])
+def test_a_cooperative_member_releases_what_others_get_also_after_a_failure(
+    fails: str, meanwhile: MemberState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others wait for it, and nobody copies these partitions meanwhile."""
+    happened: list[str] = []
+    session = Session(happened, cooperative=True)
+    share = Share(happened)
+    member = _of(session, share, monkeypatch)
+    member.step()
+    failing, name = (share, "publish") if fails == "the publishing" else (session, "join")
+    original, calls = getattr(failing, name), [0]
+
+    def fails_once(*args: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == (1 if failing is share else 2):
+            raise Unreachable("no answer", where="cluster B")
+        return original(*args)
+
+    setattr(failing, name, fails_once)
+    session.state = MemberState.REBALANCING
+    with pytest.raises(Unreachable):
+        member.step()
+    session.state = meanwhile
+    member.step()
+    # Never a join without them before the slots obey.
+    assert [one.split()[0] for one in happened] == ["join", "join", "obeyed", "join"]
+    assert happened[-1] == "join [0]"
+
+
+def test_a_member_that_was_removed_owes_nothing_of_its_old_generation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    happened: list[str] = []
+    session = Session(happened, cooperative=True)
+    share = Share(happened)
+    member = _of(session, share, monkeypatch)
+    member.step()
+    publish = share.publish
+
+    def fails(*_: object) -> int:
+        raise Unreachable("no answer", where="cluster B")
+
+    share.publish = fails  # type: ignore[method-assign]
+    session.state = MemberState.REBALANCING
+    with pytest.raises(Unreachable):
+        member.step()
+    share.publish = publish  # type: ignore[method-assign]
+    session.state = MemberState.LOST
+    member.step()  # gives up all
+    assert share.published[-1] == set()
+    member.step()
+    assert happened[-1] == "join []"
+    assert share.published[-1] == {OURS}

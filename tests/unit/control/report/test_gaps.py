@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 
 from sparkmirror.control.report import gaps as control_gaps
 from sparkmirror.control.report.gaps import GapReporter
-from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind
+from sparkmirror.errors import Unreachable
+from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, encode_gap
 from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient, FlowSettings
 
 GAP = Gap(
     flow="A->B",
@@ -29,14 +32,50 @@ GAP = Gap(
 )
 
 
+FLOW = FlowSettings(*(ClusterClient(name, (f"{name}:1",), "c") for name in "ABAB"))
+TOPIC = "mm2-sparkmirror-gaps.A.internal"
+
+
+class Target:
+    """One topic, and how often each of its records was read. ``trouble``: after so many."""
+
+    def __init__(self) -> None:
+        self.log: list[bytes | None] | None = []
+        self.reads = 0
+        self.trouble: int | None = None
+
+    def topics(self, names: list[str]) -> dict[str, object]:
+        return {} if self.log is None else dict.fromkeys(names, object())
+
+    def tail(self, topic: str, *, partitions: list[int]) -> Any:
+        assert (topic, partitions) == (TOPIC, [0])
+        at = [0]
+
+        def read_to(_ends: object) -> Iterator[tuple[int, bytes, bytes | None]]:
+            while at[0] < len(self.log or ()):
+                if self.trouble == at[0]:
+                    self.trouble = None
+                    raise Unreachable("no answer", where="cluster B")
+                at[0] += 1
+                self.reads += 1
+                yield 0, b"", (self.log or [])[at[0] - 1]
+
+        return SimpleNamespace(read_to=read_to)
+
+    def end_offsets(self, partitions: list[TopicPartition], _isolation: str) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def append(self, *gaps: Gap) -> None:
+        self.log = [*(self.log or ()), *(encode_gap(gap)[1] for gap in gaps)]
+
+
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Any:
+def told() -> Any:
     """A teller, what is written, what it has said, and its clock."""
-    world = SimpleNamespace(written=[], said=[], now=0.0)
-    monkeypatch.setattr(control_gaps, "read_gaps", lambda *_: list(world.written))
+    world = SimpleNamespace(written=Target(), said=[], now=0.0)
     world.reporter = GapReporter(
-        *(None, None, world.said.append), since_ms=1_000, clock=lambda: world.now
-    )  # type: ignore[call-arg]
+        world.written, FLOW, world.said.append, since_ms=1_000, clock=lambda: world.now
+    )
     return world
 
 
@@ -68,3 +107,46 @@ def test_what_was_there_before_the_run_is_not_told(told: Any) -> None:
     told.reporter.report_new([_report(1)])
     told.reporter.report_last()
     assert told.said == []
+
+
+def test_the_topic_is_read_on_where_the_last_look_ended(told: Any) -> None:
+    """Gaps are kept for good: a topic of millions must not be read again each second."""
+    told.written.append(*(replace(GAP, time_ms=1, first=n) for n in range(100)))
+    for count in range(1, 6):
+        told.written.append(replace(GAP, reason=f"number {count}"))
+        told.now += 2.0
+        told.reporter.report_new([_report(count)])
+    assert told.written.reads == 105
+    assert [line.split("number ")[1][0] for line in told.said] == list("12345")
+
+
+def test_what_was_read_before_a_failure_is_told_by_the_next_look(told: Any) -> None:
+    told.written.append(GAP, replace(GAP, reason="another"))
+    told.written.trouble = 1
+    with pytest.raises(Unreachable):
+        told.reporter.report_new([_report(1)])
+    assert told.said == []
+    told.reporter.report_last()
+    assert len(told.said) == 2
+
+
+def test_a_topic_that_is_not_there_yet_and_records_of_others(told: Any) -> None:
+    told.written.log = None
+    told.reporter.report_new([_report(1)])
+    told.written.log = [None, b"no gap"]
+    told.written.append(replace(GAP, flow="A->C"), GAP)
+    told.reporter.report_last()
+    assert len(told.said) == 1
+
+
+def test_what_is_remembered_has_a_limit_and_no_gap_is_told_twice_at_once(
+    told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_gaps, "_REMEMBERED_MAX", 2)
+    told.reporter.report_new([_report(1)])
+    for reason in ("one", "one", "two", "three", "one"):
+        told.written.append(replace(GAP, reason=reason))
+    told.reporter.report_last()
+    assert [line.split(": ")[2].split(" ")[0] for line in told.said] == [
+        *("one", "two", "three", "one")
+    ]
