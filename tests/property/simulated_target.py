@@ -111,6 +111,7 @@ class SimConnection:
         self._responses: deque[bytes] = deque()
         self._unsent: deque[bytes] = deque()
         self.clogged = False
+        self.delivered = 0
         self._correlation = itertools.count()
 
     def api_version(self, _key: int, _lowest: int, _highest: int, _name: str) -> int:
@@ -139,6 +140,7 @@ class SimConnection:
         if self.lost:
             raise ConnectionLost("broken")
         while self._unsent and not self.clogged:
+            self.delivered += len(self._unsent[0])
             self.inbox.append(parse_request(self._unsent.popleft()))
         for poller in self._pollers:
             poller.also_writable(self, self.unsent and not self.clogged)
@@ -149,6 +151,9 @@ class SimConnection:
         self.clogged = False
         for poller in self._pollers:
             poller.also_writable(self, self.unsent)
+
+    def delivery(self) -> tuple[int, int]:
+        return self.delivered, sum(map(len, self._unsent))
 
     def copy_unsent(self) -> None:
         self._unsent = deque(bytes(part) for part in self._unsent)

@@ -53,8 +53,8 @@ A, B = PARTITIONS[0], PARTITIONS[1]
 class Run:
     """A producer before a simulated target; ``appended`` and ``acknowledged`` values.
 
-    ``ruthless``: these steps happen also while batches wait for their acknowledgement. ``joining``:
-    as in `ProduceSettings`.
+    ``ruthless``: these steps happen also while batches wait for their acknowledgement. ``joining``
+    and ``compression``: those of the link in `ProduceSettings`.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class Run:
         *,
         ruthless: Collection[str] = (),
         joining: str = "off",
+        compression: str = "",
     ) -> None:
         self.target = SimTarget(NODES, PARTITIONS, brokers)
         self._ruthless = ruthless
@@ -71,7 +72,7 @@ class Run:
         self.limits = TopicLimits()
         self.producer = Producer(
             cast(ClusterConnections, self.target),
-            ProduceSettings(link_joining=joining),
+            ProduceSettings(link_joining=joining, link_compression=compression),
             transactions=transactions,
             arrival=self.target.arrival,
             limits=self.limits,

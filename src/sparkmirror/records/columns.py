@@ -70,7 +70,7 @@ def read_columns(
     members: Int64s,
     limits: Limits,
 ) -> Columns:
-    """The records within ``limits`` of all batches at ``first_bytes``: all compressed, or none.
+    """The records within ``limits`` of all batches at ``first_bytes``.
 
     ``heads``: their headers. ``members``: number of batches in each group, in order. Raises
     IrregularRecordError, TooMuchError or BatchError if they cannot be read this way.
@@ -78,8 +78,7 @@ def read_columns(
     counts = heads["count"].astype(np.int64)
     sizes = heads["length"].astype(np.int64) - LENGTH_MIN
     bits = heads["attributes"].astype(np.int64)
-    codec = int(bits[0]) & CODEC_MASK
-    if codec == 0:
+    if not bool((bits & CODEC_MASK).any()):
         flat = np.frombuffer(buffer, np.uint8)
         at = first_bytes + HEADER_BYTES
     else:

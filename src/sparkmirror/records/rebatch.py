@@ -176,7 +176,7 @@ def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
 def join_batches(batches: Sequence[memoryview], codec: int, limits: Limits) -> EncodedBatch | None:
     """All records of ``batches``, in order, as one batch of ``codec``.
 
-    ``batches``: magic 2, all compressed or none. None if they exceed ``limits`` together, or are
+    ``batches``: magic 2, each of any codec. None if they exceed ``limits`` together, or are
     not as producers write them. Their owner then sends them unchanged.
     """
     buffer = memoryview(b"".join(batches))

@@ -237,12 +237,16 @@ def _walked(
 
 
 def _by_producer(producer_ids: Mapping[TopicPartition, int]) -> Step:
-    """A step past data batches of one producer that follow one another without a gap."""
+    """A step past data batches of one producer that follow one another without a gap.
+
+    The first one may begin before the requested offset: batches are joined for a slow link across
+    the ends of responses, and so across positions.
+    """
 
     def step(part: FetchedPartition, end: int) -> int:
         frames = walk_batches(part.records)
         at, wanted = part.fetch_offset, producer_ids[part.tp]
-        for start in frames.starts[:-1]:
+        for number, start in enumerate(frames.starts[:-1]):
             if at >= end:
                 break
             if len(part.records) - start < HEADER_BYTES or part.records[start + MAGIC_AT] != 2:
@@ -250,9 +254,10 @@ def _by_producer(producer_ids: Mapping[TopicPartition, int]) -> Step:
             offset, attributes, last_delta, producer_id = _OFFSET_AND_IDS.unpack_from(
                 part.records, start
             )
-            if offset != at or attributes & CONTROL_BIT or producer_id != wanted or wanted < 0:
+            follows = offset == at or (not number and offset < at <= offset + last_delta)
+            if not follows or attributes & CONTROL_BIT or producer_id != wanted or wanted < 0:
                 return -1
-            at += last_delta + 1
+            at = offset + last_delta + 1
         return at
 
     return step

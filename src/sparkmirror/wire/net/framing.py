@@ -6,10 +6,12 @@ Every failure of the connection raises `ConnectionLost`.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 import ssl
 import struct
+import termios
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +26,7 @@ from sparkmirror.wire.protocol_errors import RequestError
 __all__ = ["ConnectionLost", "FrameBuffer", "FramedSocket", "ReceiveBuffer"]
 
 _SIZE = struct.Struct(">i")
+_COUNT = struct.Struct("i")
 # Linux refuses more than 1,024 pieces in one sendmsg call.
 _IOV_MAX = 1024
 # A Fetch response exceeds the requested size by one batch at most, and larger batches are refused
@@ -99,6 +102,7 @@ class FramedSocket:
         self._size_buffer = memoryview(bytearray(4))
         self._ahead = b""  # read by `receive_ahead`, not returned yet
         self._unsent: deque[Buffer] = deque()
+        self._begun_bytes = 0  # of all frames, in the socket or not
         self._reported_unsent = False
         self._size = -1  # of the frame that `receive_available` has begun
         self._arrived = 0  # how many bytes of it, or of its size, have arrived
@@ -126,8 +130,22 @@ class FramedSocket:
         """
         self.last_used = time.monotonic()
         whole = [_SIZE.pack(size), *parts]
+        self._begun_bytes += _SIZE.size + size
         self._unsent.extend(_joined(whole) if self._tls else whole)
         self.go_on_sending()
+
+    def delivery(self) -> tuple[int, int]:
+        """(bytes of begun frames that the other host has acknowledged, bytes that are under way).
+
+        Of TLS, records and not frames are under way, which are a little larger. (0, 0) where the
+        system does not say it.
+        """
+        try:
+            queued = fcntl.ioctl(self.socket.fileno(), termios.TIOCOUTQ, bytes(_COUNT.size))
+        except (OSError, ValueError):  # it is closed
+            return 0, 0
+        left = _COUNT.unpack(queued)[0] + sum(map(len, self._unsent))
+        return self._begun_bytes - left, left
 
     @property
     def unsent(self) -> bool:

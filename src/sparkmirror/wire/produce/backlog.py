@@ -49,6 +49,7 @@ from sparkmirror.wire.cluster.error_codes import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_PRODUCER_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
+    UNSUPPORTED_COMPRESSION_TYPE,
     error_name,
 )
 from sparkmirror.wire.produce.in_doubt import WasWritten, WrittenCheck, was_written
@@ -155,6 +156,8 @@ class Backlog:
         self.halted = 0
         """Number of halts so far."""
         self._acknowledged: list[Acknowledged] = []
+        self.codec_refused = False
+        """Whether the target has refused the codec of batches that were joined."""
         self.stirred = False
         """Whether batches may be sent that could not be sent in the producer's last `pump`."""
 
@@ -311,6 +314,9 @@ class Backlog:
             self.bytes_waiting += state.take_apart(item)
             if code in TOO_LARGE:
                 self._limits.refused(state.tp.topic, len(item.batch))
+            elif code == UNSUPPORTED_COMPRESSION_TYPE:
+                self.count(error_name(code))
+                self.codec_refused = True
         elif code in TOO_LARGE and item.records > 1:
             self._cut(state, item)
         elif code in REFUSED and self.refusals is not None and self.refusals.wanted(item.whole):

@@ -15,13 +15,14 @@ that were never sent are joined: a sent batch has its sequence and must not chan
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sparkmirror.progress import JoinCounts
-from sparkmirror.records.codecs import NAMES
+from sparkmirror.records.codecs import NAMES, ZSTD
 from sparkmirror.records.header import codec
 from sparkmirror.records.rebatch import EncodedBatch, join_batches
 from sparkmirror.records.records import Limits
@@ -35,6 +36,8 @@ from sparkmirror.wire.produce.topic_limits import (
 if TYPE_CHECKING:
     from sparkmirror.wire.produce.partition_queue import PartitionQueue, QueuedBatch
 
+log = logging.getLogger(__name__)
+
 __all__ = ["ROUND_TRIP_S_MIN", "JoinState", "Joining", "RoundTrip"]
 
 ROUND_TRIP_S_MIN = 0.005
@@ -42,7 +45,11 @@ ROUND_TRIP_S_MIN = 0.005
 # All joined batches of one request together. Five such requests in flight, and what waits behind
 # them, are all that a slot may have unacknowledged.
 _REQUEST_BYTES = 4 * 1024 * 1024
+# What is in flight has to arrive before a mirror can end, and within the request timeout.
+_REQUEST_S_MAX = 5.0
+_REQUEST_BYTES_MIN = 64 * 1024
 _RECORDS_MAX = 250_000
+_ZSTD_VERSION = 7  # of Produce
 _LIMITS = Limits(decompressed_bytes_max=16 << 20, joined_bytes_max=32 << 20)
 # Of what may be unpacked; the next batches may be smaller for their records than the last ones.
 _UNPACKED_SHARE = 0.75
@@ -53,11 +60,16 @@ _WINDOW_S = 10.0
 
 
 class RoundTrip:
-    """The minimum response time: that of the quickest response in the last 10 to 20 s."""
+    """What the responses of a broker tell about the link to it.
+
+    `seconds` is the minimum response time: that of the quickest response in the last 10 to 20 s.
+    """
 
     def __init__(self) -> None:
         self._since = float("-inf")
         self._now = self._before = float("inf")
+        self.request_bytes = _REQUEST_BYTES
+        """How large a request of joined batches may be, so that it takes no more than 5 s."""
 
     def note(self, seconds: float, now: float) -> None:
         """Note that a response took ``seconds``. ``now``: monotonic s."""
@@ -67,6 +79,14 @@ class RoundTrip:
             self._now, self._since = seconds, now
         elif seconds < self._now:
             self._now = seconds
+
+    def fit(self, size: int, seconds: float) -> None:
+        """Note that a request of ``size`` bytes took ``seconds``, with all that was before it."""
+        if seconds > _REQUEST_S_MAX:
+            fits = min(self.request_bytes, int(size * _REQUEST_S_MAX / seconds))
+            self.request_bytes = max(_REQUEST_BYTES_MIN, fits)
+        elif seconds < _REQUEST_S_MAX / 2:
+            self.request_bytes = min(_REQUEST_BYTES, self.request_bytes + self.request_bytes // 8)
 
     @property
     def seconds(self) -> float:
@@ -138,8 +158,8 @@ class Joining:
         if self._mode == "auto" and not self._needed(state, round_trip.seconds, now):
             return 0
         line = state.join_state
-        room = self._room(state, partitions)
-        chosen = _first(waiting, room)
+        room = self._room(state, round_trip.request_bytes // partitions)
+        chosen = _first(waiting, room, mixed=self._codec >= 0)
         if len(chosen) < 2:
             # Batches of another kind may have set a limit that lets no two of these through.
             line.unpacked *= 0.9
@@ -167,10 +187,28 @@ class Joining:
         self.counts = self.counts.plus(done)
         return growth
 
-    def _room(self, state: PartitionQueue, partitions: int) -> int:
-        """How many bytes of batches may become the next one of ``state``."""
+    def refuse_codec(self, cluster: str) -> None:
+        """Join in the source's codec from now on: brokers do not take that of the link."""
+        log.warning(
+            "producing to cluster %s: sparkmirror.link.compression=%s is not used, because its"
+            " brokers do not take it (zstd needs 2.1, and inter.broker.protocol.version 2.1)",
+            *(cluster, NAMES[self._codec]),
+        )
+        self._codec = -1
+
+    @property
+    def has_codec(self) -> bool:
+        """Whether the link has a codec of its own."""
+        return self._codec >= 0
+
+    def suits(self, version: int) -> bool:
+        """Whether a broker with this ``version`` of Produce takes what is joined."""
+        return self._codec != ZSTD or version >= _ZSTD_VERSION
+
+    def _room(self, state: PartitionQueue, share: int) -> int:
+        """How many bytes of batches may become the next one of ``state``; ``share``: its part."""
         line = state.join_state
-        share = max(ACCEPTED_BYTES_MIN, _REQUEST_BYTES // partitions)
+        share = max(ACCEPTED_BYTES_MIN, share)
         accepted = min(self._limits.of(state.tp.topic), self._bytes_max)
         return min(share, accepted, line.bytes_max, line.unpackable_bytes())
 
@@ -209,8 +247,11 @@ class Joining:
         return None
 
 
-def _first(waiting: Iterable[QueuedBatch], bytes_max: int) -> list[QueuedBatch]:
-    """The first batches, never sent and of one codec, of at most ``bytes_max`` bytes in total."""
+def _first(waiting: Iterable[QueuedBatch], bytes_max: int, *, mixed: bool) -> list[QueuedBatch]:
+    """The first batches, never sent, of at most ``bytes_max`` bytes in total.
+
+    They are of one codec, unless they may be ``mixed`` because the link has its own.
+    """
     chosen: list[QueuedBatch] = []
     size = records = 0
     kind = -1
@@ -220,7 +261,7 @@ def _first(waiting: Iterable[QueuedBatch], bytes_max: int) -> list[QueuedBatch]:
         if item.fixed or size > bytes_max or records > _RECORDS_MAX:
             break
         own = codec(item.batch)
-        if chosen and own != kind:
+        if chosen and own != kind and not mixed:
             break
         kind = own
         chosen.append(item)

@@ -64,6 +64,7 @@ log = logging.getLogger(__name__)
 
 _BROKER_TIMEOUT_MS = 30_000
 _THROTTLE_LOG_S = 60.0
+_LOOKS = 8  # in a request timeout, at how much of the requests has been delivered
 _PAUSES_VERSION = 6  # from there on, clients wait for a quota; Java's do the same
 _ALSO = -1  # the poller's key for the other descriptor that `Producer.pump` waits for
 _MISSING_RESPONSE = PartitionProduceResponse(-1, -1, "the response lacks the partition")
@@ -78,9 +79,19 @@ class _Request:
     node: int
     correlation: int
     version: int
+    size: int
     sent_at: float
     deadline: float
     items: list[tuple[PartitionQueue, QueuedBatch]]
+
+
+@dataclass(slots=True)
+class _Delivery:
+    """How far the requests of a connection had come at the last look, and when the next one is."""
+
+    look_at: float
+    delivered: int = 0
+    left: int = 0
 
 
 class Producer:
@@ -119,6 +130,7 @@ class Producer:
         self._either = Poller[Connection | int]()  # responses, and `pump`'s other descriptor
         self._responses = Poller[Connection | int](within=self._either)
         self._not_before: dict[Connection, float] = {}
+        self._deliveries: dict[Connection, _Delivery] = {}
         self._round_trips: dict[int, RoundTrip] = {}
         self.joining = Joining(settings, limits)
         self._throttle_log_at = float("-inf")
@@ -247,6 +259,8 @@ class Producer:
             except ConnectionLost as error:
                 self._lost(connection, error)
                 return False
+            if self.joining.has_codec and not self.joining.suits(self._version(connection)):
+                self._refuse_codec()
             chosen: list[PartitionQueue] = []
             size = 0
             for state in states:
@@ -269,6 +283,9 @@ class Producer:
             self.blocked = True
         return True
 
+    def _version(self, connection: Connection) -> int:
+        return connection.api_version(PRODUCE_KEY, PRODUCE_LOWEST, PRODUCE_HIGHEST, "Produce")
+
     def _send_request(
         self,
         node: int,
@@ -277,7 +294,7 @@ class Producer:
         states: list[PartitionQueue],
         now: float,
     ) -> None:
-        version = connection.api_version(PRODUCE_KEY, PRODUCE_LOWEST, PRODUCE_HIGHEST, "Produce")
+        version = self._version(connection)
         correlation, head = connection.header(PRODUCE_KEY, version)
         batches: dict[str, list[StampedBatch]] = {}
         items: list[tuple[PartitionQueue, QueuedBatch]] = []
@@ -293,30 +310,46 @@ class Producer:
             timeout_ms=_BROKER_TIMEOUT_MS,
             transactional_id=self._writer,
         )
+        timeout_s = self.connections.client.request_timeout_ms / 1000
         request = _Request(
             node,
             correlation,
             version,
+            sum(map(len, parts)),
             self._clock(),  # later than ``now``: joining takes time
-            now + self.connections.client.request_timeout_ms / 1000,
+            now + timeout_s,
             items,
         )
+        if not requests:
+            self._deliveries[connection] = _Delivery(now + timeout_s / _LOOKS)
         requests.append(request)
-        connection.begin_frame(parts, sum(map(len, parts)))
+        connection.begin_frame(parts, request.size)
 
     # -- responses -------------------------------------------------------------------------
 
     def _expire(self) -> None:
         now = self._clock()
-        late = [
-            connection
-            for connection, requests in self._requests.items()
-            if requests and now >= requests[0].deadline
-        ]
+        late = []
+        for connection, requests in self._requests.items():
+            if requests:
+                if now >= self._deliveries[connection].look_at:
+                    self._look(connection, requests, now)
+                if now >= requests[0].deadline:
+                    late.append(connection)
         for connection in late:
             # A readable response is not overdue: this thread was too busy to read it.
             if not connection.readable():
                 self._lost(connection, ConnectionLost("no answer to Produce in time"))
+
+    def _look(self, connection: Connection, requests: deque[_Request], now: float) -> None:
+        """Requests that still arrive at the broker do not time out: the link is slow, not dead."""
+        timeout_s = self.connections.client.request_timeout_ms / 1000
+        before = self._deliveries[connection]
+        delivered, left = connection.delivery()
+        if before.left and delivered > before.delivered:
+            for request in requests:
+                request.deadline = now + timeout_s
+        self._deliveries[connection] = _Delivery(now + timeout_s / _LOOKS, delivered, left)
 
     def _receive(self, timeout_s: float, also: int) -> None:
         backlog = self.backlog
@@ -356,6 +389,7 @@ class Producer:
         log.info("%s:%d closed an idle connection", connection.host, connection.port)
         self._requests.pop(connection, None)
         self._not_before.pop(connection, None)
+        self._deliveries.pop(connection, None)
         self.connections.drop(connection)
 
     def _read_response(self, connection: Connection) -> bool:
@@ -371,7 +405,9 @@ class Producer:
         responses, throttle_ms = parse_response(frame, request.version)
         self._requests[connection].popleft()
         now = self._clock()
-        self._round_trips[request.node].note(now - request.sent_at, now)
+        round_trip = self._round_trips[request.node]
+        round_trip.note(now - request.sent_at, now)
+        round_trip.fit(request.size, now - request.sent_at)
         if throttle_ms > 0:
             if request.version >= _PAUSES_VERSION:  # older brokers have waited themselves
                 self._not_before[connection] = now + throttle_ms / 1000
@@ -379,7 +415,14 @@ class Producer:
         for state, item in request.items:
             if item in state.in_flight:  # otherwise a halt has dropped it
                 backlog.settle(state, item, responses.get(state.tp, _MISSING_RESPONSE), now)
+        if backlog.codec_refused:
+            backlog.codec_refused = False
+            self._refuse_codec()
         return True
+
+    def _refuse_codec(self) -> None:
+        if self.joining.has_codec:  # others of its batches may be in flight
+            self.joining.refuse_codec(self.connections.client.alias)
 
     def _note_throttle(self, throttle_ms: int, now: float) -> None:
         self.backlog.count(THROTTLED)
@@ -398,6 +441,7 @@ class Producer:
         backlog.stirred = True
         requests = self._requests.pop(connection, deque())
         self._not_before.pop(connection, None)
+        self._deliveries.pop(connection, None)
         self.connections.drop(connection)
         hit: dict[TopicPartition, PartitionQueue] = {}
         for request in requests:

@@ -52,7 +52,11 @@ def _answer(batches: bytes, offset: int = 10) -> FetchedPartition:
         (_batch(10, 3)[:70], 10),  # more bytes are needed
         (_batch(10, 3) + _batch(13, 2, producer_id=8), -1),
         (_batch(10, 3) + _batch(14, 2), -1),
-        (_batch(9, 6), -1),
+        (_batch(8, 7), 15),  # joined from what was written before the position and after it
+        (_batch(8, 4) + _batch(12, 3), 15),
+        (_batch(8, 7, producer_id=8), -1),
+        (_batch(8, 2) + _batch(10, 5), -1),  # that is no answer to a request from 10 on
+        (_batch(10, 3) + _batch(12, 3), -1),
         (_batch(10, 1, bits=CONTROL_BIT), -1),
     ],
 )

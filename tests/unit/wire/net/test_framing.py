@@ -17,6 +17,7 @@ import pytest
 from sparkmirror.wire.net.framing import ConnectionLost, FramedSocket, ReceiveBuffer
 from sparkmirror.wire.net.poller import Poller
 from tests.certificates import Authority
+from tests.patience import patience
 
 ANSWERS = [struct.pack(">i", number) + b"x" * (3 * number) for number in range(4)]
 SENT = b"".join(struct.pack(">i", len(answer)) + answer for answer in ANSWERS)
@@ -236,6 +237,35 @@ def test_what_a_full_socket_does_not_take_follows_when_there_is_room(ends: Ends)
     brokers.setblocking(True)
     found += _received(brokers, 3_000_004 - len(found))
     assert bytes(found) == struct.pack(">i", 3_000_000) + b"".join(parts)
+
+
+def test_what_the_other_host_has_is_told_from_what_is_under_way() -> None:
+    """Also of what the system has taken and not delivered yet."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        framed = Framed(socket.create_connection(server.getsockname()))
+        brokers, _ = server.accept()
+    size = 32 << 20  # more than both systems keep
+    framed.begin_frame([bytes(size)], size)
+    before, left = framed.delivery()
+    assert framed.unsent
+    assert before + left == size + 4
+    brokers.setblocking(False)
+    found = 0
+    while found < size + 4:
+        with contextlib.suppress(BlockingIOError):
+            found += len(brokers.recv(1 << 20))
+        framed.go_on_sending()
+        delivered, left = framed.delivery()
+        assert delivered >= max(found, before)
+        assert delivered + left == size + 4
+        before = delivered
+    framed.begin_frame([b"next"], 4)
+    deadline = time.monotonic() + patience()
+    while framed.delivery() != (size + 12, 0):
+        assert time.monotonic() < deadline
+    framed.close()
+    brokers.close()
+    assert framed.delivery() == (0, 0)
 
 
 def test_whoever_is_gone_takes_nothing(ends: Ends) -> None:

@@ -19,7 +19,7 @@ from sparkmirror.records.header import (
     record_count,
 )
 from sparkmirror.records.rebatch import join_batches
-from sparkmirror.records.records import Limits, Record, encode_batch
+from sparkmirror.records.records import Limits, Record, decode_records, encode_batch
 from sparkmirror.records.split import decode_batches
 from sparkmirror.settings import ProduceSettings
 from sparkmirror.wire.produce.joining import Joining, RoundTrip
@@ -216,6 +216,20 @@ def test_the_partitions_of_a_request_share_its_room() -> None:
     assert 230_000 < len(shared.pending[0].batch) <= 1 << 18
 
 
+def test_on_a_slow_link_requests_take_a_few_seconds_at_most() -> None:
+    """All that is in flight must arrive before a mirror can end."""
+    joining, trip = Joining(ProduceSettings(link_joining="always")), _trip(0.05)
+    trip.fit(1_000_000, 40.0)  # 25 kB/s
+    state = _queue(3_000)
+    joining.form(state, trip, 1, 0.0)
+    assert 100_000 < len(state.pending[0].batch) <= 125_000
+    trip.fit(500, 100.0)  # a broker that hung: it says little of the link
+    assert trip.request_bytes == 64 * 1024
+    for _ in range(60):
+        trip.fit(60_000, 0.1)
+    assert trip.request_bytes == 4 << 20
+
+
 def test_a_request_stays_below_max_request_size() -> None:
     joining = Joining(ProduceSettings(link_joining="always", request_bytes_max=50_000))
     state = _queue(100)
@@ -342,6 +356,22 @@ def test_batches_of_different_codecs_stay_apart() -> None:
     state.pending.extend(_queue(3, kind=NONE).pending)
     joining.form(state, _trip(0.05), 1, 0.0)
     assert [one.records for one in state.pending] == [3, 1, 1, 1]
+
+
+@pytest.mark.parametrize("other", [NONE, SNAPPY, ZSTD])
+def test_batches_of_different_codecs_come_together_in_that_of_the_link(other: int) -> None:
+    """What does not shrink a producer leaves as it is, so two codecs may alternate."""
+    joining = Joining(ProduceSettings(link_joining="always", link_compression="zstd"))
+    state = _queue(1, kind=LZ4)
+    for number in range(9):
+        state.pending.extend(_queue(1, kind=LZ4 if number % 2 else other).pending)
+    before = [record for one in state.pending for record in decode_records(one.batch)]
+    joining.form(state, _trip(0.05), 1, 0.0)
+    (one,) = state.pending
+    assert codec(one.batch) == ZSTD
+    assert [record.value for record in decode_records(one.batch)] == [
+        record.value for record in before
+    ]
 
 
 def test_what_unpacks_to_too_much_goes_as_it_is() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from sparkmirror.errors import Fenced, TransactionError
 from sparkmirror.model import TopicPartition
-from sparkmirror.wire.cluster.error_codes import error_name
+from sparkmirror.wire.cluster.error_codes import UNSUPPORTED_COMPRESSION_TYPE, error_name
 from sparkmirror.wire.produce.transactions import Transactions
 from tests.property import simulated_target
 from tests.property.simulated_target import SimConnection, SimTarget, Waiting
@@ -128,6 +128,54 @@ def test_a_connection_without_an_answer_is_given_up_and_its_batches_go_again(run
     assert run.acknowledged[A] == 0
     # What was sent over the connection that is gone arrives all the same, and once.
     _complete(run)
+
+
+def test_a_request_that_still_arrives_at_the_broker_does_not_time_out(run: Run) -> None:
+    """A slow link is not a dead one: sent anew, the request would take as long again, for ever."""
+    run.append(A, 1)
+    run.settle()
+    far = run.target.connection(0)
+    assert far is not None
+    far.clogged = True
+    run.append(A, 1)
+    run.pump()
+    timeout_s = run.producer.connections.client.request_timeout_ms / 1000
+    for _ in range(30):  # some bytes in each tenth of the timeout
+        far.delivered += 100
+        run.now += timeout_s / 10
+        run.pump()
+    assert not far.lost
+    assert run.producer.backlog.errors == {}
+    # From here on nothing more gets through.
+    for _ in range(12):
+        run.now += timeout_s / 10
+        run.pump()
+    assert far.lost
+    assert run.producer.backlog.errors["CONNECTION_LOST"] == 1
+    _complete(run)
+
+
+@pytest.mark.parametrize("how", ["answers", "is older"])
+def test_a_codec_that_the_target_does_not_take_is_used_no_more(
+    how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(joining="always", compression="zstd")
+    if how == "is older":
+        monkeypatch.setattr(run.producer, "_version", lambda _: 6)
+    for _ in range(3):
+        run.append(A, 1)
+    with _answering(UNSUPPORTED_COMPRESSION_TYPE) if how == "answers" else contextlib.nullcontext():
+        run.pump()
+        _serve(run.target, 0)
+        run.pump()
+    for _ in range(3):
+        run.append(A, 1)
+    _complete(run)
+    errors = {"UNSUPPORTED_COMPRESSION_TYPE": 1} if how == "answers" else {}
+    assert run.producer.backlog.errors == errors
+    assert caplog.text.count("sparkmirror.link.compression=zstd is not used") == 1
+    assert not run.producer.joining.has_codec
+    run.target.close()
 
 
 def test_a_quotas_waiting_time_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
