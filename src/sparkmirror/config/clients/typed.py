@@ -117,8 +117,12 @@ def _remaining(conf: Mapping[str, Entry], scope: Scope) -> dict[str, str]:
     }
 
 
-def fetch_settings(conf: Mapping[str, Entry], *, offset_reset: str = "earliest") -> FetchSettings:
-    """Settings for reading the source. ``offset_reset``: the default of ``auto.offset.reset``.
+def fetch_settings(
+    conf: Mapping[str, Entry], own: ValueReader, *, offset_reset: str = "earliest"
+) -> FetchSettings:
+    """Settings for reading the source. ``own``: sparkmirror's own settings of the flow.
+
+    ``offset_reset``: the default of ``auto.offset.reset``.
 
     Raises ConfigError for an invalid ``auto.offset.reset``.
     """
@@ -143,6 +147,7 @@ def fetch_settings(conf: Mapping[str, Entry], *, offset_reset: str = "earliest")
         check_crcs=reader.boolean("check.crcs"),
         client_rack=reader.text("client.rack"),
         receive_buffer_bytes=reader.integer("receive.buffer.bytes"),
+        reread_bytes=own.integer("sparkmirror.link.reread.bytes"),
     )
 
 
@@ -150,8 +155,8 @@ def _given(conf: Mapping[str, Entry], key: str) -> bool:
     return key in conf and not conf[key].origin.is_default
 
 
-def produce_settings(conf: Mapping[str, Entry], *, join_bytes: int) -> ProduceSettings:
-    """Settings for writing to the target.
+def produce_settings(conf: Mapping[str, Entry], own: ValueReader) -> ProduceSettings:
+    """Settings for writing to the target. ``own``: sparkmirror's own settings of the flow.
 
     Raises ConfigError for ``acks=0``, and if other settings contradict idempotence.
     """
@@ -172,7 +177,9 @@ def produce_settings(conf: Mapping[str, Entry], *, join_bytes: int) -> ProduceSe
         in_flight_requests_max=in_flight,
         delivery_timeout_ms=reader.integer("delivery.timeout.ms"),
         request_bytes_max=reader.integer("max.request.size"),
-        join_bytes=join_bytes,
+        join_bytes=own.integer("sparkmirror.join.bytes"),
+        link_joining=own.text("sparkmirror.link.joining"),
+        link_compression=own.text("sparkmirror.link.compression"),
         send_buffer_bytes=reader.integer("send.buffer.bytes"),
         linger_ms=reader.integer("linger.ms"),
     )

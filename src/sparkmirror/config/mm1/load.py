@@ -385,6 +385,7 @@ def _flow(
         )
     group_id = named.value.strip()
     settings = ValueReader(consumer, Scope.CONSUMER)
+    own = ValueReader(consumer, Scope.SPARKMIRROR)
     internal = KAFKAS_OWN if settings.boolean("exclude.internal.topics") else ()
     client_id = ValueReader(producer, Scope.PRODUCER).text("client.id") or f"{group_id}-producer"
     consumer_path, producer_path = str(consumer.path), str(producer.path)
@@ -415,21 +416,17 @@ def _flow(
                 exclude=internal + exclude,
                 replication_factor=-1,
                 refresh_interval_s=max(1, settings.integer("metadata.max.age.ms") // 1_000),
-                map=ValueReader(consumer, Scope.SPARKMIRROR).rules(TOPICS_MAP),
+                map=own.rules(TOPICS_MAP),
                 heartbeats_replication_enabled=False,
             )
         ),
-        fetch=fetch_settings(consumer, offset_reset="latest"),
+        fetch=fetch_settings(consumer, own, offset_reset="latest"),
         group=group or GroupSettings(),
-        produce=produce_settings(
-            producer, join_bytes=ValueReader({}, Scope.SPARKMIRROR).integer(
-                "sparkmirror.join.bytes"
-            ),
-        ),
-        faults=fault_settings(ValueReader(consumer, Scope.SPARKMIRROR), by_record=records.used),
+        produce=produce_settings(producer, own),
+        faults=fault_settings(own, by_record=records.used),
         position_interval_ms=position_ms,
         records=records,
-        throttles=throttle_rules(ValueReader(consumer, Scope.SPARKMIRROR)),
+        throttles=throttle_rules(own),
         zookeeper=translation.zookeeper,
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from sparkmirror.config.clients.typed import client, produce_settings
 from sparkmirror.config.files.properties import Entry
@@ -52,7 +53,9 @@ def offset_sync_settings(conf: Conf, source: str, target: str, path: str) -> Off
             path=path,
             key=f"{alias}.bootstrap.servers",
         ),
-        produce=produce_settings(producer, join_bytes=0),
+        produce=replace(
+            produce_settings(producer, ValueReader({}, Scope.SPARKMIRROR)), join_bytes=0
+        ),
     )
 
 

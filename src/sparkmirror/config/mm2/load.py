@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from sparkmirror.config.clients.security import unsafe
@@ -329,11 +329,7 @@ def _flow(
     clients = client_configs(raw, source, target)
     consumer, producer = clients["consumer"], clients["producer"]
     source_admin, target_admin = clients["source admin"], clients["target admin"]
-    produce = replace(
-        produce_settings(producer, join_bytes=own.integer("sparkmirror.join.bytes")),
-        link_joining=own.text("sparkmirror.link.joining"),
-        link_compression=own.text("sparkmirror.link.compression"),
-    )
+    produce = produce_settings(producer, own)
     exact = wants_exactly_once(
         (source, target),
         worker=worker,
@@ -367,9 +363,7 @@ def _flow(
         tasks_max=exact_slots(flow, exact=exact),
         policy=_policy(flow, aliases),
         topics=topics,
-        fetch=replace(
-            fetch_settings(consumer), reread_bytes=own.integer("sparkmirror.link.reread.bytes")
-        ),
+        fetch=fetch_settings(consumer, own),
         produce=produce,
         faults=fault_settings(own),
         offset_syncs=offset_sync_settings(conf, source, target, path),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sparkmirror.config.table.setting import Scope, Setting, Type
-from sparkmirror.settings import FaultSettings
+from sparkmirror.settings import FaultSettings, FetchSettings, ProduceSettings
 
 _F = FaultSettings()
 
@@ -290,8 +290,39 @@ def placeholder(option: str) -> str:
     return TABLE_SCHEMA if what == "schema" else TABLE_OPTION
 
 
+BATCH_ROWS = (
+    Setting(
+        "sparkmirror.join.bytes", Type.INT, str(ProduceSettings().join_bytes),
+        "Consecutive small batches are joined up to this size; 0 disables joining.",
+        (Scope.SPARKMIRROR,), low=0, high=16 * 1024 * 1024,
+    ),
+    Setting(
+        "sparkmirror.link.joining", Type.STRING, ProduceSettings().link_joining,
+        "Whether batches that wait to be written to the target are decompressed, joined and "
+        "compressed again. `auto`: if responses of the target take at least 5 ms and more batches "
+        "wait than may be in flight. `always`: all waiting batches; `off`: none.",
+        (Scope.SPARKMIRROR,),
+        choices=("auto", "off", "always"),
+    ),
+    Setting(
+        "sparkmirror.link.reread.bytes", Type.INT, str(FetchSettings().reread_bytes),
+        "Over a link of 10 ms and more to the source, several Fetch requests wait for the next "
+        "records of the same partitions, if these get few bytes and have no backlog. Records then "
+        "take one way, but are read again up to seven times: at most so many bytes per second, "
+        "slot and broker. 0: one request waits.",
+        (Scope.SPARKMIRROR,), low=0,
+    ),
+    Setting(
+        "sparkmirror.link.compression", Type.STRING, None,
+        "Compression of batches that were joined for the link. Default: that of the source's "
+        "batches, which is also used if the result would otherwise be larger than they are.",
+        (Scope.SPARKMIRROR,), choices=("gzip", "snappy", "lz4", "zstd"),
+    ),
+)  # fmt: skip
+
 # MirrorMaker 1's positions have Java's format, which contains nothing about the target.
 MM1_OWN_ROWS = (
+    *BATCH_ROWS,
     *NAME_ROWS,
     *THROTTLE_ROWS,
     *(row for row in FAULT_ROWS if not row.name.startswith(_TARGET_LOSS)),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from sparkmirror.config.table.own import BATCH_ROWS
 from sparkmirror.config.table.setting import Scope, Setting, Status, Type
 from sparkmirror.settings import (
     CheckpointSettings,
-    FetchSettings,
     OffsetSyncSettings,
     PolicySettings,
-    ProduceSettings,
     TopicSettings,
 )
 
@@ -352,33 +351,7 @@ OWN_ROWS = (
         "takes it over when the owner's reports in the control topic have stopped for this long.",
         (Scope.SPARKMIRROR,), low=2_000, high=3_600_000,
     ),
-    Setting(
-        "sparkmirror.join.bytes", Type.INT, str(ProduceSettings().join_bytes),
-        "Consecutive small batches are joined up to this size; 0 disables joining.",
-        (Scope.SPARKMIRROR,), low=0, high=16 * 1024 * 1024,
-    ),
-    Setting(
-        "sparkmirror.link.joining", Type.STRING, ProduceSettings().link_joining,
-        "Whether batches that wait to be written to the target are decompressed, joined and "
-        "compressed again. `auto`: if responses of the target take at least 5 ms and more batches "
-        "wait than may be in flight. `always`: all waiting batches; `off`: none.",
-        (Scope.SPARKMIRROR,),
-        choices=("auto", "off", "always"),
-    ),
-    Setting(
-        "sparkmirror.link.reread.bytes", Type.INT, str(FetchSettings().reread_bytes),
-        "Over a link of 10 ms and more to the source, several Fetch requests wait for the next "
-        "records of the same partitions, if these get few bytes and have no backlog. Records then "
-        "take one way, but are read again up to seven times: at most so many bytes per second, "
-        "slot and broker. 0: one request waits.",
-        (Scope.SPARKMIRROR,), low=0,
-    ),
-    Setting(
-        "sparkmirror.link.compression", Type.STRING, None,
-        "Compression of batches that were joined for the link. Default: that of the source's "
-        "batches, which is also used if the result would otherwise be larger than they are.",
-        (Scope.SPARKMIRROR,), choices=("gzip", "snappy", "lz4", "zstd"),
-    ),
+    *BATCH_ROWS,
 )  # fmt: skip
 
 # Keys of 2.4 to 3.x and their current names.

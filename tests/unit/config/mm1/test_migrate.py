@@ -187,6 +187,22 @@ def test_a_throttle_is_carried_over(tmp_path: Path) -> None:
     assert before.throttles == after.throttles
 
 
+def test_what_is_joined_for_a_link_is_carried_over(tmp_path: Path) -> None:
+    own = "sparkmirror.join.bytes=0\nsparkmirror.link.joining=off\n"
+    own += "sparkmirror.link.compression=zstd\nsparkmirror.link.reread.bytes=0\n"
+    (before,), (after,), _ = both(
+        tmp_path, ["bootstrap.servers=a:1\ngroup.id=g\n" + own], "bootstrap.servers=b:1\n"
+    )
+    produce = before.produce
+    assert (produce.join_bytes, produce.link_joining, produce.link_compression) == (
+        0,
+        "off",
+        "zstd",
+    )
+    assert before.fetch.reread_bytes == 0
+    assert_same(before, after)
+
+
 def test_every_field_of_a_flow_is_looked_at() -> None:
     """A new field of `FlowSettings` must be carried over or be listed here as not concerned."""
     looked_at = {"source", "target", "source_admin", "target_admin", "fetch", "produce",
