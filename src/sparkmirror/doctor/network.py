@@ -40,6 +40,8 @@ _TRIED = {
 _USUAL_BATCH_BYTES = 16 * 1024
 # The broker's socket buffer that limits a connection, and the least data per round trip that was
 # measured, in buffer sizes (benchmarks/results/wan-default-buffers-2026-11-23.md).
+# A slot needs its processor for more than this.
+_ENOUGH_MB_S = 100.0
 _SOCKET_BUFFERS = {
     "source": ("socket.send.buffer.bytes", 2.4),
     "target": ("socket.receive.buffer.bytes", 1.2),
@@ -136,6 +138,33 @@ def check_round_trip(cluster: Inspector, flow: FlowSettings, side: str) -> list[
     return [
         Finding("round-trip", Level.OK, subject, tried, found, do),
         _check_socket_buffers(cluster, flow, side, trip_ms),
+        *_check_own_buffer(cluster, flow, side, trip_ms),
+    ]
+
+
+def _check_own_buffer(
+    cluster: Inspector, flow: FlowSettings, side: str, trip_ms: float
+) -> list[Finding]:
+    """A finding if the mirror's file fixes a socket buffer that a far cluster is too far for."""
+    key, size = (
+        ("the consumer's receive.buffer.bytes", flow.fetch.receive_buffer_bytes)
+        if side == "source"
+        else ("the producer's send.buffer.bytes", flow.produce.send_buffer_bytes)
+    )
+    carried = size / trip_ms / 1000
+    if size <= 0 or carried >= _ENOUGH_MB_S:
+        return []
+    return [
+        Finding(
+            "socket-buffers",
+            Level.WARN,
+            f"cluster {cluster.alias}, the {side}",
+            f"read {key} in the file",
+            f"it is {size:,} bytes, which limits each connection over a round trip of "
+            f"{trip_ms:.1f} ms",
+            f"Expect some {carried:.1f} MB/s for each connection. Leave it out, or write -1: then "
+            "the kernel sizes the buffers.",
+        )
     ]
 
 
@@ -178,7 +207,8 @@ def _of_far_source(flow: FlowSettings, trip_ms: float) -> str:
 
 def _of_far_target(flow: FlowSettings, trip_ms: float) -> str:
     def carried(batch_bytes: int) -> float:
-        return flow.produce.in_flight_requests_max * batch_bytes / trip_ms / 1000
+        at_once = flow.produce.in_flight_requests_max if flow.produce.enable_idempotence else 1
+        return at_once * batch_bytes / trip_ms / 1000
 
     usual = f"{carried(_USUAL_BATCH_BYTES):.1f} MB/s with batches of 16 KiB"
     if flow.produce.link_joining == "off":

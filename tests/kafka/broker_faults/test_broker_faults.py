@@ -30,6 +30,7 @@ from tests.kafka.clusters.faults import (
     Load,
     SlotRun,
     ThrottleTap,
+    by_partition,
     check_mirrored,
     leaders,
     move_leaders,
@@ -51,10 +52,10 @@ def _topic(source: FaultyCluster, name: str, partitions: int = PARTITIONS) -> st
     return name
 
 
-def _checked(slot: SlotRun, load: Load | None = None, *, timeout_s: float | None = None) -> int:
+def _checked(slot: SlotRun, load: Load | None = None) -> int:
     acknowledged = None if load is None else load.acknowledged
     ends = slot.source.kafka, slot.topic, slot.target.kafka, slot.remote
-    count = check_mirrored(*ends, acknowledged, timeout_s=timeout_s)
+    count = check_mirrored(*ends, acknowledged)
     assert slot.failures == []
     return count
 
@@ -170,24 +171,35 @@ def test_a_frozen_broker_does_not_stop_the_other_partitions(source, target, topi
     not, however long a request of theirs may take.
     """
     topic = _topic(source, topic_name)
-    client = {"request_timeout_ms": 20_000, "connect_timeout_ms": 1_000}
-    with SlotRun(source, target, topic, PARTITIONS, client=client, append_time=True) as slot:
+    # Whoever waits for the frozen broker's answer waits longer than this test does.
+    client = {"request_timeout_ms": 900_000, "connect_timeout_ms": 1_000}
+    with SlotRun(source, target, topic, PARTITIONS, client=client) as slot:
         with Load(source.kafka, topic, PARTITIONS) as load:
             load.wait_for(100)
             slot.wait_until_mirroring()
             before = leaders(source.kafka, topic)
             victim = before[0]
+            others = {n for n, leader in before.items() if leader != victim}
+            assert others
+
+            def arrived() -> dict[int, int]:
+                there = by_partition(consume_all(target.kafka, slot.remote))
+                return {number: len(there.get(number, ())) for number in others}
+
+            at = arrived()
             source.kafka.freeze(victim)
             try:
-                time.sleep(12)
+                wait_until(
+                    lambda: all(now > at[number] + 300 for number, now in arrived().items()),
+                    "the others go on",
+                )
+                wait_until(
+                    lambda: leaders(source.kafka, topic)[0] not in (victim, -1), "another leader"
+                )
             finally:
                 source.kafka.thaw(victim)
             wait_in_sync(source.kafka)
         _checked(slot, load)
-        delays_s = slot.delays_s()
-    others = [number for number, leader in before.items() if leader != victim]
-    assert others
-    assert max(delays_s[number] for number in others) < 10, delays_s
 
 
 # -- connections -------------------------------------------------------------------------------
@@ -294,7 +306,7 @@ def test_the_follower_in_our_rack_serves_and_the_leader_takes_over_when_it_dies(
         assert grown[leader] < 100_000
         source.kafka.kill(follower)
         produce(source.kafka, topic, payload[1_010:1_020])
-        _checked(slot, timeout_s=20)
+        _checked(slot)
         source.kafka.restart(follower)
         wait_in_sync(source.kafka)
         produce(source.kafka, topic, payload[1_020:])
@@ -311,13 +323,13 @@ def test_quotas_are_respected_and_shown(source, target, topic_name, side, caplog
     caplog.set_level(logging.WARNING)
     topic = _topic(source, topic_name, 1)
     hit, quota = (source, "consumer") if side == "source" else (target, "producer")
-    records = [Sent(random.Random(n).randbytes(5_000)) for n in range(600)]
+    records = [Sent(random.Random(n).randbytes(5_000)) for n in range(300)]
     # One at a time: what is on its way already when the broker asks to wait, cannot wait.
     alone = ProduceSettings(in_flight_requests_max=1)
     with SlotRun(source, target, topic, produce=alone) as slot:
         produce(source.kafka, topic, records[:1])
         _checked(slot)
-        set_quota(hit.kafka, slot.client_id, f"{quota}_byte_rate=200000")
+        set_quota(hit.kafka, slot.client_id, f"{quota}_byte_rate=50000")
         taps = {number: ThrottleTap() for number in hit.proxies}
         for number, tap in taps.items():
             hit.proxies[number].tap = tap
@@ -326,7 +338,7 @@ def test_quotas_are_respected_and_shown(source, target, topic_name, side, caplog
         for first in range(1, len(records), 100):
             produce(source.kafka, topic, records[first : first + 100])
             _checked(slot)
-        # 3 MB at 0.2 MB/s, of which a broker lets the first eleven seconds' worth pass at once.
+        # 1.5 MB at 50 kB/s, of which a broker lets the first eleven seconds' worth pass at once.
         assert time.monotonic() - began > 1
         assert slot.wait_for_error("THROTTLED")["THROTTLED"] > 0
         assert "CONNECTION_LOST" not in slot.errors()

@@ -245,6 +245,7 @@ def test_an_unclean_election_that_truncates_the_log_is_told(faulty, target, topi
     with SlotRun(faulty, target, topic_name, client=client, faults=CONTINUE) as slot:
         produce(faulty.kafka, topic_name, kept)
         _await_values(slot, kept)
+        wait_in_sync(faulty.kafka)
         faulty.kafka.kill(follower)
         produce(faulty.kafka, topic_name, lost)
         _await_values(slot, kept + lost)

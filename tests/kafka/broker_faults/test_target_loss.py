@@ -270,6 +270,7 @@ def _mirror_without_the_follower(
         _produce(slot.source.kafka, slot.topic, _values(0, 20))
     for slot in slots:
         _await_values(slot, _values(0, 20))
+    wait_in_sync(faulty.kafka)  # else it may lack some of the first ones
     faulty.kafka.kill(FOLLOWER)
     for slot in slots:
         _produce(slot.source.kafka, slot.topic, _values(20, 10))

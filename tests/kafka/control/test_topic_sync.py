@@ -106,7 +106,9 @@ def test_configs_follow_the_source(
         assert overrides(cluster_b, remote) == created
         # What only the target sets is wiped; but not what is kept or excluded.
         mine = {"max.message.bytes": "900000", "min.insync.replicas": "1"}
-        set_topic_config(cluster_b, remote, **{"flush.ms": "5", "retention.ms": "1"}, **mine)
+        set_topic_config(
+            cluster_b, remote, settles=False, **{"flush.ms": "5", "retention.ms": "1"}, **mine
+        )
         wait_for(lambda: overrides(cluster_b, remote), created | mine)
         # Changes of the source: another value, one more, one less; excluded ones stay there.
         changed = {"retention.ms": "888", "cleanup.policy": "compact"}
@@ -134,7 +136,9 @@ def test_the_sources_defaults_are_set_where_wanted(
     ends = client(alias, cluster_a), client("B", cluster_b)
     with running(flow(*ends, include=(topic_name,), use_defaults_from="source")):
         assert overrides(cluster_b, remote)["retention.ms"] == "604800000"
-        set_topic_config(cluster_b, remote, **{"retention.ms": None, "flush.ms": "5"})
+        set_topic_config(
+            cluster_b, remote, settles=False, **{"retention.ms": None, "flush.ms": "5"}
+        )
         wait_for(lambda: overrides(cluster_b, remote).get("retention.ms"), "604800000")
         wait_for(lambda: overrides(cluster_b, remote)["flush.ms"], str(2**63 - 1))
 
@@ -148,13 +152,13 @@ def test_switched_off_and_once(
     ends = client(alias, cluster_a), client("B", cluster_b)
     off = flow(*ends, include=(topic_name,), sync_configs_enabled=False, sync_acls_enabled=False)
     with running(off) as loop:
-        set_topic_config(cluster_b, remote, **{"flush.ms": "5"})
+        set_topic_config(cluster_b, remote, settles=False, **{"flush.ms": "5"})
         time.sleep(2.5)
         assert overrides(cluster_b, remote) == {"flush.ms": "5"}
         assert not [line for line in loop.events() if "authorizer" in line]
     with running(flow(*ends, include=(topic_name,)), once=True):
         wait_for(lambda: overrides(cluster_b, remote), {})
-        set_topic_config(cluster_b, remote, **{"flush.ms": "6"})
+        set_topic_config(cluster_b, remote, settles=False, **{"flush.ms": "6"})
         time.sleep(2.5)
         assert overrides(cluster_b, remote) == {"flush.ms": "6"}
 
@@ -220,7 +224,7 @@ def test_without_the_right_to_see_acls_the_rest_goes_on(
     remote = f"{alias}.{topic_name}"
     settings = flow(source.client(alias, "reader"), target.client("B"), include=(topic_name,))
     with running(settings) as loop:
-        set_topic_config(target.kafka, remote, **{"retention.ms": "6"})
+        set_topic_config(target.kafka, remote, settles=False, **{"retention.ms": "6"})
         wait_for(lambda: overrides(target.kafka, remote), {"retention.ms": "5"})
         (denied,) = [line for line in loop.events() if line.startswith(f"acls-{alias}->B: ")]
     assert f"cluster {alias}: describing ACLs is not allowed" in denied

@@ -125,13 +125,13 @@ class _Gate:
         def commit(transactions: Transactions) -> None:
             if transactions.members:
                 self._reached.set()
-                assert self._opened.wait(120), "nobody opens the gate"
+                assert self._opened.wait(patience()), "nobody opens the gate"
             original(transactions)
 
         monkeypatch.setattr(Transactions, "commit", commit)
 
     def wait(self) -> None:
-        assert self._reached.wait(60), "no transaction comes to its end"
+        assert self._reached.wait(patience()), "no transaction comes to its end"
 
     def open(self) -> None:
         self._opened.set()

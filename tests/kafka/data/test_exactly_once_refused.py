@@ -101,7 +101,8 @@ def test_mirrors_with_different_secrets_do_not_run_side_by_side(cluster_a, clust
 
 def _claim_until_denied(flow: FlowSettings) -> None:
     """Brokers take a moment to hear of ACLs; `_check` has no effect on positions or records."""
-    for _ in range(50):
+    deadline = time.monotonic() + patience()
+    while time.monotonic() < deadline:
         claim._check(flow)
         time.sleep(0.1)
 

@@ -157,7 +157,7 @@ def test_a_slot_of_an_earlier_epoch_that_begins_late_writes_nothing(
         produce(cluster_a, added.topic, _some(0))
         _wait(lambda: _values(cluster_b, remote) == list(range(20)))
         late = _Task(flow.flow, early)
-        late.join(5.0)
+        late.join(patience())
         produce(cluster_a, added.topic, _some(20))
         _wait(lambda: len(_values(cluster_b, remote)) >= 40)
         time.sleep(1.0)  # for what comes twice

@@ -54,6 +54,7 @@ from tests.kafka.harness.support import (
     produce_transaction,
     set_topic_config,
 )
+from tests.patience import patience
 
 # Each way. Answers take 50 ms, what a link between two regions takes.
 DELAY_S = 0.025
@@ -145,7 +146,7 @@ def test_batches_that_wait_are_joined(source, far, topic_name, exact):
     assert _position(slot) == 3_900 + 2
 
 
-def test_a_broker_that_is_ten_times_slower_keeps_only_its_own_partitions_waiting(
+def test_a_broker_that_is_a_hundred_times_slower_keeps_only_its_own_partitions_waiting(
     source, far, topic_name, monkeypatch
 ):
     """With the bound of what may wait an eighth of the real one, and so many records less."""
@@ -154,8 +155,9 @@ def test_a_broker_that_is_ten_times_slower_keeps_only_its_own_partitions_waiting
     sent = [Sent(random.randbytes(1_000), partition=n % 3) for n in range(36_000)]
     produce(source.kafka, topic_name, sent)
     for number, proxy in far.proxies.items():
-        proxy.delay_s = 0.1 if number == 1 else 0.01
-    with SlotRun(source, far, topic_name, 3, replicas=[[1], [2], [3]]) as slot:
+        proxy.delay_s = 1.0 if number == 1 else 0.01  # 64 KiB each time: 6,000 take 90 s
+    patient = {"request_timeout_ms": 120_000}
+    with SlotRun(source, far, topic_name, 3, replicas=[[1], [2], [3]], client=patient) as slot:
         connections = ClusterConnections(slot.flow.target, {slot.remote})
         tps = [TopicPartition(slot.remote, number) for number in range(3)]
 
@@ -181,10 +183,13 @@ def test_joined_batches_in_doubt_arrive_once(source, far, topic_name, exact):
     _fill(source, topic_name)
     with SlotRun(source, far, topic_name, exactly_once=exact, produce=ALWAYS) as slot:
         slot.wait_until_mirroring()
-        for number in range(8):
-            time.sleep(0.1)
-            for proxy in far.proxies.values():
-                (proxy.cut if number % 2 else proxy.reset)()
+        with Load(source.kafka, topic_name, 1) as load:
+            number = 0
+            while number < 8 or "CONNECTION_LOST" not in slot.errors():
+                for proxy in far.proxies.values():
+                    (proxy.cut if number % 2 else proxy.reset)()
+                load.wait_for(20)
+                number += 1
         wait_until(lambda: _equal(slot), "the target holds the same records, in order")
         slot.drain()
         assert slot.failures == []
@@ -389,8 +394,8 @@ def test_a_source_broker_that_pauses_in_its_answer_keeps_only_its_own_partitions
     create_topic(source.kafka, topic_name, config=alone, replicas=[[1], [2], [3]])
     produce(source.kafka, topic_name, [Sent(random.randbytes(1_000), partition=0)] * 4_000)
     slow = source.proxies[1]
-    slow.delay_s = 0.25  # for each 64 KiB: one answer takes more than ten seconds
-    with SlotRun(source, target, topic_name, 3) as slot:
+    slow.delay_s = 1.0  # for each 64 KiB: one answer takes about a minute
+    with SlotRun(source, target, topic_name, 3, client={"request_timeout_ms": 120_000}) as slot:
         connections = ClusterConnections(slot.flow.target, {slot.remote})
         tps = [TopicPartition(slot.remote, number) for number in range(3)]
 
@@ -428,15 +433,17 @@ def test_a_broker_that_is_silent_in_the_handshake_keeps_only_its_own_partitions_
         with Load(source.kafka, topic_name, 3) as load:
             load.wait_for(100)
             slot.wait_until_mirroring()
+            since_ms = int(time.time() * 1000)  # before, records waited for the slot's start
             hit.proxies[victim].stall()
             hit.proxies[victim].reset()
             time.sleep(12)
             hit.proxies[victim].resume()
         check_mirrored(source.kafka, topic_name, target.kafka, slot.remote, load.acknowledged)
         assert slot.failures == []
-        delays_s = slot.delays_s()
+        delays_s = slot.delays_s(since_ms)
     assert delays_s.pop(victim - 1) > 8
-    assert max(delays_s.values()) < 3, delays_s
+    # Held back by it they would take as long.
+    assert max(delays_s.values()) < 8, delays_s
 
 
 @EXACT
@@ -478,12 +485,15 @@ def test_a_far_broker_is_read_over_several_connections(
 def _trickle(cluster: KafkaCluster, topic: str, partitions: int, seconds: float) -> None:
     """100 records/s, each in a batch of its own."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 0})
-    end = time.monotonic() + seconds
+    began = time.monotonic()
     number = 0
-    while time.monotonic() < end:
-        producer.produce(topic, value=b"%d" % number + b"." * 500, partition=number % partitions)
-        producer.poll(0)
-        number += 1
+    while (passed_s := time.monotonic() - began) < seconds:
+        while number < 100 * passed_s:  # a sleep may take longer than it says
+            producer.produce(
+                topic, value=b"%d" % number + b"." * 500, partition=number % partitions
+            )
+            producer.poll(0)
+            number += 1
         time.sleep(0.01)
     assert producer.flush(60) == 0
 
@@ -552,9 +562,10 @@ def test_faults_while_several_requests_wait(far_source, target, topic_name, faul
         _trickle(far_source.kafka, topic_name, 1, 0.1)
         for slot in slots:
             slot.wait_until_mirroring()
-        _trickle(far_source.kafka, topic_name, 1, 3)
-        for slot in slots:
-            assert len(helped[slot.alias]) > 2
+        deadline = time.monotonic() + patience()
+        while min(len(helped[slot.alias]) for slot in slots) <= 2:
+            assert time.monotonic() < deadline, dict(helped)
+            _trickle(far_source.kafka, topic_name, 1, 1)
         proxies = far_source.proxies.values()
         if fault == "follower":
             for slot in slots:

@@ -68,11 +68,11 @@ def test_positions_are_committed_and_saved_within_the_epoch(source, target, topi
     create_topic(source.kafka, topic_name, 1)
     with SlotRun(source, target, topic_name, exactly_once=exactly) as slot:
         produce(source.kafka, topic_name, [Sent(b"%d" % n) for n in range(10)])
-        slot.until(lambda: _saved(slot) == [9], "its position is saved")
+        slot.until(lambda: _saved(slot)[-1:] == [9], "its position is saved")
         often = _committed_often(slot)
         slot.until(lambda: _committed_often(slot) > often + 1, "an idle position is committed")
         produce(source.kafka, topic_name, [Sent(b"10")])
-        slot.until(lambda: _saved(slot) == [9, 10], "the next position is saved, too")
+        slot.until(lambda: _saved(slot)[-1:] == [10], "the next position is saved, too")
         assert {report.epoch for report in slot.reports()} == {0}
     check_mirrored(source.kafka, topic_name, target.kafka, slot.remote)
     assert slot.failures == []

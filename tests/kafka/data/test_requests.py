@@ -11,6 +11,7 @@ from collections import Counter
 
 from sparkmirror.settings import ProduceSettings
 from tests.kafka.clusters.faults import FETCH, NODES, PRODUCE, SlotRun, ThrottleTap, check_mirrored
+from tests.kafka.harness.mirror_process import wait_until
 from tests.kafka.harness.support import Sent, create_topic, produce
 
 PARTITIONS = 4 * NODES
@@ -102,7 +103,10 @@ def test_one_fetch_asks_for_all_partitions_that_a_broker_leads(source, target, t
         taps = {number: _FetchCount() for number in source.proxies}
         for number, tap in taps.items():
             source.proxies[number].tap = tap
-        time.sleep(3)
+        wait_until(
+            lambda: sum(tap.connections for tap in taps.values()) == NODES, "a Fetch to each broker"
+        )
+        time.sleep(1)
     assert all(tap.connections <= 1 for tap in taps.values()), "one connection per broker"
     assert sum(tap.connections for tap in taps.values()) == NODES
 

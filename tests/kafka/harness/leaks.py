@@ -32,7 +32,7 @@ from sparkmirror.testing.guard import forget
 __all__ = ["no_leaks", "outlives_tests", "pytest_fixture_setup", "pytest_runtest_call"]
 
 # For threads that have been told to end, and for what ends with them.
-_PATIENCE_S = 10.0
+_PATIENCE_S = 60.0
 _PROC = Path("/proc/self")
 _FAILED = pytest.StashKey[bool]()
 _NUMBERED = re.compile(r"\d+")

@@ -162,8 +162,13 @@ def topic_config(cluster: KafkaCluster, topic: str) -> dict[str, str]:
     return {name: entry.value for name, entry in entries.items()}
 
 
-def set_topic_config(cluster: KafkaCluster, topic: str, **config: str | None) -> None:
-    """Sets these configs of a topic (None: back to the default) and leaves its others alone."""
+def set_topic_config(
+    cluster: KafkaCluster, topic: str, *, settles: bool = True, **config: str | None
+) -> None:
+    """Sets these configs of a topic (None: back to the default) and leaves its others alone.
+
+    It ``settles``: a broker says what was set. Not so where a mirror sets it back meanwhile.
+    """
     entries = [
         ConfigEntry(
             name,
@@ -177,6 +182,11 @@ def set_topic_config(cluster: KafkaCluster, topic: str, **config: str | None) ->
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     client = admin(cluster)
     client.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+    wanted = {name: value for name, value in config.items() if value is not None}
+    deadline = time.monotonic() + patience()
+    while settles and wanted and not wanted.items() <= topic_config(cluster, topic).items():
+        assert time.monotonic() < deadline, f"{cluster.name} does not hear of {wanted}"
+        time.sleep(0.05)
 
 
 def produce(

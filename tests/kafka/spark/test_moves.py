@@ -74,7 +74,7 @@ class _Moves:
         """End the traffic, and the mirror once it has mirrored all of it."""
         there = self.counter.wait_for(self.traffic.finish(), patience())
         assert there, f"{self.counter.expected} of {self.traffic.sent}\n{self.mirror.output()}"
-        assert self.mirror.drain() == 0, self.mirror.output()
+        assert self.mirror.drain(patience()) == 0, self.mirror.output()
         time.sleep(1.0)  # for what comes twice
 
 

@@ -349,6 +349,8 @@ def _far(trip_ms: float, *configs: dict[str, str]) -> Inspector:
             "A->B.sparkmirror.link.joining=off\n",
             "at most 1.6 MB/s with batches of 16 KiB for each partition: sparkmirror.link.joining",
         ),
+        # Without idempotence one request at a time is in flight.
+        ("target", "B.producer.acks=1\nB.producer.enable.idempotence=false\n", "Expect 0.3 MB/s"),
     ],
 )
 def test_a_cluster_that_is_far_away_is_told_with_what_it_means(
@@ -389,6 +391,25 @@ def test_socket_buffers_that_the_kernel_sizes_are_fine(tmp_path: Path, side: str
     both = {SEND: "-1", RECEIVE: "-1", other: "102400"}
     _, found = check_round_trip(_far(50.0, both), flow, side)
     assert (found.level, found.do) == (Level.OK, "")
+
+
+@pytest.mark.parametrize(
+    ("side", "key"),
+    [("source", "A.consumer.receive.buffer.bytes"), ("target", "B.producer.send.buffer.bytes")],
+)
+def test_a_socket_buffer_in_the_file_that_is_too_small_for_the_way_is_warned_about(
+    tmp_path: Path, side: str, key: str
+) -> None:
+    """As files have it that were tuned for a cluster nearby."""
+    free = {SEND: "-1", RECEIVE: "-1"}
+    flow = load_flow(tmp_path, f"{BASE}{key}=65536\n")
+    *_, found = check_round_trip(_far(50.0, free), flow, side)
+    assert (found.check, found.level) == ("socket-buffers", Level.WARN)
+    assert key.split(".", 2)[2] in found.tried
+    assert found.found.startswith("it is 65,536 bytes")
+    assert "some 1.3 MB/s for each connection" in found.do
+    large = load_flow(tmp_path, f"{BASE}{key}=8388608\n")
+    assert len(check_round_trip(_far(50.0, free), large, side)) == 2
 
 
 def test_brokers_that_hide_their_settings_cannot_be_checked(tmp_path: Path) -> None:

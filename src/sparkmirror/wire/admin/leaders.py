@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
@@ -36,6 +37,8 @@ _ATTEMPTS = 4
 _SETTLING = frozenset({3, 6})
 _SETTLING_S_MAX = 10.0
 _BACKOFF_S_MAX = 1.0
+# Over a long link each broker takes a round trip, and the first time several.
+_NODES_SIDE_BY_SIDE = 16
 
 
 class Described(NamedTuple):
@@ -168,8 +171,7 @@ class Leaders:
             led, gone = self.by_leader(missing, fresh=attempt > 0)
             missing -= gone
             settling = False
-            for node, group in led.items():
-                found, gone, soon = self._query(node, group, timestamp, isolation)
+            for found, gone, soon in self._query_each(led, timestamp, isolation):
                 result.update(found)
                 missing -= found.keys() | gone
                 settling = settling or soon
@@ -177,6 +179,19 @@ class Leaders:
             if not missing or over or (attempt + 1 >= _ATTEMPTS and not settling):
                 break
         return result
+
+    def _query_each(
+        self, led: Mapping[int, Sequence[TopicPartition]], timestamp: int, isolation: int
+    ) -> list[tuple[dict[TopicPartition, int], set[TopicPartition], bool]]:
+        """The results of `_query` for all nodes in ``led``, which are asked side by side."""
+        if len(led) < 2:
+            return [self._query(node, group, timestamp, isolation) for node, group in led.items()]
+        with ThreadPoolExecutor(min(_NODES_SIDE_BY_SIDE, len(led)), "offsets") as pool:
+            asked = [
+                pool.submit(self._query, node, group, timestamp, isolation)
+                for node, group in led.items()
+            ]
+            return [one.result() for one in asked]
 
     def _query(
         self, node: int, group: Sequence[TopicPartition], timestamp: int, isolation: int

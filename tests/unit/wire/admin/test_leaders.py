@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from sparkmirror.offset_reset import LATEST
 from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.admin import leaders as module
 from sparkmirror.wire.admin.leaders import Described, Leaders
+from tests.patience import patience
 
 TP = TopicPartition("t", 0)
 CLIENT = ClusterClient("A", ("a:1",), "t", request_timeout_ms=60_000, retry_backoff_ms=100)
@@ -126,3 +128,24 @@ def test_topics_that_are_gone_are_forgotten() -> None:
     known.metadata(None)
     known.metadata(None)
     assert known.of([TP, other]) == {other: 1}
+
+
+def test_all_leaders_are_asked_at_once() -> None:
+    """Over a long link each takes a round trip, the first time several."""
+    together = threading.Barrier(3)
+
+    class Far:
+        client = CLIENT
+
+        def request(self, *_: Any, node: int, **_more: Any) -> Any:
+            together.wait(patience())  # nobody is answered alone
+            row = SimpleNamespace(partition_index=node, error_code=0, offset=7 + node)
+            return SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[row])])
+
+    class Spread(Leaders):
+        def by_leader(self, partitions: Any, **_: Any) -> Any:
+            return {tp.partition: [tp] for tp in partitions}, set()
+
+    known = Spread(Far())  # type: ignore[arg-type]
+    found = known.list_offsets([TopicPartition("t", number) for number in range(3)], LATEST, 1)
+    assert found == {TopicPartition("t", number): 7 + number for number in range(3)}
