@@ -23,6 +23,7 @@ from confluent_kafka import Producer
 
 from sparkmirror.cli.main import main
 from sparkmirror.data.write import held_back
+from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.internal_topics.commands import COMMAND_PARTITION, control_topic
 from sparkmirror.model import TopicPartition
 from sparkmirror.offset_reset import LATEST
@@ -195,6 +196,45 @@ def test_joined_batches_in_doubt_arrive_once(source, far, topic_name, exact):
         assert slot.failures == []
     assert slot.errors()["CONNECTION_LOST"] > 0
     assert slot.reports()[-1].joined.batches > 100
+
+
+class _Killed(Exception):
+    """Stands for SIGKILL: nothing more is sent."""
+
+
+def test_a_sink_that_dies_within_a_joined_batch_goes_on_at_the_exact_record(
+    source, far, topic_name, monkeypatch, caplog
+):
+    """Batches are joined across the ends of responses, and so across positions."""
+    caplog.set_level("INFO")
+    create_topic(source.kafka, topic_name, 1, replication=NODES)
+    produce(source.kafka, topic_name, _records(20_000), config={"batch.num.messages": 10})
+    left, since, original = [3], [time.monotonic()], SlotSink._housekeep
+
+    def housekeep(self: SlotSink) -> None:
+        lanes = self._task.lanes.values()
+        inside = bool(lanes) and all(lane.position > lane.committed > 0 for lane in lanes)
+        if left[0] and inside and time.monotonic() - since[0] > 1.0:
+            left[0] -= 1
+            since[0] = time.monotonic()
+            raise _Killed
+        original(self)
+
+    monkeypatch.setattr(SlotSink, "_housekeep", housekeep)
+    options = {
+        "produce": ALWAYS,
+        "fetch": FetchSettings(partition_fetch_bytes_max=30_000),
+        "position_interval_ms": 200,
+    }
+    with SlotRun(source, far, topic_name, **options) as slot:
+        while left[0]:
+            produce(source.kafka, topic_name, _records(200), config={"batch.num.messages": 10})
+        wait_until(lambda: _equal(slot), "the target holds the same records, in order, once")
+        slot.drain()
+        assert [type(error) for error in slot.failures] == [_Killed] * 3
+    assert slot.reports()[-1].joined.batches > 100
+    assert "records after the committed position" in caplog.text
+    assert "arrive again" not in caplog.text
 
 
 @EXACT

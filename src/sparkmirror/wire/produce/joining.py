@@ -9,8 +9,9 @@ needed. It begins for a partition when
 * for four round trips, more batches have waited than may be in flight;
 * the producer has spent a quarter of that time waiting for responses, so it has CPU time left.
 
-It ends when no more batches wait than may be in flight, for 1 s or 20 round trips. Only batches
-that were never sent are joined: a sent batch has its sequence and must not change.
+It ends when no more batches wait than may be in flight, for 1 s or 20 round trips; or if it is the
+limit itself, because it takes all the CPU time and carries less than before. Only batches that were
+never sent are joined: a sent batch has its sequence and must not change.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ _UNPACKED_SHARE = 0.75
 _TRIPS_BEHIND = 4
 _WAITED_SHARE = 0.25
 _HOLD_S, _HOLD_TRIPS = 1.0, 20
+# When joining is the limit, and for how long it is left then: twice as long each time.
+_BUSY_SHARE, _LESS = 0.05, 0.75
+_REST_S, _REST_S_MAX = 30.0, 600.0
 _WINDOW_S = 10.0
 
 
@@ -99,15 +103,21 @@ class RoundTrip:
 class JoinState:
     """How the batches of one partition have waited.
 
-    ``behind_since``: since when more wait than may be in flight; None: no more than that.
-    ``waited_s``: the value of `Joining.waited_s` at that time. ``joins_until``: end of joining.
+    ``behind_since``: since when more wait than may be in flight, or since when they are joined;
+    None: no more than that. ``waited_s``, ``done``: the values of `Joining.waited_s` and of the
+    partition's acknowledged records at that time. ``rate``: records/s before they were joined.
+    ``joins_until``: end of joining. ``rests_until``: not before, after ``rest_s`` the last time.
     ``bytes_max``: limit of the next joined batch, besides those of the topic and of the request.
     ``unpacked``: to how many bytes a byte of the last joined batches was unpacked.
     """
 
     behind_since: float | None = None
     waited_s: float = 0.0
+    done: int = 0
+    rate: float = 0.0
     joins_until: float = float("-inf")
+    rests_until: float = float("-inf")
+    rest_s: float = 0.0
     bytes_max: int = ACCEPTED_BYTES
     unpacked: float = 0.0
 
@@ -216,15 +226,19 @@ class Joining:
         """Whether the batches of ``state`` wait for the link, with CPU time left to join them."""
         line = state.join_state
         behind = len(state.pending) > self._in_flight_max
+        hold_s = max(_HOLD_S, _HOLD_TRIPS * trip_s)
         if now < line.joins_until:
             if behind:
-                line.joins_until = now + max(_HOLD_S, _HOLD_TRIPS * trip_s)
+                line.joins_until = now + hold_s
+                return not self._limits_itself(state, hold_s, now)
             return True
-        if not behind or trip_s < ROUND_TRIP_S_MIN:
+        if line.joins_until > float("-inf"):
+            line.joins_until, line.behind_since = float("-inf"), None
+        if not behind or trip_s < ROUND_TRIP_S_MIN or now < line.rests_until:
             line.behind_since = None
             return False
         if line.behind_since is None:
-            line.behind_since, line.waited_s = now, self.waited_s
+            self._begin(state, now)
             return False
         lasted_s = now - line.behind_since
         if lasted_s < _TRIPS_BEHIND * trip_s:
@@ -232,7 +246,30 @@ class Joining:
         line.behind_since = None
         if self.waited_s - line.waited_s < _WAITED_SHARE * lasted_s:
             return False
-        line.joins_until = now + max(_HOLD_S, _HOLD_TRIPS * trip_s)
+        line.rate = (state.done - line.done) / lasted_s
+        self._begin(state, now)
+        line.joins_until = now + hold_s
+        return True
+
+    def _begin(self, state: PartitionQueue, now: float) -> None:
+        line = state.join_state
+        line.behind_since, line.waited_s, line.done = now, self.waited_s, state.done
+
+    def _limits_itself(self, state: PartitionQueue, hold_s: float, now: float) -> bool:
+        """Whether joining has carried less than before while there was no CPU time left."""
+        line = state.join_state
+        if line.behind_since is None or now - line.behind_since < hold_s:
+            return False
+        lasted_s = now - line.behind_since
+        waited = self.waited_s - line.waited_s >= _BUSY_SHARE * lasted_s
+        less = state.done - line.done < _LESS * line.rate * lasted_s
+        self._begin(state, now)
+        if waited or not less:
+            return False
+        line.rest_s = min(_REST_S_MAX, max(_REST_S, 2 * line.rest_s))
+        line.rests_until = now + line.rest_s
+        line.joins_until = float("-inf")
+        line.behind_since = None
         return True
 
     def _joined(self, batches: list[memoryview], most: int) -> EncodedBatch | None:

@@ -68,7 +68,8 @@ class PartitionQueue:
     then. ``fresh``: nothing is acknowledged under this producer id yet.
     ``transactional``: its batches are parts of transactions. ``restart``: the record number from
     which sequences are assigned again, under the same producer id, because records were left out;
-    -1: none. ``join_state``: how long its batches have waited (`joining`).
+    -1: none. ``done``: records acknowledged so far. ``join_state``: how long its batches have
+    waited (`joining`).
     """
 
     tp: TopicPartition
@@ -87,6 +88,7 @@ class PartitionQueue:
     failing_code: int = 0
     failures: int = 0
     halt: Halt | None = None
+    done: int = 0
     join_state: JoinState = field(default_factory=JoinState)
 
     @property
@@ -175,6 +177,7 @@ class PartitionQueue:
     def acknowledge(self, item: QueuedBatch) -> None:
         """Remove ``item``, which the target has."""
         self.in_flight.remove(item)
+        self.done += item.records
         self.fresh = False
         self.failing_since, self.failures = None, 0
 

@@ -197,6 +197,48 @@ def test_it_ends_when_nothing_waits_any_more() -> None:
     assert _looks(joining, state, 0.05, [1.4], 0.9) == [False], "for 20 round trips"
 
 
+@pytest.mark.parametrize(
+    ("waited", "rate", "goes_on"),
+    [
+        (0.0, 300, False),  # all the processor's time, for less than before
+        (0.0, 2_000, True),  # the processor is the limit, but it carries more
+        (0.5, 300, True),  # the link is the limit
+    ],
+)
+def test_it_ends_where_it_is_the_limit_itself(waited: float, rate: int, goes_on: bool) -> None:
+    """As with gzip over a few milliseconds: the link would carry more of what it is given."""
+    joining, state = Joining(ProduceSettings()), _queue(50)
+
+    def look(now: float, share: float, records: int) -> bool:
+        joining.waited_s += share * 0.1
+        state.done += records // 10
+        state.pending.clear()
+        state.pending.extend(_queue(50).pending)
+        return joining.form(state, _trip(0.008), 1, now) != 0
+
+    assert [look(0.1 * n, 0.9, 1_000) for n in range(3)] == [False, True, True]
+    found = [look(0.3 + 0.1 * n, waited, rate) for n in range(250)]
+    assert found[5]
+    assert any(found[30:]) == goes_on
+    if goes_on:
+        assert all(found)
+        return
+    assert not any(look(25.3 + 0.1 * n, 0.9, 1_000) for n in range(40)), "it rests for a while"
+    assert any(look(35.0 + 0.1 * n, 0.9, 1_000) for n in range(10))
+    assert not all(look(36.0 + 0.1 * n, 0.0, 300) for n in range(30))
+    # Twice as long the next time.
+    assert not any(look(40.0 + 0.1 * n, 0.9, 1_000) for n in range(550))
+
+
+def test_a_hold_that_has_ended_leaves_nothing_to_the_next_wait() -> None:
+    joining, state = Joining(ProduceSettings()), _queue(50)
+    assert _looks(joining, state, 0.05, [0.0, 0.3], 0.9) == [False, True]
+    state.pending.clear()
+    assert _looks(joining, state, 0.05, [5.0], 0.9) == [False]
+    state.pending.extend(_queue(50).pending)
+    assert _looks(joining, state, 0.05, [5.1, 5.2, 5.35], 0.9) == [False, False, True]
+
+
 def test_the_round_trip_is_the_quickest_answer_of_a_while() -> None:
     trip = RoundTrip()
     assert trip.seconds == 0
