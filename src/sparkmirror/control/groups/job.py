@@ -25,7 +25,7 @@ from sparkmirror.control.groups.group_offsets import sync_group_offsets
 from sparkmirror.control.groups.translation import Translation
 from sparkmirror.control.permissions.missing import report_hidden_groups, report_missing_permissions
 from sparkmirror.control.topics.compacted import CompactedTopic, TopicFollower, create_compacted
-from sparkmirror.errors import Defect, MirrorError
+from sparkmirror.errors import Defect, Denied, MirrorError, Unreachable
 from sparkmirror.internal_topics.mm2_records import (
     Checkpoint,
     encode_checkpoint,
@@ -307,8 +307,9 @@ class GroupsJob:
         if rows:
             try:
                 self._clusters.target.produce_many(self._rules.topic, rows, timestamp_ms=listed_ms)
-            except MirrorError:
-                self._create_again()
+            except MirrorError as error:
+                if not isinstance(error, Denied | Unreachable):
+                    self._create_again()
                 raise
         latency_ms = max(0, self._now_ms() - listed_ms)
         for checkpoint in checkpoints:

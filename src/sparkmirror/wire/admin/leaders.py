@@ -186,12 +186,15 @@ class Leaders:
         """The results of `_query` for all nodes in ``led``, which are asked side by side."""
         if len(led) < 2:
             return [self._query(node, group, timestamp, isolation) for node, group in led.items()]
-        with ThreadPoolExecutor(min(_NODES_SIDE_BY_SIDE, len(led)), "offsets") as pool:
+        pool = ThreadPoolExecutor(min(_NODES_SIDE_BY_SIDE, len(led)), "offsets")
+        try:
             asked = [
                 pool.submit(self._query, node, group, timestamp, isolation)
                 for node, group in led.items()
             ]
             return [one.result() for one in asked]
+        finally:  # all have ended, unless Ctrl+C came: it does not wait for a silent broker
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _query(
         self, node: int, group: Sequence[TopicPartition], timestamp: int, isolation: int

@@ -28,7 +28,7 @@ from typing import Protocol
 from sparkmirror.errors import BatchError, ClusterError, Defect, TransactionError
 from sparkmirror.model import TopicPartition
 from sparkmirror.progress import Halt
-from sparkmirror.records.header import record_count
+from sparkmirror.records.header import codec, record_count
 from sparkmirror.records.records import Record
 from sparkmirror.records.split import separate
 from sparkmirror.settings import ProduceSettings
@@ -316,7 +316,9 @@ class Backlog:
                 self._limits.refused(state.tp.topic, len(item.batch))
             elif code == UNSUPPORTED_COMPRESSION_TYPE:
                 self.count(error_name(code))
-                self.codec_refused = True
+                # Else it is the source's, which the link's was no gain over.
+                kinds = {codec(one.batch) for one in item.members}
+                self.codec_refused |= codec(item.batch) not in kinds
         elif code in TOO_LARGE and item.records > 1:
             self._cut(state, item)
         elif code in REFUSED and self.refusals is not None and self.refusals.wanted(item.whole):
@@ -352,6 +354,7 @@ class Backlog:
             if offset >= 0:
                 offset += one.records
         if not state.pending and not state.in_flight:
+            state.join_state.behind_since = None  # idle time says nothing about the link
             self.busy.pop(state.tp, None)
 
     def _ended(self, state: PartitionQueue, code: int) -> ClusterError:

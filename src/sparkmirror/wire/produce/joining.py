@@ -10,8 +10,8 @@ needed. It begins for a partition when
 * the producer has spent a quarter of that time waiting for responses, so it has CPU time left.
 
 It ends when no more batches wait than may be in flight, for 1 s or 20 round trips; or if it is the
-limit itself, because it takes all the CPU time and carries less than before. Only batches that were
-never sent are joined: a sent batch has its sequence and must not change.
+limit itself, because it takes most of the CPU time and fewer records pass than before. Only batches
+that were never sent are joined: a sent batch has its sequence and must not change.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _TRIPS_BEHIND = 4
 _WAITED_SHARE = 0.25
 _HOLD_S, _HOLD_TRIPS = 1.0, 20
 # When joining is the limit, and for how long it is left then: twice as long each time.
-_BUSY_SHARE, _LESS = 0.05, 0.75
+_BUSY_SHARE, _LESS = 0.5, 0.75
 _REST_S, _REST_S_MAX = 30.0, 600.0
 _WINDOW_S = 10.0
 
@@ -84,8 +84,13 @@ class RoundTrip:
         elif seconds < self._now:
             self._now = seconds
 
+    @property
+    def slow(self) -> bool:
+        """Whether the link is so slow that requests must be smaller than they could be."""
+        return self.request_bytes < _REQUEST_BYTES
+
     def fit(self, size: int, seconds: float) -> None:
-        """Note that a request of ``size`` bytes took ``seconds``, with all that was before it."""
+        """Note that requests of ``size`` bytes take ``seconds``, with those before them."""
         if seconds > _REQUEST_S_MAX:
             fits = min(self.request_bytes, int(size * _REQUEST_S_MAX / seconds))
             self.request_bytes = max(_REQUEST_BYTES_MIN, fits)
@@ -104,15 +109,17 @@ class JoinState:
     """How the batches of one partition have waited.
 
     ``behind_since``: since when more wait than may be in flight, or since when they are joined;
-    None: no more than that. ``waited_s``, ``done``: the values of `Joining.waited_s` and of the
-    partition's acknowledged records at that time. ``rate``: records/s before they were joined.
-    ``joins_until``: end of joining. ``rests_until``: not before, after ``rest_s`` the last time.
+    None: no more than that. ``waited_s``, ``cpu_s``, ``done``: the values of `Joining.waited_s`, of
+    its CPU time and of the partition's acknowledged records at that time. ``rate``: records/s
+    before they were joined. ``joins_until``: end of joining. ``rests_until``: not before, after
+    ``rest_s`` the last time.
     ``bytes_max``: limit of the next joined batch, besides those of the topic and of the request.
     ``unpacked``: to how many bytes a byte of the last joined batches was unpacked.
     """
 
     behind_since: float | None = None
     waited_s: float = 0.0
+    cpu_s: float = 0.0
     done: int = 0
     rate: float = 0.0
     joins_until: float = float("-inf")
@@ -253,18 +260,23 @@ class Joining:
 
     def _begin(self, state: PartitionQueue, now: float) -> None:
         line = state.join_state
-        line.behind_since, line.waited_s, line.done = now, self.waited_s, state.done
+        line.behind_since, line.waited_s = now, self.waited_s
+        line.cpu_s, line.done = self.counts.cpu_s, state.done
 
     def _limits_itself(self, state: PartitionQueue, hold_s: float, now: float) -> bool:
-        """Whether joining has carried less than before while there was no CPU time left."""
+        """Whether fewer records pass than before while joining takes most of the CPU time."""
         line = state.join_state
-        if line.behind_since is None or now - line.behind_since < hold_s:
+        if line.behind_since is None:
+            self._begin(state, now)
             return False
         lasted_s = now - line.behind_since
-        waited = self.waited_s - line.waited_s >= _BUSY_SHARE * lasted_s
+        if lasted_s < hold_s:
+            return False
+        busy = self.counts.cpu_s - line.cpu_s >= _BUSY_SHARE * lasted_s
         less = state.done - line.done < _LESS * line.rate * lasted_s
         self._begin(state, now)
-        if waited or not less:
+        if not busy or not less:
+            line.rest_s = 0.0
             return False
         line.rest_s = min(_REST_S_MAX, max(_REST_S, 2 * line.rest_s))
         line.rests_until = now + line.rest_s

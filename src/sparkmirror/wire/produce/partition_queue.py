@@ -279,6 +279,7 @@ class PartitionQueue:
         size = sum(len(item.batch) for item in (*self.pending, *self.in_flight))
         self.pending.clear()
         self.in_flight.clear()
+        self.join_state.behind_since = None
         self.recovering = False
         self.renew = True
         self.restart = -1

@@ -80,6 +80,8 @@ class _Request:
     correlation: int
     version: int
     size: int
+    under_way: int
+    """Bytes of this request and of those before it that were not answered yet."""
     sent_at: float
     deadline: float
     items: list[tuple[PartitionQueue, QueuedBatch]]
@@ -262,11 +264,13 @@ class Producer:
             if self.joining.has_codec and not self.joining.suits(self._version(connection)):
                 self._refuse_codec()
             chosen: list[PartitionQueue] = []
-            size = 0
+            size, most = 0, self.settings.request_bytes_max
+            if round_trip.slow:
+                most = min(most, round_trip.request_bytes)
             for state in states:
                 backlog.bytes_waiting += self.joining.form(state, round_trip, len(states), now)
                 batch_bytes = len(state.pending[0].batch)
-                if chosen and size + batch_bytes > self.settings.request_bytes_max:
+                if chosen and size + batch_bytes > most:
                     break
                 chosen.append(state)
                 size += batch_bytes
@@ -311,11 +315,13 @@ class Producer:
             transactional_id=self._writer,
         )
         timeout_s = self.connections.client.request_timeout_ms / 1000
+        size = sum(map(len, parts))
         request = _Request(
             node,
             correlation,
             version,
-            sum(map(len, parts)),
+            size,
+            size + sum(one.size for one in requests),
             self._clock(),  # later than ``now``: joining takes time
             now + timeout_s,
             items,
@@ -323,7 +329,7 @@ class Producer:
         if not requests:
             self._deliveries[connection] = _Delivery(now + timeout_s / _LOOKS)
         requests.append(request)
-        connection.begin_frame(parts, request.size)
+        connection.begin_frame(parts, size)
 
     # -- responses -------------------------------------------------------------------------
 
@@ -407,7 +413,8 @@ class Producer:
         now = self._clock()
         round_trip = self._round_trips[request.node]
         round_trip.note(now - request.sent_at, now)
-        round_trip.fit(request.size, now - request.sent_at)
+        usual = max(request.size, request.under_way // self._in_flight_max)
+        round_trip.fit(usual, now - request.sent_at)
         if throttle_ms > 0:
             if request.version >= _PAUSES_VERSION:  # older brokers have waited themselves
                 self._not_before[connection] = now + throttle_ms / 1000

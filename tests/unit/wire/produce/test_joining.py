@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from sparkmirror.model import TopicPartition
+from sparkmirror.progress import JoinCounts
 from sparkmirror.records.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD
 from sparkmirror.records.header import (
     LOG_APPEND_TIME_BIT,
@@ -198,36 +199,37 @@ def test_it_ends_when_nothing_waits_any_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("waited", "rate", "goes_on"),
+    ("busy", "rate", "goes_on"),
     [
-        (0.0, 300, False),  # all the processor's time, for less than before
-        (0.0, 2_000, True),  # the processor is the limit, but it carries more
-        (0.5, 300, True),  # the link is the limit
+        (0.9, 300, False),  # most of the processor's time, for less than before
+        (0.9, 2_000, True),  # the processor is the limit, but it carries more
+        (0.2, 300, True),  # less is written, or the link is the limit
     ],
 )
-def test_it_ends_where_it_is_the_limit_itself(waited: float, rate: int, goes_on: bool) -> None:
+def test_it_ends_where_it_is_the_limit_itself(busy: float, rate: int, goes_on: bool) -> None:
     """As with gzip over a few milliseconds: the link would carry more of what it is given."""
     joining, state = Joining(ProduceSettings()), _queue(50)
 
     def look(now: float, share: float, records: int) -> bool:
-        joining.waited_s += share * 0.1
+        joining.waited_s += (1 - share) * 0.1
+        joining.counts = joining.counts.plus(JoinCounts(cpu_s=share * 0.1))
         state.done += records // 10
         state.pending.clear()
         state.pending.extend(_queue(50).pending)
         return joining.form(state, _trip(0.008), 1, now) != 0
 
-    assert [look(0.1 * n, 0.9, 1_000) for n in range(3)] == [False, True, True]
-    found = [look(0.3 + 0.1 * n, waited, rate) for n in range(250)]
+    assert [look(0.1 * n, 0.1, 1_000) for n in range(3)] == [False, True, True]
+    found = [look(0.3 + 0.1 * n, busy, rate) for n in range(250)]
     assert found[5]
     assert any(found[30:]) == goes_on
     if goes_on:
         assert all(found)
         return
-    assert not any(look(25.3 + 0.1 * n, 0.9, 1_000) for n in range(40)), "it rests for a while"
-    assert any(look(35.0 + 0.1 * n, 0.9, 1_000) for n in range(10))
-    assert not all(look(36.0 + 0.1 * n, 0.0, 300) for n in range(30))
+    assert not any(look(25.3 + 0.1 * n, 0.1, 1_000) for n in range(40)), "it rests for a while"
+    assert any(look(35.0 + 0.1 * n, 0.1, 1_000) for n in range(3))
+    assert not all(look(35.3 + 0.1 * n, 0.9, 300) for n in range(30))
     # Twice as long the next time.
-    assert not any(look(40.0 + 0.1 * n, 0.9, 1_000) for n in range(550))
+    assert not any(look(40.0 + 0.1 * n, 0.1, 1_000) for n in range(550))
 
 
 def test_a_hold_that_has_ended_leaves_nothing_to_the_next_wait() -> None:

@@ -155,6 +155,27 @@ def test_a_request_that_still_arrives_at_the_broker_does_not_time_out(run: Run) 
     _complete(run)
 
 
+def test_on_a_slow_link_a_request_of_many_partitions_is_small_too(run: Run) -> None:
+    """What is in flight must arrive before a mirror can end."""
+    for tp in PARTITIONS:  # they have producer ids that the brokers know
+        run.append(tp, 1)
+    run.settle()
+    on_one = [tp for tp in PARTITIONS if run.target.partitions[tp].leader == 0]
+    others = [tp for tp in PARTITIONS if tp not in on_one]
+    for tp in others:
+        run.target.partitions[tp].leader = 0
+    run.settle()
+    trip = run.producer._round_trips[0]
+    trip.request_bytes = 100
+    for tp in PARTITIONS:
+        run.append(tp, 1)
+    run.pump()
+    connection = run.target.connection(0)
+    assert connection is not None
+    assert all(len(batches) == 1 for _, batches in connection.inbox)
+    _complete(run)
+
+
 @pytest.mark.parametrize("how", ["answers", "is older"])
 def test_a_codec_that_the_target_does_not_take_is_used_no_more(
     how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
