@@ -340,7 +340,9 @@ def test_a_run_notes_what_it_sees(
         FLOW, T0, "A.t", GapKind.TARGET_RECREATED, GapAction.REPAIRED, 3, 8, 6, 3, "RECREATED",
         "made anew", NOW,
     )  # fmt: skip
-    control.slots.gaps._report([lost, replace(lost, action=GapAction.CONTINUED, resumed_at=9)])
+    for one in (lost, replace(lost, action=GapAction.CONTINUED, resumed_at=9)):
+        control.slots.gaps._take(one)
+    control.slots.gaps._tell()
     run_once(control.slots)
     run_once(control.slots)
     control.end()
@@ -375,7 +377,9 @@ def test_who_takes_over_notes_no_gaps_of_the_time_when_it_stood_by(
         FLOW, T0, "A.t", GapKind.DELETED, GapAction.CONTINUED, 3, 8, 6, 9, "OFFSETS_DELETED",
         "while it stood by", NOW + 1,
     )  # fmt: skip
-    control.slots.gaps._report([gap, replace(gap, reason="since", time_ms=clock[0])])
+    for one in (gap, replace(gap, reason="since", time_ms=clock[0])):
+        control.slots.gaps._take(one)
+    control.slots.gaps._tell()
     control.history.flush()
     assert [one.text for one in _read(target, flow)] == ["since (continued at offset 9)"]
     control.close()

@@ -109,7 +109,11 @@ class GapReporter:
                     return
             for _, value in self._follower.read():
                 self._take(decode_gap(value))
-            new, self._found = self._found, []  # a read that failed has left what it found
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._lock:  # a read that failed has left what it found
+            new, self._found = self._found, []
         for line, gap in new[:_SHOWN_MAX]:
             self._notify(line)
             self._note(gap)
