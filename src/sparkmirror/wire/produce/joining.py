@@ -176,7 +176,7 @@ class Joining:
             return 0
         line = state.join_state
         room = self._room(state, round_trip.request_bytes // partitions)
-        chosen = _first(waiting, room, mixed=self._codec >= 0)
+        chosen = _first(waiting, room, mixed=self.has_codec)
         if len(chosen) < 2:
             # Batches of another kind may have set a limit that lets no two of these through.
             line.unpacked *= 0.9
@@ -206,6 +206,8 @@ class Joining:
 
     def refuse_codec(self, cluster: str) -> None:
         """Join in the source's codec from now on: brokers do not take that of the link."""
+        if not self.has_codec:  # others of its batches were in flight
+            return
         log.warning(
             "producing to cluster %s: sparkmirror.link.compression=%s is not used, because its"
             " brokers do not take it (zstd needs 2.1, and inter.broker.protocol.version 2.1)",

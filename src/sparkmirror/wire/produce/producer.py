@@ -261,8 +261,9 @@ class Producer:
             except ConnectionLost as error:
                 self._lost(connection, error)
                 return False
-            if self.joining.has_codec and not self.joining.suits(self._version(connection)):
-                self._refuse_codec()
+            version = self._version(connection)
+            if not self.joining.suits(version):
+                self.joining.refuse_codec(self.connections.client.alias)
             chosen: list[PartitionQueue] = []
             size, most = 0, self.settings.request_bytes_max
             if round_trip.slow:
@@ -275,7 +276,7 @@ class Producer:
                 chosen.append(state)
                 size += batch_bytes
             try:
-                self._send_request(node, connection, requests, chosen, now)
+                self._send_request(node, connection, version, requests, chosen, now)
             except ConnectionLost as error:
                 self._lost(connection, error)
                 return False
@@ -294,11 +295,11 @@ class Producer:
         self,
         node: int,
         connection: Connection,
+        version: int,
         requests: deque[_Request],
         states: list[PartitionQueue],
         now: float,
     ) -> None:
-        version = self._version(connection)
         correlation, head = connection.header(PRODUCE_KEY, version)
         batches: dict[str, list[StampedBatch]] = {}
         items: list[tuple[PartitionQueue, QueuedBatch]] = []
@@ -424,12 +425,8 @@ class Producer:
                 backlog.settle(state, item, responses.get(state.tp, _MISSING_RESPONSE), now)
         if backlog.codec_refused:
             backlog.codec_refused = False
-            self._refuse_codec()
-        return True
-
-    def _refuse_codec(self) -> None:
-        if self.joining.has_codec:  # others of its batches may be in flight
             self.joining.refuse_codec(self.connections.client.alias)
+        return True
 
     def _note_throttle(self, throttle_ms: int, now: float) -> None:
         self.backlog.count(THROTTLED)

@@ -71,18 +71,21 @@ class Session:
         self.state = MemberState.OUT
 
 
-def _of(session: Session, share: Share, monkeypatch: pytest.MonkeyPatch) -> Membership:
+def _joined(
+    monkeypatch: pytest.MonkeyPatch, *, cooperative: bool
+) -> tuple[list[str], Session, Share, Membership]:
+    """A member after its first join, and what has happened, its session and its share."""
+    happened: list[str] = []
+    session, share = Session(happened, cooperative=cooperative), Share(happened)
     monkeypatch.setattr(membership, "GroupSession", lambda *_, **__: session)
     monkeypatch.setattr(membership, "_POLL_S", 0.001)
-    return Membership(share, FLOW, alone=True)
+    member = Membership(share, FLOW, alone=True)
+    member.step()
+    return happened, session, share, member
 
 
 def _member(monkeypatch: pytest.MonkeyPatch, *, cooperative: bool) -> tuple[list[str], Share]:
-    happened: list[str] = []
-    session = Session(happened, cooperative=cooperative)
-    share = Share(happened)
-    member = _of(session, share, monkeypatch)
-    member.step()
+    happened, session, share, member = _joined(monkeypatch, cooperative=cooperative)
     session.state = MemberState.REBALANCING
     member.step()
     return happened, share
@@ -110,11 +113,7 @@ def test_a_cooperative_member_releases_what_others_get_also_after_a_failure(
     fails: str, meanwhile: MemberState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others wait for it, and nobody copies these partitions meanwhile."""
-    happened: list[str] = []
-    session = Session(happened, cooperative=True)
-    share = Share(happened)
-    member = _of(session, share, monkeypatch)
-    member.step()
+    happened, session, share, member = _joined(monkeypatch, cooperative=True)
     failing, name = (share, "publish") if fails == "the publishing" else (session, "join")
     original, calls = getattr(failing, name), [0]
 
@@ -138,11 +137,7 @@ def test_a_cooperative_member_releases_what_others_get_also_after_a_failure(
 def test_a_member_that_was_removed_owes_nothing_of_its_old_generation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    happened: list[str] = []
-    session = Session(happened, cooperative=True)
-    share = Share(happened)
-    member = _of(session, share, monkeypatch)
-    member.step()
+    happened, session, share, member = _joined(monkeypatch, cooperative=True)
     publish = share.publish
 
     def fails(*_: object) -> int:
