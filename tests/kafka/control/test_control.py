@@ -15,6 +15,7 @@ from sparkmirror.control.coordination.orders_topic import Order, give_order, ord
 from sparkmirror.control.coordination.status import observe_status
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.errors import (
+    ClusterError,
     ConfigError,
     Denied,
     MirrorError,
@@ -485,8 +486,16 @@ def test_orders_are_passed_on_once_and_nothing_else_is(flow, loops, target, clus
     give_order(target, flow, Order(flow.name, CommandKind.PAUSE, 1))
     wait_for(lambda: loop.paused(flow.name))
     assert said() == ["run", "pause"]
-    # A reader that is opened anew says nothing twice.
-    loop._flows[flow.name].forget_orders()
+    # A reader that is opened anew after a failure says nothing twice.
+    follower = loop._flows[flow.name].orders
+    broken = follower._reader
+    assert broken is not None
+
+    def fail(_timeout_ms: int) -> list[Order]:
+        raise ClusterError("reading failed.")
+
+    broken.poll = fail
+    wait_for(lambda: follower._reader not in (None, broken))
     give_order(target, flow, Order(flow.name, CommandKind.RESUME, 2))
     wait_for(lambda: not loop.paused(flow.name))
     give_order(target, flow, Order(flow.name, CommandKind.DRAIN, 3, ("another", RUN)))

@@ -335,7 +335,7 @@ def test_the_drivers_client_says_why(secured: Secured):
         "ssl.truststore.certificates": stranger,
     }
     client = secured.client("TLS", changes=changes)
-    cluster = Cluster(ClusterClient(**{**_fields(client), "request_timeout_ms": 5_000}))
+    cluster = Cluster(ClusterClient(**{**_fields(client), "request_timeout_ms": 10_000}))
     with pytest.raises(ClusterError, match="is not trusted"):
         cluster.describe()
     cluster.close()
@@ -478,7 +478,7 @@ def test_a_broker_whose_certificate_is_revoked(
         with told as caught:
             Connection(*_address(client), client)
         assert "cluster east" in caught.value.where
-        cluster = Cluster(ClusterClient(**{**_fields(client), "request_timeout_ms": 1_500}))
+        cluster = Cluster(ClusterClient(**{**_fields(client), "request_timeout_ms": 3_000}))
         with told:
             cluster.describe()
         cluster.close()

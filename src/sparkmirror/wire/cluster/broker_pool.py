@@ -152,6 +152,7 @@ class BrokerPool:
                 if not running:
                     raise self._failure(tried)
                 if now >= deadline:
+                    self._raise_reason(tried)
                     servers = ", ".join(f"{host}:{port}" for host, port in running)
                     raise NoResponse(f"no connection to {servers} in time")
                 until = min(deadline, next_at) if left else deadline
@@ -185,6 +186,14 @@ class BrokerPool:
         where = f"cluster {self.client.alias}"
         why = "the connection was closed." if tried else "no bootstrap server is configured."
         return CannotConnect(Unreachable(why, where=where))
+
+    def _raise_reason(self, tried: Sequence[Address]) -> None:
+        """Raise why the attempts before failed, where a server was reached: the time is up within
+        another attempt or the pause before it, and "no connection in time" would hide the cause.
+        """
+        known = [self._failures[one].error for one in tried if one in self._failures]
+        if any(not isinstance(error, Unreachable) for error in known):
+            raise self._failure(tried)
 
     def _begin(self, address: Address) -> None:
         attempt = address, self._generation

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.messages import error_code
 from sparkmirror.wire.admin.requester import CONTROLLER, Requester
+from tests.certificates import Authority
 from tests.unit.wire.fake_broker import FakeBroker, metadata
 
 METADATA, FIND_COORDINATOR, LIST_GROUPS = 3, 10, 16
@@ -256,6 +260,46 @@ def test_a_cluster_that_is_away_is_told_after_the_request_timeout() -> None:
     assert caught.value.where == "cluster A"
     assert "advertised.listeners" in caught.value.do
     link.close()
+
+
+def test_the_reason_of_an_earlier_attempt_is_told_at_the_end_of_the_time(tmp_path: Path) -> None:
+    """The last attempt hangs; the first one showed a certificate of a stranger."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    stranger = Authority("Stranger").certify("broker", "127.0.0.1")
+    context.load_cert_chain(stranger.pem_file(tmp_path / "broker.pem"))
+    kept = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                first = server.accept()[0]
+                with contextlib.suppress(OSError):
+                    context.wrap_socket(first, server_side=True).close()
+                while True:
+                    kept.append(server.accept()[0])
+
+        threading.Thread(target=answer, daemon=True).start()
+        client = ClusterClient(
+            "A",
+            (f"127.0.0.1:{server.getsockname()[1]}",),
+            "test",
+            request_timeout_ms=6_000,
+            retry_backoff_ms=10,
+            reconnect_backoff_ms=10,
+            security_protocol="SSL",
+            properties={
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.certificates": Authority().pem(),
+            },
+        )
+        link = Requester(client)
+        with pytest.raises(ClusterError, match="is not trusted"):
+            link.request(lambda: MetadataRequest(topics=[]), "asking")
+        link.close()
+        assert kept, "it ended before the attempt that hangs"
+        server.shutdown(socket.SHUT_RDWR)
+    for one in kept:
+        one.close()
 
 
 def test_brokers_that_cannot_be_reached_where_they_say_are_named(world: World) -> None:

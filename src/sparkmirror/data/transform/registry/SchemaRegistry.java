@@ -41,12 +41,15 @@ import org.apache.avro.Schema;
  * A schema registry with Confluent's REST API.
  *
  * An id means one schema for ever, so a schema is asked for once per JVM. A request ends after
- * TIMEOUT_MS, whatever the registry does. After one that failed, nobody asks again for AGAIN_MS:
+ * TIMEOUT_MS, the first one of a start after START_TIMEOUT_MS, whatever the registry does. After
+ * one that failed, nobody asks again for AGAIN_MS:
  * where it is unavailable, records fail at once instead of holding up their task one by one.
  */
 public final class SchemaRegistry implements Serializable {
     // Shorter than the time for which a sink waits for the reason of a failed record.
     private static final int TIMEOUT_MS = 2500;
+    // At the start nothing waits, and a busy JVM takes seconds for its first handshake.
+    private static final int START_TIMEOUT_MS = 10000;
     private static final long AGAIN_MS = 2000;
     private static final int SCHEMAS_MAX = 1000;
     private static final int UNKNOWN_MAX = 10;
@@ -191,7 +194,7 @@ public final class SchemaRegistry implements Serializable {
     /** Why the registry cannot be used: it is unavailable, or refuses the login; null if it can. */
     public RegistryException fault() {
         try {
-            get("/schemas/types", "the registry does not list its types");
+            get("/schemas/types", "the registry does not list its types", START_TIMEOUT_MS);
         } catch (RegistryException error) {
             // Old ones have no such list; they answered.
             return error.kind().equals(RegistryException.MISSING) ? null : error;
@@ -274,6 +277,12 @@ public final class SchemaRegistry implements Serializable {
 
     /** The answer's JSON. missing: the words for an answer that there is no such thing. */
     private JsonNode get(String path, String missing) {
+        return get(path, missing, TIMEOUT_MS);
+    }
+
+    /** All addresses together have timeoutMs. */
+    private JsonNode get(String path, String missing, int timeoutMs) {
+        int limitMs = timeoutMs / urls.length;
         State state = state();
         int first;
         synchronized (state) {
@@ -286,7 +295,7 @@ public final class SchemaRegistry implements Serializable {
         for (int count = 0; count < urls.length; count++) {
             int index = (first + count) % urls.length;
             try {
-                JsonNode answer = answered(urls[index], path, missing);
+                JsonNode answer = answered(urls[index], path, missing, limitMs);
                 synchronized (state) {
                     state.first = index;
                     state.down = null;
@@ -306,13 +315,13 @@ public final class SchemaRegistry implements Serializable {
         throw failed;
     }
 
-    private JsonNode answered(String url, String path, String missing) {
-        Request request = new Request(url + path, authorization, sockets(url));
+    private JsonNode answered(String url, String path, String missing, int limitMs) {
+        Request request = new Request(url + path, authorization, sockets(url), limitMs);
         Thread thread = new Thread(request, "sparkmirror-registry");
         thread.setDaemon(true);
         thread.start();
         try {
-            thread.join(limitMs());
+            thread.join(limitMs);
         } catch (InterruptedException error) {
             abandon(request);
             Thread.currentThread().interrupt();
@@ -320,7 +329,7 @@ public final class SchemaRegistry implements Serializable {
         }
         if (thread.isAlive()) {
             abandon(request);
-            throw unavailable(url, "no answer within " + limitMs() + " ms");
+            throw unavailable(url, "no answer within " + limitMs + " ms");
         }
         if (request.fault instanceof SSLException) {
             throw new RegistryException(
@@ -330,11 +339,6 @@ public final class SchemaRegistry implements Serializable {
             throw unavailable(url, words(request.fault));
         }
         return judged(url, request, missing);
-    }
-
-    /** For one address: all of them together have TIMEOUT_MS. */
-    private long limitMs() {
-        return TIMEOUT_MS / urls.length;
     }
 
     /** On a thread of its own: closing waits for a read that goes on. */
@@ -465,23 +469,25 @@ public final class SchemaRegistry implements Serializable {
         private final String url;
         private final String authorization;
         private final SSLSocketFactory sockets;
+        private final int limitMs;
         private volatile HttpURLConnection connection = null;
         int status = 0;
         byte[] body = new byte[0];
         Exception fault = null;
 
-        Request(String url, String authorization, SSLSocketFactory sockets) {
+        Request(String url, String authorization, SSLSocketFactory sockets, int limitMs) {
             this.url = url;
             this.authorization = authorization;
             this.sockets = sockets;
+            this.limitMs = limitMs;
         }
 
         public void run() {
             try {
                 HttpURLConnection opened = (HttpURLConnection) new URL(url).openConnection();
                 connection = opened;
-                opened.setConnectTimeout(TIMEOUT_MS);
-                opened.setReadTimeout(TIMEOUT_MS);
+                opened.setConnectTimeout(limitMs);
+                opened.setReadTimeout(limitMs);
                 opened.setInstanceFollowRedirects(false); // the login is for this address
                 opened.setUseCaches(false);
                 opened.setRequestProperty("Accept",

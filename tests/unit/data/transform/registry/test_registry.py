@@ -301,9 +301,9 @@ def test_a_registry_that_cannot_be_used_is_refused_at_the_start(
         sql.plan(f"{_DECODE} AS value")
     registry.status, registry.hangs = 0, True
     began = time.monotonic()
-    with pytest.raises(ConfigError, match="no answer within 2500 ms") as caught:
+    with pytest.raises(ConfigError, match="no answer within 10000 ms") as caught:
         sql.plan(f"{_DECODE} AS value")
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     assert caught.value.do == "Start the registry, or correct A->A.sparkmirror.registry.url."
 
 
