@@ -32,6 +32,7 @@ MAY_IMPORT = {
         "offset_reset": "",
         "text": "",
         "ticks": "",
+        "side_by_side": "",
         # What the machine has. Only those who start processes need it.
         "directories": "errors",
         "cache": "errors directories",
@@ -41,10 +42,11 @@ MAY_IMPORT = {
         "internal_topics": "errors types names",
         "config": "errors types offset_reset text ticks names",
         "observe": "errors types text ticks",
-        "wire": "errors types offset_reset text ticks names records internal_topics config observe",
+        "wire": "errors types offset_reset text ticks side_by_side names records internal_topics "
+        "config observe",
         "client": "errors types offset_reset text ticks names internal_topics config wire",
-        "control": "errors types offset_reset text ticks names records internal_topics config "
-        "observe wire",
+        "control": "errors types offset_reset text ticks side_by_side names records "
+        "internal_topics config observe wire",
         "data": "errors types offset_reset text ticks directories cache java names records "
         "internal_topics config observe wire",
         # Looks at both sides of a mirror: the control plane's plans and the executors' network.

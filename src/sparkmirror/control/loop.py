@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TypeVar
 
 from sparkmirror.control.coordination.ownership import Ownership
 from sparkmirror.control.flow import FlowControl
@@ -26,11 +24,10 @@ from sparkmirror.observe.figures.throttling import ThrottleFigures
 from sparkmirror.observe.notice import Notice
 from sparkmirror.progress import SlotProgress
 from sparkmirror.settings import ClusterClient, MirrorSettings
+from sparkmirror.side_by_side import of_each
 from sparkmirror.wire.probe.reach import reach
 
 __all__ = ["ControlLoop"]
-
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -99,8 +96,8 @@ class ControlLoop:
         Flows are prepared in parallel. Raises the `MirrorError` of the first flow in file order
         that cannot start. An unreachable cluster is reported before anything is changed anywhere.
         """
-        _in_parallel(reach, self._clients())
-        _in_parallel(FlowControl.prepare, list(self._flows.values()))
+        of_each(reach, self._clients())
+        of_each(FlowControl.prepare, self._flows.values())
 
     def start(self) -> None:
         """Start the threads. They are daemon threads; `stop` ends them."""
@@ -430,13 +427,3 @@ class ControlLoop:
             for client in roles:
                 clients.setdefault((client.alias, client.bootstrap_servers), client)
         return list(clients.values())
-
-
-def _in_parallel(job: Callable[[T], object], items: Sequence[T]) -> None:
-    """Run ``job`` on the items, at most 16 at once; raises the error of the first failed item."""
-    if not items:
-        return
-    with ThreadPoolExecutor(max_workers=min(16, len(items))) as pool:
-        futures = [pool.submit(job, item) for item in items]
-    for future in futures:
-        future.result()

@@ -7,22 +7,17 @@ on the target. The exception is an offset that equals a withdrawn checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Iterable, Mapping
 
 from sparkmirror.control.groups.checkpoints import CheckpointStore
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import TopicPartition
+from sparkmirror.side_by_side import of_each
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.groups import IDLE_STATES
 from sparkmirror.wire.cluster.views import Committed, GroupView
 
 Commits = dict[TopicPartition, tuple[int, str]]
-T = TypeVar("T")
-
-# A commit holds one group only, and over a long link each takes a round trip.
-_REQUESTS_SIDE_BY_SIDE = 16
 
 
 def plan_group_offsets(
@@ -76,7 +71,9 @@ def sync_group_offsets(
             return error
         return None
 
-    refused = {group: error for group, error in _of_each(commit, plan).items() if error}
+    # A commit holds one group only, and over a long link each takes a round trip.
+    outcomes = zip(plan, of_each(commit, plan), strict=True)
+    refused = {group: error for group, error in outcomes if error}
     return len(plan) - len(refused), errors | refused
 
 
@@ -87,8 +84,8 @@ def idle_groups(target: Cluster, groups: Iterable[str]) -> list[str]:
     """
     candidates = list(groups)
     present = target.groups() if candidates else {}
-    idle = _of_each(lambda group: _is_idle(target, present.get(group)), candidates)
-    return [group for group in candidates if idle[group]]
+    idle = of_each(lambda group: _is_idle(target, present.get(group)), candidates)
+    return [group for group, is_idle in zip(candidates, idle, strict=True) if is_idle]
 
 
 def _is_idle(target: Cluster, group: GroupView | None) -> bool:
@@ -98,12 +95,3 @@ def _is_idle(target: Cluster, group: GroupView | None) -> bool:
     if not group.state:  # ListGroups of this broker has no states
         return not target.group_members(group.name)
     return group.state in IDLE_STATES
-
-
-def _of_each(ask: Callable[[str], T], groups: Iterable[str]) -> dict[str, T]:
-    """What ``ask`` returns of each group; several are asked at once."""
-    names = list(groups)
-    if not names:
-        return {}
-    with ThreadPoolExecutor(min(_REQUESTS_SIDE_BY_SIDE, len(names)), "groups") as pool:
-        return dict(zip(names, pool.map(ask, names), strict=True))

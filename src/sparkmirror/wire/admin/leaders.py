@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from sparkmirror.errors import Unreachable
 from sparkmirror.model import TopicPartition
+from sparkmirror.side_by_side import of_each
 from sparkmirror.wire.admin.messages import topic_view
 from sparkmirror.wire.admin.raw_responses import DecodeCache, RawResponse, undecoded
 from sparkmirror.wire.admin.requester import Requester
@@ -37,8 +37,6 @@ _ATTEMPTS = 4
 _SETTLING = frozenset({3, 6})
 _SETTLING_S_MAX = 10.0
 _BACKOFF_S_MAX = 1.0
-# Over a long link each broker takes a round trip, and the first time several.
-_NODES_SIDE_BY_SIDE = 16
 
 
 class Described(NamedTuple):
@@ -171,7 +169,9 @@ class Leaders:
             led, gone = self.by_leader(missing, fresh=attempt > 0)
             missing -= gone
             settling = False
-            for found, gone, soon in self._query_each(led, timestamp, isolation):
+            # Over a long link each broker takes a round trip, and the first time several.
+            answers = of_each(lambda one: self._query(*one, timestamp, isolation), led.items())
+            for found, gone, soon in answers:
                 result.update(found)
                 missing -= found.keys() | gone
                 settling = settling or soon
@@ -179,22 +179,6 @@ class Leaders:
             if not missing or over or (attempt + 1 >= _ATTEMPTS and not settling):
                 break
         return result
-
-    def _query_each(
-        self, led: Mapping[int, Sequence[TopicPartition]], timestamp: int, isolation: int
-    ) -> list[tuple[dict[TopicPartition, int], set[TopicPartition], bool]]:
-        """The results of `_query` for all nodes in ``led``, which are asked side by side."""
-        if len(led) < 2:
-            return [self._query(node, group, timestamp, isolation) for node, group in led.items()]
-        pool = ThreadPoolExecutor(min(_NODES_SIDE_BY_SIDE, len(led)), "offsets")
-        try:
-            asked = [
-                pool.submit(self._query, node, group, timestamp, isolation)
-                for node, group in led.items()
-            ]
-            return [one.result() for one in asked]
-        finally:  # all have ended, unless Ctrl+C came: it does not wait for a silent broker
-            pool.shutdown(wait=False, cancel_futures=True)
 
     def _query(
         self, node: int, group: Sequence[TopicPartition], timestamp: int, isolation: int

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from sparkmirror.errors import MirrorError, TopicError
+from sparkmirror.side_by_side import of_each
 from sparkmirror.wire.admin.config_decoder import (
     ConfigReader,
     TopicConfigs,
@@ -45,11 +45,7 @@ def describe_topic_configs(
         )
         return rows
 
-    if len(asked) < 2:
-        answers = [query(chunk) for chunk in asked]
-    else:
-        with ThreadPoolExecutor(min(_REQUESTS_SIDE_BY_SIDE, len(asked)), "ask") as pool:
-            answers = list(pool.map(query, asked))
+    answers = of_each(query, asked, at_most=_REQUESTS_SIDE_BY_SIDE)
     return {row.topic: _found(requester, row, operation) for rows in answers for row in rows}
 
 

@@ -6,13 +6,13 @@ A connection comes from the idle ones and returns to them. A new one is opened o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from sparkmirror.errors import ClusterError
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient
+from sparkmirror.side_by_side import of_each
 from sparkmirror.wire.cluster.attempts import Attempt
 from sparkmirror.wire.cluster.idle_connections import Address, IdleConnections
 from sparkmirror.wire.net.connection import Connection, ConnectionLost
@@ -20,6 +20,7 @@ from sparkmirror.wire.net.connection import Connection, ConnectionLost
 __all__ = ["SINGLE", "LeaderQueries"]
 
 T = TypeVar("T")
+Query = Callable[[Connection, list[TopicPartition]], dict[TopicPartition, T]]
 
 # The number of a connection for single requests, which becomes an idle one. Those that help a
 # channel (`wire.fetch.channels`) have negative numbers, too.
@@ -29,7 +30,7 @@ _ANSWER_S = 1.0
 
 
 class LeaderQueries:
-    """Asks the brokers of one cluster, one after the other, while new connections are opened.
+    """Asks the brokers of one cluster, side by side.
 
     ``attempts`` by (node id, number) is its owner's; those with the number `SINGLE` are made here,
     with ``attempt``. ``answered`` is called with a node that has responded, ``failed`` with one
@@ -60,35 +61,35 @@ class LeaderQueries:
         self,
         by_node: Mapping[int, list[TopicPartition]],
         addresses: Mapping[int, Address],
-        query: Callable[[Connection, list[TopicPartition]], dict[TopicPartition, T]],
+        query: Query[T],
         *,
         patience_s: float | None,
     ) -> dict[TopicPartition, T]:
         """Call ``query`` with each node and its partitions; merge the results.
 
-        ``addresses`` has each of these nodes. ``patience_s``: see
-        `cluster_connections.ClusterConnections.query_leaders`.
+        ``query`` is called on several threads. ``addresses`` has each of these nodes.
+        ``patience_s``: see `cluster_connections.ClusterConnections.query_leaders`.
         """
         for node in by_node:
             if addresses[node] not in self._idle.addresses:
                 self._begin(node, addresses[node])
         found: dict[TopicPartition, T] = {}
         try:
-            for node, led in by_node.items():
-                idle = self._idle.take(addresses[node])
-                if idle is not None:
-                    # A broken idle connection says nothing about its broker: a new one is tried.
-                    with suppress(ConnectionLost), self._idle.using(idle):
-                        found |= self._asked(node, idle, led, query, patience_s)
-                        continue
-                connection = self._new(node, addresses[node], patience_s)
-                if connection is None:
-                    continue
-                try:
-                    with self._idle.using(connection):
-                        found |= self._asked(node, connection, led, query, patience_s)
-                except ConnectionLost as error:
-                    self._failed(node, f"offsets of cluster {self._client.alias}: {error}")
+            idle = {node: self._idle.take(addresses[node]) for node in by_node}
+            asked = {node: one for node, one in idle.items() if one is not None}
+            self._add_new(
+                asked, [node for node in by_node if node not in asked], addresses, patience_s
+            )
+            lost = self._ask_each(asked, by_node, query, patience_s, found)
+            # A broken idle connection says nothing about its broker: a new one is tried.
+            again: dict[int, Connection] = {}
+            self._add_new(
+                again, [node for node in lost if idle[node] is not None], addresses, patience_s
+            )
+            lost = {node: lost[node] for node in lost if idle[node] is None}
+            lost |= self._ask_each(again, by_node, query, patience_s, found)
+            for node, error in lost.items():
+                self._failed(node, f"offsets of cluster {self._client.alias}: {error}")
         finally:
             if patience_s is None:
                 for node in by_node:
@@ -97,22 +98,65 @@ class LeaderQueries:
                         attempt.abandon()
         return found
 
-    def _asked(
+    def _add_new(
         self,
-        node: int,
-        connection: Connection,
-        led: list[TopicPartition],
-        query: Callable[[Connection, list[TopicPartition]], dict[TopicPartition, T]],
+        connections: dict[int, Connection],
+        nodes: Iterable[int],
+        addresses: Mapping[int, Address],
         patience_s: float | None,
-    ) -> dict[TopicPartition, T]:
-        if patience_s is not None:
-            limit_s = self._answer_s.get(node, _ANSWER_S)
-            connection.socket.settimeout(limit_s)
-            self._answer_s[node] = min(2 * limit_s, self._client.request_timeout_ms / 1000)
-        found = query(connection, led)
-        self._answer_s.pop(node, None)
-        self._answered(node)
-        return found
+    ) -> None:
+        """Add new connections to those of ``nodes`` that can be connected to in time."""
+        try:
+            for node in nodes:
+                connection = self._new(node, addresses[node], patience_s)
+                if connection is not None:
+                    connections[node] = connection
+        except BaseException:
+            for connection in connections.values():
+                connection.close()
+            raise
+
+    def _ask_each(
+        self,
+        connections: Mapping[int, Connection],
+        by_node: Mapping[int, list[TopicPartition]],
+        query: Query[T],
+        patience_s: float | None,
+        found: dict[TopicPartition, T],
+    ) -> dict[int, ConnectionLost]:
+        """Ask all of ``connections``, by node, and add the results to ``found``; who was lost.
+
+        The connections become idle, or are closed.
+        """
+        for node, connection in connections.items():
+            if patience_s is not None:
+                limit_s = self._answer_s.get(node, _ANSWER_S)
+                connection.socket.settimeout(limit_s)
+                self._answer_s[node] = min(2 * limit_s, self._client.request_timeout_ms / 1000)
+
+        def ask(node: int) -> dict[TopicPartition, T] | ConnectionLost:
+            try:
+                return query(connections[node], by_node[node])
+            except ConnectionLost as error:
+                return error
+
+        try:
+            answers = of_each(ask, connections)
+        except BaseException:
+            for connection in connections.values():
+                connection.close()
+            raise
+        lost: dict[int, ConnectionLost] = {}
+        for (node, connection), answer in zip(connections.items(), answers, strict=True):
+            if isinstance(answer, ConnectionLost):
+                connection.close()
+                lost[node] = answer
+                continue
+            self._idle.keep(connection)
+            self._answer_s.pop(node, None)
+            self._answered(node)
+            found |= answer
+        return lost
 
     def _begin(self, node: int, address: Address) -> Attempt:
         """Begin to open a connection for a single request, unless that has begun already."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from sparkmirror.errors import Unreachable
 from sparkmirror.settings import ClusterClient
+from sparkmirror.side_by_side import of_each
 from sparkmirror.wire.cluster.metadata import split_address
 from sparkmirror.wire.probe.broker_path import (
     DNS,
@@ -80,15 +80,11 @@ def _at_once(
     timeout_s: float,
     resolver: Resolver,
 ) -> list[BrokerPath]:
-    if not addresses:
-        return []
-    with ThreadPoolExecutor(min(_THREADS_MAX, len(addresses)), "walk") as pool:
-        return list(
-            pool.map(
-                lambda at: check_path(client, *at, timeout_s=timeout_s, resolver=resolver),
-                addresses,
-            )
-        )
+    return of_each(
+        lambda at: check_path(client, *at, timeout_s=timeout_s, resolver=resolver),
+        addresses,
+        at_most=_THREADS_MAX,
+    )
 
 
 def advertised_failure(node: int, way: BrokerPath, step: Step) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, MetadataResponse
 
-from sparkmirror.errors import Unreachable
+from sparkmirror.errors import Unreachable, Unsupported
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
@@ -598,13 +598,14 @@ def test_each_leader_is_asked_for_its_own_and_the_others_do_not_suffer(
             raise ConnectionLost("gone")
         return {one: 10 + one.partition for one in led}
 
-    found = known.query_leaders(map(tp, range(7)), ask)
+    assert known.query_leaders([tp(1)], ask) == {tp(1): 11}
+    found = known.query_leaders(map(tp, (4, 0, 1, 2, 3, 5, 6)), ask)
     assert found == {tp(0): 10, tp(2): 12, tp(1): 11}
     assert sorted(asked) == sorted(
         [
             (world.one.port, [tp(0), tp(2)]),
-            (world.two.port, [tp(1)]),
-            # The connection that the one before was asked over says nothing about the broker.
+            *[(world.two.port, [tp(1)])] * 2,
+            # The connection that was idle says nothing about the broker.
             *[(world.two.port, [tp(4)])] * 2,
         ]
     )
@@ -612,6 +613,44 @@ def test_each_leader_is_asked_for_its_own_and_the_others_do_not_suffer(
     assert all(one.socket.fileno() == -1 for one in used), "none is left open"
     assert "offsets of cluster A: gone" in caplog.text
     assert known._stale
+
+
+def test_leaders_are_asked_side_by_side(world: World) -> None:
+    """Over a long link, all of them take one round trip; over idle connections and new ones."""
+    known = world.connections()
+    known.refresh()
+    for _ in range(2):
+        meeting = threading.Barrier(2)
+
+        def ask(
+            _: Connection, led: list[TopicPartition], meeting: threading.Barrier = meeting
+        ) -> dict[TopicPartition, int]:
+            meeting.wait(20)
+            return dict.fromkeys(led, 7)
+
+        assert known.query_leaders([tp(0), tp(1)], ask) == {tp(0): 7, tp(1): 7}
+    assert world.two.accepted == 1, "what was asked over is kept"
+    known.close()
+
+
+def test_an_error_of_one_question_closes_all_connections_that_were_asked_over(
+    world: World,
+) -> None:
+    known = world.connections()
+    known.refresh()
+    used: list[Connection] = []
+
+    def ask(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, int]:
+        used.append(connection)
+        if led == [tp(1)]:
+            raise Unsupported("the broker is too old.")
+        return {}
+
+    with pytest.raises(Unsupported):
+        known.query_leaders([tp(0), tp(1)], ask)
+    assert len(used) == 2
+    assert all(one.socket.fileno() == -1 for one in used)
+    known.close()
 
 
 def test_a_leader_that_a_later_answer_no_longer_names_is_not_asked(world: World) -> None:
