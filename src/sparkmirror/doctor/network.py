@@ -122,16 +122,27 @@ def _of_bootstrap(alias: str, way: BrokerPath, other: BrokerPath | None) -> list
 
 
 def check_round_trip(cluster: Inspector, flow: FlowSettings, side: str) -> list[Finding]:
-    """Measure the round trip to a cluster, and estimate the throughput over it.
+    """Measure the round trip to each broker, and estimate the throughput over the longest one.
 
     ``side``: ``source`` or ``target``. A long round trip alone is not a warning.
     """
-    tried, subject = "send a small request several times", f"cluster {cluster.alias}, the {side}"
+    tried, subject = (
+        "send a small request several times to each broker",
+        f"cluster {cluster.alias}, the {side}",
+    )
     try:
-        trip_ms = cluster.round_trip_ms()
+        trips_ms = cluster.round_trips_ms()
     except MirrorError as error:
         return [at_work("round-trip", subject, tried, error)]
+    farthest = max(trips_ms, key=lambda node: trips_ms[node])
+    trip_ms = trips_ms[farthest]
     found = f"a round trip takes {trip_ms:.1f} ms"
+    if len(trips_ms) > 1:
+        least_ms = min(trips_ms.values())
+        found = (
+            f"a round trip takes {least_ms:.1f} to {trip_ms:.1f} ms, the longest one to broker "
+            f"{farthest}"
+        )
     if trip_ms < ROUND_TRIP_S_MIN * 1000:
         return [ok("round-trip", subject, tried, found)]
     do = _of_far_source(flow, trip_ms) if side == "source" else _of_far_target(flow, trip_ms)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +32,7 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.inspector import Inspector
-from sparkmirror.wire.cluster.views import ClusterView, ConfigEntry, TopicView
+from sparkmirror.wire.cluster.views import BrokerView, ClusterView, ConfigEntry, TopicView
 from sparkmirror.wire.probe import advertised
 from sparkmirror.wire.probe.advertised import ClusterPaths
 from sparkmirror.wire.probe.broker_path import DNS, LOGIN, TCP, BrokerPath, Step
@@ -332,7 +333,7 @@ def _far(trip_ms: float, *configs: dict[str, str]) -> Inspector:
         Inspector,
         SimpleNamespace(
             alias="B",
-            round_trip_ms=lambda: trip_ms,
+            round_trips_ms=lambda: {3: trip_ms},
             broker_configs=lambda: dict(enumerate(configs)),
         ),
     )
@@ -423,24 +424,58 @@ def test_brokers_that_hide_their_settings_cannot_be_checked(tmp_path: Path) -> N
 
 
 def test_a_cluster_that_does_not_answer_has_no_round_trip(tmp_path: Path) -> None:
-    def silent() -> float:
+    def silent() -> dict[int, float]:
         raise Unreachable("no answer")
 
-    cluster = cast(Inspector, SimpleNamespace(alias="B", round_trip_ms=silent))
+    cluster = cast(Inspector, SimpleNamespace(alias="B", round_trips_ms=silent))
     (found,) = check_round_trip(cluster, load_flow(tmp_path, BASE), "target")
     assert (found.level, found.found) == (Level.SKIP, "no answer")
 
 
+def test_one_broker_that_is_far_away_counts(tmp_path: Path) -> None:
+    """Whichever of a cluster's brokers answers first is the nearest one."""
+    cluster = _far(0.0, {}, {}, {})
+    cluster.round_trips_ms = lambda: {1: 0.4, 2: 50.0, 3: 0.5}  # type: ignore[method-assign]
+    found, _ = check_round_trip(cluster, load_flow(tmp_path, BASE), "target")
+    assert found.found == "a round trip takes 0.4 to 50.0 ms, the longest one to broker 2"
+    assert "1.6 MB/s with batches of 16 KiB" in found.do
+
+
+def _inspector(
+    monkeypatch: pytest.MonkeyPatch, nodes: Iterable[int], answer: Callable[[int], object]
+) -> Inspector:
+    """``answer`` is called with the node that each request is for."""
+    inspector = Inspector(Cluster(ClusterClient("B", ("b:1",), "t")))
+    view = ClusterView("", tuple(BrokerView(node, "b", 1, "") for node in nodes), 1)
+    monkeypatch.setattr(inspector.cluster, "describe", lambda: view)
+    requester = inspector.cluster.requester
+    monkeypatch.setattr(requester, "request", lambda *_, node, **__: answer(node))
+    return inspector
+
+
 def test_the_quickest_answer_of_a_few_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one may have to connect, and a broker may be busy for a moment."""
-    took = iter([0.5, 0.05, 0.02, 0.3])
-    inspector = Inspector(Cluster(ClusterClient("B", ("b:1",), "t")))
+    took = iter([1.0, 0.5, 0.02, 1.0])
+    inspector = _inspector(monkeypatch, [1], lambda _: time.sleep(next(took)))
+    assert 20 <= inspector.round_trips_ms()[1] < 500
 
-    def answer(*_: object, **__: object) -> None:
-        time.sleep(next(took))
 
-    monkeypatch.setattr(inspector.cluster.requester, "request", answer)
-    assert 20 <= inspector.round_trip_ms() < 50
+def test_brokers_are_measured_side_by_side_and_silent_ones_are_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    meeting = threading.Barrier(3)
+    met: set[int] = set()
+
+    def answer(node: int) -> None:
+        if node not in met:
+            met.add(node)
+            meeting.wait(60)
+        if node == 2:
+            raise Unreachable("no answer")
+
+    assert _inspector(monkeypatch, [1, 2, 3], answer).round_trips_ms().keys() == {1, 3}
+    with pytest.raises(Unreachable, match="no answer"):
+        _inspector(monkeypatch, [2], answer).round_trips_ms()
 
 
 def test_entries_of_a_list_that_are_a_regex_only_together() -> None:

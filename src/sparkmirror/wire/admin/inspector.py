@@ -24,6 +24,7 @@ from kafka.protocol.producer import ProduceRequest
 
 from sparkmirror.errors import Denied, MirrorError, Unsupported
 from sparkmirror.model import TopicPartition
+from sparkmirror.side_by_side import of_each
 from sparkmirror.wire.admin.authorized_operations import rights_of
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.error_translation import translate
@@ -213,36 +214,56 @@ class Inspector:
 
     def broker_configs(self) -> dict[int, dict[str, str]]:
         """Present configs of each broker: {node id: {name: value}}. Raises `MirrorError`."""
-        found: dict[int, dict[str, str]] = {}
-        for node in (broker.node for broker in self.cluster.describe().brokers):
-            found[node] = {}
-            response = self._requester.request(
-                partial(broker_configs_request, node),
-                "describing broker configs",
-                node=node,
-                needs=Right("DescribeConfigs", "Cluster"),
-            )
-            for row in response.results:
-                if row.error_code:
-                    raise translate(
-                        error_for(row.error_code, row.error_message),
-                        self.client,
-                        "describing broker configs",
-                        needs=Right("DescribeConfigs", "Cluster"),
-                    )
-                found[node] |= {c.name: c.value for c in row.configs if c.value is not None}
+        nodes = self._nodes()
+        return dict(zip(nodes, of_each(self._configs_of, nodes), strict=True))
+
+    def _nodes(self) -> list[int]:
+        return [broker.node for broker in self.cluster.describe().brokers]
+
+    def _configs_of(self, node: int) -> dict[str, str]:
+        found: dict[str, str] = {}
+        response = self._requester.request(
+            partial(broker_configs_request, node),
+            "describing broker configs",
+            node=node,
+            needs=Right("DescribeConfigs", "Cluster"),
+        )
+        for row in response.results:
+            if row.error_code:
+                raise translate(
+                    error_for(row.error_code, row.error_message),
+                    self.client,
+                    "describing broker configs",
+                    needs=Right("DescribeConfigs", "Cluster"),
+                )
+            found |= {c.name: c.value for c in row.configs if c.value is not None}
         return found
 
-    def round_trip_ms(self) -> float:
-        """Time of a small request and its response: the shortest of a few, in ms.
+    def round_trips_ms(self) -> dict[int, float]:
+        """Time of a small request to each broker and its response: the shortest of a few, in ms.
 
-        Raises `MirrorError`.
+        By node id. Brokers that do not respond are missing. Raises `MirrorError`, also if none
+        responds.
         """
+        nodes = self._nodes()
+        answers = dict(zip(nodes, of_each(self._round_trip, nodes), strict=True))
+        found = {node: one for node, one in answers.items() if isinstance(one, float)}
+        for one in answers.values():
+            if not found and isinstance(one, MirrorError):
+                raise one
+        return found
+
+    def _round_trip(self, node: int) -> float | MirrorError:
         took = []
-        for _ in range(_TRIPS):
-            began = time.monotonic()
-            self._requester.request(partial(MetadataRequest, topics=[]), "measuring the round trip")
-            took.append(time.monotonic() - began)
+        try:
+            for _ in range(_TRIPS):
+                began = time.monotonic()
+                self._requester.request(
+                    partial(MetadataRequest, topics=[]), "measuring the round trip", node=node
+                )
+                took.append(time.monotonic() - began)
+        except MirrorError as error:
+            return error
         return min(took) * 1000
 
     def clock_ms(self, now_s: Callable[[], float] = time.time) -> tuple[float, float]:
