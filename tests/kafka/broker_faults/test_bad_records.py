@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
 from sparkmirror.errors import TargetLost
 from sparkmirror.names.replication_policy import dead_letter_topic
+from sparkmirror.progress import Halt
 from sparkmirror.settings import FaultSettings
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.fetch import partition_state
@@ -39,7 +40,7 @@ from tests.kafka.harness.support import (
 
 SKIP = FaultSettings(bad_record="skip")
 DEAD_LETTER = FaultSettings(bad_record="dead-letter")
-ONE_BATCH = {"linger.ms": 500}
+ONE_BATCH = {"linger.ms": 60_000}  # until the flush
 HOUR_MS = 3_600_000
 COMPACT = {"cleanup.policy": "compact"}
 NARROW = {
@@ -65,8 +66,15 @@ def _values(slot: SlotRun, partition: int = 0) -> list[bytes | None]:
 
 
 def _halted(slot: SlotRun, partition: int = 0) -> str:
-    slot.until(lambda: partition in slot.halts(), "a halt is reported")
-    halt = slot.halts()[partition]
+    found: list[Halt] = []
+
+    def shown() -> bool:
+        # While it is tried again, there is no halt for a moment.
+        found.extend(one for number, one in slot.halts().items() if number == partition)
+        return bool(found)
+
+    slot.until(shown, "a halt is reported")
+    halt = found[0]
     assert halt.retriable
     return f"{halt.code}: {halt.reason}"
 
@@ -288,7 +296,7 @@ def test_refused_records_go_to_the_dead_letter_topic(source, target, topic_name,
         _are(slot, good)
         slot.until(lambda: len(_letters(slot)) == len(bad), "all letters are there")
         slot.until(lambda: not slot.halts(), "no halt is reported any more")
-        assert slot.errors()["RECORD_DEAD_LETTERED"] == len(bad)
+        slot.until(lambda: slot.errors().get("RECORD_DEAD_LETTERED") == len(bad), "all count")
     letters = sorted(_letters(slot), key=_source_offset)
     assert [(one.key, one.value) for one in letters] == [(one.key, one.value) for one in bad]
     for letter, sent in zip(letters, bad, strict=True):
@@ -338,8 +346,8 @@ def test_a_target_before_2_4_is_asked_with_halves_of_the_batch(source, new_clust
         slot.until(lambda: len(_letters(slot)) == len(bad), "all letters are there")
         produce(source.kafka, topic_name, _good(40, 5))
         _are(slot, good + _good(40, 5))
-        assert slot.errors()["RECORD_DEAD_LETTERED"] == len(bad)
-        assert slot.halts() == {}
+        slot.until(lambda: slot.errors().get("RECORD_DEAD_LETTERED") == len(bad), "all count")
+        slot.until(lambda: not slot.halts(), "no halt is reported")
     letters = sorted(_letters(slot), key=_source_offset)
     assert [letter.value for letter in letters] == [sent.value for sent in bad]
     assert [_source_offset(letter) for letter in letters] == [mixed.index(sent) for sent in bad]

@@ -222,14 +222,15 @@ def test_half_open_connections_time_out_and_are_made_anew(source, target, topic_
             )
             proxy = hit.proxies[min(others)]
             before = proxy.connections
+            caplog.clear()
             proxy.stall()
             # The error of the data connection, which counts; that of a commit says "timed out".
             lost = "fetching from cluster" if side == "source" else "producing to cluster"
             wait_until(lambda: lost in caplog.text, "a request without an answer in time")
             proxy.resume()
             load.wait_for(100)
+            wait_until(lambda: proxy.connections > before, "a new connection")
         _checked(slot, load)
-        assert proxy.connections > before
         assert "CONNECTION_LOST" in slot.errors()
 
 

@@ -22,6 +22,7 @@ from tests.kafka.clusters.faults import (
     leaders,
     wait_in_sync,
 )
+from tests.kafka.harness.mirror_process import wait_until
 from tests.kafka.harness.support import (
     TIMEOUT_S,
     Sent,
@@ -150,9 +151,13 @@ def test_deleted_while_it_is_being_mirrored(faulty, target, topic_name):
     with SlotRun(faulty, target, topic_name, client=client, faults=CONTINUE) as slot:
         produce(faulty.kafka, topic_name, _values(0, 5))
         _await_values(slot, _values(0, 5))
+        before = sum(proxy.connections for proxy in faulty.proxies.values())
         for proxy in faulty.proxies.values():
             proxy.stall()
-        time.sleep(1.0)  # the poll under way comes to nothing
+        wait_until(
+            lambda: sum(proxy.connections for proxy in faulty.proxies.values()) > before,
+            "the poll under way is given up",
+        )
         produce(faulty.kafka, topic_name, _values(5, 20))
         delete_records(faulty.kafka, topic_name, 0, 22)
         for proxy in faulty.proxies.values():
@@ -260,7 +265,7 @@ def test_an_unclean_election_that_truncates_the_log_is_told(faulty, target, topi
         gap = _await_gap(slot)
         assert (gap.kind, gap.first, gap.last, gap.count) == ("truncated", 10, 19, 10)
         assert (gap.resumed_at, gap.code) == (10, "LOG_TRUNCATED")
-        assert slot.errors()["LOG_TRUNCATED"] == 1
+        assert slot.wait_for_error("LOG_TRUNCATED")["LOG_TRUNCATED"] == 1
     faulty.kafka.restart(leader)
     wait_in_sync(faulty.kafka)
     assert _position(slot)[0] == 35

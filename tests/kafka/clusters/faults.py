@@ -217,11 +217,16 @@ def elect_preferred(cluster: KafkaCluster, topic: str) -> None:
     """Let every partition have its preferred leader: a restarted broker leads nothing at first."""
     wanted = {number: one.replicas[0] for number, one in _partitions(cluster, topic).items()}
     client = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers.split(","))
-    try:
+
+    def elected() -> bool:
+        # It is refused while the wanted replica is not in sync.
         client.elect_leaders(0, {topic: sorted(wanted)}, raise_errors=False)
+        return leaders(cluster, topic) == wanted
+
+    try:
+        wait_until(elected, f"preferred leaders of {topic}")
     finally:
         client.close()
-    wait_until(lambda: leaders(cluster, topic) == wanted, f"preferred leaders of {topic}")
 
 
 def move_leaders(cluster: KafkaCluster, topic: str) -> dict[int, int]:
@@ -240,14 +245,15 @@ def move_leaders(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     try:
         refused = {tp: e for tp, e in client.alter_partition_reassignments(turned).items() if e}
         assert not refused, refused
-        client.elect_leaders(0, {topic: sorted(found)}, raise_errors=False)
+        wanted = {tp.partition: replicas[0] for tp, replicas in turned.items()}
+        deadline = time.monotonic() + TIMEOUT_S
+        while leaders(cluster, topic) != wanted:
+            assert time.monotonic() < deadline, f"leaders of {topic} did not move to {wanted}"
+            # It is refused while the wanted replica is not in sync.
+            client.elect_leaders(0, {topic: sorted(found)}, raise_errors=False)
+            time.sleep(0.1)
     finally:
         client.close()
-    wanted = {tp.partition: replicas[0] for tp, replicas in turned.items()}
-    deadline = time.monotonic() + TIMEOUT_S
-    while leaders(cluster, topic) != wanted:
-        assert time.monotonic() < deadline, f"leaders of {topic} did not move to {wanted}"
-        time.sleep(0.1)
     return wanted
 
 

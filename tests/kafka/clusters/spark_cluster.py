@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -120,14 +121,18 @@ class SparkCluster:
 
         Returns its number.
         """
-        for number, process in enumerate(self._processes[1:]):
-            tree = _tree(process.pid)
-            if sum("python" in one.name() for one in tree) > 1:
-                process.send_signal(signal.SIGKILL)
-                for one in tree:
-                    one.kill()
-                process.wait(20)
-                return number
+        deadline = time.monotonic() + patience()
+        while time.monotonic() < deadline:
+            for number, process in enumerate(self._processes[1:]):
+                tree = _tree(process.pid)
+                if sum(map(_is_python, tree)) > 1:
+                    process.send_signal(signal.SIGKILL)
+                    for one in tree:
+                        with contextlib.suppress(psutil.NoSuchProcess):
+                            one.kill()
+                    process.wait(20)
+                    return number
+            time.sleep(0.2)
         raise AssertionError("no worker runs a slot")
 
     def _start(self, name: str, main_class: str, flags: Sequence[str]) -> None:
@@ -161,6 +166,12 @@ class SparkCluster:
         while words not in self.log(name):
             assert time.monotonic() < deadline, self.log(name)
             time.sleep(0.2)
+
+
+def _is_python(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return "python" in process.name()
+    return False  # it has just ended
 
 
 def _tree(pid: int) -> list[psutil.Process]:

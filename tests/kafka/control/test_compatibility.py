@@ -365,7 +365,7 @@ def test_a_group_behind_a_record_that_was_left_out(
     wait_until(lambda: limit.items() <= topic_config(cluster_b, slot.remote).items(), "the limit")
     large = Sent(uuid.uuid4().bytes * 500, partition=0)
     for sent in (_values(4, "before"), [Sent(b"x"), large, Sent(b"y")], _values(5, "behind")):
-        produce(cluster_a, topic_name, sent, config={"linger.ms": 500})
+        produce(cluster_a, topic_name, sent, config={"linger.ms": 60_000})
     with _clusters(slot.flow) as clusters:
         moving = Moving(slot, group, clusters)
         with slot:

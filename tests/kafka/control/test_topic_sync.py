@@ -226,7 +226,14 @@ def test_without_the_right_to_see_acls_the_rest_goes_on(
     with running(settings) as loop:
         set_topic_config(target.kafka, remote, settles=False, **{"retention.ms": "6"})
         wait_for(lambda: overrides(target.kafka, remote), {"retention.ms": "5"})
-        (denied,) = [line for line in loop.events() if line.startswith(f"acls-{alias}->B: ")]
+        told: list[str] = []
+
+        def of_acls() -> list[str]:
+            told.extend(loop.events())
+            return [line for line in told if line.startswith(f"acls-{alias}->B: ")]
+
+        wait_for(lambda: bool(of_acls()), True)
+        (denied,) = of_acls()
     assert f"cluster {alias}: describing ACLs is not allowed" in denied
     assert "Describe on the Cluster" in denied
 

@@ -171,7 +171,7 @@ def test_a_partition_that_is_gone_is_left(source, target, topic_name, exactly):
         slot.assign(slot.partitions, {})
         produce(source.kafka, topic_name, _numbers(0, 20))
         slot.until(lambda: len(consume_all(target.kafka, slot.remote)) == 20, "others go on")
-        time.sleep(1)  # the assignment has been read by now
+        time.sleep(5)  # the assignment has been read by now
         produce(source.kafka, new, _numbers(20, 20))
         produce(source.kafka, topic_name, _numbers(20, 20))
         slot.until(lambda: len(consume_all(target.kafka, slot.remote)) == 40, "others go on")

@@ -45,7 +45,7 @@ HELD = {
     "position_interval_ms": HOUR_MS,
     "transaction_timeout_ms": 600_000,
 }
-ONE_BATCH = {"linger.ms": 500}
+ONE_BATCH = {"linger.ms": 60_000}  # until the flush
 SYNCS = OffsetSyncSettings(enabled=True, location="target", lag_max=10)
 
 

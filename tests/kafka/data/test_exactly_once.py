@@ -312,8 +312,14 @@ def test_a_zombie_is_fenced(source, target, topic_name):
     new.write(tp, b"of the new one")
     new.transactions.add_offsets(slot.flow.position_group, {tp: (3, "")})
     new.transactions.commit()
-    assert [one.value for one in consume_all(target.kafka, slot.remote)] == [b"of the new one"]
-    assert _positions(slot) == {tp: 3}
+    # The markers are written after the answer.
+    _wait_for(
+        lambda: (
+            [one.value for one in consume_all(target.kafka, slot.remote)] == [b"of the new one"]
+        ),
+        "the record of the new one",
+    )
+    _wait_for(lambda: _positions(slot) == {tp: 3}, "the position of the new one")
     old.close()
     new.close()
 
@@ -590,7 +596,7 @@ def test_at_least_once_goes_on_where_an_exactly_once_run_has_died(
     original, ended = Transactions.commit, [0]
     with ExitStack() as beside:
         load = beside.enter_context(Load(source.kafka, topic, PARTITIONS))
-        with _exact(source, target, topic, transaction_timeout_ms=5_000) as slot:
+        with _exact(source, target, topic, transaction_timeout_ms=10_000) as slot:
 
             def commit(self: Transactions) -> None:
                 ended[0] += bool(self.members)

@@ -485,14 +485,14 @@ def test_a_broker_that_is_silent_in_the_handshake_keeps_only_its_own_partitions_
             since_ms = int(time.time() * 1000)  # before, records waited for the slot's start
             hit.proxies[victim].stall()
             hit.proxies[victim].reset()
-            time.sleep(12)
+            time.sleep(20)
             hit.proxies[victim].resume()
         check_mirrored(source.kafka, topic_name, target.kafka, slot.remote, load.acknowledged)
         assert slot.failures == []
         delays_s = slot.delays_s(since_ms)
-    assert delays_s.pop(victim - 1) > 8
+    assert delays_s.pop(victim - 1) > 15
     # Held back by it they would take as long.
-    assert max(delays_s.values()) < 8, delays_s
+    assert max(delays_s.values()) < 15, delays_s
 
 
 @EXACT
@@ -612,14 +612,17 @@ def test_faults_while_several_requests_wait(far_source, target, topic_name, faul
         for slot in slots:
             slot.wait_until_mirroring()
         deadline = time.monotonic() + patience()
-        while min(len(helped[slot.alias]) for slot in slots) <= 2:
+
+        def helping() -> bool:
+            channels = [set(helped[slot.alias]) for slot in slots]
+            at_follower = fault != "follower" or all(2 in {n for n, _ in one} for one in channels)
+            return at_follower and all(len(one) > 2 for one in channels)
+
+        while not helping():
             assert time.monotonic() < deadline, dict(helped)
             _trickle(far_source.kafka, topic_name, 1, 1)
         proxies = far_source.proxies.values()
         if fault == "follower":
-            for slot in slots:
-                nodes = {node for node, _ in helped[slot.alias]}
-                assert 2 in nodes, "requests wait at the follower"
             far_source.proxies[2].reset()
         elif fault == "leader":
             helped.clear()
@@ -633,8 +636,10 @@ def test_faults_while_several_requests_wait(far_source, target, topic_name, faul
         _trickle(far_source.kafka, topic_name, 1, 2)
         for slot in slots:
             wait_until(lambda one=slot: _equal(one), "the target holds the same records, in order")
-            if fault == "leader":
-                assert {node for node, _ in helped[slot.alias]} >= moved
+            while fault == "leader" and not {n for n, _ in set(helped[slot.alias])} >= moved:
+                assert time.monotonic() < deadline, dict(helped)
+                _trickle(far_source.kafka, topic_name, 1, 1)
+            wait_until(lambda one=slot: _equal(one), "the target holds the same records, in order")
             slot.drain()
             assert slot.failures == []
 
@@ -658,7 +663,10 @@ def test_the_doctor_measures_both_links_and_says_what_to_expect(
         found[side] = [one for one in flow["findings"] if one["subject"].endswith(f"the {side}")]
     for side, findings in found.items():
         trip = next(one for one in findings if one["check"] == "round-trip")
-        measured = re.fullmatch(r"a round trip takes ([0-9.]+) ms", trip["found"])
+        measured = re.fullmatch(
+            r"a round trip takes [0-9.]+ to ([0-9.]+) ms, the longest one to broker \d+",
+            trip["found"],
+        )
         assert measured is not None
         trip_ms = float(measured[1])
         assert trip_ms >= 2_000 * DELAY_S
@@ -668,4 +676,6 @@ def test_the_doctor_measures_both_links_and_says_what_to_expect(
         bytes_per_trip = 4 << 20 if side == "source" else 5 * 16 * 1024
         expected = re.search(r"Expect (?:at most )?([0-9.]+) MB/s", trip["do"])
         assert expected is not None
-        assert float(expected[1]) == pytest.approx(bytes_per_trip / trip_ms / 1000, rel=0.1)
+        assert float(expected[1]) == pytest.approx(
+            bytes_per_trip / trip_ms / 1000, rel=0.1, abs=0.6 if side == "source" else 0.06
+        )

@@ -160,7 +160,8 @@ def test_a_frozen_owner_writes_nothing_when_it_comes_back(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
     """It is missed after the session time; woken, it finds the newer claim and ends with 1."""
-    pair = Pair(cluster_a, cluster_b, tmp_path, **{"sparkmirror.session.timeout.ms": "3000"})
+    # Longer than a driver may pause while the other one's Spark starts.
+    pair = Pair(cluster_a, cluster_b, tmp_path, **{"sparkmirror.session.timeout.ms": "10000"})
     frozen: list[psutil.Process] = []
     try:
         first = pair.start(cold=True)

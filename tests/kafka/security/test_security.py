@@ -20,6 +20,7 @@ from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch import channels
 from sparkmirror.wire.fetch.channels import Channel
 from sparkmirror.wire.fetch.fetcher import Fetcher
+from sparkmirror.wire.net import connection as net_connection
 from sparkmirror.wire.net.connection import Connection
 from sparkmirror.wire.probe.reach import reach
 from sparkmirror.wire.produce.producer import Producer
@@ -54,6 +55,13 @@ def _clients(
     return ClusterConnections(client, [topic]), ClusterConnections(client, [topic])
 
 
+@pytest.fixture
+def _early_logins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a session is left at a new login, so a pause of the broker ends none."""
+    monkeypatch.setattr(net_connection, "_LOGIN_AGAIN", (0.4, 0.5))
+
+
+@pytest.mark.usefixtures("_early_logins")
 @pytest.mark.parametrize("listener", ["LOGIN", "BOTH"])
 def test_sessions_are_prolonged_while_requests_are_in_flight(
     secured: Secured, listener: str, topic_name: str
@@ -91,6 +99,7 @@ def test_sessions_are_prolonged_while_requests_are_in_flight(
     source.close()
 
 
+@pytest.mark.usefixtures("_early_logins")
 @pytest.mark.parametrize("listener", ["LOGIN", "BOTH"])
 def test_each_channel_to_a_far_broker_logs_in_and_prolongs_its_session(
     secured: Secured, listener: str, topic_name: str, monkeypatch: pytest.MonkeyPatch
@@ -135,6 +144,7 @@ def test_each_channel_to_a_far_broker_logs_in_and_prolongs_its_session(
     source.close()
 
 
+@pytest.mark.usefixtures("_early_logins")
 @pytest.mark.parametrize("listener", ["LOGIN", "BOTH"])
 def test_each_request_that_waits_for_the_same_partition_logs_in_and_prolongs_its_session(
     secured: Secured, listener: str, topic_name: str, monkeypatch: pytest.MonkeyPatch
@@ -355,6 +365,7 @@ def endpoint() -> Iterator[TokenEndpoint]:
 
 
 def test_tokens_from_an_endpoint_are_refreshed(secured: Secured, endpoint: TokenEndpoint):
+    endpoint.lifetime_s = 12  # it is used until a fifth of this is left
     client = secured.client("LOGIN", changes=endpoint.properties())
     began = time.monotonic()
     Connection(*_address(client), client).close()
@@ -478,7 +489,7 @@ def test_a_broker_whose_certificate_is_revoked(
         with told as caught:
             Connection(*_address(client), client)
         assert "cluster east" in caught.value.where
-        cluster = Cluster(ClusterClient(**{**_fields(client), "request_timeout_ms": 3_000}))
+        cluster = Cluster(ClusterClient(**{**_fields(client), "request_timeout_ms": 6_000}))
         with told:
             cluster.describe()
         cluster.close()

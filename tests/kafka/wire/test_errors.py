@@ -22,7 +22,6 @@ from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.probe.reach import reach
 from tests.kafka.clusters.servers import HOST, listener, refused
-from tests.patience import others_per_core
 
 
 def client(*servers: str, timeout_ms: int = 1_500, protocol: str = "PLAINTEXT") -> ClusterClient:
@@ -31,7 +30,7 @@ def client(*servers: str, timeout_ms: int = 1_500, protocol: str = "PLAINTEXT") 
     )
 
 
-def failure(*servers: str, timeout_ms: int = 1_500, within_s: float = 3.0) -> MirrorError:
+def failure(*servers: str, timeout_ms: int = 1_500, within_s: float = 8.0) -> MirrorError:
     """The error of `reach`, which must come within ``within_s``, name the alias and all servers."""
     started = time.monotonic()
     with pytest.raises(MirrorError) as caught:
@@ -48,8 +47,8 @@ def failure(*servers: str, timeout_ms: int = 1_500, within_s: float = 3.0) -> Mi
 def test_one_good_server_is_enough_and_nobody_waits_for_the_others(cluster_a: KafkaCluster):
     with listener() as hanging:
         started = time.monotonic()
-        reached = reach(client(hanging, refused(), cluster_a.bootstrap_servers, timeout_ms=8_000))
-        assert time.monotonic() - started < 2 * others_per_core()
+        reached = reach(client(hanging, refused(), cluster_a.bootstrap_servers, timeout_ms=30_000))
+        assert time.monotonic() - started < 15
     assert f"{reached.host}:{reached.port}" == cluster_a.bootstrap_servers
     assert reached.versions[1][1] >= 12
 
@@ -63,7 +62,7 @@ def test_the_client_library_keeps_quiet_and_the_facade_gives_up_in_time(capfd):
     started = time.monotonic()
     with pytest.raises(Unreachable, match="describing the cluster"):
         cluster.describe()
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 10
     cluster.close()
     logging.getLogger().removeHandler(ear)
     assert [record.getMessage() for record in heard] == []

@@ -220,7 +220,7 @@ def test_a_member_that_was_given_up_starts_over_and_others_take_over(
         began = time.monotonic()
         mirrors[0].end(leave=False)
         wait_until(lambda: len(flows[1].owned) == 8, "the other takes over")
-        assert time.monotonic() - began < SESSION_MS / 1000 + 5
+        assert time.monotonic() - began < SESSION_MS / 1000 + 25  # a rebalance may take minutes
 
 
 def _remove(settings: FlowSettings, member: Member) -> None:

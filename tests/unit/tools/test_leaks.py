@@ -13,7 +13,11 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 _CONFTEST = """
+from tests.kafka.harness import leaks
 from tests.kafka.harness.leaks import no_leaks, pytest_fixture_setup, pytest_runtest_call
+
+def pytest_runtest_setup(item):
+    leaks._PATIENCE_S = 1.5 if "leaks" in item.name else 60.0
 """
 
 _TESTS = """
@@ -83,12 +87,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     directory = tmp_path_factory.mktemp("guarded")
     (directory / "conftest.py").write_text(_CONFTEST)
     (directory / "test_leaking.py").write_text(_TESTS)
-    script = (
-        "import sys, pytest\n"
-        "from tests.kafka.harness import leaks\n"
-        "leaks._PATIENCE_S = 1.5\n"
-        "sys.exit(pytest.main(sys.argv[1:]))\n"
-    )
+    script = "import sys, pytest\nsys.exit(pytest.main(sys.argv[1:]))\n"
     options = ["-q", "-rA", "--tb=short", "-p", "no:cacheprovider", "-c", os.devnull]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script, *options, str(directory)],

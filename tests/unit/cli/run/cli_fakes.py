@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparkmirror.cli.run import loop
 from sparkmirror.cli.run.parts import Parts, RunOptions
 from sparkmirror.cli.run.run import run_mirror
 from sparkmirror.errors import ConfigError, MirrorError, Unreachable
@@ -64,6 +65,7 @@ class Scenario:
     flows: bool = True  # else heartbeats alone
     stands_by_s: float = 0.0  # how long another process has the flow
     leaves_s: float = 0.0  # somebody tells one flow to drain, others go on
+    echo_s: float = 0.3  # within which two signals are one
     looked: str = ""  # what the quick look finds once the topics are there
 
 
@@ -73,6 +75,7 @@ class World:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.began_s = 0.0
+        self.stood_by_s = 0.0  # since when it stands by
         self.drained = False
         self.calls: list[str] = []
         self.reasons: list[str] = []
@@ -90,13 +93,16 @@ class World:
     def run_s(self) -> float:
         return time.monotonic() - self.began_s if self.began_s else 0.0
 
+    def standing_s(self) -> float:
+        """How long it has stood by."""
+        return time.monotonic() - self.stood_by_s if self.stood_by_s else 0.0
+
 
 class FakeControl:
     def __init__(self, world: World, settings: MirrorSettings) -> None:
         time.sleep(world.scenario.loads_s)
         self._world = world
         self.told_to_go: dict[str, float | None] = {}
-        self._made_s = time.monotonic()
         self._times = CheckpointTimes()
         self._times.record(CheckpointKey("billing", "A.orders", 0), 12.0)
         self._events = ["topic orders: created A.orders with 1 partition"]
@@ -173,12 +179,11 @@ class FakeControl:
     @property
     def owned(self) -> frozenset[str]:
         waits_s = self._world.scenario.stands_by_s
-        since_s = time.monotonic() - self._made_s
-        return frozenset() if waits_s and since_s < waits_s else frozenset({"A->B"})
+        return frozenset() if self._world.standing_s() < waits_s else frozenset({"A->B"})
 
     def standing_by(self, flow: str) -> str:
         waits_s = self._world.scenario.stands_by_s
-        begins = time.monotonic() - self._made_s > waits_s / 2  # claimed, and not mirrored yet
+        begins = self._world.standing_s() > waits_s / 2  # claimed, and not mirrored yet
         return "" if self.owned or begins else "standing by: run r, host h:1 mirrors this flow"
 
     def paused(self, flow: str) -> bool:
@@ -281,6 +286,7 @@ class FakeFlow:
 
     def stand_by(self, flows: Iterable[str]) -> None:
         self._world.say(f"flow.stand_by {','.join(flows)}")
+        self._world.stood_by_s = self._world.stood_by_s or time.monotonic()
 
     def tables(self, flow: str) -> tuple[TableState, ...]:
         return ()
@@ -320,6 +326,7 @@ class FakeFlow:
 
 def main() -> int:
     scenario = Scenario(**json.loads(sys.argv[1]))
+    loop.ECHO_S = scenario.echo_s
     world = World(scenario)
 
     def client(alias: str) -> ClusterClient:

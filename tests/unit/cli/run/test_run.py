@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from sparkmirror.wire.net.poller import readable
+from tests.patience import others_per_core, patience
 
 SCRIPT = Path(__file__).with_name("cli_fakes.py")
 
@@ -125,7 +126,7 @@ def test_the_first_signal_drains(
     began_s = time.monotonic()
     run.send(number)
     assert run.end() == code
-    assert time.monotonic() - began_s < 4
+    assert time.monotonic() - began_s < 4 * others_per_core()
     assert "draining: writing all records that were read … (Ctrl+C again stops at once)" in run.out
     assert "drained: all records that were read are written" in run.out
     assert "mirrored in" in run.out
@@ -195,7 +196,7 @@ def test_an_interrupted_once_did_not_copy_everything(start: Start) -> None:
 
 
 def test_the_second_signal_stops_at_once_and_kills_what_was_started(start: Start) -> None:
-    run = start(rest_s=60.0, child=True)
+    run = start(rest_s=60.0, child=True, drain_s=30.0)
     run.until("A->B  ")
     run.send(signal.SIGINT)
     run.until("draining")
@@ -203,7 +204,7 @@ def test_the_second_signal_stops_at_once_and_kills_what_was_started(start: Start
     began_s = time.monotonic()
     run.send(signal.SIGINT)
     assert run.end() == 130
-    assert time.monotonic() - began_s < 3.5
+    assert time.monotonic() - began_s < 15
     assert "stopping at once" in run.out
     child = int(re.findall(r"child=(\d+)", run.err)[0])
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
@@ -211,7 +212,7 @@ def test_the_second_signal_stops_at_once_and_kills_what_was_started(start: Start
 
 def test_two_signals_at_the_same_moment_are_one(start: Start) -> None:
     """A terminal and a wrapper both pass a Ctrl+C on."""
-    run = start()
+    run = start(echo_s=60.0)
     run.until("A->B  ")
     run.send(signal.SIGINT)
     time.sleep(0.05)
@@ -303,7 +304,7 @@ def test_a_signal_while_starting_stops_at_once(start: Start, number: int, code: 
     began_s = time.monotonic()
     run.send(number)
     assert run.end() == code
-    assert time.monotonic() - began_s < 4
+    assert time.monotonic() - began_s < 15
     assert "[flow.start]" not in run.err
 
 
@@ -512,7 +513,7 @@ def test_hangup_during_the_start_and_during_a_drain_is_no_order(
     terminal: Callable[..., Terminal], tmp_path: Path
 ) -> None:
     """A refresh then has nothing to do: a start looks anyway, and a drain takes up no more."""
-    run = terminal(prepare_s=1.0, rest_s=1.5)
+    run = terminal(prepare_s=6.0, rest_s=1.5)
     run.until("connecting to the clusters")
     os.kill(run.pid, signal.SIGHUP)
     run.until("A->B")
@@ -598,11 +599,16 @@ def test_metrics_are_served_until_the_end(tmp_path: Path) -> None:
     running.until("mirroring")
     found = re.search(r"metrics on (http://127\.0\.0\.1:\d+)", running.out)
     assert found is not None
-    time.sleep(1)
-    with urllib.request.urlopen(f"{found[1]}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
-    assert 'sparkmirror_flow_state{source="A",state="paused",target="B"} 1.0' in text
-    assert re.search(r"mirrorsourceconnector_record_count\{.*A\.orders.*\} [1-9]", text)
+    wanted = (
+        r'sparkmirror_flow_state\{source="A",state="paused",target="B"\} 1\.0',
+        r"mirrorsourceconnector_record_count\{.*A\.orders.*\} [1-9]",
+    )
+    deadline_s, text = time.monotonic() + patience(), ""
+    while not all(re.search(one, text) for one in wanted):
+        assert time.monotonic() < deadline_s, text
+        with urllib.request.urlopen(f"{found[1]}/metrics", timeout=60) as answer:
+            text = answer.read().decode()
+        time.sleep(0.1)
     running.send(signal.SIGINT)
     assert running.end() == 0
     with pytest.raises(OSError, match="refused"):

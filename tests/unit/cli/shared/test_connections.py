@@ -93,7 +93,8 @@ def test_silent_clusters_are_waited_for_side_by_side(
         return began[-1]
 
     monkeypatch.setattr(connections, "_Probe", probe)
-    monkeypatch.setattr(connections, "_PROBE_MS", 2_000)
+    monkeypatch.setattr(connections, "_PROBE_MS", 5_000)
+    monkeypatch.setattr("sparkmirror.wire.probe.reach._LATE_S", 30.0)
     with silent() as source, silent() as target:
         assert main(["plan", files(tmp_path, source, target)["FILE"], "--format", "json"]) == 3
     out, err = capsys.readouterr()

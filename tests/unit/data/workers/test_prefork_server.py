@@ -104,6 +104,9 @@ def prefork_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with (directory / "log").open("ab") as log:
         process = start_prefork_server(directory, log)
     yield directory
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait(60)  # it is killed sooner than a busy machine ends a Python
     end_prefork_server(process)
     assert process.returncode == 0, (directory / "log").read_text()
 

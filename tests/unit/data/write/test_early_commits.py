@@ -241,7 +241,7 @@ def test_offset_syncs_do_not_multiply_by_early_commits(
     flow = _flow(
         offset_syncs=OffsetSyncSettings(enabled=True, location="source", lag_max=100),
         transaction_commit_percent=100,
-        transaction_interval_ms=3_000,
+        transaction_interval_ms=3_600_000,
     )
     _many(brokers, flow, 20)
     assert len(_with_records(brokers)) == 20
@@ -250,7 +250,9 @@ def test_offset_syncs_do_not_multiply_by_early_commits(
 
 
 def test_offset_syncs_in_transactions_do_not_multiply_either(brokers: Brokers, feed: int) -> None:
-    flow = _flow(offset_syncs=SYNCS, transaction_commit_percent=100, transaction_interval_ms=3_000)
+    flow = _flow(
+        offset_syncs=SYNCS, transaction_commit_percent=100, transaction_interval_ms=3_600_000
+    )
     _many(brokers, flow, 20)
     assert len(_with_records(brokers)) == 20
     with_syncs = [one for one in brokers.commits if offset_syncs_topic(flow) in one]

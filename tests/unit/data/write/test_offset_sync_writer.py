@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable
 
 from hypothesis import given
@@ -17,6 +18,7 @@ from sparkmirror.internal_topics.run_map import OffsetMap, Run
 from sparkmirror.internal_topics.runs import RunRow, decode_run, encode_forgotten_run, encode_run
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient, FlowSettings
+from tests.patience import patience
 
 T = TopicPartition("t", 0)
 KeyValue = tuple[bytes, bytes | None]
@@ -195,7 +197,7 @@ def test_what_a_worker_keeps_can_be_closed() -> None:
     assert SyncSender.of(flow) is sender
     assert producer_of(flow) is producer
     sender.put([(b"key", b"value")], [])
-    (thread,) = set(threading.enumerate()) - before
+    (thread,) = {one for one in threading.enumerate() if one.name == "syncs"} - before
     SyncSender.close_all()
     drop_producers()
     assert not thread.is_alive()
@@ -205,7 +207,10 @@ def test_what_a_worker_keeps_can_be_closed() -> None:
     finally:
         SyncSender.close_all()
         drop_producers()
-    assert set(threading.enumerate()) <= before
+    deadline = time.monotonic() + patience()
+    while not set(threading.enumerate()) <= before:
+        assert time.monotonic() < deadline, threading.enumerate()
+        time.sleep(0.01)
 
 
 def test_a_topic_that_a_map_has_named_has_runs_alone() -> None:

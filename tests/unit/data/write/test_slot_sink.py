@@ -44,6 +44,7 @@ from sparkmirror.model import Partitioner, TopicPartition
 from sparkmirror.progress import Halt, JoinCounts, TransformCounts
 from sparkmirror.settings import FlowSettings, Member, OffsetSyncSettings, RecordSettings
 from sparkmirror.wire.cluster.error_codes import INVALID_RECORD
+from tests.patience import patience
 from tests.unit.data.write.test_exactly_once import (
     BILLS,
     ORDERS,
@@ -179,12 +180,13 @@ class Hanging:
         mirrored.said.clear()
         self.tried = 0
         self._commit = mirrored.commits.coordinators.commit
-        self._goes_on = threading.Event()
+        self.began, self._goes_on = threading.Event(), threading.Event()
         mirrored.commits.coordinators.commit = self._hang  # type: ignore[method-assign]
 
     def _hang(self, *words: Any) -> None:
         self.tried += 1
-        assert self._goes_on.wait(30)
+        self.began.set()
+        assert self._goes_on.wait(patience())
         self._commit(*words)
 
     def go_on(self) -> None:
@@ -208,6 +210,7 @@ def test_a_coordinator_that_hangs_keeps_no_record_waiting(
         mirrored.take(source)
     assert time.monotonic() - began < 10
     assert brokers.values("A.orders") == [b"1", b"2", b"3", b"4", b"5"]
+    assert hanging.began.wait(patience())
     assert hanging.tried == 1, "one after the other"
     assert mirrored.said == []
     assert syncs == []
@@ -517,8 +520,11 @@ def test_all_positions_are_committed_again_now_and_then(brokers: Brokers) -> Non
     assert len(mirrored.said) == 1
 
 
-def test_an_added_partition_is_committed_before_its_first_record(brokers: Brokers) -> None:
+def test_an_added_partition_is_committed_before_its_first_record(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that a crash does not make its records look like those of others."""
+    monkeypatch.setattr(at_least_once, "_ADDED_S", patience())  # it ends with the commit
     mirrored = Mirrored(_flow())
     mirrored.take(Source(brokers))
     mirrored.come_round()
@@ -533,15 +539,17 @@ def test_an_added_partition_is_committed_before_its_first_record(brokers: Broker
 
 
 def test_a_coordinator_that_hangs_keeps_no_others_waiting_for_an_added_partition(
-    brokers: Brokers,
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(at_least_once, "_ADDED_S", 2.0)
     mirrored = Mirrored(_flow())
     mirrored.take(Source(brokers))
     hanging = Hanging(mirrored)
     hello = PartitionHello(TopicPartition("new", 3), "A.new", 5, -1, 9)
     began = time.monotonic()
     mirrored._on_notes(SlotNotes(added=(hello,)))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
+    assert hanging.began.wait(patience())
     assert (hanging.tried, mirrored.said) == (1, [])
     hanging.go_on()
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 from kafka.protocol.producer import ProduceResponse
@@ -16,11 +17,13 @@ from sparkmirror.errors import ClusterError, Unreachable
 from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.settings import ClusterClient, FetchSettings, ProduceSettings
+from sparkmirror.wire.cluster.attempts import Attempt
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.channels import Channels
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.net.connection import Connection
 from sparkmirror.wire.produce.producer import Producer
+from tests.patience import patience
 from tests.unit.wire.admin.test_long_polls import fetched
 from tests.unit.wire.fake_broker import FakeBroker, metadata
 
@@ -130,15 +133,15 @@ def test_a_healthy_broker_is_fetched_from_beside_a_silent_one(brokers: Brokers) 
         fetcher.assign(tp, 0)
     pauses, answers = [], 0
     last = began = time.monotonic()
-    while last - began < BESIDE_S:
+    while last - began < BESIDE_S or answers <= 10:
+        assert last - began < patience()
         fetcher.send()
         for connection in fetcher.ready(min(0.1, fetcher.next_due_s())):
             answers += len(fetcher.receive(connection))
         now = time.monotonic()
         pauses.append(now - last)
         last = now
-    assert answers > 10
-    assert max(pauses) < 1.5
+    assert max(pauses) < 8.0
     assert known.connecting(2)
 
 
@@ -148,13 +151,17 @@ def test_a_healthy_broker_is_written_to_beside_a_silent_one(brokers: Brokers) ->
     batch = memoryview(encode_batch([Record(0, 1, None, b"x")]))
     for tp in T[1:3]:
         producer.backlog.append(tp, batch)
-    written = 0
-    began = time.monotonic()
-    while time.monotonic() - began < BESIDE_S:
+    pauses, written = [], 0
+    last = began = time.monotonic()
+    while last - began < BESIDE_S or written <= 10:
+        assert last - began < patience()
         if not producer.backlog.waiting(T[0]):
             producer.backlog.append(T[0], batch)
         written += sum(one.tp == T[0] for one in producer.pump(0.05))
-    assert written > 10
+        now = time.monotonic()
+        pauses.append(now - last)
+        last = now
+    assert max(pauses) < 8.0
     assert known.connecting(2)
     assert producer.backlog.waiting(T[1])
 
@@ -194,8 +201,9 @@ def test_a_connection_that_takes_long_is_there_later(
 def test_an_attempt_that_fails_is_followed_by_a_pause(
     brokers: Brokers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    known = brokers.known(connect_timeout_ms=300, reconnect_backoff_ms=20_000)
+    known = brokers.known(reconnect_backoff_ms=20_000)
     known.refresh()
+    known.client = replace(known.client, connect_timeout_ms=300)
     assert known.connection(2) is None
     _until(lambda: known.connection(2) is None and not known.connecting(2))
     assert known.connection(2) is None
@@ -226,7 +234,7 @@ def test_a_failure_that_is_noticed_late_costs_no_longer_pause(
     now += 60
     assert known.connection(2) is None
     assert known._backoff.lasts(2)
-    now += 2
+    now += 2 + attempt.lasted_s
     assert not known._backoff.lasts(2)
 
 
@@ -272,7 +280,7 @@ def test_an_error_of_ours_is_raised_where_it_is_noticed(
 
     monkeypatch.setattr(known, "_connect", wrong)
     with pytest.raises(ValueError, match="ours"):
-        known.connection(1)
+        _until(lambda: known.connection(1))
     with pytest.raises(ValueError, match="ours"):
         known.any_connection()
 
@@ -285,24 +293,54 @@ def test_a_silent_server_delays_a_start_for_a_moment(
 ) -> None:
     known = brokers.known(brokers.silent[2].address, brokers.healthy.address)
     monkeypatch.setattr(known._random, "shuffle", lambda _: None)
-    took = []
+    connect: Connect = known._connect
+    asked: list[int] = []
+
+    def noted(address: tuple[str, int]) -> Connection:
+        asked.append(address[1])
+        return connect(address)
+
+    monkeypatch.setattr(known, "_connect", noted)
+    first = []
+    began = time.monotonic()
     for _ in range(3):
-        began = time.monotonic()
+        asked.clear()
         connection = known.any_connection()
-        took.append(time.monotonic() - began)
+        first.append(asked[0])
         assert connection.port == brokers.healthy.port
         connection.close()
-    assert 0.4 < took[0] < 3
-    assert max(took[1:]) < 0.4, "the other one is asked first now"
+    # Connecting may take ten seconds.
+    assert 0.4 < time.monotonic() - began < 8
+    silent, healthy = brokers.silent[2].port, brokers.healthy.port
+    assert first == [silent, healthy, healthy], "the other one is asked first now"
 
 
-def test_if_all_servers_are_silent_one_timeout_is_enough(brokers: Brokers) -> None:
-    servers = [one.address for one in brokers.silent.values()]
-    known = brokers.known(*servers, connect_timeout_ms=2_000)
+def _silent_together(count: int) -> Connect:
+    """Attempts that fail when ``count`` of them are under way: none waits for another's end."""
+    meeting = threading.Barrier(count)
+
+    def silent(_: tuple[str, int]) -> Connection:
+        meeting.wait(patience())
+        raise Unreachable("silent.", where="B")
+
+    return silent
+
+
+def test_if_all_servers_are_silent_one_timeout_is_enough(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = brokers.known(*(one.address for one in brokers.silent.values()))
+    monkeypatch.setattr(known, "_connect", _silent_together(2))
+    with pytest.raises(ClusterError, match="silent"):
+        known.any_connection()
+
+
+def test_a_silent_server_is_given_up_after_the_timeout(brokers: Brokers) -> None:
+    known = brokers.known(brokers.silent[2].address, connect_timeout_ms=1_000)
     began = time.monotonic()
     with pytest.raises(ClusterError, match="no Kafka broker answered"):
         known.any_connection()
-    assert 2 <= time.monotonic() - began < 3.8
+    assert 1 <= time.monotonic() - began < 8
 
 
 # -- leaders -----------------------------------------------------------------------------------
@@ -312,12 +350,13 @@ def _ask(_: Connection, led: list[TopicPartition]) -> dict[TopicPartition, int]:
     return {tp: tp.partition for tp in led}
 
 
-def test_leaders_are_connected_at_the_same_time(brokers: Brokers) -> None:
-    known = brokers.known(connect_timeout_ms=2_000)
+def test_leaders_are_connected_at_the_same_time(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = brokers.known()
     known.refresh()
-    began = time.monotonic()
+    monkeypatch.setattr(known, "_connect", _silent_together(2))
     assert known.query_leaders(T, _ask) == {T[0]: 0}
-    assert 2 <= time.monotonic() - began < 3.8
     assert not known.connecting(2, -1)
 
 
@@ -328,13 +367,19 @@ def test_a_caller_with_little_patience_finds_the_connection_later(
     known.refresh()
     known.idle.close()
     gate = Gate(known, monkeypatch)
-    took = []
+    waits: list[float | None] = []
+    wait = Attempt.wait
+
+    def noted(attempt: Attempt, seconds: float | None) -> None:
+        waits.append(seconds)
+        wait(attempt, seconds)
+
+    monkeypatch.setattr(Attempt, "wait", noted)
+    began = time.monotonic()
     for _ in range(3):
-        began = time.monotonic()
         assert known.query_leaders([T[0]], _ask, patience_s=0.2) == {}
-        took.append(time.monotonic() - began)
-    assert took[0] >= 0.2
-    assert max(took[1:]) < 0.1, "it has had its time"
+    assert time.monotonic() - began >= 0.2
+    assert waits[1:] == [0.0, 0.0], "it has had its time"
     gate.open.set()
     _until(lambda: known.query_leaders([T[0]], _ask, patience_s=0.2))
     assert len(gate.made) == 1

@@ -9,6 +9,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ from sparkmirror.settings import ClusterClient, FetchSettings, ProduceSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.produce.producer import Producer
+from tests.patience import patience
 from tests.property.simulated_target import answer_frame, parse_request
 from tests.unit.wire.cluster.test_cluster_connections import refreshed
 from tests.unit.wire.fetch.test_fetcher import Broker as FetchBroker
@@ -205,9 +207,16 @@ def _go(side: Fetching | Producing, cluster: Cluster, seconds: float) -> list[To
     side.done()
     while cluster.now < end:
         side.step()
+        known = side.connections
+        deadline = time.monotonic() + patience()
+        # What is under way takes none of the test's time.
+        while known._requests.refresh is not None or known.connecting(1):
+            assert time.monotonic() < deadline
+            known.refresh_if_due()
+            time.sleep(0.001)
         search = side.connections._requests.search
         if search is not None:
-            search.connection.readable(10)  # a response takes none of the test's time
+            search.connection.readable(10)
         cluster.now += STEP_S
     return side.done()
 

@@ -26,7 +26,7 @@ class World:
         self.answers: list[Any] = []
         self.count = 0
         self.broker = FakeBroker(self.said)
-        client = ClusterClient("A", (self.broker.address,), "test", request_timeout_ms=2_000)
+        client = ClusterClient("A", (self.broker.address,), "test", request_timeout_ms=60_000)
         self.connection = Connection("127.0.0.1", self.broker.port, client)
         self.shared = SharedConnection(self.connection)
 
@@ -39,7 +39,7 @@ class World:
         rows = [ListGroupsResponse.ListedGroup(group_id=f"{self.count}", protocol_type="")]
         return ListGroupsResponse(throttle_time_ms=0, error_code=0, groups=rows)
 
-    def ask(self, timeout_s: float = 5.0) -> int:
+    def ask(self, timeout_s: float = 60.0) -> int:
         answer = self.shared.request(ListGroupsRequest(), time.monotonic() + timeout_s)
         return int(answer.groups[0].group_id)
 
@@ -50,6 +50,13 @@ def world() -> Iterator[World]:
     yield found
     found.shared.close()
     found.broker.stop()
+
+
+def until_asked(world: World) -> None:
+    deadline = time.monotonic() + 60
+    while not world.broker.asked:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def in_threads(count: int, work: Any) -> list[Any]:
@@ -92,7 +99,7 @@ def test_a_late_response_ends_the_connection_for_all(world: World) -> None:
     world.answers = [...] * 9
     began_s = time.monotonic()
     outcomes = in_threads(3, lambda: world.ask(0.3))
-    assert time.monotonic() - began_s < 2
+    assert time.monotonic() - began_s < 15
     assert all(isinstance(one, ConnectionLost) for one in outcomes)
     assert any(isinstance(one, NoResponse) for one in outcomes)
     assert not world.shared.usable()
@@ -103,11 +110,11 @@ def test_a_late_response_ends_the_connection_for_all(world: World) -> None:
 def test_whoever_has_less_time_does_not_keep_the_others_from_receiving(world: World) -> None:
     world.answers = [0.4]
     outcomes: list[Any] = []
-    thread = threading.Thread(target=lambda: outcomes.append(world.ask(5)))
+    thread = threading.Thread(target=lambda: outcomes.append(world.ask()))
     thread.start()
-    time.sleep(0.1)
-    assert world.ask(5) == 2
-    thread.join(5)
+    until_asked(world)
+    assert world.ask() == 2
+    thread.join(60)
     assert outcomes == [1]
 
 
@@ -116,7 +123,7 @@ def test_a_broker_that_hangs_up_fails_all_at_once(world: World) -> None:
     threading.Timer(0.2, world.broker.hang_up).start()
     began_s = time.monotonic()
     outcomes = in_threads(4, world.ask)
-    assert time.monotonic() - began_s < 2
+    assert time.monotonic() - began_s < 15
     assert {type(one) for one in outcomes} == {ConnectionLost}
 
 
@@ -153,7 +160,7 @@ def test_before_a_new_login_all_responses_arrive(
     outcomes: list[Any] = []
     thread = threading.Thread(target=lambda: outcomes.append(world.ask()))
     thread.start()
-    time.sleep(0.1)
+    until_asked(world)
     world.connection._login_at = time.monotonic() - 1
 
     def authenticated() -> None:
@@ -162,7 +169,7 @@ def test_before_a_new_login_all_responses_arrive(
 
     monkeypatch.setattr(world.connection, "_authenticate", authenticated)
     assert world.ask() == 2
-    thread.join(5)
+    thread.join(60)
     assert outcomes == [1]
     assert logins == [0]
 

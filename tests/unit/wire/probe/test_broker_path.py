@@ -46,18 +46,35 @@ METADATA = 3
 VERSIONS = {0: (0, 9), 1: (4, 11), 3: (0, 8), 18: (0, 0)}
 
 
-def client(*servers: str, timeout_ms: int = 1_500, protocol: str = "PLAINTEXT") -> ClusterClient:
+# How long a busy machine may pause. What is not bounded takes longer still.
+PAUSE_S = 8.0
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe that ends at its deadline says why, however late its thread is."""
+    monkeypatch.setattr("sparkmirror.wire.probe.reach._LATE_S", 30.0)
+
+
+@pytest.fixture
+def quick_greeting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the time, most is left to find out what a server is that does not speak Kafka."""
+    monkeypatch.setattr("sparkmirror.wire.probe.broker_path._GREETING_SHARE", 0.1)
+    monkeypatch.setattr("sparkmirror.wire.probe.broker_path._RECOGNISE_S_MAX", 8.0)
+
+
+def client(*servers: str, timeout_ms: int = 6_000, protocol: str = "PLAINTEXT") -> ClusterClient:
     return ClusterClient(
         "east", servers, "test", security_protocol=protocol, request_timeout_ms=timeout_ms
     )
 
 
-def unreached(one: ClusterClient, *, within_s: float = 3.0) -> MirrorError:
+def unreached(one: ClusterClient, *, within_s: float = 7.0) -> MirrorError:
     """The error of `reach`, which must come within ``within_s``, name the alias and all servers."""
     started = time.monotonic()
     with pytest.raises(MirrorError) as caught:
         reach(one)
-    assert time.monotonic() - started < within_s
+    assert time.monotonic() - started < within_s + PAUSE_S
     error = caught.value
     assert error.where == "cluster east"
     assert error.do, "an error says what to do"
@@ -66,12 +83,12 @@ def unreached(one: ClusterClient, *, within_s: float = 3.0) -> MirrorError:
     return error
 
 
-def path_to(one: ClusterClient, *, within_s: float = 3.0) -> BrokerPath:
+def path_to(one: ClusterClient, *, within_s: float = 7.0) -> BrokerPath:
     """The path to the only server of ``one``."""
     host, _, port = one.bootstrap_servers[0].rpartition(":")
     started = time.monotonic()
     path = check_path(one, host, int(port), timeout_s=one.request_timeout_ms / 1000)
-    assert time.monotonic() - started < within_s
+    assert time.monotonic() - started < within_s + PAUSE_S
     return path
 
 
@@ -79,8 +96,8 @@ def failure(
     server: str,
     step: str,
     *,
-    timeout_ms: int = 1_500,
-    within_s: float = 3.0,
+    timeout_ms: int = 6_000,
+    within_s: float = 7.0,
     changed: Callable[[ClusterClient], ClusterClient] = lambda one: one,
 ) -> MirrorError:
     """The error of `reach` for one server, at which `check_path` fails in ``step``."""
@@ -115,13 +132,16 @@ def test_what_cannot_be_a_name(server: str) -> None:
 
 
 def test_a_resolver_that_hangs() -> None:
+    over = threading.Event()
+
     def hang(_host: str, _port: int) -> list[tuple[int, str]]:
-        time.sleep(3)
+        over.wait(60)
         return []
 
     started = time.monotonic()
     path = check_path(client(), "b1", 9092, timeout_s=0.4, resolver=hang)
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 0.4 + PAUSE_S
+    over.set()
     assert path.steps[0].kind is Unreachable
     assert "no answer within 0.3 s" in path.steps[0].found
     assert "/etc/resolv.conf" in path.steps[0].do
@@ -187,15 +207,16 @@ def test_a_server_whose_queue_of_connections_is_full() -> None:
 
 def test_a_server_that_never_answers() -> None:
     with listener() as server:
-        error = failure(server, KAFKA, timeout_ms=700, within_s=1.5)
+        error = failure(server, KAFKA, timeout_ms=1_500, within_s=2.5)
     assert isinstance(error, Unreachable)
     assert "never answers" in error.what
 
 
+@pytest.mark.usefixtures("quick_greeting")
 def test_a_web_server() -> None:
     # It waits for the end of a line, which Kafka's bytes do not bring.
     with web_server() as server:
-        error = failure(server, KAFKA, timeout_ms=700, within_s=1.5)
+        error = failure(server, KAFKA)
     assert isinstance(error, NotKafka)
     assert "it is a web server (it answers HTTP)" in error.what
     assert "PLAINTEXT listener of a Kafka broker" in error.do
@@ -235,7 +256,7 @@ def drip(connection: socket.socket) -> None:
     """Begin a long answer, and go on with it too slowly."""
     with contextlib.suppress(OSError):
         connection.sendall(struct.pack(">i", 1000))
-        for _ in range(20):
+        for _ in range(300):
             time.sleep(0.1)
             connection.sendall(b"\0")
 
@@ -247,7 +268,8 @@ def test_a_server_that_drips_is_bounded_too() -> None:
     assert "never answers" in error.what
 
 
-def test_a_broker_that_drips_later_is_bounded_too() -> None:
+def test_a_broker_that_drips_later_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparkmirror.wire.probe.reach._LATE_S", 0.2)
     row = struct.pack(">hhh", 0, 0, 9) + struct.pack(">hhh", 1, 4, 11)
 
     def answer(connection: socket.socket) -> None:
@@ -257,9 +279,9 @@ def test_a_broker_that_drips_later_is_bounded_too() -> None:
         drip(connection)
 
     with listener(answer) as server:
-        error = unreached(client(server, timeout_ms=600), within_s=1.5)
+        error = unreached(client(server, timeout_ms=3_000), within_s=4.0)
     assert isinstance(error, Unreachable)
-    assert "does not finish its answers within 0.6 s" in error.what
+    assert "does not finish its answers within 3.0 s" in error.what
 
 
 # --- brokers --------------------------------------------------------------------------------------
@@ -310,7 +332,7 @@ def test_a_broker_that_wants_a_login() -> None:
 
 def test_a_broker_that_returns_no_metadata() -> None:
     broker = FakeBroker(lambda *_: ..., VERSIONS)
-    error = failure(f"{HOST}:{broker.port}", KAFKA, timeout_ms=500)
+    error = failure(f"{HOST}:{broker.port}", KAFKA, timeout_ms=2_000)
     broker.stop()
     assert isinstance(error, Unreachable)
     assert "returns no metadata" in error.what
@@ -400,6 +422,7 @@ def test_certificates(
     assert ("Somebody else" if signer is OTHER else "Test authority") in step.found
 
 
+@pytest.mark.usefixtures("quick_greeting")
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_broker_without_tls_is_recognised(closes: bool) -> None:
     """A broker closes a connection that does not speak Kafka; a proxy before it may wait."""
@@ -419,9 +442,10 @@ def test_a_broker_without_tls_is_recognised(closes: bool) -> None:
     assert "security.protocol=PLAINTEXT" in error.do
 
 
+@pytest.mark.usefixtures("quick_greeting")
 def test_a_web_server_without_tls_is_recognised() -> None:
     with web_server() as server:
-        error = failure(server, TLS, timeout_ms=2_500, changed=over_tls)
+        error = failure(server, TLS, changed=over_tls)
     assert isinstance(error, NotKafka)
     assert "it is a web server" in error.what
     assert "listener of a Kafka broker" in error.do
@@ -458,12 +482,13 @@ def test_all_servers_are_tried_and_named() -> None:
         assert part in error.what
 
 
+@pytest.mark.usefixtures("quick_greeting")
 def test_servers_that_fail_in_different_ways_are_unreachable() -> None:
     with web_server() as server:
-        error = unreached(client(server, refused(), timeout_ms=700))
+        error = unreached(client(server, refused()))
     assert type(error) is Unreachable
     with web_server() as one, web_server() as other:
-        error = unreached(client(one, other, timeout_ms=700))
+        error = unreached(client(one, other))
     assert type(error) is NotKafka
 
 
@@ -477,7 +502,7 @@ def test_one_broker_is_enough_and_nobody_waits_for_the_others() -> None:
     with listener() as hanging:
         started = time.monotonic()
         found = reach(client(hanging, refused(), f"{HOST}:{broker.port}", timeout_ms=8_000))
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 7
     broker.stop()
     assert found.port == broker.port
 
