@@ -47,7 +47,7 @@ from tests.kafka.harness.support import (
     produce,
     topic_names,
 )
-from tests.patience import patience
+from tests.patience import others_per_core, patience
 
 HOST = "127.0.0.1"
 LIMIT_S = 15.0
@@ -138,7 +138,7 @@ def timed(flow: FlowSettings, how: Examination | None = None) -> list[Finding]:
     """Findings, which must come in time, each with its advice."""
     began = time.monotonic()
     findings = examine(flow, how)
-    assert time.monotonic() - began < LIMIT_S
+    assert time.monotonic() - began < LIMIT_S * others_per_core()
     for finding in findings:
         assert finding.tried
         assert finding.found
@@ -185,7 +185,10 @@ def test_nothing_is_wrong_and_nothing_is_changed(
     topic: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # A broker that pauses for some seconds is a finding of its own.
+    monkeypatch.setattr("sparkmirror.doctor.examine._REQUEST_MS_MAX", 9_000)
     path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, topic)
     main(["doctor", str(path)])  # nothing is changed: not even the topic of groups' offsets is made
     before = topic_names(cluster_b)
@@ -193,7 +196,7 @@ def test_nothing_is_wrong_and_nothing_is_changed(
     with_groups(cluster_b, topic)
     began = time.monotonic()
     code = main(["doctor", str(path), "--format", "json"])
-    assert time.monotonic() - began < LIMIT_S
+    assert time.monotonic() - began < LIMIT_S * others_per_core()
     (flow,) = json.loads(capsys.readouterr().out)["flows"]
     told = {finding["check"]: finding for finding in flow["findings"]}
     assert code == 0, flow

@@ -64,13 +64,13 @@ def received(frame: bytes) -> fetching.Fetcher:
 
 @pytest.mark.parametrize("size", [-1, -6, -(2**15), 2**15 - 1])
 def test_a_topic_name_of_a_negative_size_does_not_lead_round_in_circles(size: int) -> None:
-    began_s = time.monotonic()
+    began_s = time.process_time()
     topics = struct.pack(">i", 2**31 - 1) + struct.pack(">hi", size, 0) * 3
     fetcher = received(struct.pack(">iihi", 77, 0, 0, 0) + topics)
     assert fetcher.errors == {"CONNECTION_LOST": 1}
     with pytest.raises(struct.error):
         parse_response(memoryview(struct.pack(">i", 77) + topics), 3)
-    assert time.monotonic() - began_s < 2
+    assert time.process_time() - began_s < 2
 
 
 def test_an_answer_that_says_it_is_huge_is_hung_up_on() -> None:
@@ -153,10 +153,10 @@ def test_what_a_sticky_member_had_does_not_lead_round_in_circles() -> None:
     """A name of -6 bytes leads back to itself: two billion times, in the group's leader."""
     owned = struct.pack(">ih1si", 2**31 - 1, 1, b"t", 0) + struct.pack(">hq", -6, 0)
     said = ConsumerProtocolSubscription(version=1, topics=["t"], user_data=owned)
-    began_s = time.monotonic()
+    began_s = time.process_time()
     heard = decode_subscription(bytes(said.encode()), "sticky", None)
     assert (heard.topics, heard.owned, heard.generation) == (("t",), (), -1)
-    assert time.monotonic() - began_s < 2
+    assert time.process_time() - began_s < 2
 
 
 @pytest.mark.parametrize("metadata", [b"\xff\xff" + b"\x80" * (8 << 20), b"", b"\0"])

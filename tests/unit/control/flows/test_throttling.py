@@ -202,7 +202,7 @@ def test_figures_are_there_while_the_target_does_not_answer() -> None:
         for read in (driver.throttling.figures, driver.throttling.states, driver.throttling.resets):
             thread = threading.Thread(target=lambda read=read: seen.append(read()), daemon=True)
             thread.start()
-            thread.join(5)
+            thread.join(60)
 
     driver.throttling._publish = hang
     driver.throttling.step()

@@ -114,11 +114,11 @@ def test_a_record_that_takes_too_long_is_cancelled(
     """A Python function waits for a core that the slots do not give back."""
 
     def stuck(*_: Any) -> str:
-        assert spark.cancelled.wait(10)
+        assert spark.cancelled.wait(60)
         return "[SPARK_JOB_CANCELLED]"
 
     monkeypatch.setattr(reasons, "reason_of", stuck)
     monkeypatch.setattr(reasons, "_REPLY_S", 0.1)
     began = time.monotonic()
     assert Reasons(server.path, "A->B").of(0, "orders", 3, RECORDS) == {}
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30

@@ -248,7 +248,7 @@ def test_the_sink_does_its_rounds_while_a_handler_takes_its_time() -> None:
     handler = RecordHandler(one, lambda: rounds.append(1))
     chunk = Chunk("orders", 2, "A.orders", 100, 105, 5, 1, 0, 1)
     handler.results(chunk, tuple(_records(*[b"v"] * 5)))
-    assert len(rounds) == 2
+    assert 2 <= len(rounds) <= 4
 
 
 @pytest.mark.parametrize("name", ["nowhere", "_SECRET"])

@@ -313,6 +313,7 @@ def test_what_was_used_a_moment_ago_is_not_looked_at(stack: ExitStack) -> None:
     framed = Framed(ours)
     broker.close()
     assert framed.readable(10.0)
+    framed.last_used = time.monotonic() + 60
     assert not framed.ended_idle()
     framed.last_used -= 600.0
     assert framed.ended_idle()
