@@ -32,5 +32,7 @@ def of_each(ask: Callable[[T], U], items: Iterable[T], *, at_most: int = 16) -> 
         ended = True
     finally:
         pool.shutdown(wait=ended, cancel_futures=True)
-    # They begin in their order, so one that was cancelled comes after the one that failed.
+    for call in calls:
+        if not call.cancelled() and (error := call.exception()) is not None:
+            raise error
     return [call.result() for call in calls]

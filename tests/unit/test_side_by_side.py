@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 
@@ -45,6 +46,7 @@ def test_no_more_than_that_are_asked_at_once() -> None:
 def test_the_first_failure_is_raised_when_the_others_have_ended() -> None:
     failed = threading.Event()
     asked: list[int] = []
+    ended: list[int] = []
 
     def ask(one: int) -> int:
         asked.append(one)
@@ -53,12 +55,38 @@ def test_the_first_failure_is_raised_when_the_others_have_ended() -> None:
             raise ValueError("no answer")
         failed.wait(patience())
         time.sleep(0.05)
+        ended.append(one)
         return one
 
     with pytest.raises(ValueError, match="no answer"):
         of_each(ask, range(1_000), at_most=2)
-    assert set(asked[:2]) == {0, 1}
+    assert {*ended, 1} == set(asked)
     assert len(asked) < 1_000
+
+
+def test_a_call_that_was_cancelled_hides_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread takes a call from the queue a moment before it is marked as running."""
+
+    class Call(Future[int]):
+        def cancel(self) -> bool:
+            return super().cancel() and not self.set_running_or_notify_cancel()
+
+    class Pool:
+        def __init__(self, *_: object) -> None:
+            self.calls: list[Call] = []
+
+        def submit(self, _ask: object, _one: int) -> Call:
+            self.calls.append(Call())
+            if len(self.calls) == 2:
+                self.calls[1].set_exception(ValueError("no answer"))
+            return self.calls[-1]
+
+        def shutdown(self, **_: object) -> None:
+            assert self.calls[0].cancelled()
+
+    monkeypatch.setattr("sparkmirror.side_by_side.ThreadPoolExecutor", Pool)
+    with pytest.raises(ValueError, match="no answer"):
+        of_each(int, (0, 1))
 
 
 def test_ctrl_c_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,9 +131,10 @@ def check_round_trip(cluster: Inspector, flow: FlowSettings, side: str) -> list[
         f"cluster {cluster.alias}, the {side}",
     )
     try:
-        trips_ms = cluster.round_trips_ms()
+        all_ms = cluster.round_trips_ms()
     except MirrorError as error:
         return [at_work("round-trip", subject, tried, error)]
+    trips_ms = {node: one for node, one in all_ms.items() if one is not None}
     farthest = max(trips_ms, key=lambda node: trips_ms[node])
     trip_ms = trips_ms[farthest]
     found = f"a round trip takes {trip_ms:.1f} ms"
@@ -143,6 +144,8 @@ def check_round_trip(cluster: Inspector, flow: FlowSettings, side: str) -> list[
             f"a round trip takes {least_ms:.1f} to {trip_ms:.1f} ms, the longest one to broker "
             f"{farthest}"
         )
+    if len(trips_ms) < len(all_ms):
+        found += f"; {len(all_ms) - len(trips_ms)} of {len(all_ms)} brokers do not respond"
     if trip_ms < ROUND_TRIP_S_MIN * 1000:
         return [ok("round-trip", subject, tried, found)]
     do = _of_far_source(flow, trip_ms) if side == "source" else _of_far_target(flow, trip_ms)

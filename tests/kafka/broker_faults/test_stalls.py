@@ -32,6 +32,7 @@ from tests.kafka.clusters.faults import (
 )
 from tests.kafka.harness.mirror_process import wait_until
 from tests.kafka.harness.support import create_topic
+from tests.patience import patience
 
 ALONE = [[1], [2], [3]]
 # So many records more reach each of the other partitions while a broker stalls.
@@ -191,7 +192,9 @@ def test_while_a_coordinator_of_transactions_stalls_the_slot_reports(source, tar
             # The markers of the transaction before may still be written.
             before = there.ends(committed=True)
             time.sleep(1.5)
+            deadline = time.monotonic() + patience()
             while (now := there.ends(committed=True)) != before:
+                assert time.monotonic() < deadline, "transactions still end"
                 before = now
                 time.sleep(1.5)
             count = len(slot.reports())

@@ -575,7 +575,7 @@ def test_drain_does_not_wait_for_a_target_that_is_away(
 ):
     create_topic(cluster_a, topic_name)
     gone: KafkaCluster = new_cluster("gone")
-    away = client("gone", gone)
+    away = replace(client("gone", gone), request_timeout_ms=60_000)
     flow = replace(flow, target=away, target_admin=away)
     loop = loops(flow)
     loop.prepare()

@@ -491,8 +491,8 @@ def test_a_broker_that_is_silent_in_the_handshake_keeps_only_its_own_partitions_
         assert slot.failures == []
         delays_s = slot.delays_s(since_ms)
     assert delays_s.pop(victim - 1) > 15
-    # Held back by it they would take as long.
-    assert max(delays_s.values()) < 15, delays_s
+    # An attempt to connect lasts for ten seconds: kept waiting by one they would take as long.
+    assert max(delays_s.values()) < 9, delays_s
 
 
 @EXACT

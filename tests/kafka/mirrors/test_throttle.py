@@ -117,7 +117,7 @@ def test_a_limit_is_changed_while_the_mirror_runs_and_outlives_it(
         assert limit["throttles"][0]["bytes_per_second"] == 3_000_000
         assert limit["throttles"][0]["by"] == "order"
 
-        # The rest of the backlog takes a minute, and a new record does not wait for it.
+        # The rest of the backlog takes minutes, and a new record does not wait for it.
         assert one.command("throttle", one.flow, "500kB/s").endswith("limited to 500 kB/s")
         took = []
         for number in range(1, 4):

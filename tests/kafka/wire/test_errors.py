@@ -48,7 +48,7 @@ def test_one_good_server_is_enough_and_nobody_waits_for_the_others(cluster_a: Ka
     with listener() as hanging:
         started = time.monotonic()
         reached = reach(client(hanging, refused(), cluster_a.bootstrap_servers, timeout_ms=30_000))
-        assert time.monotonic() - started < 15
+        assert time.monotonic() - started < 9
     assert f"{reached.host}:{reached.port}" == cluster_a.bootstrap_servers
     assert reached.versions[1][1] >= 12
 

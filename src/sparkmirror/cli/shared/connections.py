@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sparkmirror.wire.admin.cluster import Cluster
 
 # Together with the start of the command, the user sees the reason within ten seconds.
-_PROBE_MS = 8_000
+_PROBE_MS = 7_000
 _SILENT_S = 0.5
 
 

@@ -22,7 +22,7 @@ from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
-from sparkmirror.errors import Denied, MirrorError, Unsupported
+from sparkmirror.errors import Denied, MirrorError, Unreachable, Unsupported
 from sparkmirror.model import TopicPartition
 from sparkmirror.side_by_side import of_each
 from sparkmirror.wire.admin.authorized_operations import rights_of
@@ -50,6 +50,7 @@ _TOPIC_DENIED, _GROUP_DENIED, _CLUSTER_DENIED = 29, 30, 31
 _NEWEST_TIME = -3
 # The first request may also have to connect.
 _TRIPS = 4
+_TRIPS_SIDE_BY_SIDE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,19 +240,23 @@ class Inspector:
             found |= {c.name: c.value for c in row.configs if c.value is not None}
         return found
 
-    def round_trips_ms(self) -> dict[int, float]:
+    def round_trips_ms(self) -> dict[int, float | None]:
         """Time of a small request to each broker and its response: the shortest of a few, in ms.
 
-        By node id. Brokers that do not respond are missing. Raises `MirrorError`, also if none
-        responds.
+        By node id; None: it does not respond. Raises `MirrorError`, also if none responds.
         """
         nodes = self._nodes()
-        answers = dict(zip(nodes, of_each(self._round_trip, nodes), strict=True))
-        found = {node: one for node, one in answers.items() if isinstance(one, float)}
-        for one in answers.values():
-            if not found and isinstance(one, MirrorError):
-                raise one
-        return found
+        # Not all at once: decoding the responses of others would count as well.
+        answers = of_each(self._round_trip, nodes, at_most=_TRIPS_SIDE_BY_SIDE)
+        found = [None if isinstance(one, MirrorError) else one for one in answers]
+        if not any(found):
+            errors = [one for one in answers if isinstance(one, MirrorError)]
+            raise (
+                errors[0]
+                if errors
+                else Unreachable("it names no brokers.", where=f"cluster {self.client.alias}")
+            )
+        return dict(zip(nodes, found, strict=True))
 
     def _round_trip(self, node: int) -> float | MirrorError:
         took = []

@@ -192,7 +192,11 @@ class BrokerPool:
         another attempt or the pause before it, and "no connection in time" would hide the cause.
         """
         known = [self._failures[one].error for one in tried if one in self._failures]
-        if any(not isinstance(error, Unreachable) for error in known):
+        # One that hung up may be restarting.
+        if any(
+            not isinstance(error, Unreachable) and not isinstance(error.__cause__, ConnectionLost)
+            for error in known
+        ):
             raise self._failure(tried)
 
     def _begin(self, address: Address) -> None:

@@ -486,9 +486,9 @@ class ClusterConnections:
         """Call ``query`` with each leader and the partitions that it leads; merge the results.
 
         Partitions whose leader is unknown or does not respond are missing from the result.
-        ``patience_s``: how long a new connection may take; it is used by a later call then. A
-        response may take a second, and twice as long after each one that did not come. None: both
-        may take as long as the client's settings say.
+        ``query`` is called on several threads. ``patience_s``: how long a new connection may take;
+        it is used by a later call then. A response may take a second, and twice as long after each
+        one that did not come. None: both may take as long as the client's settings say.
         """
         by_node: dict[int, list[TopicPartition]] = {}
         for tp in partitions:

@@ -6,7 +6,7 @@ A connection comes from the idle ones and returns to them. A new one is opened o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from sparkmirror.errors import ClusterError
@@ -70,9 +70,6 @@ class LeaderQueries:
         ``query`` is called on several threads. ``addresses`` has each of these nodes.
         ``patience_s``: see `cluster_connections.ClusterConnections.query_leaders`.
         """
-        for node in by_node:
-            if addresses[node] not in self._idle.addresses:
-                self._begin(node, addresses[node])
         found: dict[TopicPartition, T] = {}
         try:
             idle = {node: self._idle.take(addresses[node]) for node in by_node}
@@ -101,12 +98,14 @@ class LeaderQueries:
     def _add_new(
         self,
         connections: dict[int, Connection],
-        nodes: Iterable[int],
+        nodes: Sequence[int],
         addresses: Mapping[int, Address],
         patience_s: float | None,
     ) -> None:
         """Add new connections to those of ``nodes`` that can be connected to in time."""
         try:
+            for node in nodes:  # side by side
+                self._begin(node, addresses[node])
             for node in nodes:
                 connection = self._new(node, addresses[node], patience_s)
                 if connection is not None:
@@ -128,16 +127,14 @@ class LeaderQueries:
 
         The connections become idle, or are closed.
         """
-        for node, connection in connections.items():
-            if patience_s is not None:
-                limit_s = self._answer_s.get(node, _ANSWER_S)
-                connection.socket.settimeout(limit_s)
-                self._answer_s[node] = min(2 * limit_s, self._client.request_timeout_ms / 1000)
 
-        def ask(node: int) -> dict[TopicPartition, T] | ConnectionLost:
+        def ask(node: int) -> dict[TopicPartition, T] | Exception:
+            connection = connections[node]
             try:
-                return query(connections[node], by_node[node])
-            except ConnectionLost as error:
+                if patience_s is not None:
+                    connection.socket.settimeout(self._answer_s.get(node, _ANSWER_S))
+                return query(connection, by_node[node])
+            except Exception as error:
                 return error
 
         try:
@@ -147,15 +144,24 @@ class LeaderQueries:
                 connection.close()
             raise
         lost: dict[int, ConnectionLost] = {}
+        other: Exception | None = None
         for (node, connection), answer in zip(connections.items(), answers, strict=True):
-            if isinstance(answer, ConnectionLost):
-                connection.close()
-                lost[node] = answer
+            if not isinstance(answer, Exception):
+                self._idle.keep(connection)
+                self._answer_s.pop(node, None)
+                self._answered(node)
+                found |= answer
                 continue
-            self._idle.keep(connection)
-            self._answer_s.pop(node, None)
-            self._answered(node)
-            found |= answer
+            connection.close()
+            if not isinstance(answer, ConnectionLost):
+                other = other or answer
+                continue
+            lost[node] = answer
+            if patience_s is not None:
+                longer_s = 2 * self._answer_s.get(node, _ANSWER_S)
+                self._answer_s[node] = min(longer_s, self._client.request_timeout_ms / 1000)
+        if other is not None:
+            raise other
         return lost
 
     def _begin(self, node: int, address: Address) -> Attempt:

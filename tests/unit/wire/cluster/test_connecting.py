@@ -315,11 +315,13 @@ def test_a_silent_server_delays_a_start_for_a_moment(
     assert first == [silent, healthy, healthy], "the other one is asked first now"
 
 
-def _silent_together(count: int) -> Connect:
-    """Attempts that fail when ``count`` of them are under way: none waits for another's end."""
-    meeting = threading.Barrier(count)
+def _silent_together(brokers: Brokers, connect: Connect) -> Connect:
+    """Attempts at the silent ones fail when both are under way: none waits for another's end."""
+    meeting = threading.Barrier(len(brokers.silent))
 
-    def silent(_: tuple[str, int]) -> Connection:
+    def silent(address: tuple[str, int]) -> Connection:
+        if address[1] == brokers.healthy.port:
+            return connect(address)
         meeting.wait(patience())
         raise Unreachable("silent.", where="B")
 
@@ -330,7 +332,7 @@ def test_if_all_servers_are_silent_one_timeout_is_enough(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = brokers.known(*(one.address for one in brokers.silent.values()))
-    monkeypatch.setattr(known, "_connect", _silent_together(2))
+    monkeypatch.setattr(known, "_connect", _silent_together(brokers, known._connect))
     with pytest.raises(ClusterError, match="silent"):
         known.any_connection()
 
@@ -355,7 +357,7 @@ def test_leaders_are_connected_at_the_same_time(
 ) -> None:
     known = brokers.known()
     known.refresh()
-    monkeypatch.setattr(known, "_connect", _silent_together(2))
+    monkeypatch.setattr(known, "_connect", _silent_together(brokers, known._connect))
     assert known.query_leaders(T, _ask) == {T[0]: 0}
     assert not known.connecting(2, -1)
 
