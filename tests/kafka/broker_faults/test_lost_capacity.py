@@ -192,7 +192,12 @@ def test_a_partition_without_a_leader_waits_alone(
             others.arrive(load.acknowledged, again)
             hit.kafka.restart(ALONE[LOST][0])
             beside.close()
-            check_mirrored(source.kafka, topic_name, target.kafka, first.remote, load.acknowledged)
+            # At-least-once: of what the leader wrote while it ended, the second run cannot know.
+            repeats = (LOST,) if side == "target" and not exact else ()
+            check_mirrored(
+                *(source.kafka, topic_name, target.kafka, first.remote, load.acknowledged),
+                repeats=repeats,
+            )
             _until(lambda: not again.halts(), again.halts)
             wait_in_sync(hit.kafka)
     assert first.failures + again.failures == []

@@ -34,26 +34,29 @@ log = logging.getLogger(__name__)
 
 _NAME = "reasons"
 _INTERVAL_S = 1.0
+# Of the time that the last question took: a sink waits for a fifth of its time at most.
+_PAUSE_TIMES = 4
 _RECORDS_MAX = 20
 _BYTES_MAX = 8 << 20
 _QUESTION_BYTES_MAX = 4 * _BYTES_MAX
-# The sink waits for the reply. It must still report and commit meanwhile.
-_REPLY_S = 3.0
-_TIMEOUT_S = 5.0
+# The sink waits for the reply, for less than the time after which another process takes the flow.
+# A busy machine takes seconds for the first one.
+_REPLY_S = 6.0
+_TIMEOUT_S = 8.0
 
 
 class Reasons:
     """Asks for one task of flow ``flow``. ``path``: of the socket; empty: there is none.
 
-    At most one question per second and transform, about `_RECORDS_MAX` records: where everything
-    fails, the reasons of some records must not stop the mirror.
+    At most one question per second and transform, about `_RECORDS_MAX` records, and fewer where
+    replies take long: where everything fails, the reasons of some records must not stop the mirror.
     """
 
     def __init__(self, path: str, flow: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._flow = flow
         self._clock = clock
-        self._asked_s: dict[int, float] = {}
+        self._next_s: dict[int, float] = {}
 
     def of(
         self, number: int, topic: str, partition: int, records: Sequence[Record]
@@ -63,7 +66,7 @@ class Reasons:
         Empty if none can be had now.
         """
         now = self._clock()
-        if not self._path or now - self._asked_s.get(number, -_INTERVAL_S) < _INTERVAL_S:
+        if not self._path or now < self._next_s.get(number, now):
             return {}
         some = _first(records)
         try:
@@ -71,7 +74,8 @@ class Reasons:
         except (OSError, ValueError) as error:
             log.warning("flow %s: why a transform failed is unknown: %s", self._flow, error)
             found = []
-        self._asked_s[number] = self._clock()
+        ended = self._clock()
+        self._next_s[number] = ended + max(_INTERVAL_S, _PAUSE_TIMES * (ended - now))
         return {one.offset: text for one, text in zip(some, found, strict=False) if text}
 
     def _ask(self, number: int, table: pa.Table) -> list[str]:

@@ -77,6 +77,24 @@ def test_a_transform_is_asked_about_once_a_second(server: ReasonServer) -> None:
     assert asked.of(0, "orders", 0, RECORDS[:1])
 
 
+def test_questions_that_take_long_are_asked_less_often(server: ReasonServer) -> None:
+    now, took = [100.0], [0.0]
+
+    def clock() -> float:
+        now[0], took[0] = now[0] + took[0], 0.0
+        return now[0]
+
+    asked = Reasons(server.path, "A->B", clock)
+    assert asked.of(0, "orders", 0, RECORDS[:1])
+    now[0] += 1.1
+    asked._ask = lambda *_: took.__setitem__(0, 3.0) or ["late"]  # type: ignore[method-assign]
+    assert asked.of(0, "orders", 0, RECORDS[:1]) == {7: "late"}
+    now[0] += 11.0
+    assert asked.of(0, "orders", 0, RECORDS[:1]) == {}
+    now[0] += 1.1
+    assert asked.of(0, "orders", 0, RECORDS[:1]) == {7: "late"}
+
+
 def test_a_question_is_bounded(server: ReasonServer, monkeypatch: pytest.MonkeyPatch) -> None:
     many = [Record(n, 0, None, b"v", ()) for n in range(100, 200)]
     assert list(Reasons(server.path, "A->B").of(0, "t", 0, many)) == list(range(100, 120))
