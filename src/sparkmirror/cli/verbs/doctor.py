@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +19,7 @@ from sparkmirror.cli.shared.settings_options import (
 )
 from sparkmirror.cli.shared.tables import Format, Output, Report
 from sparkmirror.errors import ConfigError
+from sparkmirror.side_by_side import of_each
 
 if TYPE_CHECKING:
     from sparkmirror.doctor.finding import Finding
@@ -113,12 +113,11 @@ def _examine(settings: MirrorSettings, *, rate_bytes_s: float) -> dict[str, list
 
     how = Examination(rate_bytes_s=rate_bytes_s)
     flows = settings.flows
-    with ThreadPoolExecutor(len(flows), "flow") as pool:
-        results = pool.map(lambda flow: examine(flow, how), flows)
-        return {
-            flow.name: [*result, *check_heartbeats(flow, settings.heartbeats)]
-            for flow, result in zip(flows, results, strict=True)
-        }
+    results = of_each(lambda flow: examine(flow, how), flows, at_most=len(flows))
+    return {
+        flow.name: [*result, *check_heartbeats(flow, settings.heartbeats)]
+        for flow, result in zip(flows, results, strict=True)
+    }
 
 
 def _add_executors(

@@ -249,7 +249,7 @@ class Inspector:
         # Not all at once: decoding the responses of others would count as well.
         answers = of_each(self._round_trip, nodes, at_most=_TRIPS_SIDE_BY_SIDE)
         found = [None if isinstance(one, MirrorError) else one for one in answers]
-        if not any(found):
+        if all(one is None for one in found):
             errors = [one for one in answers if isinstance(one, MirrorError)]
             raise (
                 errors[0]

@@ -174,8 +174,11 @@ class BrokerPool:
             del self._live[one.address]
         return None
 
+    def _errors(self, tried: Sequence[Address]) -> list[ClusterError]:
+        return [self._failures[one].error for one in tried if one in self._failures]
+
     def _failure(self, tried: Sequence[Address]) -> Exception:
-        errors = [self._failures[one].error for one in tried if one in self._failures]
+        errors = self._errors(tried)
         for error in errors:
             if isinstance(error, Denied):
                 return error
@@ -191,11 +194,10 @@ class BrokerPool:
         """Raise why the attempts before failed, where a server was reached: the time is up within
         another attempt or the pause before it, and "no connection in time" would hide the cause.
         """
-        known = [self._failures[one].error for one in tried if one in self._failures]
         # One that hung up may be restarting.
         if any(
             not isinstance(error, Unreachable) and not isinstance(error.__cause__, ConnectionLost)
-            for error in known
+            for error in self._errors(tried)
         ):
             raise self._failure(tried)
 
