@@ -132,7 +132,8 @@ class Processors:
     def shares(self, tree: TreeWatch) -> dict[str, float]:
         """Shares of all processor time since then.
 
-        ``stolen``: what a virtual machine's host gave to others; 0 on a machine of one's own.
+        ``idle``: what nobody used. ``stolen``: what a virtual machine's host gave to others; 0 on a
+        machine of one's own.
         ``elsewhere``: what was used here by neither brokers, mirror (``tree``) nor probes.
         """
         before, now = self._before, psutil.cpu_times()
@@ -142,9 +143,10 @@ class Processors:
         spent = {name: getattr(now, name) - getattr(before, name) for name in fields}
         total = sum(spent.values())
         if total <= 0:
-            return {"stolen": 0.0, "elsewhere": 0.0}
+            return {"idle": 0.0, "stolen": 0.0, "elsewhere": 0.0}
         idle = spent["idle"] + spent["iowait"] + spent["steal"]
         return {
+            "idle": max(0.0, (idle - spent["steal"]) / total),
             "stolen": max(0.0, spent["steal"] / total),
             "elsewhere": max(0.0, (total - idle - ours_s) / total),
         }

@@ -39,7 +39,7 @@ from confluent_kafka import Consumer
 
 from benchmarks import link
 from benchmarks.delay import HOST, delayed
-from benchmarks.load import Load, create, delete, fill
+from benchmarks.load import Load, create, delete, fill, warm
 from benchmarks.machine import code, head, machine, prepared
 from benchmarks.measure import Processors, TreeWatch, end_offsets, latencies, quantiles
 from benchmarks.peers import PEERS, Running, start
@@ -59,6 +59,7 @@ LOAD = Load(
     events=True,
 )
 _OFF = {"sparkmirror.link.joining": "off"}
+_ALWAYS = {"sparkmirror.link.joining": "always"}
 _ZSTD = {"sparkmirror.link.compression": "zstd"}
 # A long link needs larger batches than Java's default, and buffers that the kernel sizes.
 _FAR = {
@@ -77,6 +78,7 @@ WAYS = {
     "mm1": ("MirrorMaker 1, tuned", "mm1", _FAR),
     "sparkmirror-zstd": ("sparkmirror, zstd for the link", "sparkmirror", _ZSTD),
     "sparkmirror-off": ("sparkmirror without joining", "sparkmirror", _OFF),
+    "sparkmirror-always": ("sparkmirror that always joins", "sparkmirror", _ALWAYS),
 }
 """By name: in the table, the peer of `peers`, and what its file says more."""
 CURVE_MS, CURVE_LOSSES, CURVE_TAIL_MS = (1.0, 20.0, 50.0, 100.0, 200.0), (0.0, 0.1), (50.0,)
@@ -84,6 +86,7 @@ START_MAX_S, WARM_S, SAMPLE_S = 120.0, 2.0, 0.2
 # TCP needs some round trips until it fills a long link.
 COPY_WARM_S, COPY_S = 4.0, 5.0
 SHARE_MAX = 0.98
+WARM_UP_S = 10.0
 TAIL_RATE, TAIL_S = 100, 15.0
 _CHUNK_BYTES = 1 << 20
 
@@ -110,13 +113,18 @@ class Point:
 
 @dataclass
 class Copied:
-    """One mirror's steady state. Rates per second, CPU in seconds per GB of the source's log."""
+    """One mirror's steady state. Rates per second, CPU in seconds per GB of the source's log.
+
+    ``idle``, ``stolen``, ``elsewhere``: see `Processors.shares`.
+    """
 
     records: int
     window_s: float
     rate: float
     mb_per_s: float
     cpu_s_per_gb: float
+    idle: float
+    stolen: float
     elsewhere: float
     complete: bool
     settings: str
@@ -285,11 +293,19 @@ class Bench:
 
     def fill(self, records: int) -> None:
         """The topic that all mirrors copy."""
-        source = self.there.clusters[0]
+        source, target = self.there.clusters
+        warm(target, LOAD, records // 4)
         create(source.bootstrap_servers, LOAD.topic, PARTITIONS)
         self.records = fill(source, LOAD, records)
         logs = source.data_path().glob(f"{LOAD.topic}-*/*.log")
         self.gigabytes = sum(one.stat().st_size for one in logs) / 1e9
+
+    def warm_up(self) -> None:
+        """Copy once without measuring: else the first mirror would meet slower brokers than others.
+
+        Their JVMs have to compile what serves a mirror. A Java mirror does it, over both far ends.
+        """
+        self.copied("mm1", Point("both", 1.0, 0.0), WARM_UP_S)
 
     def copied(self, name: str, point: Point, seconds: float) -> Copied:
         """Let one mirror copy the topic for ``seconds`` of steady state, or to its end."""
@@ -320,6 +336,8 @@ class Bench:
             (count - first) / window_s,
             self.gigabytes * share * 1000 / window_s,
             (spent_s - cpu_s) / (self.gigabytes * share) if share else 0.0,
+            shares["idle"],
+            shares["stolen"],
             shares["elsewhere"],
             count >= SHARE_MAX * self.records,
             running.settings,
@@ -419,17 +437,20 @@ def table(found: Mapping[str, Any]) -> str:
         f"{found['machine']['cores']} cores that both brokers and the link share, one run each.",
         f"{carrier}. {_buffers(found['broker_buffers'])}",
         f"A plain copy goes over the same link in {TASKS} streams. Other work: the share of the "
-        "processors that was taken by what is neither mirror, broker nor link.",
+        "processors that was taken by what is neither mirror, broker nor link. "
+        "Idle: what nobody took.",
         "",
-        "| | plain copy, MB/s | | records/s | MB/s of the source's log | CPU-s/GB | other work |",
-        "|---|---|---|---|---|---|---|",
+        "| | plain copy, MB/s | | records/s | MB/s of the source's log | CPU-s/GB | idle "
+        "| other work |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for point in found["points"]:
         title, plain = Point(**point["point"]).title, f"{point['plain_copy_mb_per_s']:,.1f}"
         for name, one in point["peers"].items():
             lines.append(
                 f"| {title} | {plain} | {WAYS[name][0]} | {one['rate']:,.0f} | "
-                f"{one['mb_per_s']:,.1f} | {one['cpu_s_per_gb']:.1f} | {one['elsewhere']:.0%} |"
+                f"{one['mb_per_s']:,.1f} | {one['cpu_s_per_gb']:.1f} | "
+                f"{one['idle']:.0%} | {one['elsewhere']:.0%} |"
             )
             title = plain = ""
     if any(point["tails"] for point in found["points"]):
@@ -520,6 +541,7 @@ def main() -> int:
     if any(options.loss) and not isinstance(over, Packets):
         parser.error("losses need root, iproute2 and /dev/net/tun: say --loss 0")
     began = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    options.out.mkdir(parents=True, exist_ok=True)
     prepared(say)
     found: dict[str, Any] = {
         "began": began,
@@ -539,6 +561,7 @@ def main() -> int:
             bench.fill(options.records)
             found |= {"records": bench.records, "gigabytes": bench.gigabytes}
             say(f"{bench.records:,} records, {bench.gigabytes:.2f} GB")
+            bench.warm_up()
             for side, loss, delay in product(options.side, options.loss, options.round_trip_ms):
                 point = Point(side, delay, loss, options.mb_per_s)
                 tails = options.tail or (options.curve and delay in CURVE_TAIL_MS)
@@ -564,7 +587,8 @@ def _measure(
         found["peers"][peer] = asdict(one)
         say(
             f"  {peer}: {one.rate:,.0f} records/s, {one.mb_per_s:,.1f} MB/s, "
-            f"{one.cpu_s_per_gb:.1f} CPU-s/GB, {one.window_s:.1f} s, elsewhere {one.elsewhere:.0%}"
+            f"{one.cpu_s_per_gb:.1f} CPU-s/GB, {one.window_s:.1f} s, "
+            f"idle {one.idle:.0%}, stolen {one.stolen:.0%}, elsewhere {one.elsewhere:.0%}"
         )
     for peer in options.peers if tails else ():
         found["tails"][peer] = bench.tail(peer, point)
