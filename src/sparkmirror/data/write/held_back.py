@@ -2,9 +2,9 @@
 
 The data that waits for acknowledgements is limited for a slot as a whole. If one broker is far
 away, slow or unavailable, its data takes up all the room in the end, and every partition of the
-slot would be as slow. So the sink watches for this: there was no room for a while, although other
-brokers have almost nothing to do. Then the source fetches no more of the slow broker's partitions,
-until half of its data is acknowledged.
+slot would be as slow. So the sink watches for this: there was no room for a while, or again and
+again, although other brokers have almost nothing to do. Then the source fetches no more of the slow
+broker's partitions, until half of its data is acknowledged.
 
 Data that is held back is copied out of the memory that source and sink share, whose frames are for
 the partitions that continue. So a sink holds at most `UNACKNOWLEDGED_BYTES_MAX` twice: once for
@@ -27,8 +27,10 @@ log = logging.getLogger(__name__)
 
 UNACKNOWLEDGED_BYTES_MAX = 32 * 1024 * 1024
 """Limit of bytes in flight or queued; further rows stay in Spark and, behind it, in brokers."""
-# One busy moment is not enough: brokers and partitions take turns.
+# One busy moment is not enough: brokers and partitions take turns. But a slow broker that
+# acknowledges a little at a time makes room each time. So time with room counts as well, and less.
 _NO_ROOM_S = 0.25
+_ROOM_COUNTS = 0.5
 _LOOK_S = 0.1
 _NEXT_TO_NOTHING_BYTES = 512 * 1024
 # Of the data that waits for all brokers.
@@ -52,7 +54,9 @@ class HeldBack:
         self._goes_on_below: dict[int, float] = {}  # bytes, by held-back broker
         self._flagged: set[int] = set()
         self._bytes = 0
-        self._no_room_since: float | None = None
+        self._full = False
+        self._asked_at = time.monotonic()
+        self._no_room_s = 0.0
         self._looked_at = float("-inf")
         self._reported_at = float("-inf")
 
@@ -78,12 +82,14 @@ class HeldBack:
             # Wait here until frames are free again: otherwise only the next row would free them.
             frames_held > FRAMES // 2 and not self._backlog.idle
         )
-        if not full:
-            self._no_room_since = None
-        elif self._no_room_since is None:
-            self._no_room_since = now
-        elif now - self._no_room_since >= _NO_ROOM_S:
-            self._no_room_since = now
+        passed_s, self._asked_at = now - self._asked_at, now
+        if self._full:
+            self._no_room_s += passed_s
+        else:
+            self._no_room_s = max(0.0, self._no_room_s - passed_s * _ROOM_COUNTS)
+        self._full = full
+        if full and self._no_room_s >= _NO_ROOM_S:
+            self._no_room_s = 0.0
             self._hold_slow(now)
         return full
 
