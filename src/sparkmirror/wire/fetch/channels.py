@@ -28,6 +28,7 @@ from collections.abc import Iterable
 
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.fetch.partition_state import FetchState
+from sparkmirror.wire.net.connection import Connection
 from sparkmirror.wire.produce.joining import ROUND_TRIP_S_MIN
 
 __all__ = ["CHANNELS_MAX", "Channel", "Channels"]
@@ -56,6 +57,7 @@ class Channels:
         self._max = channels_max
         self._helpers = helpers_max
         self._quickest: dict[int, float] = {}  # response per node, s: at least one round trip
+        self._firsts: dict[int, Connection] = {}  # of channel 0, per node
         self._alone_until: dict[int, float] = {}
         self._groups = 0
 
@@ -68,7 +70,7 @@ class Channels:
         return [(node, -number) for number in range(1, self._helpers + 1)]
 
     def round_trip_s(self, node: int) -> float:
-        """The quickest response of ``node`` so far, s; 0.0 before the first one."""
+        """The quickest response of ``node`` since it was connected, s; 0.0 before the first one."""
         return self._quickest.get(node, 0.0)
 
     def beside(self, channel: Channel, group: int, now: float) -> Channel:
@@ -92,8 +94,15 @@ class Channels:
         open_one = self._connections.connection(node, number)
         return open_one is not None or self._connections.connecting(node, number)
 
-    def note_response(self, node: int, seconds: float) -> None:
-        """Note that ``node`` responded ``seconds`` after its request."""
+    def note_response(self, channel: Channel, connection: Connection, seconds: float) -> None:
+        """Note that a response on ``connection`` came ``seconds`` after its request.
+
+        A new connection of channel 0 may lead to another place: what was noted before is forgotten.
+        """
+        node, number = channel
+        if not number and self._firsts.get(node) is not connection:
+            self._firsts[node] = connection
+            self._quickest[node] = connection.round_trip_s
         self._quickest[node] = min(seconds, self._quickest.get(node, seconds))
 
     def choose(
@@ -136,7 +145,7 @@ class Channels:
         connection = self._connections.connection(node, channel)
         if connection is None:
             return False
-        self.note_response(node, connection.round_trip_s)
+        self.note_response((node, channel), connection, connection.round_trip_s)
         far = self._quickest[node] >= ROUND_TRIP_S_MIN
         if channel and not far:
             self._connections.drop(connection)

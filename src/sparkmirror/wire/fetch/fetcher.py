@@ -176,11 +176,7 @@ class Fetcher(Responses):
 
     def _send_helpers(self, main: Channel, request: _Request, now: float) -> None:
         """Have further requests wait for the partitions of ``request``, which is in flight."""
-        # Each response of a near broker may have waited for records.
-        self._channels.note_response(main[0], request.connection.round_trip_s)
         missing = self._staggered.missing(main, now)
-        if not missing:
-            return
         states = self._staggered.partitions(main, request.states.values(), self.left_out, now)
         for channel in self._staggered.helpers(main) if states else ():
             if not missing:

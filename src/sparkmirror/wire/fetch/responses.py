@@ -76,7 +76,7 @@ class Responses(AssignedPartitions):
         if len({part.tp for part in response.partitions}) < len(response.partitions):
             raise ValueError("a Fetch response has a partition twice")
         now = self._clock()
-        self._channels.note_response(channel[0], now - request.sent_at)
+        self._channels.note_response(channel, request.connection, now - request.sent_at)
         self._settle(request.grant, response.partitions, now - request.sent_at)
         if response.throttle_ms > 0:
             self._note_throttle(response.throttle_ms, now)

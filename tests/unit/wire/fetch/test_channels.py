@@ -136,6 +136,23 @@ def test_a_near_broker_has_one_connection() -> None:
     assert reader.source.opened == [(NODE, 0)]
 
 
+def test_a_broker_that_moved_far_away_gets_more_channels() -> None:
+    """Its node id is the same, its connection is another one."""
+    source = busy_source(FOUR, NEAR_S)
+    reader = Reader(source)
+    for _ in range(5):
+        reader.round(0.02)
+    reader.fetcher.send()
+    (near,) = reader.under_way()
+    source.trip_s = FAR_S
+    near.broken = True
+    reader.receive(near)
+    for _ in range(8):
+        reader.round()
+    assert len(channels(reader)) == 3
+    assert source.opened == [(NODE, 0), (NODE, 0), (NODE, 1), (NODE, 2)]
+
+
 def test_a_near_broker_whose_first_answer_was_late_has_one_connection() -> None:
     source = busy_source(FOUR, NEAR_S)
     source.trips[NODE, 0] = 0.2

@@ -30,6 +30,7 @@ class Cluster:
     generation: int = 0
     sent: int = 0
     look_again_s: float = math.inf
+    round_trip_s: float = 0.001
 
     def refresh_if_due(self) -> None:
         """Metadata never changes."""

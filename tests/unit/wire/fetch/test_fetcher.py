@@ -30,6 +30,7 @@ class Broker:
 
     def __init__(self, node: int) -> None:
         self.node = node
+        self.round_trip_s = 0.001
         self.closed = False
         self.asked: list[list[TopicPartition]] = []
         self.waits: list[tuple[int, int]] = []

@@ -532,8 +532,9 @@ def test_responses_come_no_more_often_than_those_of_a_near_broker() -> None:
 
 
 def test_what_is_read_again_has_one_bound_for_all_channels_of_a_broker() -> None:
-    channels = Channels(SimSource({ONE: NODE}, FAR_S), 3, WAITING_MAX - 1)  # type: ignore[arg-type]
-    channels.note_response(NODE, FAR_S)
+    source: Any = SimSource({ONE: NODE}, FAR_S)
+    channels = Channels(source, 3, WAITING_MAX - 1)
+    channels.note_response((NODE, 0), source.connection(NODE), FAR_S)
     staggered = Staggered(channels, FetchSettings(), REREAD)
     mains = [(NODE, number) for number in range(3)]
     for main in mains:
