@@ -1,17 +1,25 @@
-"""Joins batches that wait for a slow link into fewer and larger ones.
+"""Joins batches that wait for a slow link or a busy broker into fewer and larger ones.
 
 A broker accepts one batch of a partition per request, and a few requests at a time. So a partition
 carries (bytes of a batch x requests in flight) per round trip. Over a long link this is little if
-producers wrote small batches. Joining takes CPU time, so the mode ``auto`` does it only when
-needed. It begins for a partition when
+producers wrote small batches. And a request costs a broker about as much time as some ten KiB of
+data, so a busy one takes fewer records if they come in small batches.
 
-* the quickest response takes at least 5 ms: nearby, a request costs less than joining;
-* for four round trips, more batches have waited than may be in flight;
-* the producer has spent a quarter of that time waiting for responses, so it has CPU time left.
+Joining takes CPU time, so the mode ``auto`` does it only when needed, for a partition of which more
+batches wait than may be in flight. If the quickest response takes at least 5 ms, it
 
-It ends when no more batches wait than may be in flight, for 1 s or 20 round trips; or if it is the
-limit itself, because it takes most of the CPU time and fewer records pass than before. Only batches
-that were never sent are joined: a sent batch has its sequence and must not change.
+* begins after four round trips, if the producer has spent a quarter of that time waiting for
+  responses, so it has CPU time left;
+* ends when no more batches wait than may be in flight, for 1 s or 20 round trips; or if it is the
+  limit itself, because it takes most of the CPU time and fewer records pass than before.
+
+A broker that responds sooner is near. Joining for it
+
+* begins after half a second, if batches are small;
+* ends when no more batches wait than may be in flight, for ten seconds; or if no more records pass
+  than before.
+
+Only batches that were never sent are joined: a sent batch has its sequence and must not change.
 """
 
 from __future__ import annotations
@@ -42,7 +50,7 @@ log = logging.getLogger(__name__)
 __all__ = ["ROUND_TRIP_S_MIN", "JoinState", "Joining", "RoundTrip"]
 
 ROUND_TRIP_S_MIN = 0.005
-"""A broker that responds sooner is near: joining would cost more than the requests it saves."""
+"""A broker that responds sooner is near."""
 # All joined batches of one request together. Five such requests in flight, and what waits behind
 # them, are all that a slot may have unacknowledged.
 _REQUEST_BYTES = 4 * 1024 * 1024
@@ -57,6 +65,9 @@ _UNPACKED_SHARE = 0.75
 _TRIPS_BEHIND = 4
 _WAITED_SHARE = 0.25
 _HOLD_S, _HOLD_TRIPS = 1.0, 20
+# Without joining, a busy broker that is near would soon be behind again.
+_NEAR_BEHIND_S, _NEAR_HOLD_S, _NEAR_LOOK_S = 0.5, 10.0, 2.0
+_NEAR_BYTES = 65536  # A larger batch costs a near broker much more than its request.
 # When joining is the limit, and for how long it is left then: twice as long each time.
 _BUSY_SHARE, _LESS = 0.5, 0.75
 _REST_S, _REST_S_MAX = 30.0, 600.0
@@ -232,28 +243,31 @@ class Joining:
         return min(share, accepted, line.bytes_max, line.unpackable_bytes())
 
     def _needed(self, state: PartitionQueue, trip_s: float, now: float) -> bool:
-        """Whether the batches of ``state`` wait for the link, with CPU time left to join them."""
+        """Whether joining the batches of ``state`` helps: they wait for the link or the broker."""
         line = state.join_state
+        near = trip_s < ROUND_TRIP_S_MIN
         behind = len(state.pending) > self._in_flight_max
-        hold_s = max(_HOLD_S, _HOLD_TRIPS * trip_s)
+        hold_s = _NEAR_HOLD_S if near else max(_HOLD_S, _HOLD_TRIPS * trip_s)
         if now < line.joins_until:
             if behind:
                 line.joins_until = now + hold_s
-                return not self._limits_itself(state, hold_s, now)
+                return not self._useless(state, hold_s, now, near=near)
             return True
         if line.joins_until > float("-inf"):
             line.joins_until, line.behind_since = float("-inf"), None
-        if not behind or trip_s < ROUND_TRIP_S_MIN or now < line.rests_until:
+        large = near and len(state.pending[0].batch) > _NEAR_BYTES
+        if not behind or large or now < line.rests_until:
             line.behind_since = None
             return False
         if line.behind_since is None:
             self._begin(state, now)
             return False
         lasted_s = now - line.behind_since
-        if lasted_s < _TRIPS_BEHIND * trip_s:
+        if lasted_s < (_NEAR_BEHIND_S if near else _TRIPS_BEHIND * trip_s):
             return False
         line.behind_since = None
-        if self.waited_s - line.waited_s < _WAITED_SHARE * lasted_s:
+        # Near a busy broker, the processors may be busy because batches are not joined.
+        if not near and self.waited_s - line.waited_s < _WAITED_SHARE * lasted_s:
             return False
         line.rate = (state.done - line.done) / lasted_s
         self._begin(state, now)
@@ -265,17 +279,17 @@ class Joining:
         line.behind_since, line.waited_s = now, self.waited_s
         line.cpu_s, line.done = self.counts.cpu_s, state.done
 
-    def _limits_itself(self, state: PartitionQueue, hold_s: float, now: float) -> bool:
-        """Whether fewer records pass than before while joining takes most of the CPU time."""
+    def _useless(self, state: PartitionQueue, hold_s: float, now: float, *, near: bool) -> bool:
+        """Whether joining brings nothing: it is the limit itself, or a near broker is as slow."""
         line = state.join_state
         if line.behind_since is None:
             self._begin(state, now)
             return False
         lasted_s = now - line.behind_since
-        if lasted_s < hold_s:
+        if lasted_s < (_NEAR_LOOK_S if near else hold_s):
             return False
-        busy = self.counts.cpu_s - line.cpu_s >= _BUSY_SHARE * lasted_s
-        less = state.done - line.done < _LESS * line.rate * lasted_s
+        busy = near or self.counts.cpu_s - line.cpu_s >= _BUSY_SHARE * lasted_s
+        less = state.done - line.done <= (1.0 if near else _LESS) * line.rate * lasted_s
         self._begin(state, now)
         if not busy or not less:
             line.rest_s = 0.0

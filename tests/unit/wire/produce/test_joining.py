@@ -172,9 +172,22 @@ def test_it_begins_after_four_round_trips_of_waiting() -> None:
     assert joined == [False, False, False, False, True]
 
 
-def test_nearby_nothing_is_joined() -> None:
-    times = [0.01 * n for n in range(1_000)]
-    assert not any(_looks(Joining(ProduceSettings()), _queue(500), 0.004, times, 0.9))
+def test_nearby_it_begins_when_batches_have_waited_for_half_a_second() -> None:
+    times = [0.1 * n for n in range(12)]
+    joined = _looks(Joining(ProduceSettings()), _queue(500), 0.004, times, 0.9)
+    assert joined.index(True) == 5
+
+
+def test_a_busy_broker_nearby_leaves_no_processor_time_of_its_own() -> None:
+    times = [0.1 * n for n in range(12)]
+    assert any(_looks(Joining(ProduceSettings()), _queue(500), 0.004, times, 0.0))
+
+
+def test_nearby_large_batches_are_not_joined() -> None:
+    """A request costs little there, compared with what is in it."""
+    times = [0.01 * n for n in range(300)]
+    large = _queue(30, size=70_000)
+    assert not any(_looks(Joining(ProduceSettings()), large, 0.004, times, 0.9))
 
 
 def test_without_processor_time_of_its_own_nothing_is_joined() -> None:
@@ -230,6 +243,27 @@ def test_it_ends_where_it_is_the_limit_itself(busy: float, rate: int, goes_on: b
     assert not all(look(35.3 + 0.1 * n, 0.9, 300) for n in range(30))
     # Twice as long the next time.
     assert not any(look(40.0 + 0.1 * n, 0.1, 1_000) for n in range(550))
+
+
+@pytest.mark.parametrize(("rate", "goes_on"), [(1_000, False), (1_100, True)])
+def test_nearby_it_ends_unless_more_records_pass_than_before(rate: int, goes_on: bool) -> None:
+    joining, state = Joining(ProduceSettings()), _queue(50)
+
+    def look(now: float, records: int) -> bool:
+        joining.waited_s += 0.09
+        state.done += records // 10
+        state.pending.clear()
+        state.pending.extend(_queue(50).pending)
+        return joining.form(state, _trip(0.001), 1, now) != 0
+
+    assert [look(0.1 * n, 1_000) for n in range(6)] == 5 * [False] + [True]
+    found = [look(0.6 + 0.1 * n, rate) for n in range(250)]
+    assert found[5]
+    assert any(found[25:]) == goes_on
+    if goes_on:
+        assert all(found)
+        return
+    assert any(look(30.0 + 0.1 * n, 1_000) for n in range(40)), "it is tried again"
 
 
 def test_a_hold_that_has_ended_leaves_nothing_to_the_next_wait() -> None:
