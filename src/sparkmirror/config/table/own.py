@@ -300,8 +300,8 @@ BATCH_ROWS = (
         "sparkmirror.link.joining", Type.STRING, ProduceSettings().link_joining,
         "Whether batches that wait to be written to the target are decompressed, joined and "
         "compressed again. `auto`: if more batches wait than may be in flight, and responses of "
-        "the target take at least 5 ms, or batches are small and more records pass if they are "
-        "joined. `always`: all waiting batches; `off`: none.",
+        "the target take at least 5 ms, or batches are small and many more records pass if they "
+        "are joined. `always`: all waiting batches; `off`: none.",
         (Scope.SPARKMIRROR,),
         choices=("auto", "off", "always"),
     ),

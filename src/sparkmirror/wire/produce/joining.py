@@ -16,8 +16,8 @@ batches wait than may be in flight. If the quickest response takes at least 5 ms
 A broker that responds sooner is near. Joining for it
 
 * begins after half a second, if batches are small;
-* ends when no more batches wait than may be in flight, for ten seconds; or if no more records pass
-  than before.
+* ends when no more batches wait than may be in flight, for ten seconds; or if few more records pass
+  than before: then they are not worth the CPU time.
 
 Only batches that were never sent are joined: a sent batch has its sequence and must not change.
 """
@@ -67,6 +67,7 @@ _WAITED_SHARE = 0.25
 _HOLD_S, _HOLD_TRIPS = 1.0, 20
 # Without joining, a busy broker that is near would soon be behind again.
 _NEAR_BEHIND_S, _NEAR_HOLD_S, _NEAR_LOOK_S = 0.5, 10.0, 2.0
+_NEAR_MORE = 1.25
 _NEAR_BYTES = 65536  # A larger batch costs a near broker much more than its request.
 # When joining is the limit, and for how long it is left then: twice as long each time.
 _BUSY_SHARE, _LESS = 0.5, 0.75
@@ -146,6 +147,13 @@ class JoinState:
         """
         self.bytes_max = min(self.bytes_max + self.bytes_max // 8, _REQUEST_BYTES)
         self.unpacked = unpacked_bytes / size
+
+    def rest(self, now: float, *, longer: bool) -> None:
+        """Do not join for a while; ``longer``: twice as long as the last time."""
+        if longer:
+            self.rest_s = min(_REST_S_MAX, max(_REST_S, 2 * self.rest_s))
+        self.rests_until = now + max(_REST_S, self.rest_s)
+        self.joins_until, self.behind_since = float("-inf"), None
 
     def shrink(self) -> None:
         """Note that batches could not be joined: the next ones should be fewer."""
@@ -251,8 +259,9 @@ class Joining:
         if now < line.joins_until:
             if behind:
                 line.joins_until = now + hold_s
-                return not self._useless(state, hold_s, now, near=near)
-            return True
+            if near:
+                return not self._brings_little(state, now, behind=behind)
+            return not (behind and self._limits_itself(state, hold_s, now))
         if line.joins_until > float("-inf"):
             line.joins_until, line.behind_since = float("-inf"), None
         large = near and len(state.pending[0].batch) > _NEAR_BYTES
@@ -279,26 +288,41 @@ class Joining:
         line.behind_since, line.waited_s = now, self.waited_s
         line.cpu_s, line.done = self.counts.cpu_s, state.done
 
-    def _useless(self, state: PartitionQueue, hold_s: float, now: float, *, near: bool) -> bool:
-        """Whether joining brings nothing: it is the limit itself, or a near broker is as slow."""
+    def _limits_itself(self, state: PartitionQueue, hold_s: float, now: float) -> bool:
+        """Whether fewer records pass than before while joining takes most of the CPU time."""
         line = state.join_state
         if line.behind_since is None:
             self._begin(state, now)
             return False
         lasted_s = now - line.behind_since
-        if lasted_s < (_NEAR_LOOK_S if near else hold_s):
+        if lasted_s < hold_s:
             return False
-        busy = near or self.counts.cpu_s - line.cpu_s >= _BUSY_SHARE * lasted_s
-        less = state.done - line.done <= (1.0 if near else _LESS) * line.rate * lasted_s
+        busy = self.counts.cpu_s - line.cpu_s >= _BUSY_SHARE * lasted_s
+        less = state.done - line.done < _LESS * line.rate * lasted_s
         self._begin(state, now)
         if not busy or not less:
             line.rest_s = 0.0
             return False
-        line.rest_s = min(_REST_S_MAX, max(_REST_S, 2 * line.rest_s))
-        line.rests_until = now + line.rest_s
-        line.joins_until = float("-inf")
-        line.behind_since = None
+        line.rest(now, longer=True)
         return True
+
+    def _brings_little(self, state: PartitionQueue, now: float, *, behind: bool) -> bool:
+        """Whether few more records pass to a near broker than it took before."""
+        line = state.join_state
+        if line.behind_since is None:
+            self._begin(state, now)
+            return False
+        lasted_s = now - line.behind_since
+        if lasted_s < _NEAR_LOOK_S:
+            return False
+        little = state.done - line.done < _NEAR_MORE * line.rate * lasted_s
+        self._begin(state, now)
+        if little:
+            # Nothing waits: there is not more, and it says little about joining.
+            line.rest(now, longer=behind)
+        else:
+            line.rest_s = 0.0
+        return little
 
     def _joined(self, batches: list[memoryview], most: int) -> EncodedBatch | None:
         """``batches`` as one; None if they cannot be joined, or to more than ``most`` bytes."""

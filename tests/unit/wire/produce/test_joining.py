@@ -245,25 +245,44 @@ def test_it_ends_where_it_is_the_limit_itself(busy: float, rate: int, goes_on: b
     assert not any(look(40.0 + 0.1 * n, 0.1, 1_000) for n in range(550))
 
 
-@pytest.mark.parametrize(("rate", "goes_on"), [(1_000, False), (1_100, True)])
-def test_nearby_it_ends_unless_more_records_pass_than_before(rate: int, goes_on: bool) -> None:
-    joining, state = Joining(ProduceSettings()), _queue(50)
+class Near:
+    """A partition whose batches go to a near broker, ten looks a second."""
 
-    def look(now: float, records: int) -> bool:
-        joining.waited_s += 0.09
-        state.done += records // 10
-        state.pending.clear()
-        state.pending.extend(_queue(50).pending)
-        return joining.form(state, _trip(0.001), 1, now) != 0
+    def __init__(self) -> None:
+        self.joining, self.state, self.now = Joining(ProduceSettings()), _queue(50), 0.0
 
-    assert [look(0.1 * n, 1_000) for n in range(6)] == 5 * [False] + [True]
-    found = [look(0.6 + 0.1 * n, rate) for n in range(250)]
+    def looks(self, count: int, records: int, waiting: int = 50) -> list[bool]:
+        """Whether batches are joined at each look, while ``records`` per second are written."""
+        found = []
+        for _ in range(count):
+            self.state.pending.clear()
+            self.state.pending.extend(_queue(waiting).pending)
+            found.append(self.joining.form(self.state, _trip(0.001), 1, self.now) != 0)
+            self.state.done += records // 10
+            self.now += 0.1
+        return found
+
+
+@pytest.mark.parametrize(("rate", "goes_on"), [(1_200, False), (1_300, True)])
+def test_nearby_it_ends_unless_many_more_records_pass_than_before(rate: int, goes_on: bool) -> None:
+    near = Near()
+    assert near.looks(6, 1_000) == 5 * [False] + [True]
+    found = near.looks(250, rate)
     assert found[5]
     assert any(found[25:]) == goes_on
     if goes_on:
         assert all(found)
         return
-    assert any(look(30.0 + 0.1 * n, 1_000) for n in range(40)), "it is tried again"
+    assert any(near.looks(150, 1_000)), "it is tried again"
+    assert not any(near.looks(500, 1_000)), "and rests twice as long then"
+
+
+def test_nearby_it_ends_without_a_longer_rest_where_nothing_waits() -> None:
+    near = Near()
+    for _ in range(5):
+        assert near.looks(7, 1_000)[-1]
+        assert near.looks(14, 500, 3) == 14 * [True]
+        assert not any(near.looks(310, 500, 3)[10:])
 
 
 def test_a_hold_that_has_ended_leaves_nothing_to_the_next_wait() -> None:
