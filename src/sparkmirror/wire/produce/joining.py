@@ -2,22 +2,15 @@
 
 A broker accepts one batch of a partition per request, and a few requests at a time. So a partition
 carries (bytes of a batch x requests in flight) per round trip. Over a long link this is little if
-producers wrote small batches. And a request costs a broker about as much time as some ten KiB of
-data, so a busy one takes fewer records if they come in small batches.
+producers wrote small batches. Joining takes CPU time, so the mode ``auto`` does it only when
+needed. If the quickest response takes at least 5 ms, joining begins for a partition when
 
-Joining takes CPU time, so the mode ``auto`` does it only when needed, for a partition of which more
-batches wait than may be in flight. If the quickest response takes at least 5 ms, it
+* for four round trips, more batches have waited than may be in flight;
+* the producer has spent a quarter of that time waiting for responses, so it has CPU time left.
 
-* begins after four round trips, if the producer has spent a quarter of that time waiting for
-  responses, so it has CPU time left;
-* ends when no more batches wait than may be in flight, for 1 s or 20 round trips; or if it is the
-  limit itself, because it takes most of the CPU time and fewer records pass than before.
-
-A broker that responds sooner is near. Joining for it
-
-* begins after half a second, if batches are small;
-* ends when no more batches wait than may be in flight, for ten seconds; or if few more records pass
-  than before: then they are not worth the CPU time.
+It ends when no more batches wait than may be in flight, for 1 s or 20 round trips; or if it is the
+limit itself, because it takes most of the CPU time and fewer records pass than before. For a broker
+that responds sooner, `busy_broker` decides.
 
 Only batches that were never sent are joined: a sent batch has its sequence and must not change.
 """
@@ -36,6 +29,7 @@ from sparkmirror.records.header import codec
 from sparkmirror.records.rebatch import EncodedBatch, join_batches
 from sparkmirror.records.records import Limits
 from sparkmirror.settings import ProduceSettings
+from sparkmirror.wire.produce.busy_broker import SMALL_BYTES, BusyBroker
 from sparkmirror.wire.produce.topic_limits import (
     ACCEPTED_BYTES,
     ACCEPTED_BYTES_MIN,
@@ -65,10 +59,6 @@ _UNPACKED_SHARE = 0.75
 _TRIPS_BEHIND = 4
 _WAITED_SHARE = 0.25
 _HOLD_S, _HOLD_TRIPS = 1.0, 20
-# Without joining, a busy broker that is near would soon be behind again.
-_NEAR_BEHIND_S, _NEAR_HOLD_S, _NEAR_LOOK_S = 0.5, 10.0, 2.0
-_NEAR_MORE = 1.25
-_NEAR_BYTES = 65536  # A larger batch costs a near broker much more than its request.
 # When joining is the limit, and for how long it is left then: twice as long each time.
 _BUSY_SHARE, _LESS = 0.5, 0.75
 _REST_S, _REST_S_MAX = 30.0, 600.0
@@ -78,18 +68,26 @@ _WINDOW_S = 10.0
 class RoundTrip:
     """What the responses of a broker tell about the link to it.
 
-    `seconds` is the minimum response time: that of the quickest response in the last 10 to 20 s.
+    `seconds` is the minimum response time: that of the quickest response in the last 10 to 20 s in
+    which batches went as they are. ``busy``: see `busy_broker`.
     """
 
     def __init__(self) -> None:
+        self.busy = BusyBroker()
         self._since = float("-inf")
         self._now = self._before = float("inf")
         self.request_bytes = _REQUEST_BYTES
         """How large a request of joined batches may be, so that it takes no more than 5 s."""
 
-    def note(self, seconds: float, now: float) -> None:
-        """Note that a response took ``seconds``. ``now``: monotonic s."""
-        if now - self._since >= _WINDOW_S:
+    def note(self, seconds: float, now: float, *, joined: bool = False) -> None:
+        """Note that a response took ``seconds``. ``now``: monotonic s.
+
+        ``joined``: to a request with joined batches. These take long by their size alone, and a
+        near broker must not seem to be far because of them.
+        """
+        if joined and self.seconds:
+            self._now = min(self._now, seconds)
+        elif now - self._since >= _WINDOW_S:
             old = now - self._since >= 2 * _WINDOW_S
             self._before = float("inf") if old else self._now
             self._now, self._since = seconds, now
@@ -148,13 +146,6 @@ class JoinState:
         self.bytes_max = min(self.bytes_max + self.bytes_max // 8, _REQUEST_BYTES)
         self.unpacked = unpacked_bytes / size
 
-    def rest(self, now: float, *, longer: bool) -> None:
-        """Do not join for a while; ``longer``: twice as long as the last time."""
-        if longer:
-            self.rest_s = min(_REST_S_MAX, max(_REST_S, 2 * self.rest_s))
-        self.rests_until = now + max(_REST_S, self.rest_s)
-        self.joins_until, self.behind_since = float("-inf"), None
-
     def shrink(self) -> None:
         """Note that batches could not be joined: the next ones should be fewer."""
         self.bytes_max = max(ACCEPTED_BYTES_MIN, self.bytes_max // 2)
@@ -188,14 +179,32 @@ class Joining:
 
         ``partitions``: how many may share the request. ``now``: monotonic s.
         """
+        near = self._mode == "auto" and 0 < round_trip.seconds < ROUND_TRIP_S_MIN
+        needed = near and round_trip.busy.look(now, self.counts.cpu_s)
         waiting = state.pending
-        if len(waiting) < 2 or waiting[0].fixed or self._mode == "off":
-            return 0
-        if self._mode == "auto" and not self._needed(state, round_trip.seconds, now):
-            return 0
-        line = state.join_state
-        room = self._room(state, round_trip.request_bytes // partitions)
-        chosen = _first(waiting, room, mixed=self.has_codec)
+        growth = 0
+        if len(waiting) > 1 and not waiting[0].fixed and self._mode != "off":
+            if not near:
+                needed = self._mode == "always" or self._needed(state, round_trip.seconds, now)
+            if needed:
+                room = self._room(state, round_trip.request_bytes // partitions)
+                growth = self._join(state, room, SMALL_BYTES if near else room)
+        if near and self._waits(state):
+            round_trip.busy.note_waiting()
+        return growth
+
+    def _waits(self, state: PartitionQueue) -> bool:
+        """Whether small batches of ``state`` wait because no more may be in flight."""
+        return (
+            len(state.pending) > self._in_flight_max
+            and len(state.pending[-1].batch) <= SMALL_BYTES
+            and (bool(state.in_flight) or self._in_flight_max == 1)
+        )
+
+    def _join(self, state: PartitionQueue, room: int, largest: int) -> int:
+        """Join the next batches of ``state``, each of at most ``largest`` bytes, up to ``room``."""
+        waiting, line = state.pending, state.join_state
+        chosen = _first(waiting, room, largest, mixed=self.has_codec)
         if len(chosen) < 2:
             # Batches of another kind may have set a limit that lets no two of these through.
             line.unpacked *= 0.9
@@ -251,32 +260,28 @@ class Joining:
         return min(share, accepted, line.bytes_max, line.unpackable_bytes())
 
     def _needed(self, state: PartitionQueue, trip_s: float, now: float) -> bool:
-        """Whether joining the batches of ``state`` helps: they wait for the link or the broker."""
+        """Whether the batches of ``state`` wait for the link, with CPU time left to join them."""
         line = state.join_state
-        near = trip_s < ROUND_TRIP_S_MIN
         behind = len(state.pending) > self._in_flight_max
-        hold_s = _NEAR_HOLD_S if near else max(_HOLD_S, _HOLD_TRIPS * trip_s)
+        hold_s = max(_HOLD_S, _HOLD_TRIPS * trip_s)
         if now < line.joins_until:
             if behind:
                 line.joins_until = now + hold_s
-            if near:
-                return not self._brings_little(state, now, behind=behind)
-            return not (behind and self._limits_itself(state, hold_s, now))
+                return not self._limits_itself(state, hold_s, now)
+            return True
         if line.joins_until > float("-inf"):
             line.joins_until, line.behind_since = float("-inf"), None
-        large = near and len(state.pending[0].batch) > _NEAR_BYTES
-        if not behind or large or now < line.rests_until:
+        if not behind or trip_s < ROUND_TRIP_S_MIN or now < line.rests_until:
             line.behind_since = None
             return False
         if line.behind_since is None:
             self._begin(state, now)
             return False
         lasted_s = now - line.behind_since
-        if lasted_s < (_NEAR_BEHIND_S if near else _TRIPS_BEHIND * trip_s):
+        if lasted_s < _TRIPS_BEHIND * trip_s:
             return False
         line.behind_since = None
-        # Near a busy broker, the processors may be busy because batches are not joined.
-        if not near and self.waited_s - line.waited_s < _WAITED_SHARE * lasted_s:
+        if self.waited_s - line.waited_s < _WAITED_SHARE * lasted_s:
             return False
         line.rate = (state.done - line.done) / lasted_s
         self._begin(state, now)
@@ -303,26 +308,11 @@ class Joining:
         if not busy or not less:
             line.rest_s = 0.0
             return False
-        line.rest(now, longer=True)
+        line.rest_s = min(_REST_S_MAX, max(_REST_S, 2 * line.rest_s))
+        line.rests_until = now + line.rest_s
+        line.joins_until = float("-inf")
+        line.behind_since = None
         return True
-
-    def _brings_little(self, state: PartitionQueue, now: float, *, behind: bool) -> bool:
-        """Whether few more records pass to a near broker than it took before."""
-        line = state.join_state
-        if line.behind_since is None:
-            self._begin(state, now)
-            return False
-        lasted_s = now - line.behind_since
-        if lasted_s < _NEAR_LOOK_S:
-            return False
-        little = state.done - line.done < _NEAR_MORE * line.rate * lasted_s
-        self._begin(state, now)
-        if little:
-            # Nothing waits: there is not more, and it says little about joining.
-            line.rest(now, longer=behind)
-        else:
-            line.rest_s = 0.0
-        return little
 
     def _joined(self, batches: list[memoryview], most: int) -> EncodedBatch | None:
         """``batches`` as one; None if they cannot be joined, or to more than ``most`` bytes."""
@@ -336,8 +326,10 @@ class Joining:
         return None
 
 
-def _first(waiting: Iterable[QueuedBatch], bytes_max: int, *, mixed: bool) -> list[QueuedBatch]:
-    """The first batches, never sent, of at most ``bytes_max`` bytes in total.
+def _first(
+    waiting: Iterable[QueuedBatch], bytes_max: int, largest: int, *, mixed: bool
+) -> list[QueuedBatch]:
+    """The first batches, never sent, of at most ``bytes_max`` bytes in total, ``largest`` each.
 
     They are of one codec, unless they may be ``mixed`` because the link has its own.
     """
@@ -348,6 +340,8 @@ def _first(waiting: Iterable[QueuedBatch], bytes_max: int, *, mixed: bool) -> li
         size += len(item.batch)
         records += item.records
         if item.fixed or size > bytes_max or records > _RECORDS_MAX:
+            break
+        if len(item.batch) > largest:
             break
         own = codec(item.batch)
         if chosen and own != kind and not mixed:

@@ -172,22 +172,53 @@ def test_it_begins_after_four_round_trips_of_waiting() -> None:
     assert joined == [False, False, False, False, True]
 
 
+def _near(joining: Joining, state: PartitionQueue, count: int = 100) -> int:
+    """At which of some looks, ten a second, batches for a near broker are joined; -1: never."""
+    trip = _trip(0.004)
+    for number in range(count):
+        trip.busy.records += 10
+        if joining.form(state, trip, 1, 0.1 * number):
+            return number
+    return -1
+
+
+def _behind(batches: int, *, size: int = 1_000) -> PartitionQueue:
+    state = _queue(batches, size=size)
+    state.in_flight.extend(_queue(5).pending)
+    return state
+
+
 def test_nearby_it_begins_when_batches_have_waited_for_half_a_second() -> None:
-    times = [0.1 * n for n in range(12)]
-    joined = _looks(Joining(ProduceSettings()), _queue(500), 0.004, times, 0.9)
-    assert joined.index(True) == 5
+    assert _near(Joining(ProduceSettings()), _behind(500)) in (5, 6)
 
 
-def test_a_busy_broker_nearby_leaves_no_processor_time_of_its_own() -> None:
-    times = [0.1 * n for n in range(12)]
-    assert any(_looks(Joining(ProduceSettings()), _queue(500), 0.004, times, 0.0))
+def test_nearby_what_does_not_wait_or_is_large_is_not_joined() -> None:
+    joining = Joining(ProduceSettings())
+    assert _near(joining, _behind(5)) == -1
+    assert _near(joining, _queue(500)) == -1, "nothing is in flight that it could wait for"
+    assert _near(joining, _behind(20, size=70_000)) == -1
+    mixed = _behind(20)
+    mixed.pending.extendleft(_queue(1, size=70_000).pending)
+    assert _near(joining, mixed) == -1
+    mixed.pending.popleft()
+    assert _near(joining, mixed) >= 0
 
 
-def test_nearby_large_batches_are_not_joined() -> None:
-    """A request costs little there, compared with what is in it."""
-    times = [0.01 * n for n in range(300)]
-    large = _queue(30, size=70_000)
-    assert not any(_looks(Joining(ProduceSettings()), large, 0.004, times, 0.9))
+def test_one_request_at_a_time_waits_for_nothing_else() -> None:
+    joining = Joining(ProduceSettings(in_flight_requests_max=1, enable_idempotence=False))
+    assert _near(joining, _queue(500)) in (5, 6)
+
+
+def test_joined_requests_do_not_make_a_near_broker_a_far_one() -> None:
+    trip = _trip(0.001)
+    for number in range(1, 400):
+        trip.note(0.05, 0.1 * number, joined=True)
+    assert trip.seconds == 0.001
+    for number in range(400, 800):
+        trip.note(0.05, 0.1 * number)
+    assert trip.seconds == 0.05
+    trip.note(0.002, 80.0, joined=True)
+    assert trip.seconds == 0.002
 
 
 def test_without_processor_time_of_its_own_nothing_is_joined() -> None:
@@ -243,46 +274,6 @@ def test_it_ends_where_it_is_the_limit_itself(busy: float, rate: int, goes_on: b
     assert not all(look(35.3 + 0.1 * n, 0.9, 300) for n in range(30))
     # Twice as long the next time.
     assert not any(look(40.0 + 0.1 * n, 0.1, 1_000) for n in range(550))
-
-
-class Near:
-    """A partition whose batches go to a near broker, ten looks a second."""
-
-    def __init__(self) -> None:
-        self.joining, self.state, self.now = Joining(ProduceSettings()), _queue(50), 0.0
-
-    def looks(self, count: int, records: int, waiting: int = 50) -> list[bool]:
-        """Whether batches are joined at each look, while ``records`` per second are written."""
-        found = []
-        for _ in range(count):
-            self.state.pending.clear()
-            self.state.pending.extend(_queue(waiting).pending)
-            found.append(self.joining.form(self.state, _trip(0.001), 1, self.now) != 0)
-            self.state.done += records // 10
-            self.now += 0.1
-        return found
-
-
-@pytest.mark.parametrize(("rate", "goes_on"), [(1_200, False), (1_300, True)])
-def test_nearby_it_ends_unless_many_more_records_pass_than_before(rate: int, goes_on: bool) -> None:
-    near = Near()
-    assert near.looks(6, 1_000) == 5 * [False] + [True]
-    found = near.looks(250, rate)
-    assert found[5]
-    assert any(found[25:]) == goes_on
-    if goes_on:
-        assert all(found)
-        return
-    assert any(near.looks(150, 1_000)), "it is tried again"
-    assert not any(near.looks(500, 1_000)), "and rests twice as long then"
-
-
-def test_nearby_it_ends_without_a_longer_rest_where_nothing_waits() -> None:
-    near = Near()
-    for _ in range(5):
-        assert near.looks(7, 1_000)[-1]
-        assert near.looks(14, 500, 3) == 14 * [True]
-        assert not any(near.looks(310, 500, 3)[10:])
 
 
 def test_a_hold_that_has_ended_leaves_nothing_to_the_next_wait() -> None:
