@@ -305,7 +305,19 @@ class Bench:
 
         Their JVMs have to compile what serves a mirror. A Java mirror does it, over both far ends.
         """
-        self.copied("mm1", Point("both", 1.0, 0.0), WARM_UP_S)
+        remote = PEERS["mm1"].remote.format(topic=LOAD.topic)
+        with self._mirror("mm1", Point("both", 1.0, 0.0), LOAD.topic, _FAR) as (running, _):
+            target = self.there.clusters[1].bootstrap_servers
+            consumer = Consumer({"bootstrap.servers": target, "group.id": "bench-watch"})
+            try:
+                self._await_records("mm1", running, consumer, remote)
+                until = time.monotonic() + WARM_UP_S
+                while time.monotonic() < until:
+                    time.sleep(SAMPLE_S)
+                    if end_offsets(consumer, remote, PARTITIONS) >= SHARE_MAX * self.records:
+                        break
+            finally:
+                consumer.close()
 
     def copied(self, name: str, point: Point, seconds: float) -> Copied:
         """Let one mirror copy the topic for ``seconds`` of steady state, or to its end."""

@@ -109,6 +109,8 @@ _SESSION_NODE = 1
 class _SessionBroker:
     """What a `Fetcher` uses of a connection, to a broker that keeps one fetch session as told."""
 
+    round_trip_s = 0.001
+
     def __init__(self, version: int) -> None:
         self.version = version
         self.known: dict[TopicPartition, int] = {}

@@ -122,7 +122,9 @@ def fetch(rng: Random) -> None:
     fetcher.assign(_TP, 7)
     state = fetcher._states[_TP]
     state.requested = True
-    peer = SimpleNamespace(unsent=False, receive_available=lambda _: memoryview(frame))
+    peer = SimpleNamespace(
+        unsent=False, round_trip_s=0.001, receive_available=lambda _: memoryview(frame)
+    )
     fetcher._requests[1, 0] = fetching._Request(
         peer, 77, version, {_TP: state}, 0.0, 0.0, {_TP: (7, -1, 0)}  # type: ignore[arg-type]
     )  # fmt: skip

@@ -28,9 +28,12 @@ log = logging.getLogger(__name__)
 UNACKNOWLEDGED_BYTES_MAX = 32 * 1024 * 1024
 """Limit of bytes in flight or queued; further rows stay in Spark and, behind it, in brokers."""
 # One busy moment is not enough: brokers and partitions take turns. But a slow broker that
-# acknowledges a little at a time makes room each time. So time with room counts as well, and less.
+# acknowledges a little at a time makes room each time. So time without room adds up, and time with
+# room is subtracted at half its length. And the same brokers have to be slow, whenever it is looked
+# from half of the time on.
 _NO_ROOM_S = 0.25
 _ROOM_COUNTS = 0.5
+_SUSPECT_S = 0.04
 _LOOK_S = 0.1
 _NEXT_TO_NOTHING_BYTES = 512 * 1024
 # Of the data that waits for all brokers.
@@ -55,8 +58,11 @@ class HeldBack:
         self._flagged: set[int] = set()
         self._bytes = 0
         self._full = False
+        self._full_since = 0.0
         self._asked_at = time.monotonic()
         self._no_room_s = 0.0
+        self._suspects: set[int] | None = None
+        self._suspected_at = float("-inf")
         self._looked_at = float("-inf")
         self._reported_at = float("-inf")
 
@@ -87,10 +93,13 @@ class HeldBack:
             self._no_room_s += passed_s
         else:
             self._no_room_s = max(0.0, self._no_room_s - passed_s * _ROOM_COUNTS)
+        if not (self._full and full):
+            self._full_since = now
         self._full = full
-        if full and self._no_room_s >= _NO_ROOM_S:
-            self._no_room_s = 0.0
-            self._hold_slow(now)
+        if self._no_room_s < _NO_ROOM_S / 2:
+            self._suspects = None
+        elif full and now - self._suspected_at >= _SUSPECT_S:
+            self._suspect(now)
         return full
 
     def check(self, now: float) -> None:
@@ -104,21 +113,30 @@ class HeldBack:
                 log.info("flow %s: broker %d of the target keeps up again", self._flow, node)
         self._apply(waiting, now)
 
-    def _hold_slow(self, now: float) -> None:
-        """Hold back brokers for which much data waits, if other brokers are almost idle."""
+    def _suspect(self, now: float) -> None:
+        """Look for slow brokers; hold back those that have been slow for long enough."""
         if self._frames is None:
             return
+        self._suspected_at = now
         waiting = self._backlog.waiting_by_broker()
         led = {self._backlog.leader_of(tp) for tp in self._numbers}
         free = {node: waiting.get(node, 0) for node in led if node not in self._goes_on_below}
+        if all(size > _NEXT_TO_NOTHING_BYTES for size in free.values()):
+            return  # nobody waits for others
         total = sum(free.values())
         slow = {node for node, size in free.items() if size >= _SLOW_SHARE * total > 0}
-        if not any(free[node] <= _NEXT_TO_NOTHING_BYTES for node in free.keys() - slow):
+        self._suspects = slow if self._suspects is None else self._suspects & slow
+        if self._no_room_s < _NO_ROOM_S:
             return
-        for node in slow:
-            self._goes_on_below[node] = free[node] / 2
-            self._report(node, free[node], now)
-        self._apply(waiting, now)
+        if now - self._full_since < _NO_ROOM_S:
+            # A little in many frames, which it acknowledges again and again, is no slow broker.
+            self._suspects = {n for n in self._suspects if waiting[n] > _NEXT_TO_NOTHING_BYTES}
+        for node in self._suspects:
+            self._goes_on_below[node] = waiting[node] / 2
+            self._report(node, waiting[node], now)
+        if self._suspects:
+            self._apply(waiting, now)
+        self._no_room_s, self._suspects = 0.0, None
 
     def _apply(self, waiting: Mapping[int, int], now: float) -> None:
         """Notify the source, and free the memory that is shared with it."""

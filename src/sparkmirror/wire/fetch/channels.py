@@ -140,7 +140,7 @@ class Channels:
         """Whether the broker is far; begins to open the channel's connection if there is none.
 
         A near broker that is busy may look far once. So the quickest response counts, of all
-        connections and requests.
+        connections and requests since channel 0 was connected.
         """
         connection = self._connections.connection(node, channel)
         if connection is None:

@@ -186,7 +186,10 @@ class Fetcher(Responses):
             missing -= 1
             # One that takes long is used later: others have to be read meanwhile.
             connection = self.connections.connection(*channel, wait_s=0.0)
-            if connection is None and not self.connections.connecting(*channel):
+            if connection is not None:
+                # The first connection's responses may all have waited for records.
+                self._channels.note_response(channel, connection, connection.round_trip_s)
+            elif not self.connections.connecting(*channel):
                 self._staggered.rest(main[0], now)
                 return
             self._send_to(channel, states, now, helps=main)

@@ -14,7 +14,8 @@ everything is. So this is measured, for each broker, over all of its partitions 
   again.
 * If it brings too little, batches go as they are for half a minute, and twice as long each further
   time.
-* After half a minute of joining, it is measured anew what passes without it.
+* After four seconds of joining, later on after up to half a minute, it is measured anew what passes
+  without it: the first time, the broker may have been cold.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = ["SMALL_BYTES", "BusyBroker"]
 SMALL_BYTES = 65536
 """Larger batches are not joined for a near broker: most of their time is not the request's."""
 _PLAIN_S, _JOINED_S = 0.5, 2.0
-_JOINED_S_MAX = 30.0
+_JOINS_S, _JOINS_S_MAX = 4.0, 30.0
 _WAITED_SHARE = 0.5
 _MORE = 1.25
 _CPU_SHARE = 0.15
@@ -51,7 +52,8 @@ class BusyBroker:
     _waits: bool = False
     _waited_s: float = 0.0
     _cpu_s: float = 0.0
-    _joins_since: float = float("-inf")
+    _joins_s: float = _JOINS_S
+    _joins_until: float = float("-inf")
     _rests_until: float = float("-inf")
     _rest_s: float = 0.0
 
@@ -61,7 +63,7 @@ class BusyBroker:
         if passed_s <= 0:
             return self.joins  # for another partition
         if passed_s > _GAP_S:
-            self.joins = False
+            self.joins, self._joins_s = False, _JOINS_S
             self._begin(now, cpu_s)
         elif self._waits:
             self._waited_s += passed_s
@@ -75,7 +77,7 @@ class BusyBroker:
         if self.joins:
             self.joins = self._pays(rate, share, now, waited=waited)
         elif waited and now >= self._rests_until:
-            self.joins, self.rate, self._joins_since = True, rate, now
+            self.joins, self.rate, self._joins_until = True, rate, now + self._joins_s
         return self.joins
 
     def note_waiting(self) -> None:
@@ -91,8 +93,11 @@ class BusyBroker:
             self._rest_s = 0.0
         elif waited or cpu_share >= _CPU_SHARE:
             self._rest_s = min(_REST_S_MAX, max(_REST_S, 2 * self._rest_s))
-            self._rests_until = now + self._rest_s
+            self._rests_until, self._joins_s = now + self._rest_s, _JOINS_S
             return False
         elif rate < self.rate:
             return False
-        return now - self._joins_since < _JOINED_S_MAX
+        if now < self._joins_until:
+            return True
+        self._joins_s = min(_JOINS_S_MAX, 2 * self._joins_s)
+        return False

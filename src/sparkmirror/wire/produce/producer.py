@@ -8,7 +8,8 @@
   says why);
 * only the partition that needs a new producer id gets it, so that batches in doubt elsewhere keep
   their sequences;
-* batches that wait for a slow link are joined before they are first sent (`joining`);
+* batches that wait for a slow link or a busy broker are joined before they are first sent
+  (`joining`);
 * with `Transactions`, a partition joins the open transaction before its first batch is sent.
 
 `backlog` decides what a response means for its batches. `messages` has the layout of requests and

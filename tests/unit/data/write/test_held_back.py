@@ -136,6 +136,12 @@ def test_frames_of_a_slow_broker_are_no_reason_to_wait(slot: Slot) -> None:
     assert not slot.full(frames=0), "its batches were copied out of them"
 
 
+def test_little_data_in_all_frames_is_a_slow_broker_if_nothing_is_acknowledged(slot: Slot) -> None:
+    slot.waiting[2] = 1_000
+    slot.full(0.3, frames=FRAMES // 2 + 1)
+    assert slot.flagged == {2, 5}
+
+
 def test_nothing_is_held_back_where_partitions_get_on_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -195,4 +201,22 @@ def test_little_room_now_and_then_is_no_reason(slot: Slot) -> None:
         slot.waiting[1] -= 4 * MIB
         slot.held.full(0)
         slot.now += 0.2
+    assert slot.flagged == set()
+
+
+def test_little_data_in_many_frames_is_no_slow_broker(slot: Slot) -> None:
+    slot.waiting = {0: 300_000, 1: 200_000, 2: 60_000}
+    for _ in range(20):
+        slot.full(0.15, frames=FRAMES // 2 + 1)
+        slot.held.full(0)
+        slot.now += 0.05
+    assert slot.flagged == set()
+
+
+def test_brokers_that_take_turns_are_not_slow(slot: Slot) -> None:
+    for number in range(200):
+        slot.waiting = dict.fromkeys(range(3), UNACKNOWLEDGED_BYTES_MAX // 2 + 1)
+        slot.waiting[number % 3] = 0
+        slot.held.full(0)
+        slot.now += 0.05
     assert slot.flagged == set()

@@ -165,6 +165,8 @@ def test_an_idle_connection_has_hung_up_or_not(stack: ExitStack) -> None:
 class _Connection(Framed):
     """What the fetcher and the producer use of a connection."""
 
+    round_trip_s = 0.001
+
     def ready_to_send(self, *, idle: bool) -> bool:
         return idle
 

@@ -64,7 +64,7 @@ class Load:
 
 def test_joining_goes_on_where_many_more_records_pass() -> None:
     load = Load(source=1e6, plain=10_000, joined=25_000, cpu_share=0.5).run(120)
-    assert load.joined_s > 0.95 * 120
+    assert load.joined_s > 0.93 * 120
     assert load.written > 0.95 * 120 * 25_000
 
 
@@ -101,8 +101,9 @@ def test_a_broker_that_was_cold_at_first_is_measured_again() -> None:
     load = Load(source=1e6, plain=1_000, joined=5_000).run(2)
     assert load.broker.joins
     load.plain = 10_000
-    load.run(40)
-    assert load.run(300).joined_s < 30
+    load.run(10)
+    assert load.run(20).joined_s == 0
+    assert load.run(300).joined_s < 10
 
 
 def test_transactions_do_not_hide_that_batches_wait() -> None:
