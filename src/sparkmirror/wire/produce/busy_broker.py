@@ -14,7 +14,7 @@ everything is. So this is measured, for each broker, over all of its partitions 
   again.
 * If it brings too little, batches go as they are for half a minute, and twice as long each further
   time.
-* After four seconds of joining, later on after up to half a minute, it is measured anew what passes
+* After two seconds of joining, later on after up to half a minute, it is measured anew what passes
   without it: the first time, the broker may have been cold.
 """
 
@@ -27,12 +27,13 @@ __all__ = ["SMALL_BYTES", "BusyBroker"]
 SMALL_BYTES = 65536
 """Larger batches are not joined for a near broker: most of their time is not the request's."""
 _PLAIN_S, _JOINED_S = 0.5, 2.0
-_JOINS_S, _JOINS_S_MAX = 4.0, 30.0
+_JOINS_S, _JOINS_S_MAX = 2.0, 30.0
 _WAITED_SHARE = 0.5
 _MORE = 1.25
 _CPU_SHARE = 0.15
 _REST_S, _REST_S_MAX = 30.0, 600.0
-# Nothing was sent for longer than this: the broker hangs, or there was nothing to send.
+# Nothing was sent for longer than this: the broker hangs, or there was nothing to send. (Joined
+# batches are so large that it may be normal.)
 _GAP_S = 2.0
 
 
@@ -40,13 +41,12 @@ _GAP_S = 2.0
 class BusyBroker:
     """What is measured of one near broker. Times in monotonic s.
 
-    ``joins``: whether batches are joined. ``records``: acknowledged in this window. ``rate``:
-    records/s in the last window before joining.
+    ``joins``: whether batches are joined. ``rate``: records/s in the last window before that.
     """
 
     joins: bool = False
-    records: int = 0
     rate: float = 0.0
+    _records: int = 0  # acknowledged in this window
     _began: float = float("-inf")
     _looked_at: float = float("-inf")
     _waits: bool = False
@@ -63,15 +63,16 @@ class BusyBroker:
         if passed_s <= 0:
             return self.joins  # for another partition
         if passed_s > _GAP_S:
-            self.joins, self._joins_s = False, _JOINS_S
-            self._begin(now, cpu_s)
+            if not self.joins:
+                self._joins_s = _JOINS_S
+                self._begin(now, cpu_s)
         elif self._waits:
             self._waited_s += passed_s
         self._looked_at, self._waits = now, False
         lasted_s = now - self._began
         if lasted_s < (_JOINED_S if self.joins else _PLAIN_S):
             return self.joins
-        waited, rate = self._waited_s >= _WAITED_SHARE * lasted_s, self.records / lasted_s
+        waited, rate = self._waited_s >= _WAITED_SHARE * lasted_s, self._records / lasted_s
         share = (cpu_s - self._cpu_s) / lasted_s
         self._begin(now, cpu_s)
         if self.joins:
@@ -80,12 +81,21 @@ class BusyBroker:
             self.joins, self.rate, self._joins_until = True, rate, now + self._joins_s
         return self.joins
 
+    def acknowledged(self, records: int, now: float, *, joined: bool) -> None:
+        """Note that a request with so many records was acknowledged; ``joined``: with joined ones.
+
+        What passes without joining can be measured when the joined requests have arrived.
+        """
+        self._records += records
+        if joined and not self.joins:
+            self._begin(now, self._cpu_s)
+
     def note_waiting(self) -> None:
         """Note that more batches of a partition wait than may be in flight, until the next look."""
         self._waits = True
 
     def _begin(self, now: float, cpu_s: float) -> None:
-        self._began, self._waited_s, self.records, self._cpu_s = now, 0.0, 0, cpu_s
+        self._began, self._waited_s, self._records, self._cpu_s = now, 0.0, 0, cpu_s
 
     def _pays(self, rate: float, cpu_share: float, now: float, *, waited: bool) -> bool:
         """Whether joining goes on after a window with ``rate`` records/s."""

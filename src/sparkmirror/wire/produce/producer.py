@@ -416,7 +416,8 @@ class Producer:
         round_trip = self._round_trips[request.node]
         joined = any(item.members for _, item in request.items)
         round_trip.note(now - request.sent_at, now, joined=joined)
-        round_trip.busy.records += sum(item.records for _, item in request.items)
+        records = sum(item.records for _, item in request.items)
+        round_trip.busy.acknowledged(records, now, joined=joined)
         usual = max(request.size, request.under_way // self._in_flight_max)
         round_trip.fit(usual, now - request.sent_at)
         if throttle_ms > 0:

@@ -52,7 +52,7 @@ class Load:
             passes = min(self.waiting, (self.joined if joins else self.plain) * STEP_S)
             self.waiting -= passes
             self.written += passes
-            self.broker.records += round(passes)
+            self.broker.acknowledged(round(passes), self.now, joined=joins)
             self.waiting_max = max(self.waiting_max, self.waiting)
             if joins:
                 self.joined_s += STEP_S
@@ -120,6 +120,34 @@ def test_a_broker_that_hung_says_nothing_about_joining() -> None:
     load.now += 20
     assert not load.broker.look(load.now, 0.0)
     assert load.run(2).joined_s > 1, "it does not rest"
+
+
+def test_rare_looks_are_enough_to_see_that_joining_brings_nothing() -> None:
+    """Joined batches take seconds each, and nothing is sent meanwhile."""
+    broker = BusyBroker()
+    for number in range(52):
+        broker.look(100 + number * STEP_S, 0.0)
+        broker.acknowledged(50, 100 + number * STEP_S, joined=False)
+        broker.note_waiting()
+    assert broker.joins
+    broker.acknowledged(5_000, 103, joined=True)
+    assert not broker.look(103.5, 0.8)
+    assert not any(broker.look(104 + number * STEP_S, 0.8) for number in range(2500))
+
+
+def test_joined_batches_that_arrive_later_do_not_count_as_others() -> None:
+    broker = BusyBroker()
+    for number in range(300):
+        now = 100 + number * STEP_S
+        if number < 100:  # still of the time before
+            broker.acknowledged(1_000, now, joined=True)
+        broker.look(now, 0.0)
+        broker.acknowledged(50, now, joined=False)
+        broker.note_waiting()
+        if broker.joins:
+            break
+    assert broker.joins
+    assert 4_900 <= broker.rate <= 5_200
 
 
 def test_partitions_of_one_request_are_one_look() -> None:
