@@ -39,7 +39,7 @@ from confluent_kafka import Consumer
 
 from benchmarks import link
 from benchmarks.delay import HOST, delayed
-from benchmarks.load import Load, create, delete, fill, warm
+from benchmarks.load import Load, create, delete, fill
 from benchmarks.machine import code, head, machine, prepared
 from benchmarks.measure import Processors, TreeWatch, end_offsets, latencies, quantiles
 from benchmarks.peers import PEERS, Running, start
@@ -86,7 +86,7 @@ START_MAX_S, WARM_S, SAMPLE_S = 120.0, 2.0, 0.2
 # TCP needs some round trips until it fills a long link.
 COPY_WARM_S, COPY_S = 4.0, 5.0
 SHARE_MAX = 0.98
-WARM_UP_S = 10.0
+WARM_UP_S = 15.0
 TAIL_RATE, TAIL_S = 100, 15.0
 _CHUNK_BYTES = 1 << 20
 
@@ -128,6 +128,9 @@ class Copied:
     elsewhere: float
     complete: bool
     settings: str
+
+
+WARM_UP = Point("both", 1.0, 0.0)
 
 
 class Way(Protocol):
@@ -293,24 +296,23 @@ class Bench:
 
     def fill(self, records: int) -> None:
         """The topic that all mirrors copy."""
-        source, target = self.there.clusters
-        warm(target, LOAD, records // 4)
+        source = self.there.clusters[0]
         create(source.bootstrap_servers, LOAD.topic, PARTITIONS)
         self.records = fill(source, LOAD, records)
         logs = source.data_path().glob(f"{LOAD.topic}-*/*.log")
         self.gigabytes = sum(one.stat().st_size for one in logs) / 1e9
 
-    def warm_up(self) -> None:
-        """Copy once without measuring: else the first mirror would meet slower brokers than others.
+    def warm_up(self, name: str) -> None:
+        """Copy a part without measuring it: brokers' JVMs compile for a while what serves a mirror.
 
-        Their JVMs have to compile what serves a mirror. A Java mirror does it, over both far ends.
+        Else the first mirror that is measured would meet slower brokers than the others.
         """
-        remote = PEERS["mm1"].remote.format(topic=LOAD.topic)
-        with self._mirror("mm1", Point("both", 1.0, 0.0), LOAD.topic, _FAR) as (running, _):
+        remote = PEERS[WAYS[name][1]].remote.format(topic=LOAD.topic)
+        with self._mirror(name, WARM_UP, LOAD.topic, WAYS[name][2]) as (running, _):
             target = self.there.clusters[1].bootstrap_servers
             consumer = Consumer({"bootstrap.servers": target, "group.id": "bench-watch"})
             try:
-                self._await_records("mm1", running, consumer, remote)
+                self._await_records(name, running, consumer, remote)
                 until = time.monotonic() + WARM_UP_S
                 while time.monotonic() < until:
                     time.sleep(SAMPLE_S)
@@ -573,7 +575,8 @@ def main() -> int:
             bench.fill(options.records)
             found |= {"records": bench.records, "gigabytes": bench.gigabytes}
             say(f"{bench.records:,} records, {bench.gigabytes:.2f} GB")
-            bench.warm_up()
+            for peer in options.peers:
+                bench.warm_up(peer)
             for side, loss, delay in product(options.side, options.loss, options.round_trip_ms):
                 point = Point(side, delay, loss, options.mb_per_s)
                 tails = options.tail or (options.curve and delay in CURVE_TAIL_MS)
