@@ -525,14 +525,16 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--round-trip-ms", type=float, nargs="+", default=[50.0])
-    parser.add_argument("--loss", type=float, nargs="+", default=[0.0], help="percent")
+    parser.add_argument("--loss", type=float, nargs="+", help="percent")
     parser.add_argument(
         "--side", choices=("target", "source", "both"), nargs="+", default=["target", "source"]
     )
     parser.add_argument(
         "--mb-per-s", type=float, default=0.0, help="the link carries no more; 0: no such limit"
     )
-    parser.add_argument("--curve", action="store_true", help="all round trips and losses")
+    parser.add_argument(
+        "--curve", action="store_true", help="all round trips, and losses unless they are named"
+    )
     parser.add_argument("--tail", action="store_true", help="latencies too")
     parser.add_argument("--peers", nargs="+", choices=list(WAYS), default=["sparkmirror", "mm2"])
     parser.add_argument("--congestion", default="cubic", help="of TCP, as Linux names it")
@@ -548,8 +550,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    options.loss = options.loss or (CURVE_LOSSES if options.curve else [0.0])
     if options.curve:
-        options.round_trip_ms, options.loss = CURVE_MS, CURVE_LOSSES
+        options.round_trip_ms = CURVE_MS
         options.side, options.peers = ["target", "source"], ["sparkmirror", "mm2", "mm1"]
     over = way(options.congestion)
     if any(options.loss) and not isinstance(over, Packets):

@@ -24,7 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class JoinCounts:
-    """Totals of joining batches for a slow link or a busy broker.
+    """Totals of joining batches for a slow link.
 
     ``batches``: source batches that were joined. ``bytes_in``, ``bytes_out``: their bytes before
     and after. ``cpu_s``: processor time of joining.
@@ -184,8 +184,8 @@ class SlotProgress:
     quota made us wait. ``paused``: the slot fetches nothing because an operator paused it.
     ``run_id``, ``attempt``: the run, and Spark's number of the task's attempt that reports, which
     grows within a run; empty and -1 in reports of older releases. ``joined``: what joining batches
-    for a link or a broker has done. ``throttles``: what the limits have done. ``transforms``: what
-    each transform has done, since the task began. ``pieces``: how many further records hold the
+    for a slow link has done. ``throttles``: what the limits have done. ``transforms``: what each
+    transform has done, since the task began. ``pieces``: how many further records hold the
     partitions (`internal_topics.reports`); 0: the report is one record. ``began_ms``, ``ended_ms``:
     when the task's first rows arrived, and when its last ones had; 0: not yet, or unknown.
     """

@@ -93,9 +93,9 @@ class FetchSettings:
 class ProduceSettings:
     """How records are written to the target. Names follow the Java producer's properties.
 
-    ``link_joining``: whether batches that wait for a slow link or a busy broker are joined
-    (``auto``, ``off``, ``always``). ``link_compression``: the codec of joined batches; empty keeps
-    that of the source's batches.
+    ``link_joining``: whether batches that wait for a slow link are joined (``auto``, ``off``,
+    ``always``). ``link_compression``: the codec of joined batches; empty keeps that of the source's
+    batches.
     """
 
     acks: int = -1

@@ -299,9 +299,8 @@ BATCH_ROWS = (
     Setting(
         "sparkmirror.link.joining", Type.STRING, ProduceSettings().link_joining,
         "Whether batches that wait to be written to the target are decompressed, joined and "
-        "compressed again. `auto`: if more batches wait than may be in flight, and either "
-        "responses of the target take at least 5 ms, or batches are small and clearly more "
-        "records pass if they are joined. `always`: all waiting batches; `off`: none.",
+        "compressed again. `auto`: if responses of the target take at least 5 ms and more batches "
+        "wait than may be in flight. `always`: all waiting batches; `off`: none.",
         (Scope.SPARKMIRROR,),
         choices=("auto", "off", "always"),
     ),

@@ -239,8 +239,8 @@ def _walked(
 def _by_producer(producer_ids: Mapping[TopicPartition, int]) -> Step:
     """A step past data batches of one producer that follow one another without a gap.
 
-    The first one may begin before the requested offset: batches that wait are joined across the
-    ends of responses, and so across positions.
+    The first one may begin before the requested offset: batches are joined for a slow link across
+    the ends of responses, and so across positions.
     """
 
     def step(part: FetchedPartition, end: int) -> int:

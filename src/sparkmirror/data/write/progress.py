@@ -63,7 +63,7 @@ class SinkReports:
         self.errors_before: Mapping[str, int] = {}
         """Errors that the producer counted before this task; earlier reports contain them."""
         self.joined_before = JoinCounts()
-        """The same for batches that were joined for a link or a broker."""
+        """The same for batches that were joined for a slow link."""
         self.left_counts = (0, 0)
         """Records and bytes of partitions that were released."""
         self._latency = Histogram()

@@ -88,7 +88,7 @@ _OWN = (
     ),
     Metric(
         "sparkmirror_link_joined_batches", "counter", FLOW,
-        "Batches that waited for a slow link or a busy broker of the target and were joined.",
+        "Batches that waited for a slow link to the target and were joined to larger ones.",
     ),
     Metric("sparkmirror_link_joined_bytes", "counter", FLOW, "Bytes of these batches."),
     Metric(

@@ -1,18 +1,17 @@
-"""Joins batches that wait for a slow link or a busy broker into fewer and larger ones.
+"""Joins batches that wait for a slow link into fewer and larger ones.
 
 A broker accepts one batch of a partition per request, and a few requests at a time. So a partition
 carries (bytes of a batch x requests in flight) per round trip. Over a long link this is little if
 producers wrote small batches. Joining takes CPU time, so the mode ``auto`` does it only when
-needed. If the quickest response takes at least 5 ms, joining begins for a partition when
+needed. It begins for a partition when
 
+* the quickest response takes at least 5 ms: nearby, a request costs less than joining;
 * for four round trips, more batches have waited than may be in flight;
 * the producer has spent a quarter of that time waiting for responses, so it has CPU time left.
 
 It ends when no more batches wait than may be in flight, for 1 s or 20 round trips; or if it is the
-limit itself, because it takes most of the CPU time and fewer records pass than before. For a broker
-that responds sooner, `busy_broker` decides.
-
-Only batches that were never sent are joined: a sent batch has its sequence and must not change.
+limit itself, because it takes most of the CPU time and fewer records pass than before. Only batches
+that were never sent are joined: a sent batch has its sequence and must not change.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from sparkmirror.records.header import codec
 from sparkmirror.records.rebatch import EncodedBatch, join_batches
 from sparkmirror.records.records import Limits
 from sparkmirror.settings import ProduceSettings
-from sparkmirror.wire.produce.busy_broker import SMALL_BYTES, BusyBroker
 from sparkmirror.wire.produce.topic_limits import (
     ACCEPTED_BYTES,
     ACCEPTED_BYTES_MIN,
@@ -44,7 +42,7 @@ log = logging.getLogger(__name__)
 __all__ = ["ROUND_TRIP_S_MIN", "JoinState", "Joining", "RoundTrip"]
 
 ROUND_TRIP_S_MIN = 0.005
-"""A broker that responds sooner is near."""
+"""A broker that responds sooner is near: joining would cost more than the requests it saves."""
 # All joined batches of one request together. Five such requests in flight, and what waits behind
 # them, are all that a slot may have unacknowledged.
 _REQUEST_BYTES = 4 * 1024 * 1024
@@ -68,26 +66,18 @@ _WINDOW_S = 10.0
 class RoundTrip:
     """What the responses of a broker tell about the link to it.
 
-    `seconds` is the minimum response time: that of the quickest response in the last 10 to 20 s in
-    which batches went as they are. ``busy``: see `busy_broker`.
+    `seconds` is the minimum response time: that of the quickest response in the last 10 to 20 s.
     """
 
     def __init__(self) -> None:
-        self.busy = BusyBroker()
         self._since = float("-inf")
         self._now = self._before = float("inf")
         self.request_bytes = _REQUEST_BYTES
         """How large a request of joined batches may be, so that it takes no more than 5 s."""
 
-    def note(self, seconds: float, now: float, *, joined: bool = False) -> None:
-        """Note that a response took ``seconds``. ``now``: monotonic s.
-
-        ``joined``: to a request with joined batches. These take long by their size alone, and a
-        near broker must not seem to be far because of them.
-        """
-        if joined and self.seconds:
-            self._now = min(self._now, seconds)
-        elif now - self._since >= _WINDOW_S:
+    def note(self, seconds: float, now: float) -> None:
+        """Note that a response took ``seconds``. ``now``: monotonic s."""
+        if now - self._since >= _WINDOW_S:
             old = now - self._since >= 2 * _WINDOW_S
             self._before = float("inf") if old else self._now
             self._now, self._since = seconds, now
@@ -179,32 +169,14 @@ class Joining:
 
         ``partitions``: how many may share the request. ``now``: monotonic s.
         """
-        near = self._mode == "auto" and 0 < round_trip.seconds < ROUND_TRIP_S_MIN
-        needed = near and round_trip.busy.look(now, self.counts.cpu_s)
         waiting = state.pending
-        growth = 0
-        if len(waiting) > 1 and not waiting[0].fixed and self._mode != "off":
-            if not near:
-                needed = self._mode == "always" or self._needed(state, round_trip.seconds, now)
-            if needed:
-                room = self._room(state, round_trip.request_bytes // partitions)
-                growth = self._join(state, room, SMALL_BYTES if near else room)
-        if near and self._waits(state):
-            round_trip.busy.note_waiting()
-        return growth
-
-    def _waits(self, state: PartitionQueue) -> bool:
-        """Whether small batches of ``state`` wait because no more may be in flight."""
-        return (
-            len(state.pending) > self._in_flight_max
-            and len(state.pending[-1].batch) <= SMALL_BYTES
-            and (bool(state.in_flight) or self._in_flight_max == 1)
-        )
-
-    def _join(self, state: PartitionQueue, room: int, largest: int) -> int:
-        """Join the next batches of ``state``, each of at most ``largest`` bytes, up to ``room``."""
-        waiting, line = state.pending, state.join_state
-        chosen = _first(waiting, room, largest, mixed=self.has_codec)
+        if len(waiting) < 2 or waiting[0].fixed or self._mode == "off":
+            return 0
+        if self._mode == "auto" and not self._needed(state, round_trip.seconds, now):
+            return 0
+        line = state.join_state
+        room = self._room(state, round_trip.request_bytes // partitions)
+        chosen = _first(waiting, room, mixed=self.has_codec)
         if len(chosen) < 2:
             # Batches of another kind may have set a limit that lets no two of these through.
             line.unpacked *= 0.9
@@ -326,10 +298,8 @@ class Joining:
         return None
 
 
-def _first(
-    waiting: Iterable[QueuedBatch], bytes_max: int, largest: int, *, mixed: bool
-) -> list[QueuedBatch]:
-    """The first batches, never sent, of at most ``bytes_max`` bytes in total, ``largest`` each.
+def _first(waiting: Iterable[QueuedBatch], bytes_max: int, *, mixed: bool) -> list[QueuedBatch]:
+    """The first batches, never sent, of at most ``bytes_max`` bytes in total.
 
     They are of one codec, unless they may be ``mixed`` because the link has its own.
     """
@@ -340,8 +310,6 @@ def _first(
         size += len(item.batch)
         records += item.records
         if item.fixed or size > bytes_max or records > _RECORDS_MAX:
-            break
-        if len(item.batch) > largest:
             break
         own = codec(item.batch)
         if chosen and own != kind and not mixed:

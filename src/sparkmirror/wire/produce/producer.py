@@ -8,8 +8,7 @@
   says why);
 * only the partition that needs a new producer id gets it, so that batches in doubt elsewhere keep
   their sequences;
-* batches that wait for a slow link or a busy broker are joined before they are first sent
-  (`joining`);
+* batches that wait for a slow link are joined before they are first sent (`joining`);
 * with `Transactions`, a partition joins the open transaction before its first batch is sent.
 
 `backlog` decides what a response means for its batches. `messages` has the layout of requests and
@@ -414,10 +413,7 @@ class Producer:
         self._requests[connection].popleft()
         now = self._clock()
         round_trip = self._round_trips[request.node]
-        joined = any(item.members for _, item in request.items)
-        round_trip.note(now - request.sent_at, now, joined=joined)
-        records = sum(item.records for _, item in request.items)
-        round_trip.busy.acknowledged(records, now, joined=joined)
+        round_trip.note(now - request.sent_at, now)
         usual = max(request.size, request.under_way // self._in_flight_max)
         round_trip.fit(usual, now - request.sent_at)
         if throttle_ms > 0:
