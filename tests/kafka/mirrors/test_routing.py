@@ -99,7 +99,7 @@ def _sinks(mirror: MirrorProcess) -> list[psutil.Process]:
     ("by", "mode"),
     [
         ("header", EXACTLY_ONCE),
-        ("json", ()),
+        pytest.param("json", (), marks=pytest.mark.long),
         pytest.param("json", EXACTLY_ONCE, marks=pytest.mark.long),
         pytest.param("header", (), marks=pytest.mark.long),
     ],

@@ -77,7 +77,7 @@ def rows(cluster: KafkaCluster, name: str) -> dict[str, tuple[str, str, bool]]:
     return found
 
 
-@pytest.mark.parametrize("policy", ["default", "identity"])
+@pytest.mark.parametrize("policy", ["default", pytest.param("identity", marks=pytest.mark.long)])
 def test_renamed_topics_with_every_policy(
     policy: str,
     name: str,
@@ -154,7 +154,7 @@ def test_a_new_name_begins_like_a_new_topic_and_the_old_one_goes_on(
     assert len(consume_all(cluster_b, f"{name}.x")) == 40
 
 
-@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("keep", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_mirrormaker_1_renames_too(
     keep: bool,
     name: str,

@@ -151,7 +151,7 @@ def test_filtered_and_masked_beside_an_untouched_topic(
     assert {one["records"] for one in flow["partitions"]} == {0}
 
 
-@pytest.mark.parametrize("mode", [(), EXACTLY_ONCE])
+@pytest.mark.parametrize("mode", [pytest.param((), marks=pytest.mark.long), EXACTLY_ONCE])
 def test_a_mirror_that_is_killed_in_the_middle(
     mode: tuple[str, ...],
     name: str,

@@ -55,6 +55,12 @@ def _clients(
     return ClusterConnections(client, [topic]), ClusterConnections(client, [topic])
 
 
+# Logins without TLS are those with it, and less.
+_LISTENERS = pytest.mark.parametrize(
+    "listener", [pytest.param("LOGIN", marks=pytest.mark.long), "BOTH"]
+)
+
+
 @pytest.fixture
 def _early_logins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a session is left at a new login, so a pause of the broker ends none."""
@@ -62,7 +68,7 @@ def _early_logins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_early_logins")
-@pytest.mark.parametrize("listener", ["LOGIN", "BOTH"])
+@_LISTENERS
 def test_sessions_are_prolonged_while_requests_are_in_flight(
     secured: Secured, listener: str, topic_name: str
 ):
@@ -100,7 +106,7 @@ def test_sessions_are_prolonged_while_requests_are_in_flight(
 
 
 @pytest.mark.usefixtures("_early_logins")
-@pytest.mark.parametrize("listener", ["LOGIN", "BOTH"])
+@_LISTENERS
 def test_each_channel_to_a_far_broker_logs_in_and_prolongs_its_session(
     secured: Secured, listener: str, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -145,7 +151,7 @@ def test_each_channel_to_a_far_broker_logs_in_and_prolongs_its_session(
 
 
 @pytest.mark.usefixtures("_early_logins")
-@pytest.mark.parametrize("listener", ["LOGIN", "BOTH"])
+@_LISTENERS
 def test_each_request_that_waits_for_the_same_partition_logs_in_and_prolongs_its_session(
     secured: Secured, listener: str, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ):

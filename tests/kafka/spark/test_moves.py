@@ -78,7 +78,11 @@ class _Moves:
         time.sleep(1.0)  # for what comes twice
 
 
-@pytest.mark.parametrize("flags", [(), ("--exactly-once",)], ids=["at-least-once", "exactly-once"])
+@pytest.mark.parametrize(
+    "flags",
+    [pytest.param((), marks=pytest.mark.long), ("--exactly-once",)],
+    ids=["at-least-once", "exactly-once"],
+)
 def test_partitions_move_back_and_forth_and_no_other_one_pauses(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
@@ -105,7 +109,11 @@ def test_partitions_move_back_and_forth_and_no_other_one_pauses(
 
 @pytest.mark.parametrize(
     ("role", "flags"),
-    [(SINK, ("--exactly-once",)), (SOURCE, ("--exactly-once",)), (SINK, ())],
+    [
+        (SINK, ("--exactly-once",)),
+        (SOURCE, ("--exactly-once",)),
+        pytest.param(SINK, (), marks=pytest.mark.long),
+    ],
     ids=["sink", "source", "sink, at-least-once"],
 )
 def test_a_worker_that_is_killed_while_partitions_move_loses_nothing(

@@ -525,10 +525,15 @@ class ExactlyOnce:
                 self._task.syncs.finish()
 
     def drain(self) -> None:
-        """Wait until the last report is acknowledged."""
-        while not self._task.reporter.backlog.idle:
-            self._task.check_spark()
-            self._task.reporter.pump(0.2)
+        """Wait until the last report is acknowledged, or given up."""
+        backlog = self._task.reporter.backlog
+        backlog.impatient = True
+        try:
+            while not backlog.idle:
+                self._task.check_spark()
+                self._task.reporter.pump(0.2)
+        finally:
+            backlog.impatient = False  # the producer stays for the next task
 
     def _close_writer(self) -> None:
         transactions, self._transactions = self._transactions, None

@@ -166,7 +166,14 @@ class SinkTask:
         """Report that this slot has given up partitions for others."""
         record = self._releases.record(released)
         if record is not None:
-            self._append_record(self._control, *record)
+            self._tell_driver(*record)
+
+    def _tell_driver(self, key: bytes, value: bytes | None) -> None:
+        """Queue a record for the driver. If an earlier one was refused, this one may pass."""
+        backlog = self.reporter.backlog
+        if self._control in backlog.halts:
+            backlog.forget_halts([self._control])
+        self._append_record(self._control, key, value)
 
     def _count_left(self) -> None:
         counts = self._left.values()
@@ -351,9 +358,9 @@ class SinkTask:
             now, halts, self.producer.backlog.errors, self.producer.joining.counts
         )
         for piece in self.reports.take_pieces():
-            self._append_record(self._control, *piece)
+            self._tell_driver(*piece)
         if report is not None:
-            self._append_record(self._control, *report)
+            self._tell_driver(*report)
 
     def _halt_of(self, lane: Lane, failing: Mapping[TopicPartition, Halt]) -> Halt | None:
         """Why ``lane`` is stopped; its attempt is reported as ended once its position is final."""

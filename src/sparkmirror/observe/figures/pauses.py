@@ -24,7 +24,8 @@ class Pauses:
 
     def __init__(self) -> None:
         self._began_ms: dict[int, dict[int, int]] = {}  # by epoch and slot
-        self._ended_ms: dict[int, int] = {}
+        # By epoch and slot: run, attempt, and when it ended; 0: it goes on.
+        self._ended: dict[int, dict[int, tuple[str, int, int]]] = {}
         self._older = PauseTotals()
 
     def note(self, progress: SlotProgress) -> None:
@@ -34,9 +35,7 @@ class Pauses:
             return
         began = self._began_ms.setdefault(epoch, {})
         began[progress.slot] = min(progress.began_ms, began.get(progress.slot, progress.began_ms))
-        if progress.ended_ms:
-            known = self._ended_ms.get(epoch, progress.ended_ms)
-            self._ended_ms[epoch] = min(progress.ended_ms, known)
+        self._note_end(progress)
         while len(self._began_ms) > _EPOCHS_KEPT:
             oldest = min(self._began_ms)
             if (pause_s := self._pause_s(oldest)) is not None:
@@ -44,14 +43,23 @@ class Pauses:
                 self._older = PauseTotals(pause_s, older.count + 1, older.sum_s + pause_s)
             del self._began_ms[oldest]
             # The end of this epoch began the pause of the next one, which is still open.
-            self._ended_ms.pop(oldest - 1, None)
+            self._ended.pop(oldest - 1, None)
+
+    def _note_end(self, progress: SlotProgress) -> None:
+        """A slot whose task ended, and was started again in the epoch, goes on."""
+        ended = self._ended.setdefault(progress.epoch, {})
+        newest = progress.run_id, progress.attempt, progress.ended_ms
+        known = ended.get(progress.slot, newest)
+        # A late report of an earlier attempt, or one of this attempt before its last one.
+        if known[0] != progress.run_id or known[1:] <= newest[1:]:
+            ended[progress.slot] = newest
 
     def _pause_s(self, epoch: int) -> float | None:
         """The pause before ``epoch``; None if the epoch before it did not end in order."""
-        ended_ms = self._ended_ms.get(epoch - 1)
-        if ended_ms is None:
+        ends = [ms for _, _, ms in self._ended.get(epoch - 1, {}).values() if ms]
+        if not ends:
             return None
-        return max(0, max(self._began_ms[epoch].values()) - ended_ms) / 1_000
+        return max(0, max(self._began_ms[epoch].values()) - min(ends)) / 1_000
 
     def totals(self) -> PauseTotals:
         """The pauses so far."""

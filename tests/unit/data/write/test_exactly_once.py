@@ -749,3 +749,17 @@ def test_the_gap_of_a_partition_that_stops_outlives_an_abort(brokers: Brokers) -
     assert brokers.values("A.orders") == [b"1"]
     assert len(brokers.values(gaps_topic(flow))) == 1
     assert REMOTE[BILLS] not in brokers.positions or brokers.positions[REMOTE[BILLS]] == 0
+
+
+def test_the_last_report_is_not_waited_for_without_end() -> None:
+    """If its partition takes nothing, the producer gives it up after a while, as in an epoch."""
+    backlog = SimpleNamespace(idle=False, impatient=False)
+
+    def pump(_timeout_s: float) -> None:
+        backlog.idle = backlog.impatient
+
+    delivery = ExactlyOnce.__new__(ExactlyOnce)
+    reporter = SimpleNamespace(backlog=backlog, pump=pump)
+    delivery._task = cast(Any, SimpleNamespace(reporter=reporter, check_spark=lambda: None))
+    delivery.drain()
+    assert not backlog.impatient, "the process keeps the producer for its next task"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from sparkmirror.errors import Defect, Fenced, Unreachable
 from sparkmirror.internal_topics.epochs.releases import Release, decode_release
 from sparkmirror.internal_topics.signing import Signer
 from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt
 from sparkmirror.settings import FlowSettings, OffsetSyncSettings
 from tests.unit.data.write.test_exactly_once import (
     BILLS,
@@ -277,3 +279,24 @@ def test_one_record_has_all_releases_of_the_newest_order(monkeypatch: pytest.Mon
     assert said(LeftNote(BILLS, 7)) == Release("A->B", "r", 2, 4, 7, (BILLS, ORDERS))
     assert said(LeftNote(BILLS, 9)) == Release("A->B", "r", 2, 4, 9, (BILLS,))
     assert said(LeftNote(ORDERS, 7)) is None
+
+
+def test_a_control_topic_that_takes_records_again_gets_releases_and_reports(
+    brokers: Brokers,
+) -> None:
+    mirrored, _ = _begun(brokers)
+    task = mirrored._task
+    backlog, control = task.reporter.backlog, task._control
+    for write in (
+        lambda: task.write_releases([LeftNote(ORDERS, 7)]),
+        lambda: task.report(time.monotonic() + 60),
+    ):
+        task._append_record(control, b"key", b"value")
+        backlog.give_up(control, Halt("NOT_ENOUGH_REPLICAS", "it took nothing for long", True))
+        assert backlog.idle
+        task.reports.report_anyway()
+        write()
+        assert backlog.halts == {}
+        queue = backlog.queue(control)
+        assert queue is not None
+        assert len(queue.pending) == 1
