@@ -193,7 +193,11 @@ def test_exactly_once_ends_without_a_target_topic_that_is_deleted(source, target
         produce(source.kafka, topic_name, _good(3, 3))
         assert _halted(slot).startswith("UNKNOWN_TOPIC_OR_PARTITION: ")
         slot.drain()
-    assert slot.failures == []
+    # The partition is tried again now and then. If the epoch ends meanwhile, that attempt must not
+    # write under a new identity; Spark's next one finds that there is nothing left to do.
+    assert {str(one).partition("\n")[0] for one in slot.failures} <= {
+        f"flow {slot.flow.name}: the slot's plan is outdated."
+    }
 
 
 def test_damage_at_rest_at_the_source_pauses_until_it_is_mended(source, target, topic_name):

@@ -251,7 +251,7 @@ BROKERS: tuple[Mutant, ...] = (
         "a slow target broker takes all the room",
         "A slow or far target broker delays its own partitions",
         "data/write/held_back.py",
-        "            self._hold_slow(now)\n",
+        "            self._suspect(now)\n",
         "            pass\n",
         (f"{_HELD_BACK}::test_a_slow_broker_holds_up_its_own_partitions_only",),
     ),
