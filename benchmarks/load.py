@@ -264,7 +264,11 @@ def _run_all(load: Load, commands: Sequence[list[str]]) -> None:
         subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=ROOT)
         for command in commands
     ]
-    for process in started:
-        _, errors = process.communicate(timeout=900)
-        if process.returncode:
-            raise RuntimeError(f"filling {load.topic} failed: {errors.decode()[-2000:]}")
+    try:
+        for process in started:
+            _, errors = process.communicate(timeout=900)
+            if process.returncode:
+                raise RuntimeError(f"filling {load.topic} failed: {errors.decode()[-2000:]}")
+    finally:
+        for process in started:
+            process.kill()  # those that still run: another one failed, or the benchmark is stopped
