@@ -144,11 +144,11 @@ class Processors:
         total = sum(spent.values())
         if total <= 0:
             return {"idle": 0.0, "stolen": 0.0, "elsewhere": 0.0}
-        idle = spent["idle"] + spent["iowait"] + spent["steal"]
+        idle, stolen = spent["idle"] + spent["iowait"], spent["steal"]
         return {
-            "idle": max(0.0, (idle - spent["steal"]) / total),
-            "stolen": max(0.0, spent["steal"] / total),
-            "elsewhere": max(0.0, (total - idle - ours_s) / total),
+            "idle": max(0.0, idle / total),
+            "stolen": max(0.0, stolen / total),
+            "elsewhere": max(0.0, (total - idle - stolen - ours_s) / total),
         }
 
 

@@ -308,37 +308,33 @@ class Bench:
         Else the first mirror that is measured would meet slower brokers than the others.
         """
         remote = PEERS[WAYS[name][1]].remote.format(topic=LOAD.topic)
-        with self._mirror(name, WARM_UP, LOAD.topic, WAYS[name][2]) as (running, _):
-            target = self.there.clusters[1].bootstrap_servers
-            consumer = Consumer({"bootstrap.servers": target, "group.id": "bench-watch"})
-            try:
-                self._await_records(name, running, consumer, remote)
-                until = time.monotonic() + WARM_UP_S
-                while time.monotonic() < until:
-                    time.sleep(SAMPLE_S)
-                    if end_offsets(consumer, remote, PARTITIONS) >= SHARE_MAX * self.records:
-                        break
-            finally:
-                consumer.close()
+        with (
+            self._mirror(name, WARM_UP, LOAD.topic, WAYS[name][2]) as (running, _),
+            self._watching() as consumer,
+        ):
+            self._await_records(name, running, consumer, remote)
+            until = time.monotonic() + WARM_UP_S
+            while time.monotonic() < until:
+                time.sleep(SAMPLE_S)
+                if end_offsets(consumer, remote, PARTITIONS) >= SHARE_MAX * self.records:
+                    break
 
     def copied(self, name: str, point: Point, seconds: float) -> Copied:
         """Let one mirror copy the topic for ``seconds`` of steady state, or to its end."""
         remote = PEERS[WAYS[name][1]].remote.format(topic=LOAD.topic)
-        with self._mirror(name, point, LOAD.topic, WAYS[name][2]) as (running, tree):
-            target = self.there.clusters[1].bootstrap_servers
-            consumer = Consumer({"bootstrap.servers": target, "group.id": "bench-watch"})
-            try:
-                self._await_records(name, running, consumer, remote)
-                time.sleep(WARM_S)
-                processors = Processors(tree)
-                began, first, cpu_s = _mark(consumer, remote, tree)
-                now, count, spent_s = began, first, cpu_s
-                while now - began < seconds and count < SHARE_MAX * self.records:
-                    time.sleep(SAMPLE_S)
-                    now, count, spent_s = _mark(consumer, remote, tree)
-                shares = processors.shares(tree)
-            finally:
-                consumer.close()
+        with (
+            self._mirror(name, point, LOAD.topic, WAYS[name][2]) as (running, tree),
+            self._watching() as consumer,
+        ):
+            self._await_records(name, running, consumer, remote)
+            time.sleep(WARM_S)
+            processors = Processors(tree)
+            began, first, cpu_s = _mark(consumer, remote, tree)
+            now, count, spent_s = began, first, cpu_s
+            while now - began < seconds and count < SHARE_MAX * self.records:
+                time.sleep(SAMPLE_S)
+                now, count, spent_s = _mark(consumer, remote, tree)
+            shares = processors.shares(tree)
         if first >= SHARE_MAX * self.records:
             raise RuntimeError(
                 f"{name} had copied the topic before anything was measured: more --records"
@@ -365,18 +361,25 @@ class Bench:
         create(source, topic, PARTITIONS)
         extra = _FAR_TAIL if WAYS[name][2] is _FAR else WAYS[name][2]
         with self._mirror(name, point, topic, extra, latency=True) as (running, _):
-            consumer = Consumer({"bootstrap.servers": target, "group.id": "bench-watch"})
             rate = {"rate": TAIL_RATE, "work": self.work}
-            try:
+            with self._watching() as consumer:
                 deadline = time.monotonic() + START_MAX_S
                 while end_offsets(consumer, remote, PARTITIONS) == 0:
                     self._check(name, running, deadline)
                     latencies(source, source, topic, topic, PARTITIONS, seconds=1.0, **rate)
-            finally:
-                consumer.close()
             found = latencies(source, target, topic, remote, PARTITIONS, seconds=TAIL_S, **rate)
         delete(source, topic)
         return quantiles(found["target"])
+
+    @contextmanager
+    def _watching(self) -> Iterator[Consumer]:
+        """What looks at the target's end offsets."""
+        target = self.there.clusters[1].bootstrap_servers
+        consumer = Consumer({"bootstrap.servers": target, "group.id": "bench-watch"})
+        try:
+            yield consumer
+        finally:
+            consumer.close()
 
     @contextmanager
     def _mirror(
@@ -406,9 +409,8 @@ class Bench:
             finally:
                 tree.close()
                 running.stop()
-        there = Consumer({"bootstrap.servers": b.bootstrap_servers, "group.id": "c"})
-        names = [one for one in there.list_topics(timeout=10).topics if one.startswith("mm2-")]
-        there.close()
+        with self._watching() as there:
+            names = [one for one in there.list_topics(timeout=10).topics if one.startswith("mm2-")]
         delete(b.bootstrap_servers, remote, *names)
         delete(a.bootstrap_servers, *(f"mm2-offset-syncs.{one}.internal" for one in "AB"))
         time.sleep(2.0)

@@ -171,12 +171,12 @@ class Fetcher(Responses):
             self._send_all(now)
         if self.throttle is None:
             for channel, request in list(self._requests.items()):
-                if request.helps is None and self._staggered.missing(channel, now):
-                    self._send_helpers(channel, request, now)
+                missing = 0 if request.helps else self._staggered.missing(channel, now)
+                if missing:
+                    self._send_helpers(channel, request, missing, now)
 
-    def _send_helpers(self, main: Channel, request: _Request, now: float) -> None:
-        """Have further requests wait for the partitions of ``request``, which is in flight."""
-        missing = self._staggered.missing(main, now)
+    def _send_helpers(self, main: Channel, request: _Request, missing: int, now: float) -> None:
+        """Have ``missing`` further requests wait for the partitions of ``request``, in flight."""
         states = self._staggered.partitions(main, request.states.values(), self.left_out, now)
         for channel in self._staggered.helpers(main) if states else ():
             if not missing:

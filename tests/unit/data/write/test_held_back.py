@@ -183,24 +183,24 @@ def test_partitions_that_are_added_have_the_next_numbers_while_there_is_room(slo
     assert slot.flagged == {1, 4, 6, 7}
 
 
-def test_a_slow_broker_that_acknowledges_a_little_at_a_time_is_held_back(slot: Slot) -> None:
-    """It makes room five times a second, and what is read for it takes that room at once."""
-    for _ in range(10):
+def _drips(slot: Slot, times: int, full_s: float, room_s: float) -> None:
+    """Broker 1 makes room that many times: after ``full_s``, and for ``room_s``."""
+    for _ in range(times):
         slot.waiting[1] = UNACKNOWLEDGED_BYTES_MAX + 1
-        slot.full(0.15)
+        slot.full(full_s)
         slot.waiting[1] -= 4 * MIB
         slot.held.full(0)
-        slot.now += 0.05
+        slot.now += room_s
+
+
+def test_a_slow_broker_that_acknowledges_a_little_at_a_time_is_held_back(slot: Slot) -> None:
+    """It makes room five times a second, and what is read for it takes that room at once."""
+    _drips(slot, 10, 0.15, 0.05)
     assert slot.flagged == {1, 4}
 
 
 def test_little_room_now_and_then_is_no_reason(slot: Slot) -> None:
-    for _ in range(20):
-        slot.waiting[1] = UNACKNOWLEDGED_BYTES_MAX + 1
-        slot.full(0.05)
-        slot.waiting[1] -= 4 * MIB
-        slot.held.full(0)
-        slot.now += 0.2
+    _drips(slot, 20, 0.05, 0.2)
     assert slot.flagged == set()
 
 
