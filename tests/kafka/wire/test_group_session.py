@@ -109,10 +109,12 @@ class _Mirror:
 
     def end(self, *, leave: bool = True) -> None:
         self.membership.end()
+        self._stop.set()
+        # As the control plane does it: the membership has one owner, so its thread ends first.
+        self._thread.join(10)
+        assert not self._thread.is_alive(), "the step ends soon after `end`"
         self.flow.drained()
         self.membership.close(leave=leave)
-        self._stop.set()
-        self._thread.join(10)
 
 
 def _settings(cluster: KafkaCluster, group: str, **more: object) -> FlowSettings:
