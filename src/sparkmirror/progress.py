@@ -186,8 +186,9 @@ class SlotProgress:
     grows within a run; empty and -1 in reports of older releases. ``joined``: what joining batches
     for a slow link has done. ``throttles``: what the limits have done. ``transforms``: what each
     transform has done, since the task began. ``pieces``: how many further records hold the
-    partitions (`internal_topics.reports`); 0: the report is one record. ``began_ms``, ``ended_ms``:
-    when the task's first rows arrived, and when its last ones had; 0: not yet, or unknown.
+    partitions (`internal_topics.reports`); 0: the report is one record. ``complete``: all of them
+    are in ``partitions``. ``began_ms``, ``ended_ms``: when the task's first rows arrived, and when
+    its last ones had; 0: not yet, or unknown.
     """
 
     flow: str
@@ -209,6 +210,7 @@ class SlotProgress:
     throttles: tuple[ThrottleUse, ...] = ()
     transforms: tuple[TransformCounts, ...] = ()
     pieces: int = 0
+    complete: bool = True
     began_ms: int = 0
     ended_ms: int = 0
 

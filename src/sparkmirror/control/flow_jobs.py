@@ -8,6 +8,7 @@ from functools import partial
 
 from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.jobs import Job, run_once
+from sparkmirror.control.report.gaps import LOOK_PAUSE_S
 
 _REPORT_INTERVAL_S = 10.0
 _HISTORY_INTERVAL_S = 1.0
@@ -33,6 +34,7 @@ def flow_jobs(flow: FlowControl, *, once: bool) -> list[Job]:
             partial(run_once, flow.slots),
             after_failure=flow.slots.forget_reader,
         ),
+        Job(f"gaps-{name}", flow.slots.gaps.step, lambda: LOOK_PAUSE_S),
         Job(f"orders-{name}", flow.orders.poll, after_failure=flow.forget_orders),
     ]
     if flow.share is not None:

@@ -142,7 +142,8 @@ class ReportCollector:
         for number in [number for number in known if number >= progress.pieces]:
             del known[number]
         rows = (row for number in sorted(known) for row in known[number])
-        return replace(progress, partitions=(*progress.partitions, *rows))
+        complete = len(known) == progress.pieces
+        return replace(progress, partitions=(*progress.partitions, *rows), complete=complete)
 
 
 def _rows(partitions: Iterable[PartitionProgress]) -> dict[str, list[list[object]]]:

@@ -104,6 +104,8 @@ class Dealing:
         reports = [report for report in reports if report.epoch == epoch]
         if len(reports) != count or not count:
             return  # an epoch begins, or a slot is not running
+        if not all(report.complete for report in reports):
+            return  # a part of a report is not read yet: partitions would be missing
         home = {
             TopicPartition(p.topic, p.partition): report.slot
             for report in reports

@@ -35,8 +35,11 @@ _UNSURE = (0, -2)
 class _Order:
     """``moves`` that were ordered as ``version`` of an assignment, after ``base``.
 
-    ``epoch``: the one that the slots had reported. ``given``: partitions that have the new slot;
-    ``changed_s``: when that changed last. ``begun``: those that it has reported.
+    ``epoch``: the one that the slots had reported. A later one may begin just then. If it was
+    planned before the order, its slots release as well; if after it, partitions begin where the
+    order sends them: those are ``later``, as their new slots report last. ``given``: partitions
+    that have the new slot; ``changed_s``: when that changed last. ``begun``: those that it has
+    reported.
     """
 
     moves: Mapping[TopicPartition, Move]
@@ -46,6 +49,7 @@ class _Order:
     changed_s: float
     given: set[TopicPartition] = field(default_factory=set)
     begun: set[TopicPartition] = field(default_factory=set)
+    later: set[TopicPartition] = field(default_factory=set)
 
 
 class Moving:
@@ -82,7 +86,10 @@ class Moving:
         """Take what slots report."""
         with self._lock:
             for release in releases:
-                self._told |= dict.fromkeys(release.partitions, release)
+                for tp in release.partitions:
+                    known = self._told.get(tp)
+                    if known is None or known.epoch <= release.epoch:
+                        self._told[tp] = release
         self._woken.set()
 
     def observe(self, reports: Iterable[SlotProgress]) -> None:
@@ -92,10 +99,13 @@ class Moving:
             if order is None:
                 return
             for report in reports:
-                for one in report.partitions:
-                    tp = TopicPartition(one.topic, one.partition)
-                    if tp in order.given and report.slot == order.moves[tp].after:
-                        order.begun.add(tp)
+                rows = {TopicPartition(one.topic, one.partition) for one in report.partitions}
+                sent = {tp for tp, one in order.moves.items() if one.after == report.slot}
+                order.begun |= sent & rows & order.given
+                if report.complete:
+                    order.later -= sent
+                if report.epoch > order.epoch:
+                    order.later |= sent & rows
 
     def wait(self, failed: bool) -> None:
         """Wait until there may be something to do."""
@@ -126,13 +136,16 @@ class Moving:
             order.changed_s = now_s
             log.info("flow %s: %d partitions go to their new slots", self._flow, len(released))
         limit_s = _BEGIN_S if wanted <= order.given else _RELEASE_S
-        if now_s - order.changed_s >= limit_s and not wanted <= order.begun:
+        if now_s - order.changed_s < limit_s or wanted <= order.begun:
+            return
+        missing = wanted - order.begun - order.later
+        if missing:
             log.warning(
                 "flow %s: a new epoch begins, because %d partitions do not move within this one",
-                *(self._flow, len(wanted - order.begun)),
+                *(self._flow, len(missing)),
             )
             published.replan()
-            self._finish(order)
+        self._finish(order)
 
     def pends(self, home: Mapping[TopicPartition, int]) -> bool:
         """Whether an order is under way; ``home``: where the slots report partitions."""
@@ -155,8 +168,6 @@ class Moving:
 
 def _valid(release: Release | None, order: _Order, tp: TopicPartition) -> bool:
     """Whether ``release`` says that ``tp`` is free, by the slot that was known to have it."""
-    return release is not None and (release.version, release.epoch, release.slot) == (
-        order.version,
-        order.epoch,
-        order.moves[tp].before,
-    )
+    if release is None or release.epoch < order.epoch:
+        return False
+    return (release.version, release.slot) == (order.version, order.moves[tp].before)

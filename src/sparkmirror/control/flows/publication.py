@@ -65,8 +65,12 @@ class Publication:
 
     @property
     def base(self) -> int:
-        """The newest version for which an epoch had to begin; -1 if the next one needs one, too."""
-        growth = self._growth
+        """The newest version for which an epoch had to begin; -1 if the next one needs one, too.
+
+        Waits for a writing that is under way.
+        """
+        with self._publishing:
+            growth = self._growth
         return -1 if growth is None else growth.base
 
     def assignment(self) -> Assignment:

@@ -133,7 +133,7 @@ class SlotReports:
         )
 
     def apply(self, news: _NewSignals) -> None:
-        """Keep the newest reports, report gaps and halts, apply commands. Raises `MirrorError`."""
+        """Keep the newest reports, report halts, apply commands. Raises `MirrorError`."""
         with self._lock:
             for word in news.planned:
                 if self.share is not None:
@@ -155,7 +155,7 @@ class SlotReports:
             for take_released in self.released:
                 take_released(news.releases)
         self._skipped += news.skipped
-        self.gaps.report_new(news.progress)
+        self.gaps.count(news.progress)
         assignment = self._published.assignment()
         halts = standing_still(assignment.halted, self.progress())
         self._halts.observe(halts, self._now_ms(), assignment.sources)

@@ -18,11 +18,12 @@ from sparkmirror.progress import SlotProgress
 from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = ["GapReporter", "gap_line", "read_gaps"]
+__all__ = ["LOOK_PAUSE_S", "GapReporter", "gap_line", "read_gaps"]
 
 # Slots count a gap before its record is acknowledged, so the topic is read several times.
 _LOOKS = 3
-_LOOK_PAUSE_S = 1.0
+LOOK_PAUSE_S = 1.0
+"""Seconds between two looks at the topic."""
 _SHOWN_MAX = 10
 # A gap that is found again has a new record. Gaps are kept for good, so the memory has a limit.
 _REMEMBERED_MAX = 10_000
@@ -47,7 +48,7 @@ def gap_line(gap: Gap) -> str:
 
 
 class GapReporter:
-    """Reports each gap record that is written while a mirror runs, once.
+    """Reports each gap record that is written while a mirror runs, once. For any threads.
 
     ``notify`` takes a line per gap, ``note`` the gap itself. Gaps before ``since_ms`` (epoch ms)
     are not reported. Of many new gaps the first ten are reported, and the number of the others.
@@ -79,19 +80,22 @@ class GapReporter:
         self._reported: dict[str, None] = {}
         self._lock = threading.Lock()
 
-    def report_new(self, reports: Iterable[SlotProgress]) -> None:
-        """Read the topic if slots have counted new gaps. Raises `MirrorError`."""
+    def count(self, reports: Iterable[SlotProgress]) -> None:
+        """Note how many gaps slots have counted. Reads nothing."""
         for report in reports:
             count = sum(report.errors.get(code, 0) for code in GAP_CODES)
             key = (report.slot, report.worker)
             if count != self._counted.get(key, 0):
                 self._counted[key] = count
                 self._looks = _LOOKS
-        if not self._looks or self._clock() - self._looked_at < _LOOK_PAUSE_S:
+
+    def step(self) -> None:
+        """Read the topic if slots have counted new gaps. Raises `MirrorError`."""
+        if not self._looks or self._clock() - self._looked_at < LOOK_PAUSE_S:
             return
         self._looked_at = self._clock()
-        self._looks -= 1
         self._look()
+        self._looks = max(0, self._looks - 1)
 
     def report_last(self) -> None:
         """Read the topic once more if gaps were counted recently; for the end of a run.

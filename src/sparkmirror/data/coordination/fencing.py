@@ -39,7 +39,7 @@ from sparkmirror.data.rows.notes import Writer
 from sparkmirror.errors import Defect, Fenced, TransactionError
 from sparkmirror.internal_topics.commands import AssignmentDocument
 from sparkmirror.internal_topics.epochs.record import EpochRecord
-from sparkmirror.internal_topics.epochs.shares import outdated
+from sparkmirror.internal_topics.epochs.shares import elsewhere, outdated
 from sparkmirror.internal_topics.flow_claims import Claim, taken_over, transactional_id
 from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.transforms import Transformed
@@ -166,7 +166,10 @@ def identity_again(
         identity = take_over(flow, slot, writer.run_id, writer.version, watch, writer.record)
     finally:
         watch.close()
-    if identity is None:
+    document = watch.assignment
+    gone = document is not None and elsewhere(document, writer.version, slot) & expected.keys()
+    # Whoever fences after an order was released finds it here: see above.
+    if identity is None or gone:
         raise TransactionError("the slot's plan is outdated.", where=f"flow {flow.name}")
     found = committed_positions(flow, list(expected))
     # A position that is not there was deleted with its topic.

@@ -74,16 +74,23 @@ class PauseWatch:
             "flow %s: this process was stopped for more than %g s; checking who owns the flow",
             *(self._flow.name, self._pause_s),
         )
-        while True:
-            watch = ControlWatch(
-                self._flow, self._run_id, offset=self._start, claim_term=self._term
-            )
-            try:
-                watch.start()
-                if watch.read_to_end():
-                    return watch.claim
-            except (MirrorError, ConnectionLost, TimeoutError) as error:
-                log.warning("flow %s: the claims cannot be read: %s", self._flow.name, error)
-            finally:
+        watch: ControlWatch | None = None
+        try:
+            while True:
+                if watch is None:
+                    watch = ControlWatch(
+                        self._flow, self._run_id, offset=self._start, claim_term=self._term
+                    )
+                try:
+                    watch.start()
+                    # If the log was cut off before the offset, only the next call reads it.
+                    if watch.read_to_end():
+                        return watch.claim
+                except (MirrorError, ConnectionLost, TimeoutError) as error:
+                    log.warning("flow %s: the claims cannot be read: %s", self._flow.name, error)
+                    watch.close()
+                    watch = None
+                self._rest(_LOOK_AGAIN_S)
+        finally:
+            if watch is not None:
                 watch.close()
-            self._rest(_LOOK_AGAIN_S)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 
-from sparkmirror.errors import MirrorError
+from sparkmirror.errors import ClusterError, MirrorError
 from sparkmirror.internal_topics.commands import (
     PROGRESS_PARTITION,
     Planned,
@@ -64,6 +64,9 @@ class PlannerReporter:
                 if time.monotonic() - now > _TIMEOUT_S:
                     raise ConnectionLost("no response in time")
                 self._producer.pump(0.05)
+            refused = self._producer.backlog.halts.get(tp)
+            if refused is not None:
+                raise ClusterError(refused.reason)
         except (MirrorError, ConnectionLost) as error:
             log.warning("flow %s: the planner's report failed: %s", self._flow.name, error)
             self.close()

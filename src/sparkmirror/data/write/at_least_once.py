@@ -118,6 +118,10 @@ class AtLeastOnce:
         done = [lane for lane in written if lane.position < 0 or not lane.due]
         self._task.release(done, now)
 
+    def leave(self, lane: Lane) -> None:
+        """No longer hold back the partition of ``lane``."""
+        self._held_back.forget(lane.target)
+
     def join(self, member: Member) -> None:
         """Commit as ``member`` from now on."""
         self._commits.member(member)

@@ -32,6 +32,9 @@ class Delivery(Protocol):
     def add(self, lanes: list[Lane]) -> None:
         """Called when further lanes are known, and nothing of them is written yet."""
 
+    def leave(self, lane: Lane) -> None:
+        """Called when no more chunks of ``lane`` come; what is in flight is still written."""
+
     def join(self, member: Member) -> None:
         """Commit as ``member`` of the consumer group from now on."""
 

@@ -115,6 +115,9 @@ class ExactlyOnce:
             self._open_ends.forget(self._added)  # others may have written since a check
         self._task.search(lanes)
 
+    def leave(self, lane: Lane) -> None:
+        """Nothing to do."""
+
     def join(self, member: Member) -> None:
         """Does nothing: a flow with a consumer group has no transactions."""
 

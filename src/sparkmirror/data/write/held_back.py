@@ -80,6 +80,13 @@ class HeldBack:
                 self._numbers[tp] = self._count
             self._count += 1
 
+    def forget(self, tp: TopicPartition) -> None:
+        """Count without a partition that the source fetches no more: its broker waits for nothing.
+
+        Its number is not used again.
+        """
+        self._numbers.pop(tp, None)
+
     def full(self, frames_held: int) -> bool:
         """Whether no more rows can be taken. ``frames_held``: shared frames in use."""
         now = time.monotonic()

@@ -37,6 +37,8 @@ __all__ = ["SinkTask"]
 _BLOCKED_S = 0.1
 # How long a partition waits for its last offset syncs before another slot may have it.
 _SYNCS_S = 2.0
+# A topic's name has at most 249 characters: such a batch is a tenth of what brokers accept.
+_SAVED_TOGETHER = 200
 
 
 class SinkTask:
@@ -93,7 +95,7 @@ class SinkTask:
                 raise Defect(f"{one.source} is added to a slot that has it")
             target = TopicPartition(one.remote_topic, one.source.partition)
             lane = Lane(
-                one.source, target, one.position, one.committed, one.committed,
+                one.source, target, one.position, one.committed,
                 target_end=one.target_end, mark=one.mark, log=one.log, written=one.written,
                 routed=self._transformed.routes(one.source.topic),
             )  # fmt: skip
@@ -119,10 +121,10 @@ class SinkTask:
             connections.topics.add(lane.target.topic)
             connections.mark_stale(lane.target)
 
-    def leave(self, note: LeftNote) -> None:
+    def leave(self, note: LeftNote) -> Lane:
         """Expect no more chunks of a partition; what is in flight is written and committed.
 
-        The delivery calls `release` then, if another slot gets the partition.
+        The delivery calls `release` then, if another slot gets the partition. Returns its lane.
         """
         lane = self.lanes[note.source]
         lane.left = True
@@ -132,6 +134,7 @@ class SinkTask:
             self.leaving[lane] = note.order, None
         else:
             self.ends.forget(lane)
+        return lane
 
     def release(self, lanes: Iterable[Lane], now: float) -> None:
         """Give up ``lanes`` of `leaving`, of which everything is committed, and report it.
@@ -294,13 +297,13 @@ class SinkTask:
         self._append_record(self._gaps, *encode_gap(gap, mapped=mapped), pending)
 
     def save_connect_offsets(self) -> int:
-        """Queue positions in MirrorMaker 2's format; returns how many have moved.
+        """Queue positions in MirrorMaker 2's format; returns how many.
 
-        If their topic accepted no records meanwhile, those that have not moved are queued, too.
+        Only those that have moved since this task wrote them. If their topic accepted no records
+        meanwhile, those that have not moved are queued, too.
         """
-        count = 0
         if self.flow.mode is MirrorMode.MM1:
-            return count
+            return 0
         backlog, topic = self.producer.backlog, storage_topic(self.flow)
         halted = [tp for tp in backlog.halts if tp.topic == topic]
         if halted:
@@ -309,18 +312,24 @@ class SinkTask:
         # The setting only counts when the topic is created: it may be Connect's, with any number.
         known = self.producer.connections.partitions_of(topic)
         partitions = known or max(1, self.flow.offset_storage_partitions)
+        now_ms, count = int(time.time() * 1000), 0
+        records: dict[TopicPartition, list[Record]] = {}
         for lane in self.lanes.values():
             if lane.position == lane.saved or max(lane.position, lane.saved) <= 0:
                 continue
             # Java's MirrorMaker 2 with the same RegexRouter keeps positions by source partition.
             remote = self.mapped(lane) if self.flow.topics.map else ""
-            self._append_record(
-                *connect_record(
-                    self.flow, lane.source, lane.position, remote, partitions=partitions
-                )
+            tp, key, value = connect_record(
+                self.flow, lane.source, lane.position, remote, partitions=partitions
             )
+            record = Record(len(records.setdefault(tp, [])), now_ms, key, value, ())
+            records[tp].append(record)
             lane.saved = lane.position
             count += 1
+            if len(records[tp]) == _SAVED_TOGETHER:
+                self._append_batch(tp, records.pop(tp))
+        for tp, together in records.items():
+            self._append_batch(tp, together)
         return count
 
     def forget_saved(self) -> None:
@@ -340,7 +349,12 @@ class SinkTask:
         self, tp: TopicPartition, key: bytes, value: bytes | None, token: Pending | None = None
     ) -> None:
         record = Record(0, int(time.time() * 1000), key, value, ())
-        self.append_beside(tp, memoryview(encode_batch([record], codec=NONE)), token)
+        self._append_batch(tp, [record], token)
+
+    def _append_batch(
+        self, tp: TopicPartition, records: list[Record], token: Pending | None = None
+    ) -> None:
+        self.append_beside(tp, memoryview(encode_batch(records, codec=NONE)), token)
 
     # -- reports ---------------------------------------------------------------------------
 

@@ -219,7 +219,7 @@ class SlotSink:
             if found is not None:
                 found.source_halt = halted.halt
         for left in notes.left:
-            task.leave(left)
+            self._delivery.leave(task.leave(left))
         task.write_releases(notes.released)
         if notes.hello is not None:
             self._delivery.begun()

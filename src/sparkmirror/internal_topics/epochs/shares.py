@@ -49,7 +49,15 @@ from sparkmirror.internal_topics.commands import (
 )
 from sparkmirror.model import TopicPartition
 
-__all__ = ["STEPS_MAX", "Growth", "Share", "outdated", "share_of", "slot_of"]
+__all__ = [
+    "STEPS_MAX",
+    "Growth",
+    "Share",
+    "elsewhere",
+    "outdated",
+    "share_of",
+    "slot_of",
+]
 
 
 STEPS_MAX = 20
@@ -105,6 +113,22 @@ def share_of(
         elif place[0] == slot:
             owned[one] = place[1]
     return Share(owned, leaving)
+
+
+def elsewhere(document: AssignmentDocument, version: int, slot: int) -> frozenset[TopicPartition]:
+    """Remote partitions that another slot has got since an epoch was planned at ``version``.
+
+    Those that ``slot`` has still to release are not among them.
+    """
+    found = set()
+    for one in document.partitions:
+        orders = document.moves.get(one.source)
+        steps = () if orders is None else tuple(one for one in orders.steps if one[1] > version)
+        if orders is not None and not orders.released:
+            steps = steps[:-1]
+        if steps and steps[-1][0] != slot:
+            found.add(one.target)
+    return frozenset(found)
 
 
 def outdated(command: Command | None, run_id: str, version: int) -> bool:

@@ -438,3 +438,21 @@ def test_more_partitions_than_a_record_has_room_for_are_not_dealt(
     assert [one.message for one in caplog.records].count(
         "flow A->B: 4 partitions are too many to be dealt by load; they go round"
     ) == 1
+
+
+def test_nothing_is_dealt_while_a_part_of_a_report_is_missing() -> None:
+    """Those in it would seem to have no slot, and the others would be dealt without them."""
+    flow = Flow([9_000, 10, 8_000, 10, 10, 10], [[0, 2, 4], [1, 3, 5]])
+    flow.dealing.begin(flow.assignment)
+    whole = flow.reports
+
+    def half() -> tuple[SlotProgress, ...]:
+        first, *rest = whole()
+        return replace(first, partitions=first.partitions[:2], complete=False), *rest
+
+    flow.dealing._progress = half
+    flow.run(300)
+    assert len(flow.written) == 1
+    flow.dealing._progress = whole
+    flow.run(60)
+    assert [record.moved for record in flow.written] == [0, 1]

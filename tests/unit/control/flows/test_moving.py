@@ -102,8 +102,8 @@ def test_releases_that_arrive_together_are_published_together_and_late_ones_alon
 
 @pytest.mark.parametrize(
     "changed",
-    [{"version": 1}, {"version": 3}, {"epoch": EPOCH + 1}, {"slot": 1}],
-    ids=["of-an-earlier-order", "of-no-order", "of-another-epoch", "by-another-slot"],
+    [{"version": 1}, {"version": 3}, {"epoch": EPOCH - 1}, {"slot": 1}],
+    ids=["of-an-earlier-order", "of-no-order", "of-an-earlier-epoch", "by-another-slot"],
 )
 def test_only_the_slot_that_had_a_partition_can_release_it(changed: dict[str, int]) -> None:
     flow = _Flow()
@@ -262,3 +262,55 @@ def test_a_flow_that_drains_moves_nothing() -> None:
     flow.published.draining = True
     flow.told(T0, T1)
     assert len(flow.documents) == 2
+
+
+def _reported(flow: _Flow, slot: int, *tps: TopicPartition, epoch: int, whole: bool = True) -> None:
+    rows = tuple(PartitionProgress(tp.topic, tp.partition, 5) for tp in tps)
+    report = SlotProgress("A->B", slot, "w", epoch, 1, 0, 0, 0, partitions=rows, complete=whole)
+    flow.moving.observe([report])
+
+
+def test_an_epoch_that_was_planned_before_the_order_releases_as_well() -> None:
+    """It had begun, but no slot had reported it: the partitions would wait half a minute."""
+    flow = _Flow()
+    flow.order()
+    flow.moving.take([Release("A->B", "r", 0, EPOCH + 1, 2, (T0, T1))])
+    flow.told(T0, T1, epoch=EPOCH - 1)  # by an attempt that is over for long
+    assert all(orders.released for orders in flow.moves.values())
+    assert flow.kinds == [CommandKind.EXTEND] * 2
+
+
+def test_an_epoch_that_was_planned_with_the_order_needs_no_release_and_no_other_epoch() -> None:
+    flow = _Flow()
+    flow.order()
+    _reported(flow, 1, T0, T1, epoch=EPOCH + 1)
+    assert flow.moving.pends({T0: 1, T1: 1})
+    flow.now_s += 31
+    flow.moving.step()
+    assert flow.kinds == [CommandKind.EXTEND]
+    assert not flow.moving.pends({T0: 1, T1: 1})
+    # Only a slot's release may say that a partition is free. The next order begins an epoch.
+    assert not any(orders.released for orders in flow.moves.values())
+    flow.moving.order([Move(T0, 1, 0, "load")], EPOCH + 1)
+    assert flow.kinds[-1] is CommandKind.REPLAN
+
+
+@pytest.mark.parametrize("epoch", [EPOCH, EPOCH + 1])
+def test_what_its_new_slot_reports_no_more_has_not_moved(epoch: int) -> None:
+    flow = _Flow()
+    flow.order()
+    _reported(flow, 1, T0, T1, epoch=epoch)
+    _reported(flow, 1, T0, epoch=epoch)
+    flow.now_s += 31
+    flow.moving.step()
+    assert flow.kinds == [CommandKind.EXTEND, CommandKind.REPLAN]
+
+
+def test_half_a_report_does_not_say_that_a_partition_is_gone() -> None:
+    flow = _Flow()
+    flow.order()
+    _reported(flow, 1, T0, T1, epoch=EPOCH + 1)
+    _reported(flow, 1, epoch=EPOCH + 1, whole=False)
+    flow.now_s += 31
+    flow.moving.step()
+    assert flow.kinds == [CommandKind.EXTEND]

@@ -135,3 +135,25 @@ def test_a_share_is_published_again_after_one_whose_writing_failed(
             published.publish_share(_topics(), None)
     assert published.publish_share(_topics(t=2), member) == 3
     assert writer.written[-1] == (3, 2, CommandKind.REPLAN)
+
+
+def test_while_an_assignment_is_written_its_epoch_is_waited_for() -> None:
+    """Otherwise an order that is under way seems to be over, and nobody carries it on."""
+    writing, written = threading.Event(), threading.Event()
+
+    class Slow(Writer):
+        def assign(self, document: AssignmentDocument, command: Command) -> None:
+            super().assign(document, command)
+            if document.version > 1:
+                writing.set()
+                assert written.wait(10)
+
+    writer: Any = Slow()
+    published = _published(writer, 2)
+    published.adopt(_topics(t=4), CommandKind.RUN)
+    adds = threading.Thread(target=published.adopt, args=(_topics(t=4, u=1), CommandKind.EXTEND))
+    adds.start()
+    assert writing.wait(10)
+    threading.Timer(0.1, written.set).start()
+    assert published.base == 1
+    adds.join()

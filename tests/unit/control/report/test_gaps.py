@@ -79,20 +79,24 @@ def told() -> Any:
     return world
 
 
-def _report(count: int) -> Any:
-    return SimpleNamespace(slot=0, worker="w", errors={"TOPIC_RECREATED": count})
+def _look(told: Any, count: int | None = None) -> None:
+    """A round, perhaps after slot 0 has reported ``count`` gaps."""
+    if count is not None:
+        report = SimpleNamespace(slot=0, worker="w", errors={"TOPIC_RECREATED": count})
+        told.reporter.count([report])
+    told.reporter.step()
 
 
 def test_a_gap_that_is_written_behind_the_last_look_is_told_at_the_end(told: Any) -> None:
-    told.reporter.report_new([_report(1)])
+    _look(told, 1)
     told.written.append(GAP)
-    told.reporter.report_new([_report(1)])
+    _look(told, 1)
     assert told.said == [], "looks are a second apart"
     told.reporter.report_last()
     assert len(told.said) == 1
     assert "TOPIC_RECREATED: topic orders was made anew" in told.said[0]
     told.now = 2.0
-    told.reporter.report_new([])
+    _look(told)
     assert len(told.said) == 1, "once"
 
 
@@ -104,7 +108,7 @@ def test_without_a_count_nobody_looks_at_the_end(told: Any) -> None:
 
 def test_what_was_there_before_the_run_is_not_told(told: Any) -> None:
     told.written.append(replace(GAP, time_ms=999))
-    told.reporter.report_new([_report(1)])
+    _look(told, 1)
     told.reporter.report_last()
     assert told.said == []
 
@@ -115,7 +119,7 @@ def test_the_topic_is_read_on_where_the_last_look_ended(told: Any) -> None:
     for count in range(1, 6):
         told.written.append(replace(GAP, reason=f"number {count}"))
         told.now += 2.0
-        told.reporter.report_new([_report(count)])
+        _look(told, count)
     assert told.written.reads == 105
     assert [line.split("number ")[1][0] for line in told.said] == list("12345")
 
@@ -124,7 +128,7 @@ def test_what_was_read_before_a_failure_is_told_by_the_next_look(told: Any) -> N
     told.written.append(GAP, replace(GAP, reason="another"))
     told.written.trouble = 1
     with pytest.raises(Unreachable):
-        told.reporter.report_new([_report(1)])
+        _look(told, 1)
     assert told.said == []
     told.reporter.report_last()
     assert len(told.said) == 2
@@ -132,7 +136,7 @@ def test_what_was_read_before_a_failure_is_told_by_the_next_look(told: Any) -> N
 
 def test_a_topic_that_is_not_there_yet_and_records_of_others(told: Any) -> None:
     told.written.log = None
-    told.reporter.report_new([_report(1)])
+    _look(told, 1)
     told.written.log = [None, b"no gap"]
     told.written.append(replace(GAP, flow="A->C"), GAP)
     told.reporter.report_last()
@@ -143,10 +147,24 @@ def test_what_is_remembered_has_a_limit_and_no_gap_is_told_twice_at_once(
     told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_gaps, "_REMEMBERED_MAX", 2)
-    told.reporter.report_new([_report(1)])
+    _look(told, 1)
     for reason in ("one", "one", "two", "three", "one"):
         told.written.append(replace(GAP, reason=reason))
     told.reporter.report_last()
     assert [line.split(": ")[2].split(" ")[0] for line in told.said] == [
         *("one", "two", "three", "one")
     ]
+
+
+def test_a_look_that_failed_is_not_one_of_those_that_are_due(told: Any) -> None:
+    """Reports are counted by another thread: it goes on whatever this topic does."""
+    told.written.append(GAP)
+    told.written.trouble = 0
+    for _ in range(5):
+        told.now += 2.0
+        told.written.trouble = 0
+        with pytest.raises(Unreachable):
+            _look(told, 1)
+    told.now += 2.0
+    _look(told)
+    assert len(told.said) == 1

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from sparkmirror.data.coordination import fencing
 from sparkmirror.data.coordination.control_reader import ControlWatch
-from sparkmirror.data.coordination.fencing import ended, fence_plan, take_over
+from sparkmirror.data.coordination.fencing import ended, fence_plan, identity_again, take_over
+from sparkmirror.data.rows.notes import Writer
 from sparkmirror.errors import Defect, Fenced, TransactionError
+from sparkmirror.internal_topics.assignments import Orders
 from sparkmirror.internal_topics.commands import (
     AssignmentDocument,
     Command,
@@ -23,6 +25,7 @@ from sparkmirror.internal_topics.commands import (
 )
 from sparkmirror.internal_topics.epochs.record import EpochRecord
 from sparkmirror.internal_topics.flow_claims import Claim
+from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient, FlowSettings
 from sparkmirror.transform_settings import TransformSettings
 
@@ -210,3 +213,50 @@ def test_a_new_deal_fences_every_slot_that_any_run_had(monkeypatch: pytest.Monke
     routing = replace(FLOW, transforms=(TransformSettings("x", ("t",), routes=True),))
     assert fence_plan(routing, "mine", None, assignment)
     assert closed == [(identities, [partition.target], {partition.target})]
+
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def _writes_again(monkeypatch: pytest.MonkeyPatch, moves: dict[TopicPartition, Orders]) -> object:
+    """Slot 0, whose plan is of version 3, writes a transaction again; it has both partitions."""
+    partitions = tuple(SourcePartition(*tp, "A.t") for tp in (T0, T1))
+    newest = AssignmentDocument(FLOW.name, "mine", 6, partitions, moves=moves)
+    watch = SimpleNamespace(start=lambda: None, close=lambda: None, assignment=newest)
+    monkeypatch.setattr(fencing, "ControlWatch", lambda *_, **__: watch)
+    monkeypatch.setattr(fencing, "take_over", lambda *_: (7, 2))
+    monkeypatch.setattr(fencing, "committed_positions", lambda *_: {})
+    expected = {TopicPartition("A.t", n): 5 for n in range(2)}
+    return identity_again(FLOW, 0, Writer((7, 1), "mine", 0, 3, EPOCH), expected)
+
+
+@pytest.mark.parametrize(
+    "orders",
+    [
+        Orders(((1, 4),), released=True),
+        Orders(((1, 4), (0, 5))),
+        Orders(((0, 2), (1, 4)), released=True),
+    ],
+    ids=["it was released", "it is on its way back", "it had come here before the plan"],
+)
+def test_a_transaction_is_not_written_again_if_another_slot_has_a_partition_of_it(
+    monkeypatch: pytest.MonkeyPatch, orders: Orders
+) -> None:
+    """An attempt that Spark has given up: the next one has released the partition."""
+    with pytest.raises(TransactionError, match="the slot's plan is outdated"):
+        _writes_again(monkeypatch, {T1: orders})
+
+
+@pytest.mark.parametrize(
+    "orders",
+    [
+        Orders(((1, 4),)),
+        Orders(((1, 4), (0, 5)), released=True),
+        Orders(((1, 2), (0, 3)), released=True),
+    ],
+    ids=["it is still to be released", "it has come back", "the plan knew it"],
+)
+def test_what_the_slot_still_has_is_written_again(
+    monkeypatch: pytest.MonkeyPatch, orders: Orders
+) -> None:
+    assert _writes_again(monkeypatch, {T0: orders}) == (7, 2)

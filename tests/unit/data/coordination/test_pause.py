@@ -32,6 +32,7 @@ class Topic:
         self.looks_s: list[float] = []
         self.claim: Claim | None = MINE
         self.away = self.looks = 0
+        self.cut_off = False
         self.started: list[tuple[int, int]] = []
         topic = self
 
@@ -39,6 +40,7 @@ class Topic:
             def __init__(self, *_: object, offset: int, claim_term: int) -> None:
                 topic.started.append((offset, claim_term))
                 self.claim: Claim | None = None
+                self.again = False
 
             def start(self) -> None:
                 if topic.away:
@@ -47,6 +49,9 @@ class Topic:
 
             def read_to_end(self) -> bool:
                 topic.looks += 1
+                if topic.cut_off and not self.again:
+                    self.again = True  # the next call begins with the log that is there
+                    return False
                 topic.now_s += topic.looks_s.pop(0) if topic.looks_s else 0.01
                 self.claim = topic.claim
                 return True
@@ -111,6 +116,20 @@ def test_a_target_that_is_away_is_waited_for(topic: Topic) -> None:
     topic.away = 3
     watch.before_write()
     assert (topic.looks, len(topic.started)) == (1, 4)
+
+
+def test_a_topic_that_was_cut_off_is_read_from_its_beginning(topic: Topic) -> None:
+    """Only the reader that has found that out does so; a new one would find it out once more."""
+    watch = topic.watch()
+    topic.now_s += 60
+    topic.cut_off = True
+
+    def rest(_: float) -> None:
+        assert topic.looks < 5, "it never ends"
+
+    watch._rest = rest
+    watch.before_write()
+    assert (topic.looks, len(topic.started)) == (2, 1)
 
 
 def test_it_waits_no_longer_than_spark_does(topic: Topic) -> None:

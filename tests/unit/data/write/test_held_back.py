@@ -220,3 +220,24 @@ def test_brokers_that_take_turns_are_not_slow(slot: Slot) -> None:
         slot.held.full(0)
         slot.now += 0.05
     assert slot.flagged == set()
+
+
+def test_a_slot_whose_other_brokers_have_no_partitions_left_holds_nothing_back(slot: Slot) -> None:
+    """Nothing of its own could use the room: it would only copy, and wait for half of the data."""
+    for tp in TARGETS:
+        if slot.leaders[tp] != 1:
+            slot.held.forget(tp)
+    slot.held.forget(TARGETS[0])
+    slot.waiting[1] = UNACKNOWLEDGED_BYTES_MAX + 1
+    assert slot.full(5.0)
+    assert (slot.flagged, slot.copied) == (set(), set())
+
+
+def test_a_partition_that_comes_back_has_another_number(slot: Slot) -> None:
+    slot.waiting[1] = UNACKNOWLEDGED_BYTES_MAX + 1
+    slot.full(0.4)
+    assert slot.flagged == {1, 4}
+    slot.held.forget(TARGETS[4])
+    slot.held.add([TARGETS[4]])
+    slot.held.check(slot.now + 1)
+    assert slot.flagged == {1, 6}

@@ -194,6 +194,19 @@ def test_pieces_that_are_no_longer_counted_are_dropped() -> None:
     progress = SlotProgress(FLOW, SLOT, "w", 1, 1, 1, 1, 1, run_id=RUN, attempt=ATTEMPT)
     found = collector.join(replace(progress, pieces=2))
     assert [one.partition for one in found.partitions] == [0, 1]
+    assert found.complete
+
+
+def test_a_report_says_whether_all_of_its_pieces_are_known() -> None:
+    """A reader that is opened in the middle waits for the pieces that have not changed since."""
+    collector = ReportCollector()
+    progress = SlotProgress(FLOW, SLOT, "w", 1, 1, 1, 1, 1, run_id=RUN, attempt=ATTEMPT)
+    assert collector.join(progress).complete
+    for number, complete in ((1, False), (0, True)):
+        row = PartitionProgress("t", number, 1)
+        collector.add(ReportPiece(FLOW, SLOT, RUN, ATTEMPT, number, (row,)))
+        found = collector.join(replace(progress, pieces=2))
+        assert found.complete is complete
 
 
 def test_a_slot_without_shared_memory_finds_halts_in_pieces() -> None:

@@ -28,8 +28,9 @@ from sparkmirror.internal_topics.commands import (
 )
 from sparkmirror.internal_topics.deals.dealing import Move
 from sparkmirror.internal_topics.epochs.releases import Release
-from sparkmirror.internal_topics.epochs.shares import outdated
+from sparkmirror.internal_topics.epochs.shares import elsewhere, outdated
 from sparkmirror.model import TopicPartition
+from sparkmirror.progress import PartitionProgress, SlotProgress
 
 RUN = "run"
 SLOTS = 3
@@ -72,6 +73,10 @@ class _Attempt:
     leaving: dict[TopicPartition, int] = field(default_factory=dict)
 
 
+def _remote(tp: TopicPartition) -> TopicPartition:
+    return tp._replace(topic=f"A.{tp.topic}")
+
+
 class Moves(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -104,6 +109,12 @@ class Moves(RuleBasedStateMachine):
             if one.epoch == self.epoch and one.begun:
                 self.home = {tp: at for tp, at in self.home.items() if at != one.plan.slot}
                 self.home |= dict.fromkeys(one.has, one.plan.slot)
+                self._observe(one)
+
+    def _observe(self, one: _Attempt) -> None:
+        rows = tuple(PartitionProgress(tp.topic, tp.partition, 5) for tp in one.has)
+        who = "A->B", one.plan.slot, "w", one.epoch
+        self.moving.observe([SlotProgress(*who, 1, 0, 0, 0, partitions=rows)])
 
     @precondition(lambda self: self.home and not self.moving.pends(self.home))
     @rule(data=st.data())
@@ -326,6 +337,24 @@ class Moves(RuleBasedStateMachine):
         self.steps += 1
         assert all(len(slots) == 1 for slots in self._writers().values()), self._writers()
 
+    @invariant()
+    def a_writer_can_tell_what_others_have(self) -> None:
+        """One that was fenced, and fences its slot's id once more, then writes none of that."""
+        newest = self.topic.newest
+        for one in self.attempts:
+            if not one.begun or self._over(one, newest):
+                continue
+            gone = elsewhere(newest, one.plan.version, one.plan.slot)
+            theirs: set[TopicPartition] = set()
+            for other in self.attempts:
+                same = other.plan.version == one.plan.version and other.epoch == one.epoch
+                if same and other.plan.slot != one.plan.slot and other.begun and not other.fenced:
+                    theirs |= other.has
+            for tp in one.has & theirs:
+                assert _remote(tp) in gone, tp
+            if not one.fenced:
+                assert not gone & set(map(_remote, one.has)), gone
+
     def teardown(self) -> None:
         """Nothing more goes wrong: each partition gets its writer, and no order is left."""
         for _ in range(12):
@@ -358,6 +387,7 @@ class Moves(RuleBasedStateMachine):
         for one in list(self.attempts):
             self._begun(one, set(one.beginning))
             self._commit(one)
+            self._observe(one)
         self.home = {tp: slots[0] for tp, slots in self._writers().items()}
         self.moving.take(self.releases)
         self.releases = []

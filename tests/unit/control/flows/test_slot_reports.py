@@ -1,0 +1,60 @@
+"""What a poll of the control topic brings reaches everybody, whatever other topics do."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sparkmirror.control.coordination.control_topic import ControlSignals
+from sparkmirror.control.flows.slot_reports import SlotReports
+from sparkmirror.control.topics.sync import Assignment
+from sparkmirror.errors import Unreachable
+from sparkmirror.internal_topics.commands import Command, CommandKind
+from sparkmirror.internal_topics.epochs.releases import Release
+from sparkmirror.internal_topics.routed_topics import TopicRequest
+from sparkmirror.model import TopicPartition
+from sparkmirror.progress import SlotProgress
+from sparkmirror.settings import ClusterClient, FlowSettings
+
+FLOW = FlowSettings(*(ClusterClient(name, (f"{name}:1",), "c") for name in "ABAB"))
+
+
+class _Away:
+    """A target none of whose topics can be read."""
+
+    alias = "B"
+
+    def __getattr__(self, _: str) -> Any:
+        raise Unreachable("no answer", where="cluster B")
+
+
+def test_a_gaps_topic_that_cannot_be_read_costs_nothing_else() -> None:
+    """Neither releases, without which a partition has no slot, nor the drain."""
+    heard: list[object] = []
+    target: Any = _Away()
+    history: Any = SimpleNamespace(note_gap=heard.append, note=heard.append)
+    published: Any = SimpleNamespace(assignment=lambda: Assignment(FLOW.name))
+    reports = SlotReports(
+        FLOW, "r", target, published, history,
+        drain=lambda: heard.append("drain"), notify=heard.append, now_ms=lambda: 5,
+    )  # fmt: skip
+    reports.released.append(heard.extend)
+    reports.asked.append(heard.extend)
+    release = Release(FLOW.name, "r", 0, 1, 2, (TopicPartition("t", 0),))
+    request = TopicRequest(FLOW.name, "r", 0, 1, "t", ("routed",))
+    signals = ControlSignals(
+        commands=(Command(FLOW.name, CommandKind.DRAIN, "r", 0),),
+        progress=(
+            SlotProgress(
+                FLOW.name, 0, "w", 1, 1, 0, 0, 0, errors={"TOPIC_RECREATED": 1}, run_id="r"
+            ),
+        ),
+        requests=(request,),
+        releases=(release,),
+    )
+    reports.apply(reports.plan(signals))
+    assert heard == [request, release, "drain"]
+    with pytest.raises(Unreachable):
+        reports.gaps.step()
