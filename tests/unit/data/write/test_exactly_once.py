@@ -305,7 +305,7 @@ def simulated() -> Iterator[Brokers]:
     def transactions(*args: Any, **options: Any) -> Open:
         return Open(*args, **options, brokers=found)
 
-    watch = SimpleNamespace(start=lambda: None, close=lambda: None)
+    watch = SimpleNamespace(start=lambda: None, close=lambda: None, assignment=None)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(exactly_once, "ClusterConnections", connections)
         monkeypatch.setattr(producers, "ClusterConnections", connections)
