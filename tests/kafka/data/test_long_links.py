@@ -54,6 +54,7 @@ from tests.kafka.harness.support import (
     produce,
     produce_transaction,
     set_topic_config,
+    wait_until_equal,
 )
 from tests.patience import patience
 
@@ -115,6 +116,10 @@ def _equal(slot: SlotRun) -> bool:
     return contents(consume_all(slot.target.kafka, slot.remote)) == wanted
 
 
+def _until_equal(slot: SlotRun) -> None:
+    wait_until_equal(slot.source.kafka, slot.topic, slot.target.kafka, slot.remote)
+
+
 def _position(slot: SlotRun) -> int:
     coordinators = Coordinators(ClusterConnections(slot.flow.target))
     tp = TopicPartition(slot.remote, 0)
@@ -130,7 +135,7 @@ def test_batches_that_wait_are_joined(source, far, topic_name, exact):
     _fill(source, topic_name)
     began = time.monotonic()
     with SlotRun(source, far, topic_name, exactly_once=exact) as slot:
-        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        _until_equal(slot)
         took_s = time.monotonic() - began
         slot.drain()
         assert slot.failures == []
@@ -174,7 +179,7 @@ def test_a_broker_that_is_a_hundred_times_slower_keeps_only_its_own_partitions_w
             connections.close()
         for proxy in far.proxies.values():
             proxy.delay_s = 0.0
-        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        _until_equal(slot)
         slot.drain()
         assert slot.failures == []
 
@@ -193,7 +198,7 @@ def test_joined_batches_in_doubt_arrive_once(source, far, topic_name, exact):
                     (proxy.cut if number % 2 else proxy.reset)()
                 load.wait_for(20)
                 number += 1
-        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        _until_equal(slot)
         slot.drain()
         assert slot.failures == []
     assert slot.errors()["CONNECTION_LOST"] > 0
@@ -284,7 +289,7 @@ def test_a_transaction_waits_for_a_broker_that_is_ten_times_slower(source, far, 
         proxy.delay_s = 0.1 if number == 1 else 0.01
     alone = [[1], [2], [3]]
     with SlotRun(source, far, topic_name, 3, replicas=alone, exactly_once=True) as slot:
-        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        _until_equal(slot)
         slot.drain()
         assert slot.failures == []
     assert "the transaction is aborted" not in caplog.text
@@ -333,7 +338,7 @@ def test_what_a_topic_does_not_accept_joined_it_gets_in_parts(
     monkeypatch.setattr(TopicLimits, "refused", learning)
     _fill(source, topic_name)
     with SlotRun(source, far, topic_name, exactly_once=exact, produce=ALWAYS) as slot:
-        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        _until_equal(slot)
         set_topic_config(far.kafka, slot.remote, **{"max.message.bytes": "30000"})
         batches = {"batch.num.messages": 10}
         # While nothing passes, batches wait, so they are joined, however slowly they come.
@@ -342,7 +347,7 @@ def test_what_a_topic_does_not_accept_joined_it_gets_in_parts(
         produce(source.kafka, topic_name, _records(3_000), compression="lz4", config=batches)
         for proxy in far.proxies.values():
             proxy.resume()
-        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        _until_equal(slot)
         slot.drain()
         assert slot.failures == []
     assert refused
@@ -369,14 +374,14 @@ def test_what_a_topic_accepts_is_still_known_in_the_next_epoch(
     with SlotRun(
         source, far, topic_name, remote_config={"max.message.bytes": "30000"}, **ways
     ) as slot:
-        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        _until_equal(slot)
         slot.drain()
         assert slot.failures == []
     refused.clear()
     batches = {"batch.num.messages": 10}
     produce(source.kafka, topic_name, _records(3_000), compression="lz4", config=batches)
     with SlotRun(source, far, topic_name, alias=slot.alias, **ways) as again:
-        wait_until(lambda: _equal(again), "the target holds the same records, in order")
+        _until_equal(again)
         again.drain()
         assert again.failures == []
     assert refused == []
@@ -421,7 +426,7 @@ def test_joined_batches_have_the_codec_of_the_link(source, far, topic_name, exac
         for slot in slots.values():
             running.enter_context(slot)
         for slot in slots.values():
-            wait_until(lambda one=slot: _equal(one), "the target holds the same records, in order")
+            _until_equal(slot)
             slot.drain()
             assert slot.failures == []
     for kind, slot in slots.items():
@@ -462,7 +467,7 @@ def test_a_source_broker_that_pauses_in_its_answer_keeps_only_its_own_partitions
         finally:
             connections.close()
         source.heal()
-        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        _until_equal(slot)
         slot.drain()
         assert slot.failures == []
 
@@ -526,7 +531,7 @@ def test_a_far_broker_is_read_over_several_connections(
     ) as slot:
         wait_until(lambda: used >= {(reads, 0), (reads, 1), (reads, 2)}, "all channels are used")
         far_source.proxies[reads].reset()
-        wait_until(lambda: _equal(slot), "the target holds the same records, in order")
+        _until_equal(slot)
         slot.drain()
         assert slot.failures == []
 
@@ -638,7 +643,7 @@ def test_faults_while_several_requests_wait(far_source, target, topic_name, faul
             while fault == "leader" and not {n for n, _ in set(helped[slot.alias])} >= moved:
                 assert time.monotonic() < deadline, dict(helped)
                 _trickle(far_source.kafka, topic_name, 1, 1)
-            wait_until(lambda one=slot: _equal(one), "the target holds the same records, in order")
+            _until_equal(slot)
             slot.drain()
             assert slot.failures == []
 

@@ -283,12 +283,17 @@ def write_mm1(directory: Path, a: KafkaCluster, b: KafkaCluster, group: str) -> 
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float | None = None) -> None:
-    """Waits until ``condition``; fails with ``what`` after ``timeout_s``, or our patience."""
+    """Waits until ``condition``; fails with ``what`` after ``timeout_s``, or our patience.
+
+    A look that takes long is followed by a longer pause: others need the processors meanwhile.
+    """
     timeout_s = timeout_s or patience()
-    deadline = time.monotonic() + timeout_s
+    began = looked = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
-        time.sleep(0.2)
+        now = time.monotonic()
+        assert now < began + timeout_s, f"not within {timeout_s:.0f} s: {what}"
+        time.sleep(min(2.0, max(0.2, 2 * (now - looked))))
+        looked = time.monotonic()
 
 
 class StoredBatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewPartitions,
     NewTopic,
+    OffsetSpec,
     ResourceType,
 )
 
@@ -394,13 +396,50 @@ def wait_until_equal(
 ) -> list[Content]:
     """Waits until both topics hold the same contents; returns them."""
     wanted = contents(consume_all(source, source_topic))
+    least = Counter(one.partition for one in wanted)
+    there = Ends(target, target_topic)
     deadline = time.monotonic() + (timeout_s or patience())
     while True:
-        got: list[Content] = []
-        if target_topic in topic_names(target):
-            got = contents(consume_all(target, target_topic))
-        if got == wanted:
-            return got
-        if time.monotonic() > deadline or len(got) > len(wanted):
-            assert got == wanted
+        late = time.monotonic() > deadline
+        if late or there.reach(least):
+            got: list[Content] = []
+            if target_topic in topic_names(target):
+                got = contents(consume_all(target, target_topic))
+            if got == wanted:
+                return got
+            if late or len(got) > len(wanted):
+                assert got == wanted
         time.sleep(0.2)
+
+
+class Ends:
+    """The end offsets of one topic, for loops that wait for records.
+
+    They cost little: a reader of all records has connections of its own, and takes brokers that
+    others need, too.
+    """
+
+    def __init__(self, cluster: KafkaCluster, topic: str) -> None:
+        self._client = admin(cluster)
+        self._topic = topic
+
+    def reach(self, least: Mapping[int, int]) -> bool:
+        """Whether each partition's log ends there or behind it: it may hold markers, too."""
+        there = self.offsets() if any(least.values()) else {}
+        return all(there.get(number, 0) >= end for number, end in least.items())
+
+    def offsets(self) -> dict[int, int]:
+        """The end offset of each partition; empty while the topic or a leader is missing."""
+        found = self._client.list_topics(timeout=TIMEOUT_S).topics.get(self._topic)
+        if found is None or not found.partitions:
+            return {}
+        asked = {
+            TopicPartition(self._topic, number): OffsetSpec.latest() for number in found.partitions
+        }
+        answers = self._client.list_offsets(asked)
+        try:
+            return {
+                one.partition: answer.result(TIMEOUT_S).offset for one, answer in answers.items()
+            }
+        except KafkaException:
+            return {}

@@ -20,6 +20,7 @@ from sparkmirror.cli.main import main
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.harness.mirror_process import MirrorProcess, wait_until, write_mm2
 from tests.kafka.harness.support import (
+    Ends,
     Received,
     Sent,
     consume_all,
@@ -126,7 +127,7 @@ def test_three_topics_by_key_while_sinks_are_killed(
     sent, enough = [1_000], threading.Event()
     feeding = threading.Thread(target=_feed, args=(cluster_a, orders, sent, enough))
     try:
-        wait_until(lambda: bool(_arrived(cluster_b, topics)), "first records")
+        wait_until(lambda: _ends(cluster_b, topics) > 0, "first records")
         feeding.start()
         rng = random.Random(7)
         while killed < 4:
@@ -139,7 +140,8 @@ def test_three_topics_by_key_while_sinks_are_killed(
                     killed += 1
         enough.set()
         feeding.join()
-        wait_until(lambda: len(set(_arrived(cluster_b, topics))) == sent[0], "all records")
+        wait_until(lambda: _ends(cluster_b, topics) >= sent[0], "all records")
+        wait_until(lambda: len(set(_arrived(cluster_b, topics))) == sent[0], "each record")
         assert mirror.drain()[0] == 0, mirror.text()
     finally:
         mirror.kill()
@@ -169,6 +171,10 @@ def _feed(cluster: KafkaCluster, topic: str, sent: list[int], enough: threading.
         produce(cluster, topic, _sent(sent[0], 250))
         sent[0] += 250
         time.sleep(0.3)
+
+
+def _ends(cluster: KafkaCluster, topics: dict[str, str]) -> int:
+    return sum(sum(Ends(cluster, topic).offsets().values()) for topic in topics.values())
 
 
 def _arrived(cluster: KafkaCluster, topics: dict[str, str]) -> list[int]:

@@ -79,6 +79,7 @@ class GapReporter:
         self._found: list[tuple[str, Gap]] = []
         self._reported: dict[str, None] = {}
         self._lock = threading.Lock()
+        self._counting = threading.Lock()  # never held while the topic is read
 
     def count(self, reports: Iterable[SlotProgress]) -> None:
         """Note how many gaps slots have counted. Reads nothing."""
@@ -86,8 +87,8 @@ class GapReporter:
             count = sum(report.errors.get(code, 0) for code in GAP_CODES)
             key = (report.slot, report.worker)
             if count != self._counted.get(key, 0):
-                self._counted[key] = count
-                self._looks = _LOOKS
+                with self._counting:
+                    self._counted[key], self._looks = count, _LOOKS
 
     def step(self) -> None:
         """Read the topic if slots have counted new gaps. Raises `MirrorError`."""
@@ -95,7 +96,8 @@ class GapReporter:
             return
         self._looked_at = self._clock()
         self._look()
-        self._looks = max(0, self._looks - 1)
+        with self._counting:
+            self._looks = max(0, self._looks - 1)
 
     def report_last(self) -> None:
         """Read the topic once more if gaps were counted recently; for the end of a run.

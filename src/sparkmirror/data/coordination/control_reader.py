@@ -237,7 +237,8 @@ class ControlWatch:
             self.connections.mark_stale()
             self.connections.refresh_if_due()
             return False
-        if end < self.offset:  # it was cut off, or a new leader does not know its end yet
+        # It was cut off, perhaps just before a fetch, or a new leader does not know its end yet.
+        if end < self.offset or self.truncated:
             self._read_again()
             return False
         deadline = time.monotonic() + self.flow.target.request_timeout_ms / 1000

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 _TIMEOUT_S = 2.0
 # Repeated now and then: the driver may have lost its connection at the first report.
 _AGAIN_S = 5.0
+# Spark asks the planner ten times a second, and each attempt opens connections.
+_RETRY_S = 1.0
 
 
 class PlannerReporter:
@@ -43,14 +45,17 @@ class PlannerReporter:
         self._channel = channel(flow, run_id)
         self._producer: Producer | None = None
         self._reported = (-1, float("-inf"))
+        self._retry_at = float("-inf")
 
     def report(self, version: int) -> None:
         """Report that every slot of an assignment older than ``version`` has ended.
 
-        If the target does not accept the report, the next call retries.
+        If the target does not accept the report, a call a second later retries.
         """
         now = time.monotonic()
         if self._reported[0] == version and now - self._reported[1] < _AGAIN_S:
+            return
+        if now < self._retry_at:
             return
         tp = TopicPartition(control_topic(self._flow), PROGRESS_PARTITION)
         key, value = encode_planned(Planned(self._channel, self._run_id, version))
@@ -70,6 +75,7 @@ class PlannerReporter:
         except (MirrorError, ConnectionLost) as error:
             log.warning("flow %s: the planner's report failed: %s", self._flow.name, error)
             self.close()
+            self._retry_at = time.monotonic() + _RETRY_S
             return
         self._reported = (version, time.monotonic())
 

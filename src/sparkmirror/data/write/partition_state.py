@@ -124,8 +124,9 @@ class Lane:
     """One source partition in this sink.
 
     Invariant: ``position`` moves only past chunks that are acknowledged as a whole, and only if all
-    chunks before them are. ``target_end``: target offset after the last record before ``position``,
-    ``source_end``: source offset after that record; -1 if unknown. ``log``: the target's log that
+    chunks before them are. ``saved``: the position that was last written in MirrorMaker 2's format,
+    0 if it has none; -1: unknown. ``target_end``: target offset after the last record before
+    ``position``, ``source_end``: source offset after that record; -1 if unknown. ``log``: the target's log that
     it is in; ``logged``: the one that was committed last. ``reached``: the highest acknowledged
     end; with ``watched``, nothing below it settles. ``marker``: number of offsets that a
     transaction's marker takes after ``target_end``. ``written``: the newest committed records
@@ -138,7 +139,7 @@ class Lane:
     target: TopicPartition
     position: int = -1
     committed: int = -1
-    saved: int = -1
+    saved: int = 0
     timestamp_ms: int = -1
     records: int = 0
     bytes: int = 0

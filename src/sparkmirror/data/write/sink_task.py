@@ -96,6 +96,7 @@ class SinkTask:
             target = TopicPartition(one.remote_topic, one.source.partition)
             lane = Lane(
                 one.source, target, one.position, one.committed,
+                saved=-1 if one.committed > 0 else 0,
                 target_end=one.target_end, mark=one.mark, log=one.log, written=one.written,
                 routed=self._transformed.routes(one.source.topic),
             )  # fmt: skip
@@ -315,7 +316,7 @@ class SinkTask:
         now_ms, count = int(time.time() * 1000), 0
         records: dict[TopicPartition, list[Record]] = {}
         for lane in self.lanes.values():
-            if lane.position == lane.saved or max(lane.position, lane.saved) <= 0:
+            if lane.position < 0 or lane.position == lane.saved:
                 continue
             # Java's MirrorMaker 2 with the same RegexRouter keeps positions by source partition.
             remote = self.mapped(lane) if self.flow.topics.map else ""

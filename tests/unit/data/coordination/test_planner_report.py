@@ -31,12 +31,18 @@ def test_a_report_that_the_target_refuses_is_written_again(
     )
     closed: list[bool] = []
     producer = SimpleNamespace(backlog=backlog, close=lambda: closed.append(True))
+    now = [100.0]
+    monkeypatch.setattr(planner_report.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(planner_report, "Producer", lambda *_: producer)
     reporter = PlannerReporter(FLOW, "r")
     reporter.report(1)
     assert "the planner's report failed: the target refuses it" in caplog.text
     assert closed == [True], "a producer drops what it gets for a partition that has refused"
     backlog.halts = {}
+    for _ in range(20):
+        reporter.report(1)
+    assert len(told) == 1, "each attempt has a producer of its own: once a second is enough"
+    now[0] += 1.0
     reporter.report(1)
     reporter.report(1)
     assert len(told) == 2, "what has arrived is not repeated at once"

@@ -83,3 +83,23 @@ def test_positions_of_many_partitions_share_batches(monkeypatch: pytest.MonkeyPa
     assert [[one.offset for one in batch] for batch in written] == [
         list(range(len(batch))) for batch in written
     ]
+
+
+def test_a_position_that_goes_back_to_the_beginning_is_written_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The topic was made anew, and is empty: Java would leave out what comes before the old one."""
+    written = _written(monkeypatch)
+    task = SinkTask(FlowSettings(A, B, A, B), 0)
+    other = TopicPartition("t", 1)
+    task.add(
+        [
+            PartitionHello(SOURCE, "A.t", 7, committed=7),
+            PartitionHello(other, "A.t", 0, committed=0),
+        ]
+    )
+    task.lanes[SOURCE].position = 0
+    assert task.save_connect_offsets() == 1, "of the other one there is no position"
+    ((record,),) = written
+    assert (record.key, record.value) == encode_source_offset("A", SOURCE, 0)
+    assert record.value is None
