@@ -127,12 +127,13 @@ class Lane:
     chunks before them are. ``saved``: the position that was last written in MirrorMaker 2's format,
     0 if it has none; -1: unknown. ``target_end``: target offset after the last record before
     ``position``, ``source_end``: source offset after that record; -1 if unknown. ``log``: the
-    target's log that it is in; ``logged``: the one that was committed last. ``reached``: the highest acknowledged
-    end; with ``watched``, nothing below it settles. ``marker``: number of offsets that a
-    transaction's marker takes after ``target_end``. ``written``: the newest committed records
-    before the position (exactly-once only). ``routed``: its records may go to any partition, so
-    nothing is known about their places: no target log, no end, no offset syncs. ``left``: no more
-    chunks come, because the assignment no longer has the partition, or moves it to another slot.
+    target's log that it is in; ``logged``: the one that was committed last. ``reached``: the
+    highest acknowledged end; with ``watched``, nothing below it settles. ``marker``: number of
+    offsets that a transaction's marker takes after ``target_end``. ``written``: the newest
+    committed records before the position (exactly-once only). ``routed``: its records may go to any
+    partition, so nothing is known about their places: no target log, no end, no offset syncs.
+    ``left``: no more chunks come, because the assignment no longer has the partition, or moves it
+    to another slot.
     """
 
     source: TopicPartition
