@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE
 from sparkmirror.data.spark.class_archive import ClassArchive
 from sparkmirror.data.spark.dependencies import python_archive
-from sparkmirror.data.spark.extensions import without_ml
+from sparkmirror.data.spark.extensions import pass_values_quickly, without_ml
 from sparkmirror.data.spark.gateway import GATEWAY_PORT, GatewayProcess
 from sparkmirror.data.spark.page import SparkPage, check_page
 from sparkmirror.data.spark.ports import (
@@ -327,6 +327,7 @@ class Spark:
         from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
+        pass_values_quickly()
         spark_conf = SparkConf(loadDefaults=False)
         gateway: Any = None
         spark: SparkSession | None = None
