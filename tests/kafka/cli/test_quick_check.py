@@ -186,7 +186,9 @@ def test_sizes_and_rights_are_looked_at_once_the_topics_are_there(
         wait_until(lambda: len(consume_all(east.kafka, large)) == 10, "the other topic's records")
 
 
-@pytest.mark.parametrize("command", ["sparkmirror", "kafka-mirror-maker"])
+@pytest.mark.parametrize(
+    "command", ["sparkmirror", pytest.param("kafka-mirror-maker", marks=pytest.mark.long)]
+)
 def test_a_start_that_fails_has_its_error_alone(
     west: West, cluster_b: KafkaCluster, tmp_path: Path, command: str
 ) -> None:

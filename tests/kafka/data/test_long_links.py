@@ -209,6 +209,7 @@ class _Killed(Exception):
     """Stands for SIGKILL: nothing more is sent."""
 
 
+@pytest.mark.long
 def test_a_sink_that_dies_within_a_joined_batch_goes_on_at_the_exact_record(
     source, far, topic_name, monkeypatch, caplog
 ):
@@ -356,6 +357,7 @@ def test_what_a_topic_does_not_accept_joined_it_gets_in_parts(
     assert _position(slot) == 6_900 + 2
 
 
+@pytest.mark.long
 @EXACT
 def test_what_a_topic_accepts_is_still_known_in_the_next_epoch(
     source, far, topic_name, exact, monkeypatch
@@ -501,7 +503,13 @@ def test_a_broker_that_is_silent_in_the_handshake_keeps_only_its_own_partitions_
 
 
 @EXACT
-@pytest.mark.parametrize("reads", [1, 2], ids=["leader", "follower in our rack"])
+@pytest.mark.parametrize(
+    "reads",
+    [
+        pytest.param(1, id="leader"),
+        pytest.param(2, id="follower in our rack", marks=pytest.mark.long),
+    ],
+)
 def test_a_far_broker_is_read_over_several_connections(
     far_source, target, topic_name, reads, exact, monkeypatch
 ):
@@ -589,7 +597,16 @@ def test_records_of_a_far_source_take_one_way(far_source, target, topic_name, ex
     assert _median_s(slot) < 0.8 * _median_s(single)
 
 
-@pytest.mark.parametrize("fault", ["reset", "cut", "stall", "leader", "follower"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "reset",
+        pytest.param("cut", marks=pytest.mark.long),
+        pytest.param("stall", marks=pytest.mark.long),
+        "leader",
+        "follower",
+    ],
+)
 def test_faults_while_several_requests_wait(far_source, target, topic_name, fault, monkeypatch):
     """A slot of each mode, at the same time."""
     create_topic(

@@ -144,6 +144,7 @@ def test_avro_becomes_json_or_stays_avro_with_a_masked_field(
     _check_hidden(tmp_path, mirror.text() + mirror.spark_log())
 
 
+@pytest.mark.long
 def test_executors_have_functions_the_registrys_login_and_tables(
     avro: Avro,
     cluster_a: KafkaCluster,

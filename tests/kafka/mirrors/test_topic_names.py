@@ -263,6 +263,7 @@ def test_of_two_sources_for_one_name_one_is_mirrored_and_both_are_named(
     assert kinds == {first: None, second: "left out"}
 
 
+@pytest.mark.long
 def test_flows_that_would_merge_are_refused_at_the_start_and_left_out_later(
     name: str, cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -100,8 +100,8 @@ def _asked(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -
 @pytest.mark.parametrize(
     ("codec", "mode"),
     [
-        ("none", ()),
         ("lz4", EXACTLY_ONCE),
+        pytest.param("none", (), marks=pytest.mark.long),
         pytest.param("none", EXACTLY_ONCE, marks=pytest.mark.long),
         pytest.param("lz4", (), marks=pytest.mark.long),
     ],
@@ -323,7 +323,7 @@ def test_what_a_transform_does_is_in_the_metrics(
     [
         ({"where": "valu = 1"}, "`valu` cannot be resolved"),
         pytest.param({"where": "value >"}, "Syntax error", marks=pytest.mark.long),
-        ({"where": "count(1) > 3"}, "operator Aggregate"),
+        pytest.param({"where": "count(1) > 3"}, "operator Aggregate", marks=pytest.mark.long),
         pytest.param(
             {"select": "length(value) AS value"},
             "value is of type int, not binary",

@@ -176,6 +176,7 @@ def test_lag_is_told_as_consumer_offset_checker_tells_it(
     assert "chroot at the end" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_lag_of_a_consumer_of_0_11_at_work(
     old: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -98,6 +98,7 @@ def _values(cluster: KafkaCluster, topic: str) -> set[bytes]:
     return {b"%d" % value for values in _mirrored(cluster, topic) for value in values}
 
 
+@pytest.mark.long
 def test_a_default_file_system_elsewhere_takes_no_checkpoints(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ from tests.kafka.harness.support import (
 )
 
 
+@pytest.mark.long
 def test_frozen_and_killed_brokers_and_stalled_connections_are_mended(
     faulty_clusters, topic_name
 ) -> None:
@@ -50,6 +51,7 @@ def single() -> Iterator[SixBrokers]:
         yield shared
 
 
+@pytest.mark.long
 def test_clusters_that_do_not_come_back_are_replaced(single: SixBrokers, topic_name: str) -> None:
     source, target = single.pair()
     source.kafka.kill()
@@ -62,6 +64,7 @@ def test_clusters_that_do_not_come_back_are_replaced(single: SixBrokers, topic_n
     create_topic(new_source.kafka, topic_name)
 
 
+@pytest.mark.long
 def test_the_pair_is_whole_again_after_a_test_that_died(
     new_cluster: Callable[..., KafkaCluster], topic_name: str
 ) -> None:

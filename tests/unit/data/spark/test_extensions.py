@@ -1,13 +1,16 @@
-"""Which extensions a session finds; the JVM is stood in for."""
+"""What a session leaves out; the JVM is stood in for."""
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from pyspark.sql import types
 
-from sparkmirror.data.spark.extensions import without_ml
+from sparkmirror.data.spark.extensions import pass_values_quickly, without_ml
 
 _ML = "jar:file:/spark/jars/spark-mllib_2.13-4.3.0.jar!/META-INF/services/x"
 _OTHER = "jar:file:/spark/jars/geo.jar!/META-INF/services/x"
@@ -81,3 +84,21 @@ def test_the_class_loader_is_back_after_an_error() -> None:
     with pytest.raises(ValueError), without_ml(_context(thread, {})):  # noqa: PT011
         raise ValueError
     assert (thread.loader, thread.strategies[-1]) == (loader, "current thread")
+
+
+def test_nothing_is_loaded_to_see_that_a_value_is_not_numpys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PySpark asks a module that loads pandas. Numpy's own values are still passed."""
+    pass_values_quickly()
+    pass_values_quickly()
+    scalars, arrays = types.NumpyScalarConverter(), types.NumpyArrayConverter()
+    assert scalars.can_convert(np.float32(1))
+    assert arrays.can_convert(np.zeros(2))
+    assert not arrays.can_convert(np.zeros((2, 2)))
+    monkeypatch.setitem(sys.modules, "pyspark.testing.utils", None)
+    with pytest.raises(ImportError):
+        scalars.can_convert(np.float32(1))
+    for value in ("local[1]", 1, 1.5, True, None, b"x", [1], {"a": 1}, object()):
+        assert not scalars.can_convert(value)
+        assert not arrays.can_convert(value)
