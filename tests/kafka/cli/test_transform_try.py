@@ -124,6 +124,7 @@ def test_it_shows_what_the_mirror_makes_and_writes_nothing(
         ]
 
 
+@pytest.mark.long
 def test_a_record_goes_to_the_remote_topic_that_the_mirror_will_create(
     cluster_a: KafkaCluster,
     cluster_b: KafkaCluster,

@@ -285,6 +285,7 @@ def _states(mirror: MirrorProcess) -> dict[str, str]:
     return {one["flow"]: one["state"] for one in told}
 
 
+@pytest.mark.long
 def test_once_refuses_status_tells_and_take_over_takes(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

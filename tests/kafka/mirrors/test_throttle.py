@@ -97,6 +97,7 @@ class Throttled:
         self.target.close()
 
 
+@pytest.mark.long
 def test_a_limit_is_changed_while_the_mirror_runs_and_outlives_it(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

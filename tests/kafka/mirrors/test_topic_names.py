@@ -134,6 +134,7 @@ def test_renamed_topics_with_every_policy(
     assert len(consume_all(cluster_b, there)) == 450
 
 
+@pytest.mark.long
 def test_a_new_name_begins_like_a_new_topic_and_the_old_one_goes_on(
     name: str, cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ def listen(what, partitions, path):
 """
 
 
+@pytest.mark.long
 def test_handlers_listeners_and_dropped_records(
     cluster_a: KafkaCluster,
     cluster_b: KafkaCluster,

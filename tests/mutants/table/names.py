@@ -250,17 +250,28 @@ NAMES: tuple[Mutant, ...] = (
         "any slot can release a partition",
         _MOVES,
         "control/flows/moving.py",
-        "    return release is not None and",
-        "    return True or release is not None and",
+        "    return (release.version, release.slot) == (order.version, order.moves[tp].before)",
+        "    return True",
         (f"{_MOVING}::test_only_the_slot_that_had_a_partition_can_release_it",),
     ),
     Mutant(
         "a partition whose slot does not release it stays without one",
         _MOVES,
         "control/flows/moving.py",
-        "        if now_s - order.changed_s >= limit_s and not wanted <= order.begun:\n",
+        "        if missing:\n",
         "        if False:\n",
         (f"{_MOVING}::test_an_epoch_begins_if_a_slot_does_not_release_in_time",),
+    ),
+    Mutant(
+        "a transaction is written again with what another slot has got",
+        _MOVES,
+        "data/coordination/fencing.py",
+        "    if identity is None or gone:\n",
+        "    if identity is None:\n",
+        (
+            "tests/unit/data/coordination/test_fencing.py"
+            "::test_a_transaction_is_not_written_again_if_another_slot_has_a_partition_of_it",
+        ),
     ),
     Mutant(
         "a task begins what another slot has",

@@ -102,7 +102,7 @@ def share_of(
         if added <= version and tp in planned:
             place = slot, 0
         orders = document.moves.get(tp)
-        steps = () if orders is None else tuple(one for one in orders.steps if one[1] > version)
+        steps = _steps(orders, version)
         ordered = 0
         if orders is not None and steps and not orders.released:
             steps, ordered = steps[:-1], steps[-1][1]
@@ -115,6 +115,11 @@ def share_of(
     return Share(owned, leaving)
 
 
+def _steps(orders: Orders | None, version: int) -> tuple[Place, ...]:
+    """The moves of a partition that are newer than a plan of ``version``."""
+    return () if orders is None else tuple(one for one in orders.steps if one[1] > version)
+
+
 def elsewhere(document: AssignmentDocument, version: int, slot: int) -> frozenset[TopicPartition]:
     """Remote partitions that another slot has got since an epoch was planned at ``version``.
 
@@ -123,7 +128,7 @@ def elsewhere(document: AssignmentDocument, version: int, slot: int) -> frozense
     found = set()
     for one in document.partitions:
         orders = document.moves.get(one.source)
-        steps = () if orders is None else tuple(one for one in orders.steps if one[1] > version)
+        steps = _steps(orders, version)
         if orders is not None and not orders.released:
             steps = steps[:-1]
         if steps and steps[-1][0] != slot:
