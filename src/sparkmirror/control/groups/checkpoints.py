@@ -9,7 +9,6 @@ offset alone emits nothing, except when the target has lost the records before t
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
@@ -22,7 +21,7 @@ from sparkmirror.names.replication_policy import FlowTopics, TopicFilter
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
-from sparkmirror.wire.cluster.views import Committed, GroupView
+from sparkmirror.wire.cluster.views import Committed
 
 __all__ = [
     "CheckpointRules",
@@ -81,8 +80,8 @@ class CheckpointRules:
         return self._policy.format_remote_topic(self._source, topic)
 
 
-def wanted_groups(flow: FlowSettings, present: Mapping[str, GroupView]) -> set[str]:
-    """The groups of the source that ``groups`` and ``groups.exclude`` select. Pure.
+def wanted_groups(flow: FlowSettings, present: Iterable[str]) -> set[str]:
+    """Those of ``present`` that ``groups`` and ``groups.exclude`` select. Pure.
 
     Groups that hold the positions of a mirror are left out.
     """
@@ -120,8 +119,8 @@ class CheckpointStore:
 
     def __init__(self) -> None:
         self._known: dict[str, dict[TopicPartition, Checkpoint]] = {}
-        self.withdrawn: dict[tuple[str, TopicPartition], int] = {}
-        """Target offset of the last withdrawn checkpoint, by group and remote partition.
+        self.withdrawn: dict[tuple[str, TopicPartition], set[int]] = {}
+        """Target offsets of withdrawn checkpoints, by group and remote partition.
 
         A checkpoint is withdrawn by one with a smaller target offset for a group that was not
         rewound.
@@ -160,9 +159,11 @@ class CheckpointStore:
         last = self.of(checkpoint.group).get(checkpoint.remote)
         same = last is not None and last.upstream <= checkpoint.upstream
         if last is not None and same and last.downstream > checkpoint.downstream:
-            self.withdrawn[key] = last.downstream
-        elif checkpoint.downstream >= self.withdrawn.get(key, math.inf):
-            del self.withdrawn[key]  # its records are there again
+            self.withdrawn.setdefault(key, set()).add(last.downstream)
+        # What has records again counts as any other place.
+        beyond = {at for at in self.withdrawn.pop(key, ()) if at > checkpoint.downstream}
+        if beyond:
+            self.withdrawn[key] = beyond
         self._known.setdefault(checkpoint.group, {})[checkpoint.remote] = checkpoint
         self._losses[key] = losses
 

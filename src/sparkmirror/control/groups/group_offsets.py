@@ -40,7 +40,7 @@ def plan_group_offsets(
             for remote, checkpoint in store.of(group).items()
             if remote not in present
             or present[remote].offset < checkpoint.downstream
-            or present[remote].offset == store.withdrawn.get((group, remote))
+            or present[remote].offset in store.withdrawn.get((group, remote), ())
         }
         if commits:
             plan[group] = commits

@@ -161,7 +161,7 @@ class GroupsJob:
         self._translation: Translation | None = None
         self._groups: set[str] | None = None
         self._busy = threading.Lock()
-        self._reported: dict[str, str] = {}
+        self._reported: dict[str, dict[str, str]] = {}
         self._settled: dict[str, GroupOffsets] | None = None
         self._skipped = 0
         began = now_s()
@@ -187,25 +187,38 @@ class GroupsJob:
         with self._busy:
             if self._translation is None:
                 self._start()
-            if self._groups is None or (settings.refresh_enabled and now >= self._refresh_at):
-                self._refresh_at = now + settings.refresh_interval_s
-                self._look_for_groups()
-            if now >= self._checkpoint_at:
-                self._checkpoint_at = now + settings.interval_s
-                self._emit()
-            if settings.sync_enabled and now >= self._sync_at:
+            problem: MirrorError | None = None
+            try:
+                if self._groups is None or (settings.refresh_enabled and now >= self._refresh_at):
+                    self._refresh_at = now + settings.refresh_interval_s
+                    self._look_for_groups()
+                if now >= self._checkpoint_at:
+                    self._checkpoint_at = now + settings.interval_s
+                    self._emit()
+            except MirrorError as error:
+                problem = error
+            if settings.sync_enabled and now >= self._sync_at:  # it needs the target alone
                 self._sync_at = now + settings.sync_interval_s
                 self._sync()
+            if problem is not None:
+                raise problem
 
     def finish(self) -> None:
         """Run the last round now, with the groups that exist now. Raises `MirrorError`."""
         with self._busy:
             if self._translation is None:
                 self._start()
-            self._look_for_groups()
-            self._emit()
+            problem: MirrorError | None = None
+            try:
+                self._look_for_groups()
+                self._emit()
+            except MirrorError as error:
+                problem = error
+            # A source that is gone is why groups move: they get what was known before.
             if self.flow.checkpoints.sync_enabled:
                 self._sync()
+            if problem is not None:
+                raise problem
 
     def _start(self) -> None:
         """Create the checkpoints topic if missing, and read the checkpoints of earlier runs."""
@@ -327,20 +340,23 @@ class GroupsJob:
 
     def _sync(self) -> None:
         """Run one round of group offset sync."""
-        done, errors = sync_group_offsets(
-            self._clusters.target_admin, self._store, self._groups or ()
-        )
+        groups = self._groups
+        if groups is None:  # the source has not told them yet; earlier runs knew them
+            groups = wanted_groups(self.flow, self._store.groups())
+        done, errors = sync_group_offsets(self._clusters.target_admin, self._store, groups)
         self._report_errors(errors, "group offsets")
         log.debug("%s: offsets of %d groups committed", self.flow.name, done)
 
     def _report_errors(self, errors: dict[str, MirrorError], what: str) -> None:
         """Report each group whose error is new: the first few by name, the others as a number."""
-        before, self._reported = self._reported, {**self._reported}
-        news = []
-        for group, error in sorted(errors.items()):
-            if before.get(f"{what} {group}") != str(error):
-                self._reported[f"{what} {group}"] = str(error)
-                news.append((group, error))
+        # One that comes back after a good round is new again.
+        before = self._reported.get(what, {})
+        self._reported[what] = {group: str(error) for group, error in errors.items()}
+        news = [
+            (group, error)
+            for group, error in sorted(errors.items())
+            if before.get(group) != str(error)
+        ]
         for group, error in news[:_ERRORS_SHOWN_MAX]:
             self._notify(f"{self.flow.name}: {what} of {group}: {error}")
         if len(news) > _ERRORS_SHOWN_MAX:

@@ -38,6 +38,7 @@ from sparkmirror.internal_topics.position_metadata import TargetMark
 from sparkmirror.model import TopicPartition
 from sparkmirror.progress import Halt
 from sparkmirror.settings import FlowSettings
+from sparkmirror.side_by_side import of_each
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.log_view import EndView, describe_ends
 from sparkmirror.wire.net.connection import ConnectionLost
@@ -49,6 +50,9 @@ log = logging.getLogger(__name__)
 
 _CHECK_INTERVAL_S = 30.0
 _CHECK_AGAIN_S = 0.2
+# After a comparison that failed: its partition waits for a broker of the source, perhaps for long.
+_COMPARE_AGAIN_S = 1.0
+_REPORT_AGAIN_S = 60.0
 # How long a broker may take to accept a connection for a check, and to respond.
 _RESPONSE_MS = 3_000
 
@@ -71,6 +75,7 @@ class TargetEnds:
         self._suspected: dict[TopicPartition, float] = {}
         self._check_at = clock() + _CHECK_INTERVAL_S
         self._not_before = float("-inf")
+        self._report_at = float("-inf")
         self._job: _Check | None = None
 
     def begin(self, lanes: Iterable[Lane]) -> None:
@@ -120,11 +125,13 @@ class TargetEnds:
         """
         job = self._job
         if job is not None:
-            if job.is_alive():
+            alive = job.is_alive()
+            for tp in list(job.views):
+                self._take(job, connections, tp, job.views.pop(tp))
+            if alive:
                 return
             self._job = None
-            for tp, view in job.views.items():
-                self._take(job, connections, tp, view)
+            self._report(job.failures)
         now = self._clock()
         due = now >= self._check_at
         if not (due or self._held) or now < self._not_before:
@@ -139,6 +146,21 @@ class TargetEnds:
         }
         self._job = _Check(self.flow, wanted)
         self._job.start()
+
+    def _report(self, failures: Mapping[TopicPartition, str]) -> None:
+        """Log now and then why partitions wait, and give their brokers a pause."""
+        if not failures:
+            return
+        now = self._clock()
+        self._not_before = now + _COMPARE_AGAIN_S
+        if now >= self._report_at:
+            self._report_at = now + _REPORT_AGAIN_S
+            tp, reason = next(iter(failures.items()))
+            log.warning(
+                "flow %s: whether records of others stand in %s cannot be seen, retrying (%d "
+                "partitions wait for that): %s",
+                *(self.flow.name, tp, len(failures), reason),
+            )
 
     def _take(
         self, job: _Check, connections: ClusterConnections, tp: TopicPartition, view: EndView
@@ -242,13 +264,19 @@ def _wanted(lane: Lane) -> _Wanted:
 
 
 class _Check(threading.Thread):
-    """One check of the target's logs. ``filled``: partitions with others' records in our place."""
+    """One check of the target's logs.
+
+    ``views``: the logs that were looked at; another thread may take them out while it runs.
+    ``filled``: partitions with others' records in our place. ``failures``: why the records of a
+    partition could not be compared.
+    """
 
     def __init__(self, flow: FlowSettings, wanted: Mapping[TopicPartition, _Wanted]) -> None:
         super().__init__(name="target-ends", daemon=True)
         self.flow = flow
         self.wanted = wanted
         self.filled: set[TopicPartition] = set()
+        self.failures: dict[TopicPartition, str] = {}
         self.views: dict[TopicPartition, EndView] = {}
         self.cluster_id = ""
         self.topic_ids: dict[str, str] = {}
@@ -269,8 +297,8 @@ class _Check(threading.Thread):
             views = describe_ends(connections, epochs)
             unsure = {tp: view for tp, view in views.items() if self._unsure(tp, view)}
             self.views = {tp: view for tp, view in views.items() if tp not in unsure}
-            for tp, view in unsure.items():
-                self._compare(tp, view)
+            # Each reads both clusters, and waits for brokers of its own.
+            of_each(self._compared, unsure.items())
         except (MirrorError, ConnectionLost) as error:
             log.warning("the ends of the target's logs cannot be checked, retrying: %s", error)
         finally:
@@ -281,6 +309,12 @@ class _Check(threading.Thread):
         now = TargetMark(self.cluster_id, self.topic_ids.get(tp.topic, ""))
         whole = judge_target(tp, one.reached, one.mark, now, view) is None
         return whole and may_be_others(one.end, one.mark, view)
+
+    def _compared(self, item: tuple[TopicPartition, EndView]) -> None:
+        try:
+            self._compare(*item)
+        except (MirrorError, ConnectionLost) as error:
+            self.failures[item[0]] = str(error)
 
     def _compare(self, tp: TopicPartition, view: EndView) -> None:
         one = self.wanted[tp]

@@ -162,6 +162,16 @@ def test_a_withdrawn_place_that_is_reached_again_counts_as_any_other() -> None:
     assert plan_group_offsets(store, ["g"], {"g": {R0: Committed(55)}}) == {}
 
 
+def test_a_group_that_missed_two_losses_is_set_back_behind_both() -> None:
+    """It had members on the target, or its commit failed: it stands where the first one was."""
+    store = _store(*(Checkpoint("g", R0, 100, at) for at in (1000, 500, 300)))
+    for present, wanted in ((1000, 300), (500, 300), (700, None)):
+        plan = plan_group_offsets(store, ["g"], {"g": {R0: Committed(present)}})
+        assert plan.get("g") == (None if wanted is None else {R0: (wanted, "")})
+    store.put(Checkpoint("g", R0, 600, 600))
+    assert store.withdrawn == {("g", R0): {1000}}, "up to there, records are there again"
+
+
 def test_a_loss_takes_back_only_checkpoints_that_were_made_before_it() -> None:
     rules, store = CheckpointRules(flow_of()), _store(Checkpoint("g", R0, 100, 55))
     committed = {"g": {A0: Committed(100)}}

@@ -386,3 +386,40 @@ def test_records_that_are_none_are_skipped_and_told_once() -> None:
     ]
     del world.target.logs["A.checkpoints.internal"][0]
     assert world.checkpoints() == [(5, 5)]
+
+
+@pytest.mark.parametrize("known", ["by this run", "by an earlier one"])
+def test_groups_get_what_was_known_when_the_source_is_gone(known: str) -> None:
+    """That is why they move: the last round, and those of whoever takes the flow over."""
+    world = World()
+    world.mirror(Run(0, 0, 100))
+    world.source.offsets["g"] = {A0: Committed(60)}
+    job = world.job()
+    world.target.trouble = Unreachable("B does not respond")
+    with pytest.raises(Unreachable, match="B does not"):
+        job.finish()
+    assert (world.checkpoints(), world.target.commits) == ([(60, 60)], {})
+    world.target.trouble = None
+    world.source.trouble = Unreachable("A does not respond")
+    if known == "by this run":
+        with pytest.raises(Unreachable, match="A does not"):
+            job.finish()
+    else:
+        job = world.job()
+        world.now += 1_000
+        with pytest.raises(Unreachable, match="A does not"):
+            job.tick()
+    assert world.target.commits == {"g": {R0: (60, "")}}
+
+
+def test_a_groups_error_that_comes_back_is_told_again() -> None:
+    world = World()
+    world.mirror(Run(0, 0, 100))
+    world.source.offsets["g"] = {A0: Committed(60)}
+    job = world.job()
+    refusals = [True, True, False, True]
+    for refused in refusals:
+        world.target.refused = {"g": Unreachable("no coordinator")} if refused else {}
+        job.finish()
+    told = [line for line in world.said if "no coordinator" in line]
+    assert len(told) == 2, world.said

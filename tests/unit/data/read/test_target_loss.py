@@ -700,6 +700,43 @@ def test_what_cannot_be_compared_yet_is_looked_at_again(gated: Gated) -> None:
     assert gated.may_send()
 
 
+def test_a_partition_that_cannot_be_compared_keeps_no_other_one_waiting(
+    gated: Gated, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its source has no leader: the others' brokers are all there."""
+    source, remote = SOURCE._replace(partition=7), REMOTE._replace(partition=7)
+    gated.ends.begin([Lane(source, remote, 50, 50, log=MARK, reached=100, target_end=100)])
+    gated.connections.leaders = dict.fromkeys((REMOTE, remote), Leader(2, 6))
+    gated.view = EndView(0, 300, 300, 95, 6)
+    asked: list[Tp] = []
+
+    def filled(_: FlowSettings, tp: Tp, *_where: object) -> bool:
+        asked.append(tp)
+        if tp == SOURCE:
+            raise Unreachable("no leader of t-0 responds")
+        return False
+
+    monkeypatch.setattr(target_ends, "filled_by_others", filled)
+    connections = cast(ClusterConnections, gated.connections)
+    for _ in range(2):
+        assert not gated.may_send()
+        gated.ends.may_send(connections, remote)
+        gated.look()
+    assert gated.ends.may_send(connections, remote)
+    assert sorted(asked) == [SOURCE, SOURCE, source]
+    assert caplog.text.count("no leader of t-0 responds") == 1, "each second would be a flood"
+
+
+def test_what_was_looked_at_need_not_wait_for_a_comparison_that_lasts(
+    gated: Gated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gated.ends.recheck(REMOTE)
+    assert not gated.may_send()
+    monkeypatch.setattr(target_ends._Check, "is_alive", lambda _: True)
+    gated.look()
+    assert gated.may_send()
+
+
 def test_all_are_looked_at_now_and_then(gated: Gated) -> None:
     gated.view = EndView(0, 60, 60, 60, 5)
     for _ in range(29):
