@@ -114,6 +114,8 @@ class AtLeastOnce:
         if now >= self._let_go_at:
             self._let_go_at = now + _LET_GO_AGAIN_S
             self._commit_soon([lane for lane in written if lane.position >= 0])
+        if self._covered != NO_SYNCS:
+            return  # the commit in flight covers offset syncs, which may be of these lanes
         # Of one that never had a position, nothing was written.
         done = [lane for lane in written if lane.position < 0 or not lane.due]
         self._task.release(done, now)

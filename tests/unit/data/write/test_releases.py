@@ -13,7 +13,7 @@ import pytest
 from sparkmirror.data.rows.notes import LeftNote, PartitionHello, SlotNotes
 from sparkmirror.data.rows.rows import read_row
 from sparkmirror.data.write import progress
-from sparkmirror.data.write.offset_sync_writer import SyncSender
+from sparkmirror.data.write.offset_sync_writer import NO_SYNCS, SyncSender
 from sparkmirror.data.write.progress import Releases
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.data.write.slot_sink import SlotSink
@@ -106,6 +106,29 @@ def test_a_partition_is_released_once_it_is_written_and_committed(
     assert ORDERS not in mirrored.lanes
     mirrored.come_round()
     assert len(releases) == 1
+
+
+def test_a_partition_is_not_released_before_offset_syncs_that_wait_for_another_commit(
+    monkeypatch: pytest.MonkeyPatch, brokers: Brokers, releases: list[Release]
+) -> None:
+    """They were taken for a commit of other partitions: written later, they would follow those of
+    the next slot, and lead readers back.
+    """
+    mirrored, source = _begun(brokers)
+    source.chunk(ORDERS, [b"1", b"2"])
+    mirrored.take(source)
+    delivery: Any = mirrored.delivery
+    mirrored._on_notes(LEFT)
+    delivery._covered = [(b"sync", b"of orders")], []
+    monkeypatch.setattr(delivery, "_committed", lambda **_: None)  # it lasts
+    mirrored.come_round()
+    lane = mirrored.lanes[ORDERS]
+    lane.committed, lane.marked, lane.logged = lane.position, lane.mark, lane.log
+    mirrored.come_round()
+    assert (lane.due, releases) == (False, [])
+    delivery._covered = NO_SYNCS
+    mirrored.come_round()
+    assert releases == [RELEASED]
 
 
 def test_what_a_slot_has_mirrored_still_counts_when_a_partition_has_left(
