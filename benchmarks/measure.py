@@ -19,17 +19,23 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from benchmarks.figures import steady
 
 __all__ = [
+    "PROBE_RATE_MAX",
     "CatchUp",
     "Processors",
     "TreeWatch",
     "end_offsets",
     "latencies",
     "quantiles",
+    "stalls",
+    "warm_mirror",
     "watch_catch_up",
 ]
 
 SAMPLE_S = 0.2
 SETTLED_MS = 20.0
+WARM_S, WARM_MAX_S = 8.0, 240.0
+PROBE_RATE_MAX = 1_000
+"""Records per second that the probe can write; Java's producer writes more."""
 
 
 def end_offsets(consumer: Consumer, topic: str, partitions: int) -> int:
@@ -242,6 +248,49 @@ def quantiles(values: list[float]) -> dict[str, float]:
         name: round(ordered[min(last, int(len(ordered) * s))], 2) for name, s in shares.items()
     }
     return {**found, "max": round(ordered[-1], 2), "count": len(ordered)}
+
+
+def stalls(values: Sequence[float], above_ms: float = 100.0) -> int:
+    """How often latencies rose above a limit; ``values``: in the order of arrival.
+
+    A quantile does not tell one stall of a third of a second from thirty late records.
+    """
+    late = [value > above_ms for value in values]
+    return sum(now and not before for before, now in zip([False, *late], late, strict=False))
+
+
+def warm_mirror(
+    source: str, target: str, topic: str, remote: str, partitions: int, *, form: Sequence[str] = ()
+) -> None:
+    """Let a mirror of ``topic`` mirror a first record, then 8,000 more, and wait for all of them.
+
+    In the first seconds the JVMs of mirror and brokers compile what handles records. ``form``: as
+    for `latencies`.
+    """
+    script = str(Path(__file__).with_name("probe.py"))
+    there, copied = (
+        Consumer({"bootstrap.servers": servers, "group.id": "warm"}) for servers in (source, target)
+    )
+    deadline = time.monotonic() + WARM_MAX_S
+
+    def write(seconds: float) -> None:
+        words = (source, topic, partitions, seconds, PROBE_RATE_MAX)
+        subprocess.run([sys.executable, script, "write", *map(str, words), *form], check=True)
+
+    def wait_for(records: int) -> None:
+        while end_offsets(copied, remote, partitions) < records:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{remote} has not {records} records in {WARM_MAX_S:.0f} s")
+            time.sleep(0.1)
+
+    try:
+        write(0.1)
+        wait_for(1)
+        write(WARM_S)
+        wait_for(end_offsets(there, topic, partitions))
+    finally:
+        there.close()
+        copied.close()
 
 
 def latencies(

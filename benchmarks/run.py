@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -42,12 +41,13 @@ from benchmarks.load import LOADS, Load, create, delete, fill, warm
 from benchmarks.logs import committed_records
 from benchmarks.machine import code, head, machine, prepared
 from benchmarks.measure import (
+    PROBE_RATE_MAX,
     CatchUp,
     Processors,
     TreeWatch,
-    end_offsets,
     latencies,
     quantiles,
+    warm_mirror,
     watch_catch_up,
 )
 from benchmarks.peers import ANOTHER, PEERS, Running, start
@@ -57,8 +57,6 @@ from sparkmirror.testing.clusters import KafkaCluster, start_all
 
 ALL_LOADS = {**LOADS, **TLS_LOADS}
 IDLE_AFTER_S, IDLE_S = 2.0, 6.0
-WARM_S, WARM_MAX_S = 8.0, 240.0
-PROBE_RATE_MAX = 1_000
 # How often a step may begin anew because its fastest copy was over too soon.
 SIZINGS = 3
 COPY_MAX_S = 600.0
@@ -393,33 +391,8 @@ class Bench:
         )
 
     def _warm(self, topic: str, remote: str, partitions: int) -> None:
-        """Wait for a first record, let the mirror warm up and take in all that was written."""
-        script = str(Path(__file__).with_name("probe.py"))
-        source, target = (
-            Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "warm"})
-            for cluster in (self.a, self.b)
-        )
-        deadline = time.monotonic() + WARM_MAX_S
-
-        def write(seconds: float) -> None:
-            words = (self.a.bootstrap_servers, topic, partitions, seconds, PROBE_RATE_MAX)
-            command = [sys.executable, script, "write", *map(str, words), *self.form]
-            subprocess.run(command, check=True)
-
-        def wait_for(records: int) -> None:
-            while end_offsets(target, remote, partitions) < records:
-                if time.monotonic() > deadline:
-                    raise RuntimeError(f"{remote} has not {records} records in {WARM_MAX_S:.0f} s")
-                time.sleep(0.1)
-
-        try:
-            write(0.1)
-            wait_for(1)
-            write(WARM_S)
-            wait_for(end_offsets(source, topic, partitions))
-        finally:
-            source.close()
-            target.close()
+        servers = self.a.bootstrap_servers, self.b.bootstrap_servers
+        warm_mirror(*servers, topic, remote, partitions, form=self.form)
 
     def _idle(self, tree: TreeWatch) -> float:
         """CPU of the whole tree while nothing is to do, in percent of a core."""

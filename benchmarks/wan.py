@@ -41,7 +41,15 @@ from benchmarks import link
 from benchmarks.delay import HOST, delayed
 from benchmarks.load import Load, create, delete, fill
 from benchmarks.machine import code, head, machine, prepared
-from benchmarks.measure import Processors, TreeWatch, end_offsets, latencies, quantiles
+from benchmarks.measure import (
+    Processors,
+    TreeWatch,
+    end_offsets,
+    latencies,
+    quantiles,
+    stalls,
+    warm_mirror,
+)
 from benchmarks.peers import PEERS, Running, start
 from benchmarks.run import BROKER, JVM, say
 from sparkmirror.testing.clusters import KafkaCluster, start_all
@@ -87,7 +95,7 @@ START_MAX_S, WARM_S, SAMPLE_S = 120.0, 2.0, 0.2
 COPY_WARM_S, COPY_S = 4.0, 5.0
 SHARE_MAX = 0.98
 WARM_UP_S = 15.0
-TAIL_RATE, TAIL_S = 100, 15.0
+TAIL_RATE, TAIL_S = 100, 60.0
 _CHUNK_BYTES = 1 << 20
 
 
@@ -354,22 +362,27 @@ class Bench:
         )
 
     def tail(self, name: str, point: Point) -> dict[str, float]:
-        """Quantiles in ms from a producer beside the source to a consumer beside the target."""
+        """Quantiles in ms from a producer beside the source to a consumer beside the target.
+
+        ``stalls``: how often records were later than 100 ms; ``source p99``: of a consumer beside
+        the producer, who shows what the machine itself delays.
+        """
         topic = f"probe-{name}-{time.monotonic_ns()}"
         remote = PEERS[WAYS[name][1]].remote.format(topic=topic)
         source, target = (one.bootstrap_servers for one in self.there.clusters)
         create(source, topic, PARTITIONS)
         extra = _FAR_TAIL if WAYS[name][2] is _FAR else WAYS[name][2]
-        with self._mirror(name, point, topic, extra, latency=True) as (running, _):
-            rate = {"rate": TAIL_RATE, "work": self.work}
-            with self._watching() as consumer:
-                deadline = time.monotonic() + START_MAX_S
-                while end_offsets(consumer, remote, PARTITIONS) == 0:
-                    self._check(name, running, deadline)
-                    latencies(source, source, topic, topic, PARTITIONS, seconds=1.0, **rate)
-            found = latencies(source, target, topic, remote, PARTITIONS, seconds=TAIL_S, **rate)
+        rate = {"rate": TAIL_RATE, "work": self.work, "seconds": TAIL_S}
+        with self._mirror(name, point, topic, extra, latency=True):
+            warm_mirror(source, target, topic, remote, PARTITIONS)
+            found = latencies(source, target, topic, remote, PARTITIONS, **rate)
         delete(source, topic)
-        return quantiles(found["target"])
+        there = quantiles(found["source"])
+        return {
+            **quantiles(found["target"]),
+            "stalls": stalls(found["target"]),
+            "source p99": there.get("p99", 0.0),
+        }
 
     @contextmanager
     def _watching(self) -> Iterator[Consumer]:
@@ -475,13 +488,14 @@ def table(found: Mapping[str, Any]) -> str:
             f"Latency in ms at {TAIL_RATE} records/s, from a producer beside the source to a "
             "consumer beside the target; the Java mirrors with linger 0:",
             "",
-            "| | | p50 | p99 | p99.9 |",
-            "|---|---|---|---|---|",
+            "| | | p50 | p99 | p99.9 | times above 100 ms | p99 beside the source |",
+            "|---|---|---|---|---|---|---|",
         ]
     for point in found["points"]:
         title = Point(**point["point"]).title
         for name, one in point["tails"].items():
             figures = " | ".join(f"{one[key]:.1f}" for key in ("p50", "p99", "p99.9"))
+            figures += f" | {one['stalls']:.0f} | {one['source p99']:.1f}"
             lines.append(f"| {title} | {WAYS[name][0]} | {figures} |")
             title = ""
     return "\n".join(lines) + "\n"

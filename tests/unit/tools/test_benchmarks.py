@@ -29,6 +29,7 @@ from benchmarks.figures import (
     wrong,
 )
 from benchmarks.load import LOADS, Load
+from benchmarks.measure import stalls
 from benchmarks.peers import described
 from benchmarks.quote import BLOCK, BLOCKS, PAGES, RESULTS, quoted
 from benchmarks.run import Bench, Results
@@ -563,3 +564,11 @@ def test_what_is_quoted_are_medians_also_where_they_are_worse() -> None:
     assert "3.00 M records/s of 100 B against MirrorMaker 2's 1.00 M (1.3 and 4.0" in quoted(
         text, results
     )
+
+
+def test_one_stall_is_told_from_many_late_records() -> None:
+    ramp = [float(ms) for ms in range(330, 0, -10)]
+    assert stalls([5.0] * 50 + ramp + [5.0] * 50) == 1
+    assert stalls([5.0, 150.0] * 15) == 15
+    assert stalls([150.0, 150.0]) == 1
+    assert stalls([99.0] * 10) == 0
