@@ -38,7 +38,6 @@ from sparkmirror.internal_topics.position_metadata import TargetMark
 from sparkmirror.model import TopicPartition
 from sparkmirror.progress import Halt
 from sparkmirror.settings import FlowSettings
-from sparkmirror.side_by_side import of_each
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.log_view import EndView, describe_ends
 from sparkmirror.wire.net.connection import ConnectionLost
@@ -75,6 +74,7 @@ class TargetEnds:
         self._suspected: dict[TopicPartition, float] = {}
         self._check_at = clock() + _CHECK_INTERVAL_S
         self._not_before = float("-inf")
+        self._failed: set[TopicPartition] = set()
         self._report_at = float("-inf")
         self._job: _Check | None = None
 
@@ -130,7 +130,7 @@ class TargetEnds:
                 self._take(job, connections, tp, job.views.pop(tp))
             if alive:
                 return
-            self._job = None
+            self._job, self._failed = None, {*job.failures}
             self._report(job.failures)
         now = self._clock()
         due = now >= self._check_at
@@ -144,6 +144,8 @@ class TargetEnds:
             for tp, lane in self._lanes.items()
             if (due or tp in self._held) and lane not in self._losing and lane not in self.lost
         }
+        for tp in self._failed & wanted.keys():  # they may take long again: last
+            wanted[tp] = wanted.pop(tp)
         self._job = _Check(self.flow, wanted)
         self._job.start()
 
@@ -264,7 +266,7 @@ def _wanted(lane: Lane) -> _Wanted:
 
 
 class _Check(threading.Thread):
-    """One check of the target's logs.
+    """One check of the target's logs, in the order of ``wanted``.
 
     ``views``: the logs that were looked at; another thread may take them out while it runs.
     ``filled``: partitions with others' records in our place. ``failures``: why the records of a
@@ -297,8 +299,9 @@ class _Check(threading.Thread):
             views = describe_ends(connections, epochs)
             unsure = {tp: view for tp, view in views.items() if self._unsure(tp, view)}
             self.views = {tp: view for tp, view in views.items() if tp not in unsure}
-            # Each reads both clusters, and waits for brokers of its own.
-            of_each(self._compared, unsure.items())
+            for tp in self.wanted:
+                if tp in unsure:
+                    self._try_to_compare(tp, unsure[tp])
         except (MirrorError, ConnectionLost) as error:
             log.warning("the ends of the target's logs cannot be checked, retrying: %s", error)
         finally:
@@ -310,11 +313,12 @@ class _Check(threading.Thread):
         whole = judge_target(tp, one.reached, one.mark, now, view) is None
         return whole and may_be_others(one.end, one.mark, view)
 
-    def _compared(self, item: tuple[TopicPartition, EndView]) -> None:
+    def _try_to_compare(self, tp: TopicPartition, view: EndView) -> None:
+        """Compare; the source's broker of this partition may be away, and those of others not."""
         try:
-            self._compare(*item)
+            self._compare(tp, view)
         except (MirrorError, ConnectionLost) as error:
-            self.failures[item[0]] = str(error)
+            self.failures[tp] = str(error)
 
     def _compare(self, tp: TopicPartition, view: EndView) -> None:
         one = self.wanted[tp]

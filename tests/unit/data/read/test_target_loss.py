@@ -725,6 +725,11 @@ def test_a_partition_that_cannot_be_compared_keeps_no_other_one_waiting(
     assert gated.ends.may_send(connections, remote)
     assert sorted(asked) == [SOURCE, SOURCE, source]
     assert caplog.text.count("no leader of t-0 responds") == 1, "each second would be a flood"
+    asked.clear()
+    gated.ends.recheck(remote)
+    assert not gated.ends.may_send(connections, remote)
+    gated.look()
+    assert asked == [source, SOURCE], "what failed may take long again"
 
 
 def test_what_was_looked_at_need_not_wait_for_a_comparison_that_lasts(
