@@ -187,7 +187,6 @@ class GroupsJob:
         with self._busy:
             if self._translation is None:
                 self._start()
-            problem: MirrorError | None = None
             try:
                 if self._groups is None or (settings.refresh_enabled and now >= self._refresh_at):
                     self._refresh_at = now + settings.refresh_interval_s
@@ -195,30 +194,23 @@ class GroupsJob:
                 if now >= self._checkpoint_at:
                     self._checkpoint_at = now + settings.interval_s
                     self._emit()
-            except MirrorError as error:
-                problem = error
-            if settings.sync_enabled and now >= self._sync_at:  # it needs the target alone
-                self._sync_at = now + settings.sync_interval_s
-                self._sync()
-            if problem is not None:
-                raise problem
+            finally:
+                if settings.sync_enabled and now >= self._sync_at:  # it needs the target alone
+                    self._sync_at = now + settings.sync_interval_s
+                    self._sync()
 
     def finish(self) -> None:
         """Run the last round now, with the groups that exist now. Raises `MirrorError`."""
         with self._busy:
             if self._translation is None:
                 self._start()
-            problem: MirrorError | None = None
             try:
                 self._look_for_groups()
                 self._emit()
-            except MirrorError as error:
-                problem = error
-            # A source that is gone is why groups move: they get what was known before.
-            if self.flow.checkpoints.sync_enabled:
-                self._sync()
-            if problem is not None:
-                raise problem
+            finally:
+                # A source that is gone is why groups move: they get what was known before.
+                if self.flow.checkpoints.sync_enabled:
+                    self._sync()
 
     def _start(self) -> None:
         """Create the checkpoints topic if missing, and read the checkpoints of earlier runs."""
