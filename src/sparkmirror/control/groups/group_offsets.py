@@ -7,10 +7,10 @@ on the target. The exception is an offset that equals a withdrawn checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from sparkmirror.control.groups.checkpoints import CheckpointStore
-from sparkmirror.errors import MirrorError
+from sparkmirror.errors import ClusterError, MirrorError
 from sparkmirror.model import TopicPartition
 from sparkmirror.side_by_side import of_each
 from sparkmirror.wire.admin.cluster import Cluster
@@ -57,7 +57,11 @@ def sync_group_offsets(
     `MirrorError` when the target does not respond.
     """
     known = store.groups()
-    idle = idle_groups(target, [group for group in wanted if group in known])
+    # Groups of a broker that does not respond count as unknown to the target, and so as idle, but
+    # their offsets cannot be read either: they are left alone.
+    missed: list[ClusterError] = []
+    candidates = [group for group in wanted if group in known]
+    idle = idle_groups(target, candidates, missed.append)
     if not idle:
         return 0, {}
     committed = target.committed_by_group(idle, operation="Read")
@@ -77,13 +81,15 @@ def sync_group_offsets(
     return len(plan) - len(refused), errors | refused
 
 
-def idle_groups(target: Cluster, groups: Iterable[str]) -> list[str]:
+def idle_groups(
+    target: Cluster, groups: Iterable[str], missed: Callable[[ClusterError], None] | None = None
+) -> list[str]:
     """Those of ``groups`` that the target does not know, or that have no active members there.
 
-    Raises `MirrorError`.
+    ``missed``: as for `Cluster.groups`. Raises `MirrorError`.
     """
     candidates = list(groups)
-    present = target.groups() if candidates else {}
+    present = target.groups(missed) if candidates else {}
     idle = of_each(lambda group: _is_idle(target, present.get(group)), candidates)
     return [group for group, is_idle in zip(candidates, idle, strict=True) if is_idle]
 

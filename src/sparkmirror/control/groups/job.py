@@ -25,7 +25,7 @@ from sparkmirror.control.groups.group_offsets import sync_group_offsets
 from sparkmirror.control.groups.translation import Translation
 from sparkmirror.control.permissions.missing import report_hidden_groups, report_missing_permissions
 from sparkmirror.control.topics.compacted import CompactedTopic, TopicFollower, create_compacted
-from sparkmirror.errors import Defect, Denied, MirrorError, Unreachable
+from sparkmirror.errors import ClusterError, Defect, Denied, MirrorError, Unreachable
 from sparkmirror.internal_topics.mm2_records import (
     Checkpoint,
     encode_checkpoint,
@@ -160,6 +160,7 @@ class GroupsJob:
         self._earlier = TopicFollower(clusters.checkpoints, self._rules.topic)
         self._translation: Translation | None = None
         self._groups: set[str] | None = None
+        self._missed = False  # whether a broker did not tell its groups
         self._busy = threading.Lock()
         self._reported: dict[str, dict[str, str]] = {}
         self._settled: dict[str, GroupOffsets] | None = None
@@ -188,7 +189,8 @@ class GroupsJob:
             if self._translation is None:
                 self._start()
             try:
-                if self._groups is None or (settings.refresh_enabled and now >= self._refresh_at):
+                refreshes = settings.refresh_enabled or self._missed
+                if self._groups is None or (refreshes and now >= self._refresh_at):
                     self._refresh_at = now + settings.refresh_interval_s
                     self._look_for_groups()
                 if now >= self._checkpoint_at:
@@ -234,9 +236,18 @@ class GroupsJob:
         )
 
     def _look_for_groups(self) -> None:
-        before = self._groups
-        present = self._clusters.source_admin.groups()
+        before, source = self._groups, self._clusters.source_admin
+        missed: list[ClusterError] = []
+        present = source.groups(missed.append)
         self._groups = wanted_groups(self.flow, present)
+        self._missed = bool(missed)
+        if missed:
+            # What this broker's groups are is known again when it is back, or others have them.
+            self._groups |= self._known_groups() if before is None else before
+            self._refresh_at = min(
+                self._refresh_at, self._now_s() + self.flow.checkpoints.interval_s
+            )
+        self._report_errors({f"cluster {source.alias}": missed[0]} if missed else {}, "groups")
         if before is None:
             report_hidden_groups(self.flow, self._clusters.source_admin, present, self._notify)
         if before is not None and self._groups != before:
@@ -245,6 +256,10 @@ class GroupsJob:
                 *(self.flow.name, len(self._groups)),
                 *(len(self._groups - before), len(before - self._groups)),
             )
+
+    def _known_groups(self) -> set[str]:
+        """The groups that earlier runs wrote checkpoints of."""
+        return wanted_groups(self.flow, self._store.groups())
 
     def _emit(self) -> None:
         """Run one round of checkpoints."""
@@ -334,7 +349,7 @@ class GroupsJob:
         """Run one round of group offset sync."""
         groups = self._groups
         if groups is None:  # the source has not told them yet; earlier runs knew them
-            groups = wanted_groups(self.flow, self._store.groups())
+            groups = self._known_groups()
         done, errors = sync_group_offsets(self._clusters.target_admin, self._store, groups)
         self._report_errors(errors, "group offsets")
         log.debug("%s: offsets of %d groups committed", self.flow.name, done)

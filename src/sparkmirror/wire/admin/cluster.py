@@ -8,9 +8,9 @@ timeout limits every request.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from sparkmirror.errors import Denied, MirrorError, TopicError, Unreachable
+from sparkmirror.errors import ClusterError, Denied, MirrorError, TopicError, Unreachable
 from sparkmirror.model import TopicPartition
 from sparkmirror.offset_reset import EARLIEST, LATEST
 from sparkmirror.settings import ClusterClient
@@ -231,12 +231,13 @@ class Cluster:
             operation,
         )
 
-    def groups(self) -> dict[str, GroupView]:
+    def groups(self, missed: Callable[[ClusterError], None] | None = None) -> dict[str, GroupView]:
         """All classic, consumer and streams groups of consumers with their states.
 
-        Raises when a broker does not respond.
+        ``missed`` takes the error of a broker that does not tell its groups; without it, the error
+        is raised.
         """
-        return list_groups(self.requester, self.leaders)
+        return list_groups(self.requester, self.leaders, missed)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Commit ``(offset, metadata)`` per partition, without being a member of the group.

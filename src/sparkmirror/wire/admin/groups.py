@@ -2,7 +2,7 @@
 
 A list takes a request to each broker. The offsets of many groups take requests for hundreds of
 groups to each coordinator (OffsetFetch version 8, KIP-709); older brokers need one request per
-group.
+group. Brokers are asked side by side, so one that is silent costs one request timeout.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from kafka.protocol.admin import ListGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from sparkmirror.errors import ClusterError, MirrorError, Unreachable, Unsupported
+from sparkmirror.errors import ClusterError, Denied, MirrorError, Unreachable, Unsupported
 from sparkmirror.model import TopicPartition
+from sparkmirror.side_by_side import of_each
 from sparkmirror.wire.admin.error_translation import translate
 from sparkmirror.wire.admin.leaders import Leaders
 from sparkmirror.wire.admin.messages import (
@@ -54,6 +55,8 @@ _GROUPS_PER_REQUEST = 200
 # A commit becomes one batch of __consumer_offsets, which has Kafka's usual 1 MiB limit.
 _COMMITS_PER_REQUEST = 2_000
 _ATTEMPTS = 4
+# A broker that is down refuses sooner, and may be back for the next attempt.
+_SILENT_S = 1.0
 # Coordinator loading, unavailable or moved: looked up again, and retried.
 _MOVED = frozenset({14, 15, 16})
 GROUP_NOT_FOUND = 69
@@ -67,21 +70,41 @@ _STREAMS = "streams"
 IDLE_STATES = frozenset({"Empty", "Dead"})
 
 
-def list_groups(requester: Requester, leaders: Leaders) -> dict[str, GroupView]:
+def list_groups(
+    requester: Requester, leaders: Leaders, missed: Callable[[ClusterError], None] | None = None
+) -> dict[str, GroupView]:
     """All groups of consumers that can commit offsets: classic, consumer and streams groups.
 
     Share groups have no committed offsets (the broker tracks single records), and Connect's
-    workers commit none. Raises `MirrorError`.
+    workers commit none. ``missed`` takes the error of a broker that does not respond or still
+    loads its groups, which are missing from the result then; without it, the error is raised.
+    Raises `MirrorError`, also when no broker has told its groups.
     """
+
+    def listed(broker: Any) -> Any:
+        try:
+            return requester.request(
+                ListGroupsRequest,
+                "listing consumer groups",
+                node=int(broker.node_id),
+                check=error_code,
+                needs=Right("Describe", "Group", note="(or on the Cluster)"),
+            )
+        except ClusterError as error:
+            if missed is None or isinstance(error, Denied | Unsupported):
+                raise
+            return error
+
+    outcomes = of_each(listed, leaders.metadata([]).brokers)
+    errors = [one for one in outcomes if isinstance(one, ClusterError)]
+    responses = [one for one in outcomes if not isinstance(one, ClusterError)]
+    if errors and not responses:
+        raise errors[0]
+    if missed is not None:
+        for error in errors:
+            missed(error)
     found: dict[str, GroupView] = {}
-    for broker in leaders.metadata([]).brokers:
-        response = requester.request(
-            ListGroupsRequest,
-            "listing consumer groups",
-            node=int(broker.node_id),
-            check=error_code,
-            needs=Right("Describe", "Group", note="(or on the Cluster)"),
-        )
+    for response in responses:
         for row in response.groups:
             kind = (getattr(row, "group_type", "") or "").lower()
             consumes = row.protocol_type in CONSUMER_PROTOCOLS and kind in _CONSUMER_TYPES
@@ -184,13 +207,14 @@ def committed_by_group(
     needs = partial(Right, operation, "Group", note="and on its topics")
     left = sorted(set(groups))
     result: dict[str, GroupOffsets | MirrorError] = {}
+    silent: set[int] = set()
     for attempt in range(_ATTEMPTS):
         if not left:
             break
         if attempt:
             time.sleep(requester.client.retry_backoff_ms * 2**attempt / 1000)
         try:
-            again = _query_all(requester, responses, left, result, needs)
+            again = _query_all(requester, responses, left, result, needs, silent)
         except Unsupported:
             return _one_by_one(left, one_by_one)
         left = again
@@ -222,19 +246,30 @@ def _query_all(
     groups: Sequence[str],
     result: dict[str, GroupOffsets | MirrorError],
     needs: Callable[..., Right],
+    silent: set[int],
 ) -> list[str]:
-    """Request ``groups`` once; returns those whose coordinator must be looked up again."""
+    """Request ``groups`` once; returns those whose coordinator must be looked up again.
+
+    ``silent``: brokers that have let a request time out. They are not asked again, and those that
+    do so now are added.
+    """
     by_node, again = _coordinators(requester, groups, result, needs)
-    for node, names in sorted(by_node.items()):
-        for chunk in chunks(names, _GROUPS_PER_REQUEST):
+
+    def ask(node: int) -> list[str]:
+        names, again = by_node[node], list[str]()
+        if node in silent:
+            return names
+        for number, chunk in enumerate(chunks(names, _GROUPS_PER_REQUEST)):
+            make, doing = partial(_request, chunk), "reading the offsets of groups"
+            began_s = time.monotonic()
             try:
-                make, doing = partial(_request, chunk), "reading the offsets of groups"
                 rows: list[GroupRow] = requester.request(
                     make, doing, node=node, read=responses.read
                 )
             except Unreachable:
-                again += chunk
-                continue
+                if time.monotonic() - began_s >= _SILENT_S:
+                    silent.add(node)
+                return again + names[number * _GROUPS_PER_REQUEST :]
             for row in rows:
                 if row.error_code in _MOVED:
                     again.append(row.group)
@@ -244,6 +279,10 @@ def _query_all(
                     result[row.group] = _error(requester, needs(name=row.group), row.error_code)
                 else:
                     result[row.group] = row.offsets
+        return again
+
+    for left in of_each(ask, sorted(by_node)):
+        again += left
     return again
 
 

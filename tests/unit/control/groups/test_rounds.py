@@ -84,6 +84,50 @@ def test_what_a_failed_round_has_read_is_news_in_the_next_one() -> None:
     assert world.checkpoints() == [(600, 100), (600, 600)]
 
 
+def test_groups_of_a_broker_that_is_silent_are_not_gone() -> None:
+    """Their checkpoints go on, and the list is asked for again in the next round."""
+    world = World(
+        flow_of(
+            checkpoints=CheckpointSettings(
+                enabled=True, interval_s=60, refresh_enabled=False, refresh_interval_s=600
+            )
+        )
+    )
+    world.mirror(Run(0, 0, 100))
+    world.source.offsets = {name: {A0: Committed(10)} for name in ("g", "new")}
+    world.source.silent = Unreachable("broker 2: no answer", where="cluster A")
+    job = world.job()
+    written = world.target.logs["A.checkpoints.internal"]
+    written.append(encode_checkpoint(Checkpoint("of-broker-2", R0, 5, 5)))
+    world.source.offsets["of-broker-2"] = {A0: Committed(20)}
+
+    def groups_written() -> list[str]:
+        found = [decode_checkpoint(*one) for one in written[1:]]
+        return [one.group for one in found if one]
+
+    job.tick()
+    world.now += 60
+    job.tick()
+    assert groups_written() == ["g", "of-broker-2"]
+    assert sum("broker 2: no answer" in line for line in world.said) == 1
+    world.source.silent, world.source.states = None, {"of-broker-2": "Stable", "new": "Empty"}
+    world.now += 60
+    job.tick()
+    assert groups_written() == ["g", "of-broker-2", "new"]
+
+
+def test_group_offsets_go_on_while_one_target_broker_is_silent() -> None:
+    world = World()
+    world.mirror(Run(0, 0, 100))
+    world.source.states = {"g": "Empty", "of-broker-2": "Empty"}
+    world.source.offsets = {name: {A0: Committed(10)} for name in ("g", "of-broker-2")}
+    world.target.silent = Unreachable("broker 2: no answer", where="cluster B")
+    world.target.offsets["of-broker-2"] = Unreachable("its coordinator does not respond")
+    world.job().finish()
+    assert set(world.target.commits) == {"g"}
+    assert world.said[-1].endswith("of-broker-2: its coordinator does not respond")
+
+
 def test_what_a_failed_write_had_written_is_not_written_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

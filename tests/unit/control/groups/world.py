@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from sparkmirror.control.groups.job import GroupClusters, GroupsJob
-from sparkmirror.errors import Denied, MirrorError, TopicError
+from sparkmirror.errors import ClusterError, Denied, MirrorError, TopicError
 from sparkmirror.internal_topics.mm2_records import decode_checkpoint, encode_offset_sync
 from sparkmirror.internal_topics.run_map import Run
 from sparkmirror.internal_topics.runs import encode_run
@@ -57,10 +57,15 @@ class FakeCluster:
         self.read_hooks: dict[str, Callable[[], None]] = {}
         self.created: list[NewTopic] = []
         self.trouble: MirrorError | None = None
+        self.silent: ClusterError | None = None  # of one broker; the others tell ``states``
 
-    def groups(self) -> dict[str, GroupView]:
+    def groups(self, missed: Callable[[ClusterError], None] | None = None) -> dict[str, GroupView]:
         if self.trouble is not None:
             raise self.trouble
+        if self.silent is not None:
+            if missed is None:
+                raise self.silent
+            missed(self.silent)
         return {name: GroupView(name, state) for name, state in self.states.items()}
 
     def group_members(self, group: str) -> tuple[GroupMember, ...]:

@@ -1,0 +1,142 @@
+"""Lists and offsets of groups when one of several brokers does not answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from kafka.protocol.metadata import FindCoordinatorRequest
+
+from sparkmirror.errors import ClusterError, Denied, Unreachable
+from sparkmirror.model import TopicPartition
+from sparkmirror.settings import ClusterClient
+from sparkmirror.wire.admin import groups as groups_module
+from sparkmirror.wire.admin.groups import GroupRow, committed_by_group, list_groups
+from sparkmirror.wire.admin.leaders import Leaders
+from sparkmirror.wire.admin.raw_responses import DecodeCache
+from sparkmirror.wire.admin.requester import Requester
+from sparkmirror.wire.cluster.views import Committed
+
+A0 = TopicPartition("a", 0)
+
+
+class Brokers:
+    """A `Requester` to brokers 1 to 3; ``broken``: what those raise that do not answer.
+
+    ``groups``: the coordinator of each group; a silent coordinator's groups go to ``moves_to``
+    once it has been asked, if that is a broker.
+    """
+
+    def __init__(self, groups: dict[str, int], *, moves_to: int = 0) -> None:
+        self.client = ClusterClient("A", ("x:1",), "c", retry_backoff_ms=1)
+        self.coordinators = groups
+        self.broken: dict[int, ClusterError] = {}
+        self.moves_to = moves_to
+        self.asked = Counter[int]()
+
+    def request(self, make: Callable[[], Any], doing: str, *, node: int = -1, **_: Any) -> Any:
+        if doing == "looking up the coordinators of groups":
+            keys = cast(FindCoordinatorRequest, make()).coordinator_keys
+            rows = [
+                SimpleNamespace(key=key, error_code=0, node_id=self.coordinators[key])
+                for key in keys
+            ]
+            return SimpleNamespace(coordinators=rows)
+        self.asked[node] += 1
+        if node in self.broken:
+            if self.moves_to:
+                for group, coordinator in self.coordinators.items():
+                    if coordinator == node:
+                        self.coordinators[group] = self.moves_to
+            raise self.broken[node]
+        if doing == "listing consumer groups":
+            rows = [
+                SimpleNamespace(group_id=group, protocol_type="consumer", group_state="Stable")
+                for group, coordinator in self.coordinators.items()
+                if coordinator == node
+            ]
+            return SimpleNamespace(groups=rows)
+        return [GroupRow(one.group_id, 0, {A0: Committed(node)}) for one in make().groups]
+
+    def listed(self, missed: Callable[[ClusterError], None] | None = None) -> set[str]:
+        brokers = [SimpleNamespace(node_id=node) for node in (1, 2, 3)]
+        leaders = SimpleNamespace(metadata=lambda _: SimpleNamespace(brokers=brokers))
+        return set(list_groups(cast(Requester, self), cast(Leaders, leaders), missed))
+
+    def committed(self) -> dict[str, int | None]:
+        """The broker that told each group's offsets; None: an error that says it is silent."""
+        found = committed_by_group(
+            cast(Requester, self),
+            DecodeCache(lambda _: list[GroupRow]()),
+            self.coordinators,
+            lambda _: {},
+        )
+        told: dict[str, int | None] = {}
+        for group, offsets in found.items():
+            if isinstance(offsets, Unreachable):
+                assert f"coordinator of group {group} does not respond" in str(offsets)
+            assert isinstance(offsets, dict | Unreachable)
+            told[group] = offsets[A0].offset if isinstance(offsets, dict) else None
+        return told
+
+
+@pytest.fixture
+def silent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if each request that fails had let its timeout pass."""
+    monkeypatch.setattr(groups_module, "_SILENT_S", 0.0)
+
+
+@pytest.mark.parametrize(
+    "error", [Unreachable("no answer"), ClusterError("COORDINATOR_LOAD_IN_PROGRESS")]
+)
+def test_a_broker_that_tells_no_groups_hides_those_of_no_other(error: ClusterError) -> None:
+    brokers = Brokers({"f": 1, "g": 2, "h": 3})
+    brokers.broken[2] = error
+    missed: list[ClusterError] = []
+    assert brokers.listed(missed.append) == {"f", "h"}
+    assert missed == [error]
+    with pytest.raises(ClusterError) as caught:
+        brokers.listed()
+    assert caught.value is error
+
+
+def test_a_list_that_no_broker_tells_or_that_is_denied_is_an_error() -> None:
+    missed: list[ClusterError] = []
+    brokers = Brokers({"f": 1})
+    brokers.broken = {node: Unreachable("no answer") for node in (1, 2, 3)}
+    with pytest.raises(Unreachable):
+        brokers.listed(missed.append)
+    brokers.broken = {2: Denied("no")}
+    with pytest.raises(Denied):
+        brokers.listed(missed.append)
+    assert missed == []
+
+
+@pytest.mark.usefixtures("silent_at_once")
+def test_a_silent_coordinator_of_many_groups_costs_one_timeout() -> None:
+    brokers = Brokers({f"g{number}": 2 for number in range(900)} | {"f": 1, "h": 3})
+    brokers.broken[2] = Unreachable("no answer")
+    found = brokers.committed()
+    assert (found.pop("f"), found.pop("h")) == (1, 3)
+    assert len(found) == 900
+    assert set(found.values()) == {None}
+    assert brokers.asked == {1: 1, 2: 1, 3: 1}
+
+
+@pytest.mark.usefixtures("silent_at_once")
+def test_groups_that_leave_a_silent_coordinator_are_read_from_the_next_one() -> None:
+    brokers = Brokers({f"g{number}": 2 for number in range(450)}, moves_to=3)
+    brokers.broken[2] = Unreachable("no answer")
+    assert set(brokers.committed().values()) == {3}
+    assert brokers.asked == {2: 1, 3: 3}
+
+
+def test_a_coordinator_that_refuses_connections_is_asked_again() -> None:
+    """It restarts: that takes less than a round."""
+    brokers = Brokers({"g": 2})
+    brokers.broken[2] = Unreachable("refused")
+    assert brokers.committed() == {"g": None}
+    assert brokers.asked == {2: groups_module._ATTEMPTS}
