@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from sparkmirror.cli.run.parts import ControlPart
 from sparkmirror.observe.figures.dealing import DealFigures
-from sparkmirror.observe.figures.meter import FlowMeter, FlowView, wall_ms
+from sparkmirror.observe.figures.meter import FlowMeter, FlowView
 from sparkmirror.observe.figures.queries import QueryFigures
 from sparkmirror.observe.figures.throttling import ThrottleFigures
-from sparkmirror.observe.metrics.health import FlowHealth, Health, judge
+from sparkmirror.observe.metrics.health import REPORT_AGE_S_MAX, FlowHealth, Health, judge
 from sparkmirror.settings import FlowSettings, MirrorSettings
 
 if TYPE_CHECKING:  # prometheus_client is loaded only when metrics are served
@@ -26,7 +26,6 @@ PHASE_STARTING, PHASE_RUNNING, PHASE_DRAINING = "starting", "running", "draining
 _DRAINED = "drained"
 _PAUSED = "paused"
 STANDING_BY = "standby"
-REPORT_AGE_MS_MAX = 30_000
 
 
 class Figures:
@@ -152,8 +151,8 @@ class Figures:
         if state != PHASE_RUNNING:
             return state
         unreachable = self._unreachable.get(name, "")
-        silent_ms = wall_ms() - self._meters[name].reported_ms
-        if not unreachable and view.partitions_reported and silent_ms > REPORT_AGE_MS_MAX:
+        silent_s = self._meters[name].silent_s or 0
+        if not unreachable and view.partitions_reported and silent_s > REPORT_AGE_S_MAX:
             # Reports come through the target, at least every ten seconds.
             unreachable = f"target {self._flows[name].target.alias}"
         if unreachable:
@@ -171,12 +170,11 @@ class Figures:
 
     def _flow_health(self, name: str, flow: FlowSettings) -> FlowHealth:
         meter = self._meters[name]
-        reported_ms = meter.reported_ms
         return FlowHealth(
             flow=flow.name,
             state=self._state(name),
             # A flow that was handed over does not make this process unready.
             partitions=0 if self._state(name) == _DRAINED else meter.assigned,
             halted=meter.halted,
-            report_age_s=(wall_ms() - reported_ms) / 1_000 if reported_ms else None,
+            report_age_s=meter.silent_s,
         )

@@ -73,7 +73,7 @@ class Loads:
 
         Ends of which none has grown are no sample: the source may be unavailable.
         """
-        reports = sorted(reports, key=lambda report: report.time_ms)
+        reports = sorted(reports, key=lambda report: report.epoch)
         if self._take_ends(ends, now_s) and self._began_s is None:
             self._began_s = now_s
         records, size = 0, 0

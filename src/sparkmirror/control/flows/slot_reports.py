@@ -140,6 +140,7 @@ class SlotReports:
                     self.share.on_planned(word)
             for report in news.slots:
                 if report.replaces(self._progress.get(report.slot)):
+                    self._progress.pop(report.slot, None)
                     self._progress[report.slot] = replace(report, flow=self._name)
         if news.skipped and not self._skipped:
             self._notify(
@@ -177,9 +178,12 @@ class SlotReports:
             self._drain()
 
     def progress(self) -> tuple[SlotProgress, ...]:
-        """The newest report of each slot, in slot order."""
+        """The newest report of each slot, in the order in which they came.
+
+        So of a partition that moved within an epoch, what its present slot says comes last.
+        """
         with self._lock:
-            return tuple(self._progress[slot] for slot in sorted(self._progress))
+            return tuple(self._progress.values())
 
     def forget_reader(self) -> None:
         """Drop the reader after a failure; the next round opens a new one."""

@@ -69,7 +69,7 @@ class SourceEnds:
     def plan(self, ends: Ends) -> _Behind:
         """Find the partitions that are behind, by the newest report of each."""
         ends = self._current({**self._ends, **ends})
-        reports = sorted(self._reports(), key=lambda report: report.time_ms)
+        reports = sorted(self._reports(), key=lambda report: report.epoch)
         positions = {
             TopicPartition(p.topic, p.partition): p.position
             for report in reports

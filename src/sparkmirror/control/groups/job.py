@@ -247,6 +247,7 @@ class GroupsJob:
             self._refresh_at = min(
                 self._refresh_at, self._now_s() + self.flow.checkpoints.interval_s
             )
+        self.times.keep(self._groups)
         self._report_errors({f"cluster {source.alias}": missed[0]} if missed else {}, "groups")
         if before is None:
             report_hidden_groups(self.flow, self._clusters.source_admin, present, self._notify)

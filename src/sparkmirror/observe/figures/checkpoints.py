@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,6 +38,11 @@ class CheckpointTimes:
         with self._lock:
             samples = self._samples.setdefault(key, Samples())
             samples.add(self._ticks_ms(), latency_ms, latency_ms)
+
+    def keep(self, groups: Collection[str]) -> None:
+        """Forget all groups but ``groups``: a group that was deleted has no more checkpoints."""
+        with self._lock:
+            self._samples = {key: one for key, one in self._samples.items() if key.group in groups}
 
     def spreads(self) -> dict[CheckpointKey, Spread]:
         """The latencies of each group and partition that had a checkpoint, in sorted order."""

@@ -207,8 +207,10 @@ class FlowMeter:
     """Adds up one flow's reports.
 
     ``worker`` in a report names one set of counters that began at zero. Within a slot and a worker
-    they only grow; if one decreases, the set was restarted. Reports may be passed repeatedly and in
-    any order: a report that is not newer than the last one of its set is skipped.
+    they only grow; if one decreases, the set was restarted. Reports may be passed repeatedly: one
+    that is not newer than the last one of its set is skipped. Of a partition in the reports of two
+    slots, that of the later epoch counts, and within an epoch the one that was passed last: clocks
+    of two hosts differ, so times of two workers are not compared.
     """
 
     def __init__(
@@ -232,8 +234,10 @@ class FlowMeter:
         self._latency = Histogram()
         self._latency_ms_sum = 0
         self._reported_ms = 0
+        self._heard_ms: int | None = None
         self._errors: dict[str, int] = {}
         self._sets: dict[int, OrderedDict[str, _CounterSet]] = {}
+        # By the epoch of the report.
         self._partitions: dict[TopicPartition, tuple[int, PartitionProgress]] = {}
         self._totals: dict[TopicPartition, PartitionTotal] = {}
         self._topics: dict[str, _TopicTotal] = {}
@@ -255,6 +259,9 @@ class FlowMeter:
             gone = self._partitions.keys() - sources
             for tp in gone:
                 del self._partitions[tp]
+                del self._totals[tp]
+            for topic in {tp.topic for tp in gone} - {tp.topic for tp in self._partitions}:
+                del self._topics[topic]
 
     def report(self, progress: SlotProgress) -> bool:
         """Add one slot's report; returns ``False`` if it contains nothing new."""
@@ -291,6 +298,7 @@ class FlowMeter:
         counters.batches = progress.batches
         counters.errors = progress.errors
         self._reported_ms = max(self._reported_ms, progress.time_ms)
+        self._heard_ms = ticks_ms
         return True
 
     def ends(
@@ -324,9 +332,9 @@ class FlowMeter:
         return bool(self._sets)
 
     @property
-    def reported_ms(self) -> int:
-        """When the newest report was written, by the worker's clock; 0: never."""
-        return self._reported_ms
+    def silent_s(self) -> float | None:
+        """Seconds since a report last came in, by this process's clock; None without any."""
+        return None if self._heard_ms is None else (self._ticks_ms() - self._heard_ms) / 1_000
 
     @property
     def assigned(self) -> int:
@@ -456,9 +464,9 @@ class FlowMeter:
             key = TopicPartition(partition.topic, partition.partition)
             known = self._partitions.get(key)
             # An older report may still contain a partition that was assigned to another slot.
-            if known is None or progress.time_ms >= known[0]:
+            if known is None or progress.epoch >= known[0]:
                 former = None if known is None else known[1]
-                self._partitions[key] = (progress.time_ms, continued(partition, former))
+                self._partitions[key] = (progress.epoch, continued(partition, former))
             before = counters.partitions.get(key, (0, 0))
             counters.partitions[key] = (partition.records, partition.bytes)
             total = self._topics.get(partition.topic)

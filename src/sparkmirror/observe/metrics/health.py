@@ -14,7 +14,7 @@ REPORT_AGE_S_MAX = 30.0
 
 @dataclass(frozen=True, slots=True)
 class FlowHealth:
-    """One flow. ``report_age_s``: seconds since the newest slot report; None if there is none."""
+    """One flow. ``report_age_s``: seconds since a slot's report came in; None if none has."""
 
     flow: str
     state: str

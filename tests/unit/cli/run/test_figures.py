@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sparkmirror.cli.run import figures as figures_module
 from sparkmirror.cli.run.figures import PHASE_DRAINING, PHASE_RUNNING, Figures
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.model import TopicPartition
@@ -66,9 +66,28 @@ def test_what_keeps_a_flow_from_mirroring(run: Run, monkeypatch: pytest.MonkeyPa
     assert run.state() == "halted"
     # The slots report by way of the target: their silence is its own.
     monkeypatch.setattr(run.control, "progress", tuple)
-    now_ms = wall_ms()
-    monkeypatch.setattr(figures_module, "wall_ms", lambda: now_ms + 40_000)
+    assert run.figures.health().ready
+    meter = run.figures._meters["A->B"]
+    now_ms = meter._ticks_ms()
+    monkeypatch.setattr(meter, "_ticks_ms", lambda: now_ms + 40_000)
     assert run.state() == "waiting for the target B"
+    assert not run.figures.health().ready
+
+
+@pytest.mark.parametrize("wrong_s", [-600, 600])
+def test_a_host_whose_clock_is_wrong_makes_no_flow_silent(
+    run: Run, monkeypatch: pytest.MonkeyPatch, wrong_s: int
+) -> None:
+    run.world.began_s = time.monotonic() - 10
+    (slot,) = run.control.progress()
+    wrong = replace(slot, time_ms=slot.time_ms + 1_000 * wrong_s)
+    monkeypatch.setattr(run.control, "progress", lambda: (wrong,))
+    assert run.state() == "mirroring"
+    assert run.figures.health().ready
+    meter = run.figures._meters["A->B"]
+    now_ms = meter._ticks_ms()
+    monkeypatch.setattr(meter, "_ticks_ms", lambda: now_ms + 40_000)
+    assert not run.figures.health().ready, "it has been silent since"
 
 
 def test_what_a_flow_has_to_go_is_reported_as_it_is_shown(

@@ -335,6 +335,26 @@ def test_positions_of_a_recreated_topic_count_from_its_new_start() -> None:
     assert loads.load(tp(0)).backlog_bytes == pytest.approx(4 * STEP_S * 500 * KB)
 
 
+def test_where_a_partition_is_comes_from_the_later_epoch_then_from_the_later_report() -> None:
+    """Clocks of two hosts differ."""
+
+    def report(slot: int, epoch: int, time_ms: int, position: int) -> SlotProgress:
+        row = PartitionProgress("t", 0, position, records=10, bytes=10_000)
+        return SlotProgress(
+            "A->B", slot, f"h{slot}/1", epoch, time_ms, 10, 10_000, 1, partitions=(row,)
+        )
+
+    ends = {tp(0): 100}
+    for reports in (
+        (report(1, 2, 0, 90), report(0, 1, 60_000, 10)),
+        (report(1, 2, 60_000, 10), report(0, 2, 0, 90)),
+    ):
+        loads = Loads()
+        loads.observe((), ends, 1.0)
+        loads.observe(reports, ends, 2.0)
+        assert loads.load(tp(0)).backlog_bytes == 10 * 1_000
+
+
 @pytest.mark.parametrize("number", [-(10**400), -1, 0, 10**400], ids="abcd")
 def test_numbers_that_no_slot_reports_break_nothing(number: int) -> None:
     flow = Flow([1_000, 2_000], [[0], [1]])

@@ -58,3 +58,25 @@ def test_a_gaps_topic_that_cannot_be_read_costs_nothing_else() -> None:
     assert heard == [request, release, "drain"]
     with pytest.raises(Unreachable):
         reports.gaps.step()
+
+
+def test_the_report_that_came_last_is_last_whatever_clocks_and_numbers_say() -> None:
+    """A partition that moved is in two reports, until its former slot writes the next one."""
+    target: Any = _Away()
+    history: Any = SimpleNamespace(note_gap=print, note=print)
+    published: Any = SimpleNamespace(assignment=lambda: Assignment(FLOW.name))
+    reports = SlotReports(
+        FLOW, "r", target, published, history, drain=print, notify=print, now_ms=lambda: 5
+    )
+
+    def hear(slot: int, time_ms: int) -> None:
+        report = SlotProgress(
+            FLOW.name, slot, f"w{slot}", 1, time_ms, 0, 0, 0, run_id="r", attempt=slot
+        )
+        reports.apply(reports.plan(ControlSignals(progress=(report,))))
+
+    hear(0, 60_000)
+    hear(1, 60_500)
+    hear(0, 61_000)
+    hear(2, 1)
+    assert [one.slot for one in reports.progress()] == [1, 0, 2]

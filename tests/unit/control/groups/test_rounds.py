@@ -116,6 +116,19 @@ def test_groups_of_a_broker_that_is_silent_are_not_gone() -> None:
     assert groups_written() == ["g", "of-broker-2", "new"]
 
 
+def test_figures_of_a_group_that_was_deleted_go_with_it() -> None:
+    world = World()
+    world.mirror(Run(0, 0, 100))
+    world.source.states = {"g": "Empty", "h": "Empty"}
+    world.source.offsets = {name: {A0: Committed(10)} for name in ("g", "h")}
+    job = world.job()
+    job.finish()
+    assert [key.group for key in job.times.spreads()] == ["g", "h"]
+    del world.source.states["g"]
+    job.finish()
+    assert [key.group for key in job.times.spreads()] == ["h"]
+
+
 def test_group_offsets_go_on_while_one_target_broker_is_silent() -> None:
     world = World()
     world.mirror(Run(0, 0, 100))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -293,13 +293,29 @@ def test_a_position_that_is_not_known_yet_makes_no_lag() -> None:
 
 
 def test_a_partition_that_moved_is_shown_from_its_newest_report() -> None:
+    """Whatever the clocks of the two hosts say."""
     clock, meter = make_meter()
     meter.ends({TopicPartition("t", 0): 10}, {})
-    old = Worker(0, "w1").report(clock, PartitionProgress("t", 0, 3))
-    clock.ms += 1_000
-    meter.report(Worker(1, "w2").report(clock, PartitionProgress("t", 0, 9)))
-    meter.report(old)
+    giver, taker = Worker(0, "w1"), Worker(1, "w2")
+    ahead = Clock(60_000)
+    meter.report(giver.report(ahead, PartitionProgress("t", 0, 3)))
+    meter.report(taker.report(clock, PartitionProgress("t", 0, 9)))
     assert meter.view().lag_records == 1
+    meter.report(replace(taker.report(clock, PartitionProgress("t", 0, 9)), epoch=1, slot=2))
+    late = Clock(120_000)
+    meter.report(giver.report(late, PartitionProgress("t", 0, 3)))  # of the epoch before
+    assert meter.view().lag_records == 1
+
+
+def test_silence_is_counted_from_when_a_report_came_in() -> None:
+    clock, meter = make_meter()
+    worker = Worker(0, "w1")
+    assert meter.silent_s is None
+    for wrong_ms in (-600_000, 600_000):
+        assert meter.report(worker.report(Clock(clock.ms + wrong_ms)))
+        assert meter.silent_s == 0
+        clock.ms += 40_000
+        assert meter.silent_s == 40
 
 
 def test_halts_come_and_go_with_the_reports() -> None:
@@ -465,7 +481,14 @@ def test_a_partition_that_left_the_assignment_counts_no_more() -> None:
     meter.assign(frozenset({stays}))
     view = meter.view()
     assert (view.halted, view.partitions, view.partitions_reported) == ({}, 1, 1)
-    assert [(row.topic, row.partitions) for row in view.topics] == [("t", 0), ("u", 1)]
+    assert [(row.topic, row.partitions) for row in view.topics] == [("u", 1)]
+    assert [row.topic for row in meter.totals().partitions] == ["u"]
+    clock.ms += 1_000
+    worker.work(5)
+    meter.report(worker.report(clock, PartitionProgress(*gone, 8), PartitionProgress(*stays, 7)))
+    meter.assign(frozenset({stays}))
+    assert [row.topic for row in meter.view().topics] == ["u"]
+    assert meter.view().records == 5
     meter.assign(frozenset())
     assert meter.view().partitions == 0
 
