@@ -143,6 +143,10 @@ class SlotSyncs:
             points_taken += self._take_one(*next(iter(self._touched)), syncs, runs)
         return syncs, runs
 
+    def sources(self) -> set[TopicPartition]:
+        """The source partitions of which something waits for the next `take`."""
+        return {source for source, _ in self._touched}
+
     def _take_one(
         self, source: TopicPartition, topic_id: str, syncs: list[KeyValue], runs: list[KeyValue]
     ) -> int:

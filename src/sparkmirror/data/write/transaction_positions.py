@@ -135,6 +135,9 @@ class TransactionSyncs:
         self._due = True
         self._left = False
         self._waiting: list[_Settled] = []
+        # Of committed transactions, beyond what one commit takes; and of the one that ends now.
+        self._kept: list[_Settled] = []
+        self._ending: list[_Settled] = []
 
     def overdue(self, now: float) -> bool:
         """Whether syncs that early commits have left wait for long enough. ``now``: seconds."""
@@ -161,22 +164,32 @@ class TransactionSyncs:
             self._waiting += settled
             self._left = bool(self._waiting)
             return NO_SYNCS
-        _settle(syncs, self._waiting)
-        _settle(syncs, settled)
+        self._ending = [*self._waiting, *settled]
+        _settle(syncs, self._ending)
         return syncs.take()
 
     def written(self) -> None:
         """Note that what `take` returned is acknowledged."""
-        if self._due:
+        syncs = self._task.syncs
+        if self._due and syncs is not None:
             self._waiting.clear()
+            self._kept += self._ending
+            self._ending = []
+            self._forget_taken(syncs)
             self._left = False
             self._written_at = self._began_at
 
     def leave_out(self) -> None:
         """Note that what `take` returned is aborted: syncs of earlier transactions are kept."""
         self._task.syncs = syncs = self._task.new_syncs()
-        _settle(syncs, self._waiting)
+        self._kept += self._waiting
+        _settle(syncs, self._kept)
         self._waiting.clear()
+        self._ending = []
+
+    def _forget_taken(self, syncs: SlotSyncs) -> None:
+        waits = syncs.sources()
+        self._kept = [one for one in self._kept if one[0] in waits]
 
     def publish(self) -> None:
         """After a commit: write what is due, as syncs that follow it."""
@@ -186,4 +199,5 @@ class TransactionSyncs:
         if self._due:
             # No sync may name records that may be aborted.
             self._task.syncs.publish()
+            self._forget_taken(self._task.syncs)
             self._written_at = self._began_at

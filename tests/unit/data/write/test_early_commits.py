@@ -15,11 +15,14 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.data.write import exactly_once
-from sparkmirror.data.write.offset_sync_writer import SyncSender
+from sparkmirror.data.write import exactly_once, offset_sync_writer
+from sparkmirror.data.write.chunk_offsets import ChunkOffsets
+from sparkmirror.data.write.offset_sync_writer import SlotSyncs, SyncSender
 from sparkmirror.data.write.slot_sink import SlotSink
+from sparkmirror.data.write.transaction_positions import TransactionSyncs
 from sparkmirror.data.write.transaction_size import EarlyCommits
-from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
+from sparkmirror.internal_topics.mm2_records import decode_offset_sync, offset_syncs_topic
+from sparkmirror.internal_topics.position_metadata import Mark
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import FlowSettings, OffsetSyncSettings
@@ -135,6 +138,63 @@ def test_one_slow_commit_says_little_about_the_next_ones() -> None:
         early.committed(number, number + 0.002, 1)
     early.committed(200.0, 200.08, 1)
     assert early.due_at(200.08, 100) < 200.08 + 0.01
+
+
+def test_syncs_beyond_what_a_commit_takes_outlive_an_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are of committed records. Those of the aborted transaction are not, and go with it."""
+    monkeypatch.setattr(offset_sync_writer, "_SYNCS_PER_SLOT_MAX", 1)
+    flow = _flow(offset_syncs=SYNCS)
+    outlet: Any = None
+    sources = [TopicPartition("orders", number) for number in range(3)]
+    rows: dict[TopicPartition, tuple[int, int]] = {}
+
+    class Pending:
+        """Records ``first`` to ``end`` of a partition, written at the same offsets."""
+
+        def __init__(self, first: int, end: int) -> None:
+            self.offsets = ChunkOffsets([(first, end - first)], end - first)
+            self.offsets.acknowledged(end - first, end - first, first)
+
+        def mark_after(self, mark: Mark) -> Mark:
+            return mark
+
+    def lane(tp: TopicPartition) -> Any:
+        queue = [Pending(*rows[tp])] if tp in rows else []
+        log = SimpleNamespace(topic_id="")
+        return SimpleNamespace(source=tp, mark=Mark(), queue=queue, ahead=lambda **_: (log, 0))
+
+    class Lanes:
+        def values(self) -> list[Any]:
+            return [lane(tp) for tp in sources]
+
+    task: Any = SimpleNamespace(
+        flow=flow, lanes=Lanes(), mapped=lambda _: "", syncs=SlotSyncs(0, outlet),
+        new_syncs=lambda: SlotSyncs(0, outlet),
+    )  # fmt: skip
+    syncs = TransactionSyncs(task)
+
+    def taken(now: float) -> list[tuple[int, int]]:
+        syncs.begin(now, early=False)
+        found = [decode_offset_sync(*one) for one in syncs.take()[0]]
+        return [(one[0].partition, one[1]) for one in found if one]
+
+    rows.update(dict.fromkeys(sources, (0, 10)))
+    first = taken(1.0)
+    assert {partition for partition, _ in first} == {0}
+    syncs.written()
+    rows.clear()
+    rows[sources[0]] = (10, 20)
+    assert {partition for partition, _ in taken(2.0)} == {1}
+    syncs.leave_out()  # of its transaction nothing is written: not the rest of the first one either
+    rows.clear()
+    after: list[tuple[int, int]] = []
+    for number in range(3):
+        after += taken(3.0 + number)
+        syncs.written()
+    assert {partition for partition, _ in after} == {1, 2}
+    assert max(at for _, at in after) == 9
+    syncs.leave_out()
+    assert taken(9.0) == [], "all of it was written"
 
 
 # -- the sink ------------------------------------------------------------------------------------
