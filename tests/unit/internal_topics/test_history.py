@@ -291,13 +291,17 @@ def test_thousands_that_stop_at_once_are_few_events(target: Target, flow: FlowSe
 
 
 def test_the_newest_report_says_whether_a_partition_stands_still() -> None:
-    def report(slot: int, at: int, *rows: PartitionProgress) -> SlotProgress:
-        return SlotProgress(FLOW, slot, "w", 1, at, 1, 1, 1, partitions=rows)
+    """The last one of the latest epoch. Clocks of two hosts differ."""
+
+    def report(slot: int, epoch: int, at: int, *rows: PartitionProgress) -> SlotProgress:
+        return SlotProgress(FLOW, slot, "w", epoch, at, 1, 1, 1, partitions=rows)
 
     halt = Halt("X", "x")
-    old = report(0, 1, PartitionProgress("t", 0, 5, halt=halt))
-    new = report(1, 2, PartitionProgress("t", 0, 5), PartitionProgress("t", 1, 5, halt=halt))
-    assert standing_still({}, [new, old]) == {T1: halt}
+    old = report(0, 1, 9, PartitionProgress("t", 0, 5, halt=halt))
+    new = report(1, 1, 2, PartitionProgress("t", 0, 5), PartitionProgress("t", 1, 5, halt=halt))
+    assert standing_still({}, [old, new]) == {T1: halt}
+    later = report(2, 2, 1, PartitionProgress("t", 0, 5, halt=halt))
+    assert standing_still({}, [later, old, new]) == {T0: halt, T1: halt}
     assert standing_still({T0: halt}, [new]) == {T0: halt, T1: halt}
 
 

@@ -52,18 +52,18 @@ def sync_group_offsets(
 ) -> tuple[int, dict[str, MirrorError]]:
     """Commit the offsets of `plan_group_offsets` for the ``wanted`` groups.
 
-    Returns the number of groups committed, and errors by group. If a consumer joins a group
-    meanwhile, the broker rejects the commit; the next round leaves that group alone. Raises
+    Returns the number of groups committed, and errors by group or cluster. If a consumer joins a
+    group meanwhile, the broker rejects the commit; the next round leaves that group alone. Raises
     `MirrorError` when the target does not respond.
     """
     known = store.groups()
-    # Groups of a broker that does not respond count as unknown to the target, and so as idle, but
-    # their offsets cannot be read either: they are left alone.
+    # Of a group that no broker has told it is not known then whether it has members.
     missed: list[ClusterError] = []
     candidates = [group for group in wanted if group in known]
     idle = idle_groups(target, candidates, missed.append)
+    untold = {f"cluster {target.alias}": missed[0]} if missed else {}
     if not idle:
-        return 0, {}
+        return 0, {**untold}
     committed = target.committed_by_group(idle, operation="Read")
     errors = {group: found for group, found in committed.items() if isinstance(found, MirrorError)}
     plan = plan_group_offsets(store, idle, committed)
@@ -78,7 +78,7 @@ def sync_group_offsets(
     # A commit holds one group only, and over a long link each takes a round trip.
     outcomes = zip(plan, of_each(commit, plan), strict=True)
     refused = {group: error for group, error in outcomes if error}
-    return len(plan) - len(refused), errors | refused
+    return len(plan) - len(refused), untold | errors | refused
 
 
 def idle_groups(
@@ -86,10 +86,17 @@ def idle_groups(
 ) -> list[str]:
     """Those of ``groups`` that the target does not know, or that have no active members there.
 
-    ``missed``: as for `Cluster.groups`. Raises `MirrorError`.
+    ``missed`` takes the errors of brokers that do not tell their groups; without it, they are
+    raised. If there are some, a group that no other broker has told is left out. Raises
+    `MirrorError`.
     """
     candidates = list(groups)
-    present = target.groups(missed) if candidates else {}
+    untold: list[ClusterError] = []
+    present = target.groups(None if missed is None else untold.append) if candidates else {}
+    if missed is not None and untold:
+        candidates = [group for group in candidates if group in present]
+        for error in untold:
+            missed(error)
     idle = of_each(lambda group: _is_idle(target, present.get(group)), candidates)
     return [group for group, is_idle in zip(candidates, idle, strict=True) if is_idle]
 

@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 _TICK_S_MAX = 1.0
 _ERRORS_SHOWN_MAX = 3
 _CLOSE_S = 0.5
+# A list of groups that lacks those of a silent broker is asked for again after this time.
+_AGAIN_S = 60.0
 # Of a write that runs into the request timeout all is written again.
 _CHECKPOINTS_PER_WRITE = 10_000
 _SYNCS_FACTOR = "offset-syncs.topic.replication.factor"
@@ -189,13 +191,16 @@ class GroupsJob:
             if self._translation is None:
                 self._start()
             try:
-                refreshes = settings.refresh_enabled or self._missed
-                if self._groups is None or (refreshes and now >= self._refresh_at):
-                    self._refresh_at = now + settings.refresh_interval_s
+                due = now >= self._refresh_at and (settings.refresh_enabled or self._missed)
+                # A broker that was silent may be so again: checkpoints of the others come first.
+                late = due and self._missed
+                if self._groups is None or (due and not late):
                     self._look_for_groups()
                 if now >= self._checkpoint_at:
                     self._checkpoint_at = now + settings.interval_s
                     self._emit()
+                if late:
+                    self._look_for_groups()
             finally:
                 if settings.sync_enabled and now >= self._sync_at:  # it needs the target alone
                     self._sync_at = now + settings.sync_interval_s
@@ -236,6 +241,7 @@ class GroupsJob:
         )
 
     def _look_for_groups(self) -> None:
+        self._refresh_at = self._now_s() + self.flow.checkpoints.refresh_interval_s
         before, source = self._groups, self._clusters.source_admin
         missed: list[ClusterError] = []
         present = source.groups(missed.append)
@@ -244,9 +250,8 @@ class GroupsJob:
         if missed:
             # What this broker's groups are is known again when it is back, or others have them.
             self._groups |= self._known_groups() if before is None else before
-            self._refresh_at = min(
-                self._refresh_at, self._now_s() + self.flow.checkpoints.interval_s
-            )
+            again_s = max(_AGAIN_S, self.flow.checkpoints.interval_s)
+            self._refresh_at = min(self._refresh_at, self._now_s() + again_s)
         self.times.keep(self._groups)
         self._report_errors({f"cluster {source.alias}": missed[0]} if missed else {}, "groups")
         if before is None:

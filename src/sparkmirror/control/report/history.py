@@ -207,10 +207,11 @@ def standing_still(
 ) -> dict[TopicPartition, Halt]:
     """All halted partitions: those in ``assigned``, and those by the newest slot reports.
 
-    ``assigned``: halts of partitions that no slot gets.
+    ``assigned``: halts of partitions that no slot gets. ``reports``: the newest of each slot, those
+    that came last at the end.
     """
     found: dict[TopicPartition, Halt] = {}
-    for report in sorted(reports, key=lambda report: report.time_ms):
+    for report in sorted(reports, key=lambda report: report.epoch):
         for p in report.partitions:
             tp = TopicPartition(p.topic, p.partition)
             found.pop(tp, None)

@@ -105,7 +105,7 @@ class FlowView:
 class FlowTotals:
     """Figures that only a scrape needs: each partition, and all latencies of this run.
 
-    ``reported_ms``: when the newest report was written, by the worker's wall clock; 0: never.
+    ``reported_ms``: when a report last came in, by this process's wall clock; 0: never.
     ``joined``: batches that were joined for the link. ``transforms``: records by transform.
     ``pauses``: between epochs.
     """
@@ -210,7 +210,7 @@ class FlowMeter:
     they only grow; if one decreases, the set was restarted. Reports may be passed repeatedly: one
     that is not newer than the last one of its set is skipped. Of a partition in the reports of two
     slots, that of the later epoch counts, and within an epoch the one that was passed last: clocks
-    of two hosts differ, so times of two workers are not compared.
+    of two hosts differ. Pauses alone compare the times of workers.
     """
 
     def __init__(
@@ -259,9 +259,6 @@ class FlowMeter:
             gone = self._partitions.keys() - sources
             for tp in gone:
                 del self._partitions[tp]
-                del self._totals[tp]
-            for topic in {tp.topic for tp in gone} - {tp.topic for tp in self._partitions}:
-                del self._topics[topic]
 
     def report(self, progress: SlotProgress) -> bool:
         """Add one slot's report; returns ``False`` if it contains nothing new."""
@@ -297,7 +294,7 @@ class FlowMeter:
         counters.bytes = progress.bytes
         counters.batches = progress.batches
         counters.errors = progress.errors
-        self._reported_ms = max(self._reported_ms, progress.time_ms)
+        self._reported_ms = self._now_ms()
         self._heard_ms = ticks_ms
         return True
 

@@ -242,7 +242,7 @@ _OWN = (
     ),
     Metric(
         "sparkmirror_last_report_timestamp_seconds", "gauge", FLOW,
-        "Time of the newest report of a slot; at least every 10 s while the flow runs.",
+        "When a slot's report last came in; at least every 10 s while the flow runs.",
     ),
 )  # fmt: skip
 

@@ -1,8 +1,8 @@
 """Consumer groups: their list and their offsets. For `wire.admin.cluster.Cluster`.
 
 A list takes a request to each broker. The offsets of many groups take requests for hundreds of
-groups to each coordinator (OffsetFetch version 8, KIP-709); older brokers need one request per
-group. Brokers are asked side by side, so one that is silent costs one request timeout.
+groups to each coordinator (OffsetFetch version 8, KIP-709), asked side by side, so one that is
+silent costs one request timeout. Older brokers need one request per group.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ _GROUPS_PER_REQUEST = 200
 _COMMITS_PER_REQUEST = 2_000
 _ATTEMPTS = 4
 # A broker that is down refuses sooner, and may be back for the next attempt.
-_SILENT_S = 1.0
+_SILENT_S = 3.0
+# Of older brokers, which are asked for one group after another: each costs a request timeout.
+_AWAY_MAX = 2
 # Coordinator loading, unavailable or moved: looked up again, and retried.
 _MOVED = frozenset({14, 15, 16})
 GROUP_NOT_FOUND = 69
@@ -201,8 +203,7 @@ def committed_by_group(
 
     ``responses`` reads with `read_offsets`. An unchanged response yields the same objects as
     before, so nobody may change them. ``one_by_one`` requests a single group, for older brokers.
-    ``operation``: what an error advises to grant. Raises `MirrorError` when the cluster does not
-    respond at all.
+    ``operation``: what an error advises to grant. Raises `MirrorError` when no broker responds.
     """
     needs = partial(Right, operation, "Group", note="and on its topics")
     left = sorted(set(groups))
@@ -216,7 +217,7 @@ def committed_by_group(
         try:
             again = _query_all(requester, responses, left, result, needs, silent)
         except Unsupported:
-            return _one_by_one(left, one_by_one)
+            return result | _one_by_one(left, one_by_one)
         left = again
     for group in left:
         result[group] = Unreachable(
@@ -230,13 +231,19 @@ def _one_by_one(
     groups: Iterable[str], query: Callable[[str], GroupOffsets]
 ) -> dict[str, GroupOffsets | MirrorError]:
     result: dict[str, GroupOffsets | MirrorError] = {}
+    away: list[Unreachable] = []
     for group in groups:
+        if len(away) == _AWAY_MAX:
+            result[group] = away[-1]
+            continue
         try:
             result[group] = query(group)
-        except Unreachable:
-            raise
         except MirrorError as error:
             result[group] = error
+            if isinstance(error, Unreachable):
+                away.append(error)
+    if away and all(isinstance(one, Unreachable) for one in result.values()):
+        raise away[0]
     return result
 
 

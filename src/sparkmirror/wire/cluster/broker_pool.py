@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 Address = tuple[str, int]
 
 # How long one server may take to accept a connection before the next one is tried, too.
+_LEARN_S = 5.0
 _NEXT_SERVER_S = 0.5
 
 
@@ -89,14 +90,21 @@ class BrokerPool:
     def to(self, node: int, deadline: float) -> SharedConnection:
         """The connection to the broker ``node``."""
         with self._changed:
-            age_s = time.monotonic() - self._learned_at
-            old = age_s * 1000 >= self.client.metadata_age_ms_max
-            address = None if old else self._brokers.get(node)
+            now = time.monotonic()
+            old = (now - self._learned_at) * 1000 >= self.client.metadata_age_ms_max
+            known = self._brokers.get(node)
+        address = None if old else known
         if address is None:
             # The broker is new, or was down at the last request.
-            self.learn(deadline)
-            with self._changed:
-                address = self._brokers.get(node)
+            try:
+                self.learn(deadline if known is None else min(deadline, now + _LEARN_S))
+                with self._changed:
+                    address = self._brokers.get(node)
+            except NoResponse:
+                if known is None:
+                    raise
+                # Another broker was asked, and is silent: that is not this one's fault.
+                address = known
         if address is None:
             raise NoBroker(f"the cluster has no broker {node} at present")
         try:

@@ -85,7 +85,7 @@ def test_what_a_failed_round_has_read_is_news_in_the_next_one() -> None:
 
 
 def test_groups_of_a_broker_that_is_silent_are_not_gone() -> None:
-    """Their checkpoints go on, and the list is asked for again in the next round."""
+    """Their checkpoints go on, and the list is asked for again in a minute."""
     world = World(
         flow_of(
             checkpoints=CheckpointSettings(
@@ -111,8 +111,9 @@ def test_groups_of_a_broker_that_is_silent_are_not_gone() -> None:
     assert groups_written() == ["g", "of-broker-2"]
     assert sum("broker 2: no answer" in line for line in world.said) == 1
     world.source.silent, world.source.states = None, {"of-broker-2": "Stable", "new": "Empty"}
-    world.now += 60
-    job.tick()
+    for _ in range(2):
+        world.now += 60
+        job.tick()
     assert groups_written() == ["g", "of-broker-2", "new"]
 
 
@@ -130,15 +131,55 @@ def test_figures_of_a_group_that_was_deleted_go_with_it() -> None:
 
 
 def test_group_offsets_go_on_while_one_target_broker_is_silent() -> None:
+    """Of a group that nobody tells it is not known whether it has members: it waits."""
     world = World()
     world.mirror(Run(0, 0, 100))
     world.source.states = {"g": "Empty", "of-broker-2": "Empty"}
     world.source.offsets = {name: {A0: Committed(10)} for name in ("g", "of-broker-2")}
+    world.target.states = {"g": "Empty"}
     world.target.silent = Unreachable("broker 2: no answer", where="cluster B")
-    world.target.offsets["of-broker-2"] = Unreachable("its coordinator does not respond")
-    world.job().finish()
+    job = world.job()
+    job.finish()
     assert set(world.target.commits) == {"g"}
-    assert world.said[-1].endswith("of-broker-2: its coordinator does not respond")
+    assert world.said[-1].startswith("A->B: group offsets of cluster B: ")
+    world.target.silent = None
+    job.finish()
+    assert set(world.target.commits) == {"g", "of-broker-2"}
+
+
+def test_a_silent_broker_is_asked_for_its_groups_after_the_checkpoints() -> None:
+    """It costs a timeout, once a minute; the checkpoints of the others do not wait for it."""
+    settings = CheckpointSettings(enabled=True, interval_s=5, refresh_interval_s=600)
+    world = World(flow_of(checkpoints=settings))
+    world.mirror(Run(0, 0, 1_000))
+    order: list[str] = []
+    told, read = world.source.groups, world.source.committed_by_group
+
+    def groups(missed: Any = None) -> Any:
+        order.append("list")
+        world.now += 30
+        return told(missed)
+
+    def offsets(groups: Any, **options: Any) -> Any:
+        order.append("offsets")
+        return read(groups, **options)
+
+    world.source.groups, world.source.committed_by_group = groups, offsets  # type: ignore[method-assign]
+    world.source.offsets["g"] = {A0: Committed(10)}
+    world.source.silent = Unreachable("no answer", where="cluster A")
+    job = world.job()
+    began = world.now
+    while world.now < began + 30 + 120:
+        job.tick()
+        world.now += 5
+    assert order[:2] == ["list", "offsets"]
+    assert order.count("list") == 2
+    assert order[order.index("list", 1) - 1] == "offsets"
+    world.source.silent = None
+    for _ in range(30):
+        job.tick()
+        world.now += 5
+    assert order.count("list") == 3
 
 
 def test_what_a_failed_write_had_written_is_not_written_again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any, cast
 import pytest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from sparkmirror.errors import ClusterError, Denied, Unreachable
+from sparkmirror.errors import ClusterError, Denied, Unreachable, Unsupported
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.admin import groups as groups_module
@@ -19,6 +20,7 @@ from sparkmirror.wire.admin.leaders import Leaders
 from sparkmirror.wire.admin.raw_responses import DecodeCache
 from sparkmirror.wire.admin.requester import Requester
 from sparkmirror.wire.cluster.views import Committed
+from tests.patience import patience
 
 A0 = TopicPartition("a", 0)
 
@@ -27,15 +29,17 @@ class Brokers:
     """A `Requester` to brokers 1 to 3; ``broken``: what those raise that do not answer.
 
     ``groups``: the coordinator of each group; a silent coordinator's groups go to ``moves_to``
-    once it has been asked, if that is a broker.
+    once it has been asked, if that is a broker. ``together``: how many are asked side by side; one
+    that is not fails.
     """
 
-    def __init__(self, groups: dict[str, int], *, moves_to: int = 0) -> None:
+    def __init__(self, groups: dict[str, int], *, moves_to: int = 0, together: int = 1) -> None:
         self.client = ClusterClient("A", ("x:1",), "c", retry_backoff_ms=1)
         self.coordinators = groups
         self.broken: dict[int, ClusterError] = {}
         self.moves_to = moves_to
         self.asked = Counter[int]()
+        self._together = threading.Barrier(together, timeout=patience())
 
     def request(self, make: Callable[[], Any], doing: str, *, node: int = -1, **_: Any) -> Any:
         if doing == "looking up the coordinators of groups":
@@ -46,6 +50,7 @@ class Brokers:
             ]
             return SimpleNamespace(coordinators=rows)
         self.asked[node] += 1
+        self._together.wait()
         if node in self.broken:
             if self.moves_to:
                 for group, coordinator in self.coordinators.items():
@@ -81,6 +86,42 @@ class Brokers:
             assert isinstance(offsets, dict | Unreachable)
             told[group] = offsets[A0].offset if isinstance(offsets, dict) else None
         return told
+
+
+def test_brokers_are_asked_side_by_side() -> None:
+    """Each answers when all have been asked."""
+    brokers = Brokers({"f": 1, "g": 2, "h": 3}, together=3)
+    assert brokers.listed() == {"f", "g", "h"}
+    assert brokers.committed() == {"f": 1, "g": 2, "h": 3}
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_older_brokers_are_asked_for_each_group_until_two_are_silent(readable: bool) -> None:
+    away, asked = Unreachable("no answer"), list[str]()
+
+    class Older:
+        client = ClusterClient("A", ("x:1",), "c", retry_backoff_ms=1)
+
+        def request(self, *_: Any, **__: Any) -> Any:
+            raise Unsupported("no version 4")
+
+    def one_by_one(group: str) -> dict[TopicPartition, Committed]:
+        asked.append(group)
+        if group == "f" and readable:
+            return {A0: Committed(7)}
+        raise away
+
+    def found() -> Any:
+        decoded = DecodeCache(lambda _: list[GroupRow]())
+        return committed_by_group(cast(Requester, Older()), decoded, "efghi", one_by_one)
+
+    if readable:
+        assert found() == {"f": {A0: Committed(7)}, **dict.fromkeys("eghi", away)}
+        assert asked == ["e", "f", "g"]
+        return
+    with pytest.raises(Unreachable):
+        found()
+    assert asked == ["e", "f"]
 
 
 @pytest.fixture

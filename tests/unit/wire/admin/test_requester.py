@@ -21,6 +21,7 @@ from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.probe import free_ports
 from sparkmirror.wire.admin.messages import error_code
 from sparkmirror.wire.admin.requester import CONTROLLER, Requester
+from sparkmirror.wire.cluster import broker_pool
 from tests.certificates import Authority
 from tests.unit.wire.fake_broker import FakeBroker, metadata
 
@@ -234,6 +235,22 @@ def test_a_broker_that_moved_is_found_again(world: World) -> None:
         ask(link, node=0)
     ask(link, node=0)
     assert moved.asked.count(LIST_GROUPS) == 1
+
+
+def test_another_broker_that_is_silent_keeps_no_request_from_its_broker(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Addresses are looked up anew now and then, at any broker. Those of before may still do."""
+    monkeypatch.setattr(broker_pool, "_LEARN_S", 0.3)
+    monkeypatch.setattr("random.shuffle", lambda _: None)
+    link = world.requester(metadata_age_ms_max=0)
+    for node in (1, 0):
+        ask(link, node=node)
+    said = world.said
+    world.said = lambda node, key, _: ... if (node, key) == (0, METADATA) else said(node, key, _)  # type: ignore[method-assign]
+    ask(link, node=1, timeout_ms=5_000)
+    assert world.nodes[0].asked[-1] == METADATA
+    assert asked(world, 1) == 2
 
 
 def test_a_server_that_does_not_answer_delays_the_others_by_a_moment(world: World) -> None:
