@@ -8,14 +8,14 @@ STAMP := $(VENV)/.installed
 # itself xdist begins the files of one long test last.
 TEST_WORKERS ?= auto
 
-.PHONY: audit demo test lint bench bench-wan bench-transforms bench-control faults fuzz interop matrix long kerberos docs install prepare lock clean
+.PHONY: audit demo test more lint bench bench-wan bench-transforms bench-control faults fuzz interop matrix long kerberos docs install prepare lock clean
 
 demo: prepare
 	$(BIN)/sparkmirror demo $(ARGS)
 
 # Tests start hundreds of Python processes: without bytecode, which some machines forbid, each
 # compiles what it imports.
-test: export PYTHONDONTWRITEBYTECODE =
+test more long: export PYTHONDONTWRITEBYTECODE =
 test: prepare
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	  --durations=40 --junitxml=artifacts/junit.xml $(ARGS)
@@ -78,7 +78,12 @@ matrix: prepare
 	  tests/kafka/tutorials/test_examples.py \
 	  tests/kafka/mirrors/test_newest_release_mirrors.py $(ARGS)
 
-# Whole mirrors that are killed, moved, frozen and starved further than `make test` does it.
+# What `make test` does once, with other faults, sides and settings; some twenty minutes.
+more: prepare
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	  --durations=20 --junitxml=artifacts/junit-more.xml -m more $(ARGS)
+
+# Whole mirrors that are killed, moved, frozen and starved further than `make more` does it.
 long: prepare
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	  -m long $(ARGS)

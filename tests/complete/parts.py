@@ -256,15 +256,22 @@ PARTS = (
         _tests,
     ),
     Part(
+        "more",
+        "what make test does once, with other faults, sides and settings",
+        ("{make}", "more", "ARGS=--junitxml={out}/junit.xml"),
+        ("{make}", "more", "ARGS=--junitxml={out}/junit.xml -k test_a_long_condition"),
+        _timed_tests,
+    ),
+    Part(
         "long",
-        "mirrors that are killed, moved, frozen and starved, further than in make test",
+        "mirrors that are killed, moved, frozen and starved, further than in make more",
         ("{make}", "long", "ARGS=--junitxml={out}/junit.xml"),
         ("{make}", "long", "ARGS=--junitxml={out}/junit.xml -k test_the_whole_page"),
         _tests,
     ),
     Part(
         "coverage",
-        "all tests of make test, and the lines of the product that they run",
+        "the tests of make test and make more, and the lines of the product that they run",
         ("{make}", "coverage", "ARGS=--report {out}/page.md --junitxml={out}/junit.xml"),
         (
             *("{make}", "coverage"),

@@ -103,7 +103,8 @@ def _run_tests(config: Path, arguments: list[str]) -> int:
     command = [
         *(sys.executable, "-m", "coverage", "run", f"--rcfile={config}", "-m", "pytest"),
         *("-p", "tests.covered.saving", "-n", workers),
-        *("--dist", "loadfile", "--no-loadscope-reorder", *arguments),
+        *("--dist", "loadfile", "--no-loadscope-reorder"),
+        *("-m", "not matrix and not interop and not long", *arguments),  # `make more`, too
     ]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 

@@ -63,6 +63,7 @@ def _checked(slot: SlotRun, load: Load | None = None) -> int:
 # -- leaders -----------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("side", [pytest.param("source", marks=pytest.mark.long), "target"])
 def test_leaders_move(source, target, topic_name, side):
     topic = _topic(source, topic_name)
@@ -120,7 +121,7 @@ def _first_records(fetcher: Fetcher, timeout_s: float | None = None) -> bytes:
     raise AssertionError(f"no records: {fetcher.errors}")
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("side", [pytest.param("source", marks=pytest.mark.more), "target"])
 def test_a_broker_is_killed_and_comes_back(source, target, topic_name, side):
     topic = _topic(source, topic_name)
     hit, key = (source, FETCH) if side == "source" else (target, PRODUCE)
@@ -205,7 +206,7 @@ def test_a_frozen_broker_does_not_stop_the_other_partitions(source, target, topi
 # -- connections -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("side", [pytest.param("source", marks=pytest.mark.more), "target"])
 def test_half_open_connections_time_out_and_are_made_anew(source, target, topic_name, side, caplog):
     caplog.set_level(logging.WARNING)
     topic = _topic(source, topic_name)
@@ -319,6 +320,7 @@ def test_the_follower_in_our_rack_serves_and_the_leader_takes_over_when_it_dies(
 # -- quotas ------------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_quotas_are_respected_and_shown(source, target, topic_name, side, caplog):
     caplog.set_level(logging.WARNING)
@@ -355,6 +357,7 @@ def test_quotas_are_respected_and_shown(source, target, topic_name, side, caplog
 # -- outages -----------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 def test_the_whole_target_goes_away_and_comes_back(source, target, topic_name):
     """Epochs end and begin meanwhile; no task fails, so no record is written twice."""
     topic = _topic(source, topic_name)

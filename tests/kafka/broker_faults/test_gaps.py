@@ -104,6 +104,7 @@ def test_what_a_run_tells_and_gaps_lists(
     assert capsys.readouterr().out == "no gaps\n"
 
 
+@pytest.mark.more
 def test_the_metrics_count_each_loss(
     losing: Losing, cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -156,7 +156,11 @@ def _halted(slot: SlotRun) -> None:
 
 @pytest.mark.parametrize(
     ("side", "exact"),
-    [("source", False), ("target", False), pytest.param("target", True, marks=pytest.mark.long)],
+    [
+        pytest.param("source", False, marks=pytest.mark.more),
+        ("target", False),
+        pytest.param("target", True, marks=pytest.mark.long),
+    ],
     ids=["source", "target", "target, exactly-once"],
 )
 def test_a_partition_without_a_leader_waits_alone(
@@ -203,6 +207,7 @@ def test_a_partition_without_a_leader_waits_alone(
     assert first.failures + again.failures == []
 
 
+@pytest.mark.more
 def test_a_partition_that_has_no_leader_from_the_beginning_on_waits_alone(
     source, target, topic_name
 ):
@@ -227,6 +232,7 @@ def test_a_partition_that_has_no_leader_from_the_beginning_on_waits_alone(
     assert waited_s < slot.flow.source.request_timeout_ms / 1000
 
 
+@pytest.mark.more
 def test_latest_is_chosen_for_a_partition_as_soon_as_it_has_a_leader(source, target, topic_name):
     """Before a slot has it, which would choose in its next epoch and skip what came until then."""
     alias = topic_name.rsplit("-", maxsplit=1)[-1]
@@ -296,6 +302,7 @@ def test_a_frozen_broker_of_the_target_delays_its_own_partitions(source, target,
             wait_in_sync(target.kafka)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "exact",
     [False, pytest.param(True, marks=pytest.mark.long)],
@@ -354,6 +361,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(place)], check=False)
 
 
+@pytest.mark.more
 def test_a_target_whose_disk_is_full_goes_on_when_there_is_room(
     cluster_a, small_disk, tmp_path, topic_name
 ):

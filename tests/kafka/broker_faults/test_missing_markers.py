@@ -128,7 +128,7 @@ def test_what_was_aborted_without_a_marker_never_counts(source, target, topic_na
     "closed_by",
     [
         pytest.param("the next slot", marks=pytest.mark.long),
-        "the next slot, fenced",
+        pytest.param("the next slot, fenced", marks=pytest.mark.more),
         "the planner",
     ],
 )
@@ -157,6 +157,7 @@ def test_what_was_committed_without_a_marker_counts(source, target, topic_name, 
     assert again.failures == []
 
 
+@pytest.mark.more
 def test_a_partition_that_changes_its_slot_is_closed_for_the_next_one(source, target, topic_name):
     """By the planner: at once, or before a later epoch when the partition has a leader again."""
     create_topic(source.kafka, topic_name, NODES, replication=NODES)

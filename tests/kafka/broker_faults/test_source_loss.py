@@ -145,6 +145,7 @@ def test_deleted_before_it_was_mirrored_stops_that_partition_or_goes_on_with_a_r
     assert len(slot.gaps()) == 1
 
 
+@pytest.mark.more
 def test_deleted_while_it_is_being_mirrored(faulty, target, topic_name):
     create_topic(faulty.kafka, topic_name, 1)
     client = {"request_timeout_ms": 4_000, "connect_timeout_ms": 1_000}

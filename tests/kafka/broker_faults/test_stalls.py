@@ -174,6 +174,7 @@ def test_a_coordinator_of_positions_that_stalls_holds_back_positions_only(source
     pytest.fail("all names have the leader of the commands as their coordinator")
 
 
+@pytest.mark.more
 def test_while_a_coordinator_of_transactions_stalls_the_slot_reports(source, target, topic):
     """A transaction ends for all of a slot's partitions together, so these wait."""
     slot = _slot(source, target, topic, exact=True)

@@ -341,6 +341,7 @@ def test_unclean_elections_at_the_target_while_the_mirrors_stood_still(source, f
         assert slot.gaps() == [gap]
 
 
+@pytest.mark.more
 def test_a_log_that_was_cut_within_a_transaction(source, faulty, topic_name):
     """The rest of the transaction is aborted, although its commit had been acknowledged."""
     create_topic(source.kafka, topic_name, 1)
@@ -424,6 +425,7 @@ def test_unclean_elections_at_the_target_while_the_mirrors_run(source, faulty, t
     _recover(faulty)
 
 
+@pytest.mark.more
 def test_leaders_that_move_at_the_target_lose_nothing(source, faulty, topic_name):
     slots = [
         _fragile(source, faulty, f"{topic_name}-{number}", exactly_once=bool(number))

@@ -167,6 +167,7 @@ def test_a_java_that_is_too_old_is_told_when_spark_has_to_start(
     assert "Install Java 17 or newer" in told
 
 
+@pytest.mark.more
 def test_a_topic_that_vanishes_while_it_is_mirrored(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -200,6 +201,7 @@ def test_a_topic_that_vanishes_while_it_is_mirrored(
     assert len(consume_all(cluster_b, f"A.{name}.gone")) == 20
 
 
+@pytest.mark.more
 def test_a_target_that_forbids_a_topic_and_has_another_one_too_small(
     cluster_a: KafkaCluster, guarded: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -258,6 +260,7 @@ def test_kafka_mirror_maker_refuses_a_target_topic_with_fewer_partitions(
     assert "3" in told
 
 
+@pytest.mark.more
 def test_topics_that_become_one_are_told_and_all_is_mirrored(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str, tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def failed(flow: dict[str, Any]) -> list[dict[str, str]]:
     return [one for one in flow["findings"] if one["level"] == "fail"]
 
 
+@pytest.mark.more
 def test_nothing_fails_where_the_broker_advertises_what_both_sides_reach(
     networks: tuple[Network, Network], tmp_path: Path
 ) -> None:

@@ -147,6 +147,7 @@ def _arrived(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     return count
 
 
+@pytest.mark.more
 def test_sizes_and_rights_are_looked_at_once_the_topics_are_there(
     cluster_a: KafkaCluster, east: Authorized, tmp_path: Path
 ) -> None:
@@ -186,6 +187,7 @@ def test_sizes_and_rights_are_looked_at_once_the_topics_are_there(
         wait_until(lambda: len(consume_all(east.kafka, large)) == 10, "the other topic's records")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "command", ["sparkmirror", pytest.param("kafka-mirror-maker", marks=pytest.mark.long)]
 )

@@ -53,6 +53,7 @@ def _groups(cluster: KafkaCluster, path: Path) -> set[str]:
         there.close()
 
 
+@pytest.mark.more
 def test_it_shows_what_the_mirror_makes_and_writes_nothing(
     cluster_a: KafkaCluster,
     cluster_b: KafkaCluster,

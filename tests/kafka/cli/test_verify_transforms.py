@@ -7,6 +7,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sparkmirror.testing.clusters import KafkaCluster
 from tests.kafka.harness.mirror_process import MirrorProcess, asked, write_mm2
 from tests.kafka.harness.support import Sent, create_topic, produce
@@ -40,6 +42,7 @@ def _verify(path: Path, code: int) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.more
 def test_a_copy_is_compared_with_what_the_transform_makes(
     cluster_a: KafkaCluster,
     cluster_b: KafkaCluster,

@@ -570,6 +570,7 @@ def test_drain_is_quick_and_final(flow, loops, target, cluster_a, topic_name):
     assert commands[-1].run_id == RUN
 
 
+@pytest.mark.more
 def test_drain_does_not_wait_for_a_target_that_is_away(
     flow, loops, new_cluster, cluster_a, topic_name
 ):

@@ -72,6 +72,7 @@ class Mirror:
         }
 
 
+@pytest.mark.more
 def test_heavy_partitions_of_one_slot_come_apart(
     cluster_a: KafkaCluster,
     cluster_b: KafkaCluster,

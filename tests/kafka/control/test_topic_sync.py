@@ -262,6 +262,7 @@ def lacking() -> Iterator[tuple[FaultyCluster, FaultyCluster]]:
             one.stop()
 
 
+@pytest.mark.more
 def test_an_api_that_a_cluster_refuses_is_named_and_the_rest_goes_on(
     lacking: tuple[FaultyCluster, FaultyCluster], topic_name: str, alias: str
 ):

@@ -89,6 +89,7 @@ def _positions(slot: SlotRun) -> dict[TopicPartition, int]:
 # -- brokers -----------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 def test_leaders_and_coordinators_move_in_mid_transaction(source, target, topic_name):
     topic = _topic(source, topic_name)
     with _exact(source, target, topic) as slot:
@@ -141,6 +142,7 @@ def test_a_slow_way_to_the_target_takes_smaller_transactions(source, target, top
     assert sum(_positions(slot).values()) == count == len(records)
 
 
+@pytest.mark.more
 def test_connections_are_cut_again_and_again(source, target, topic_name):
     topic = _topic(source, topic_name)
     with _exact(source, target, topic) as slot:

@@ -324,6 +324,7 @@ def test_a_refused_record_in_a_joined_batch_is_left_out_alone(source, target, to
     assert _position(slot) == 41
 
 
+@pytest.mark.more
 @EXACT
 def test_what_a_topic_does_not_accept_joined_it_gets_in_parts(
     source, far, topic_name, exact, monkeypatch
@@ -390,6 +391,7 @@ def test_what_a_topic_accepts_is_still_known_in_the_next_epoch(
     assert again.reports()[-1].joined.batches > 1_000 / 10
 
 
+@pytest.mark.more
 @AT_LEAST
 def test_batches_are_joined_to_what_the_topic_accepts(source, far, topic_name, exact):
     create_topic(source.kafka, topic_name, 1, replication=NODES)
@@ -411,6 +413,7 @@ def test_batches_are_joined_to_what_the_topic_accepts(source, far, topic_name, e
     assert max(one.size for one in stored(far.kafka, slot.remote)) > 1_100_000
 
 
+@pytest.mark.more
 @EXACT
 def test_joined_batches_have_the_codec_of_the_link(source, far, topic_name, exact):
     """A slot for each codec, at the same time."""
@@ -474,6 +477,7 @@ def test_a_source_broker_that_pauses_in_its_answer_keeps_only_its_own_partitions
         assert slot.failures == []
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_broker_that_is_silent_in_the_handshake_keeps_only_its_own_partitions_waiting(
     source, target, topic_name, side
@@ -600,11 +604,11 @@ def test_records_of_a_far_source_take_one_way(far_source, target, topic_name, ex
 @pytest.mark.parametrize(
     "fault",
     [
-        "reset",
+        pytest.param("reset", marks=pytest.mark.more),
         pytest.param("cut", marks=pytest.mark.long),
         pytest.param("stall", marks=pytest.mark.long),
         "leader",
-        "follower",
+        pytest.param("follower", marks=pytest.mark.more),
     ],
 )
 def test_faults_while_several_requests_wait(far_source, target, topic_name, fault, monkeypatch):

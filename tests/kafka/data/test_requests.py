@@ -9,6 +9,8 @@ import re
 import time
 from collections import Counter
 
+import pytest
+
 from sparkmirror.settings import ProduceSettings
 from tests.kafka.clusters.faults import FETCH, NODES, PRODUCE, SlotRun, ThrottleTap, check_mirrored
 from tests.kafka.harness.mirror_process import wait_until
@@ -49,6 +51,7 @@ def _records(count: int, first: int = 0) -> list[Sent]:
     ]
 
 
+@pytest.mark.more
 def test_produce_requests_hold_several_partitions_and_at_most_five_are_under_way(
     source, target, topic_name
 ):

@@ -144,6 +144,7 @@ def test_both_directions_make_no_loop(
     assert mine == {name, f"A.{name}", f"B.{name}"}
 
 
+@pytest.mark.more
 def test_positions_come_back_from_the_offset_storage_topic_alone(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -311,6 +312,7 @@ def _partition_count(cluster: KafkaCluster, topic: str) -> int:
     return len(admin(cluster).list_topics(topic, 20).topics[topic].partitions)
 
 
+@pytest.mark.more
 def test_connect_mirror_maker_serves_the_named_clusters_only(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -52,6 +52,7 @@ def _tried(directory: Path, modules: dict[str, str], *arguments: str) -> Any:
     return json.loads(out)
 
 
+@pytest.mark.more
 def test_a_handler_beside_sql_and_raw_topics(
     name: str,
     cluster_a: KafkaCluster,

@@ -190,6 +190,7 @@ def test_executors_have_functions_the_registrys_login_and_tables(
     _check_hidden(tmp_path, mirror.text())
 
 
+@pytest.mark.more
 def test_an_outage_of_the_registry_pauses_what_needs_it(
     avro: Avro,
     cluster_a: KafkaCluster,

@@ -185,6 +185,7 @@ def _arrived(cluster: KafkaCluster, topics: dict[str, str]) -> list[int]:
     return [json.loads(one.value or b"")["n"] for one in received]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("mode", [pytest.param((), marks=pytest.mark.long), EXACTLY_ONCE])
 def test_a_topic_that_is_missing_stops_the_partition_until_it_is_there(
     mode: tuple[str, ...],
@@ -221,6 +222,7 @@ def test_a_topic_that_is_missing_stops_the_partition_until_it_is_there(
     assert [one["records"] for one in flow["partitions"]] == [0, 0]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("mode", [(), pytest.param(EXACTLY_ONCE, marks=pytest.mark.long)])
 def test_records_that_the_routed_topic_refuses(
     mode: tuple[str, ...],

@@ -156,6 +156,7 @@ def _tree(mirror: MirrorProcess) -> list[psutil.Process]:
     return [driver, *driver.children(recursive=True)]
 
 
+@pytest.mark.more
 def test_a_frozen_owner_writes_nothing_when_it_comes_back(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -155,6 +155,7 @@ def test_a_new_name_begins_like_a_new_topic_and_the_old_one_goes_on(
     assert len(consume_all(cluster_b, f"{name}.x")) == 40
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("keep", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_mirrormaker_1_renames_too(
     keep: bool,
@@ -221,6 +222,7 @@ def test_a_loop_is_refused_and_nothing_is_made(
     assert f"tenant-{name}.eu" in topic_names(cluster_b)
 
 
+@pytest.mark.more
 def test_of_two_sources_for_one_name_one_is_mirrored_and_both_are_named(
     name: str,
     cluster_a: KafkaCluster,
@@ -304,6 +306,7 @@ def test_flows_that_would_merge_are_refused_at_the_start_and_left_out_later(
         assert len(consume_all(cluster_b, remote)) == 10
 
 
+@pytest.mark.more
 def test_groups_of_a_renamed_topic_land_on_the_exact_record(
     name: str, cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

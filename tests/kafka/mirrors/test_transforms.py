@@ -151,6 +151,7 @@ def test_filtered_and_masked_beside_an_untouched_topic(
     assert {one["records"] for one in flow["partitions"]} == {0}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("mode", [pytest.param((), marks=pytest.mark.long), EXACTLY_ONCE])
 def test_a_mirror_that_is_killed_in_the_middle(
     mode: tuple[str, ...],
@@ -199,6 +200,7 @@ def test_a_mirror_that_is_killed_in_the_middle(
     assert first == wanted
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("mode", [pytest.param((), marks=pytest.mark.long), EXACTLY_ONCE])
 def test_positions_move_when_everything_is_filtered(
     mode: tuple[str, ...],
@@ -222,7 +224,7 @@ def test_positions_move_when_everything_is_filtered(
     ("choice", "mode"),
     [
         ("dead-letter", EXACTLY_ONCE),
-        ("pause", ()),
+        pytest.param("pause", (), marks=pytest.mark.more),
         pytest.param("skip", (), marks=pytest.mark.long),
         pytest.param("skip", EXACTLY_ONCE, marks=pytest.mark.long),
         pytest.param("dead-letter", (), marks=pytest.mark.long),
@@ -275,6 +277,7 @@ def test_records_on_which_the_sql_fails(
             assert b"[CAST_INVALID_INPUT]" in (headers["sparkmirror.error.reason"] or b"")
 
 
+@pytest.mark.more
 def test_what_a_transform_does_is_in_the_metrics(
     name: str, cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def test_once_copies_up_to_now_and_commits(
     assert summary["records"] == 10
 
 
+@pytest.mark.more
 def test_a_topic_that_is_found_later_begins_at_latest_when_the_group_gives_it(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path, topic_name: str
 ) -> None:

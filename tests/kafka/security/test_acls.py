@@ -134,6 +134,7 @@ def start_over(pair: Pair, alias: str, new: str, grown: str) -> None:
         cluster.delete_acls([one for one in copied if one.name == f"{alias}.{new}"])
 
 
+@pytest.mark.more
 def test_each_missing_permission_is_named(
     authorized: Pair, alias: str, topic_name: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture,
@@ -184,6 +185,7 @@ def test_each_missing_permission_is_named(
     assert any(f"Read on Topic {storage}" in line for line in attempt(settings))
 
 
+@pytest.mark.more
 def test_the_least_permissions_of_mirrormaker_1(
     authorized: Pair, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -203,6 +205,7 @@ def test_the_least_permissions_of_mirrormaker_1(
     assert "Grant" not in mirror.text()
 
 
+@pytest.mark.more
 def test_each_missing_permission_of_mirrormaker_1_is_named(
     authorized: Pair, topic_name: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture,

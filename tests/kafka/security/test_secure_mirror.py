@@ -345,6 +345,7 @@ def test_a_mirror_between_mutual_tls_and_oauth(
     assert environment["Spark Properties"]["spark.ui.enabled"] == "false"
 
 
+@pytest.mark.more
 def test_mirrormaker_1s_files_over_mutual_tls_and_scram(
     secured_clusters: tuple[Secured, Secured], tmp_path: Path
 ):
@@ -381,6 +382,7 @@ def test_mirrormaker_1s_files_over_mutual_tls_and_scram(
     assert not any(secret in mirror.text() for secret in PLANTED)
 
 
+@pytest.mark.more
 def test_the_documented_two_ways_over_tls(
     secured_clusters: tuple[Secured, Secured], tmp_path: Path
 ):

@@ -55,6 +55,7 @@ def _mirrored(cluster: KafkaCluster, topic: str) -> list[list[int]]:
     return found
 
 
+@pytest.mark.more
 def test_a_worker_that_dies_under_load_loses_nothing(
     cluster_a: KafkaCluster,
     cluster_b: KafkaCluster,

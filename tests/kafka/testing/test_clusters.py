@@ -104,6 +104,7 @@ def test_three_nodes_survive_one(new_cluster: Callable[..., KafkaCluster], topic
     assert len(consume_all(cluster, topic_name)) == 6
 
 
+@pytest.mark.more
 def test_restart_keeps_port_and_data(
     new_cluster: Callable[..., KafkaCluster], topic_name: str, tmp_path: Path
 ) -> None:
@@ -195,6 +196,7 @@ def test_a_broker_in_zookeeper_outlasts_a_machine_that_is_busy(
     assert [one.value for one in consume_all(cluster, topic_name)] == [b"kept"]
 
 
+@pytest.mark.more
 def test_reading_back_sees_what_differs(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str
 ) -> None:

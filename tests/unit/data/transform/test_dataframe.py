@@ -282,6 +282,7 @@ def test_what_is_not_deterministic_is_evaluated_once(
         assert one["value"][36:] == one["key"]
 
 
+@pytest.mark.more
 def test_a_column_that_is_used_many_times_over_is_computed_once(
     planned: Callable[[Function], TransformPlan],
 ) -> None:
@@ -300,6 +301,7 @@ def test_a_column_that_is_used_many_times_over_is_computed_once(
     assert [bytes(one["record"]["value"]) for one in found] == wanted
 
 
+@pytest.mark.more
 def test_a_long_condition(planned: Callable[[Function], TransformPlan]) -> None:
     """Each part is in the one behind it, deeper than Python's calls can be here.
 
