@@ -116,7 +116,10 @@ class Run:
         raise AssertionError("not everything comes")
 
 
-@pytest.mark.parametrize("partitions", [FEW, MANY], ids=["few", "many"])
+@pytest.mark.parametrize(
+    "partitions",
+    [pytest.param(FEW, id="few"), pytest.param(MANY, id="many", marks=pytest.mark.more)],
+)
 @settings(max_examples=60, deadline=None)
 @given(did=st.lists(steps, max_size=40), trip_s=st.sampled_from([0.001, 0.05]))
 def test_every_record_comes_in_order_and_once(

@@ -252,6 +252,7 @@ def test_a_bootstrap_name_that_is_unknown_is_told_where_another_answers(
     assert len(lines) == 2
 
 
+@pytest.mark.more
 def test_replicas_that_are_gone_are_told_in_one_line(
     west: West, cluster_a: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
+import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 
 from sparkmirror.internal_topics.mm2_records import (
@@ -48,6 +49,7 @@ def _translated(syncs: list[tuple[Partition, int, int]], source: Partition) -> i
     return store.translate(source, _GROUP_AT)
 
 
+@pytest.mark.more
 def test_offset_syncs_and_checkpoints_are_written_as_each_flow_wants_them(
     cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

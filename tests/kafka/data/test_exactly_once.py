@@ -108,6 +108,7 @@ def test_leaders_and_coordinators_move_in_mid_transaction(source, target, topic_
     assert sum(_positions(slot).values()) == count
 
 
+@pytest.mark.more
 def test_a_broker_of_the_target_is_killed_and_comes_back(source, target, topic_name):
     topic = _topic(source, topic_name)
     with _exact(source, target, topic) as slot:

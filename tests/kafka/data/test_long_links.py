@@ -506,6 +506,7 @@ def test_a_broker_that_is_silent_in_the_handshake_keeps_only_its_own_partitions_
     assert max(delays_s.values()) < 9, delays_s
 
 
+@pytest.mark.more
 @EXACT
 @pytest.mark.parametrize(
     "reads",

@@ -91,6 +91,7 @@ def _once(directory: Path, *arguments: str, code: int = 0) -> str:
     return mirror.text()
 
 
+@pytest.mark.more
 def test_the_function_of_the_page_and_one_that_fails_on_records(
     name: str, cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

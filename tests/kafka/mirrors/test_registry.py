@@ -125,6 +125,7 @@ def _check_hidden(directory: Path, said: str) -> None:
     assert not any(secret.decode() in said for secret in hidden)
 
 
+@pytest.mark.more
 def test_avro_becomes_json_or_stays_avro_with_a_masked_field(
     avro: Avro, cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ def _count(cluster: KafkaCluster, topic: str) -> int:
     return len(consume_all(cluster, topic)) if topic in topic_names(cluster) else 0
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("mode", [EXACTLY_ONCE, pytest.param((), marks=pytest.mark.long)])
 def test_one_topic_too_many_is_a_dead_letter(
     mode: tuple[str, ...],
@@ -155,6 +156,7 @@ def test_one_topic_too_many_is_a_dead_letter(
     assert _count(cluster_b, f"{tenant}.all") == 2
 
 
+@pytest.mark.more
 def test_timestamp_router_has_a_topic_per_day(
     name: str, cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ class _Feeder:
         return self.sent
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("mode", [("--exactly-once",), pytest.param((), marks=pytest.mark.long)])
 def test_a_table_is_read_again_while_the_mirror_runs(
     mode: tuple[str, ...],

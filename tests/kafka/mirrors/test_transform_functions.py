@@ -134,6 +134,7 @@ def test_fields_are_masked_hashed_and_left_out(
     check_masked(cluster_b, topic, tmp_path, mirror.text() + mirror.spark_log())
 
 
+@pytest.mark.more
 def test_a_java_function_of_ones_own(
     cluster_a: KafkaCluster,
     cluster_b: KafkaCluster,

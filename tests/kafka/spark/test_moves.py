@@ -107,6 +107,7 @@ def test_partitions_move_back_and_forth_and_no_other_one_pauses(
     assert sorted(silences)[2] < _STAYING_S_MAX * others_per_core()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("role", "flags"),
     [

@@ -245,6 +245,7 @@ def _check(cluster: KafkaCluster, case: Case, times: list[int], source: str) -> 
         assert arrived == records, topic
 
 
+@pytest.mark.more
 def test_every_recipe_of_the_page(clusters: tuple[KafkaCluster, ...], tmp_path: Path) -> None:
     """One mirror runs all of them, and a second one the hour that is mirrored again.
 

@@ -351,6 +351,7 @@ def test_errors_of_a_broker_are_translated(name, code, text):
     assert error.do
 
 
+@pytest.mark.more
 def test_offsets_and_writes_follow_the_leaders_when_a_broker_dies(new_cluster, topic_name):
     kafka: KafkaCluster = new_cluster("T", nodes=3, heap="256m")
     create_topic(kafka, topic_name, 6, replication=3)

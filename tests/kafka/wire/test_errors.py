@@ -69,6 +69,7 @@ def test_the_client_library_keeps_quiet_and_the_facade_gives_up_in_time(capfd):
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.more
 def test_the_facade_finds_the_cluster_again_after_a_restart(new_cluster):
     kafka: KafkaCluster = new_cluster("R")
     cluster = Cluster(client(kafka.bootstrap_servers, timeout_ms=20_000))

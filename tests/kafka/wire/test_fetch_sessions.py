@@ -164,6 +164,7 @@ def test_a_session_that_the_broker_has_lost_begins_anew(reading: Reading, damage
     assert reading.fetcher.errors == {}
 
 
+@pytest.mark.more
 def test_a_broker_that_comes_back_knows_no_session(
     new_cluster: Callable[..., KafkaCluster], topic_name: str, sizes: list[int]
 ) -> None:

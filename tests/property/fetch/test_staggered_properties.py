@@ -76,7 +76,10 @@ class Trickle(Run):
         super().heal()
 
 
-@pytest.mark.parametrize("partitions", [FEW, MANY], ids=["few", "many"])
+@pytest.mark.parametrize(
+    "partitions",
+    [pytest.param(FEW, id="few"), pytest.param(MANY, id="many", marks=pytest.mark.more)],
+)
 @settings(max_examples=120, deadline=None)
 @given(did=st.lists(events, max_size=30))
 def test_every_record_comes_in_order_and_once(

@@ -181,6 +181,7 @@ _PATHS = [
 ]  # fmt: skip
 
 
+@pytest.mark.more
 def test_paths(spark: SparkSession) -> None:
     sqls, documents, wanted = [], [], []
     for path, document, masked, dropped in _PATHS:

@@ -115,6 +115,7 @@ def _same(value: Any) -> bytes | None:
     return None if value is None else bytes(value)
 
 
+@pytest.mark.more
 def test_the_sql_names_topics_by_time_as_java_does(spark: SparkSession) -> None:
     transforms: list[TransformSettings] = []
     rows, told, raw = [], [], 0

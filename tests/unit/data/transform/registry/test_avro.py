@@ -237,6 +237,7 @@ _WRONG_JSON: list[tuple[Schema, list[str]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.more
 def test_json_that_does_not_fit_fails(sql: Sql, registry: SchemaRegistry) -> None:
     for number, (schema, wrong) in enumerate(_WRONG_JSON):
         found = registry.add(f"wrong-{number}", schema)

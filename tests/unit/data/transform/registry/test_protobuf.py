@@ -310,6 +310,7 @@ def test_broken_and_hostile_records_fail(sql: Sql, registry: SchemaRegistry) -> 
     assert sql.of(_BACK, [wire(number, _FIRST + fits)]) == [wire(number, _FIRST + fits)]
 
 
+@pytest.mark.more
 def test_json_that_does_not_fit_fails_and_the_reason_has_no_data(
     sql: Sql, registry: SchemaRegistry
 ) -> None:

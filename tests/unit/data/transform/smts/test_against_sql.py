@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _CHAINS = 20
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_random_chains_and_batches(seed: int, spark: SparkSession) -> None:
     rng = random.Random(seed)
