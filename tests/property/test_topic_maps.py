@@ -69,7 +69,7 @@ def way(ring: list[FlowNaming], topic: str) -> list[str] | None:
     return names
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(
     st.one_of(
         st.tuples(namings("A", "B"), namings("B", "A")),
@@ -89,7 +89,7 @@ def test_a_loop_is_one_and_none_is_missed(ring: tuple[FlowNaming, ...]) -> None:
         assert way(flows, topic) is None, topic
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(namings("A", "C"), namings("B", "C"))
 def test_topics_that_would_meet_do(one: FlowNaming, other: FlowNaming) -> None:
     for first, second in ((one, other), (one, one)):

@@ -119,7 +119,7 @@ def told(
     return line
 
 
-@pytest.mark.parametrize("side", ["A", "B"])
+@pytest.mark.parametrize("side", [pytest.param("A", marks=pytest.mark.more), "B"])
 @pytest.mark.parametrize("kind", CERTIFICATES)
 def test_certificates(secured_clusters: Pair, bad: Bad, tmp_path: Path, side: str, kind: str):
     what, do = CERTIFICATES[kind]
@@ -130,7 +130,7 @@ def test_certificates(secured_clusters: Pair, bad: Bad, tmp_path: Path, side: st
     assert do in line[line.index(what) :]
 
 
-@pytest.mark.parametrize("side", ["A", "B"])
+@pytest.mark.parametrize("side", ["A", pytest.param("B", marks=pytest.mark.more)])
 def test_the_password_of_a_store(secured_clusters: Pair, tmp_path: Path, side: str):
     stores = secured_clusters[0].stores
     line = told(secured_clusters, side, "TLS", tmp_path, code=2, ssl_truststore_password="no-4711")

@@ -78,6 +78,7 @@ class _Moves:
         time.sleep(1.0)  # for what comes twice
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "flags",
     [pytest.param((), marks=pytest.mark.long), ("--exactly-once",)],

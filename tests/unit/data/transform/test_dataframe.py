@@ -169,7 +169,9 @@ _N = "CAST(get_json_object(CAST(value AS STRING), '$.n') AS INT)"
 _PARSED = "from_json(CAST(value AS STRING), 'region string, card string')"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.more) for seed in (1, 2))]
+)
 @pytest.mark.parametrize(
     ("function", "where", "select"),
     [

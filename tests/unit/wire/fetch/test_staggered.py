@@ -175,7 +175,14 @@ def _all_comes(line: Timeline) -> None:
     assert line.reader.whole()
 
 
-@pytest.mark.parametrize("tps", [[ONE], FEW, MANY], ids=["one", "few", "many"])
+@pytest.mark.parametrize(
+    "tps",
+    [
+        pytest.param([ONE], id="one"),
+        pytest.param(FEW, id="few"),
+        pytest.param(MANY, id="many", marks=pytest.mark.more),
+    ],
+)
 @pytest.mark.parametrize("per_s", [25, 100])
 @pytest.mark.parametrize("size", [(400, 500), (50, 1000)], ids=["even", "uneven"])
 def test_most_records_take_one_way(
