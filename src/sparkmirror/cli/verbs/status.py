@@ -44,8 +44,13 @@ class _Row:
 
     @property
     def slots(self) -> tuple[SlotProgress, ...]:
-        """The slots that run now."""
+        """The slots that report now."""
         return self.flow.slots if self.flow.state.alive else ()
+
+    @property
+    def shown(self) -> tuple[SlotProgress, ...]:
+        """The slots that report now, then those that should."""
+        return (*self.slots, *self.flow.silent)
 
     def load(self, slot: SlotProgress) -> SlotLoad | None:
         """The load of ``slot`` by its driver; None if it has not reported it."""
@@ -141,8 +146,8 @@ def status(
     It reads the control topic on the target clusters and, for the lag, the source's end offsets.
     Nothing is changed. The mirror may run on any machine. JSON always has what --slots shows.
 
-    Exit codes: 0 every flow runs and no partition is halted, 1 otherwise, 2 wrong usage or file,
-    3 a cluster does not respond.
+    Exit codes: 0 every flow runs, each of its slots reports and no partition is halted, 1
+    otherwise, 2 wrong usage or file, 3 a cluster does not respond.
     """
     settings = load_settings(files, clusters or (), listed=False, flows=flows or ())
     with Connections() as connections:
@@ -154,7 +159,7 @@ def status(
     _report(rows, deals=slots).show(output)
     if failures or any(isinstance(error, Unreachable) for error in unread):
         raise typer.Exit(EXIT_START_FAILED)
-    if any(not row.flow.state.alive or row.flow.halts for row in rows):
+    if any(not row.flow.state.alive or row.flow.halts or row.flow.silent for row in rows):
         raise typer.Exit(1)
 
 
@@ -225,6 +230,7 @@ def _document(row: _Row) -> dict[str, object]:
                 "worker": slot.worker,
                 **_dealt(row, slot),
                 "report_age_s": row.age_s(slot.time_ms),
+                "silent": slot in flow.silent,
                 "records": slot.records,
                 "bytes": slot.bytes,
                 "errors": dict(sorted(slot.errors.items())),
@@ -238,7 +244,7 @@ def _document(row: _Row) -> dict[str, object]:
                     for p in slot.partitions
                 ],
             }
-            for slot in flow.slots
+            for slot in (*flow.slots, *flow.silent)
         ],
         "deals": [_deal_document(deal) for deal in flow.deals],
         "halted": [
@@ -295,7 +301,7 @@ def _deal_document(deal: DealRecord) -> dict[str, object]:
 def _report(rows: Sequence[_Row], *, deals: bool = False) -> Report:
     body: list[str | Table] = [Table(_FLOW, rows)]
     standbys = [(row, one) for row in rows for one in row.flow.standbys]
-    slots = [(row, slot) for row in rows for slot in row.slots]
+    slots = [(row, slot) for row in rows for slot in row.shown]
     made = [(row, deal) for row in rows if deals for deal in row.flow.deals]
     moves = [(row, deal, move) for row, deal in made for move in deal.deal.moves]
     limits = [
@@ -317,6 +323,10 @@ def _report(rows: Sequence[_Row], *, deals: bool = False) -> Report:
         if found:
             body += ["", Table(columns, found)]
     for row in rows:
+        for slot in row.flow.silent:
+            since = f"has not reported for {row.age_s(slot.time_ms):.0f} s"
+            where = f"check its Spark executor on {_host(slot)}"
+            body += ["", f"{row.flow.flow} slot {slot.slot} {since}: {where}"]
         for tp, halt in row.flow.halts.items():
             again = " (retrying)" if halt.retriable else ""
             body += ["", f"{row.flow.flow} {tp} is halted: {halt.code}: {halt.reason}{again}"]

@@ -61,6 +61,8 @@ class FlowState(Enum):
         return self not in (FlowState.NEVER_RAN, FlowState.STOPPED, FlowState.DEAD)
 
 
+# The states in which each slot should report.
+_MIRRORING = (FlowState.STARTING, FlowState.RUNNING)
 # Of several processes of a group, the state that comes first here is shown.
 _URGENT = (
     FlowState.RUNNING,
@@ -78,8 +80,9 @@ _URGENT = (
 class FlowStatus:
     """State of one flow.
 
-    ``slots``: newest report of each slot of this run. ``report_age_s``: age of the newest report of
-    the driver or of any slot. ``runs``: ids of the runs that mirror it now; a MirrorMaker 1 group
+    ``slots``: newest report of each slot of this run that still reports. ``silent``: last reports
+    of slots that should, but no longer do. ``report_age_s``: age of the newest report of the driver
+    or of any slot. ``runs``: ids of the runs that mirror it now; a MirrorMaker 1 group
     may have several. ``paused``: it was ordered to pause; a pause outlives runs, so a flow that is
     not running may be paused too. ``orders``: whether all its drivers read the orders topic; true
     for a driver that has not reported yet. ``to_go_s``: seconds until the flow has caught up, as
@@ -102,6 +105,7 @@ class FlowStatus:
     report_age_s: float | None = None
     partitions: int = 0
     slots: tuple[SlotProgress, ...] = ()
+    silent: tuple[SlotProgress, ...] = ()
     halts: Mapping[TopicPartition, Halt] = field(default_factory=dict)
     to_go_s: float | None = None
     standbys: tuple[Standby, ...] = ()
@@ -198,6 +202,7 @@ def judge_group(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:
         report_age_s=max(ages) if ages else None,
         partitions=sum(one.partitions for one in shown),
         slots=tuple(replace(slot, flow=flow) for one in shown for slot in one.slots),
+        silent=tuple(replace(slot, flow=flow) for one in shown for slot in one.silent),
         halts={tp: halt for one in shown for tp, halt in one.halts.items()},
         to_go_s=max((one.to_go_s for one in shown if one.to_go_s is not None), default=None),
         throttles=None if any(one.throttles is None for one in shown) else first.throttles,
@@ -224,15 +229,19 @@ def judge(signals: ControlSignals, flow: str, now_ms: int, *, group: str = "") -
     slots = _slots(signals, flow, command.run_id, started_ms)
     fresh = [slot for slot in slots if now_ms - slot.time_ms <= REPORT_AGE_MS_MAX]
     state = _state(command, driver, fresh, paused=paused, now_ms=now_ms)
+    silent = _silent(driver, slots, now_ms) if state in _MIRRORING else []
     reports = [slot.time_ms for slot in slots]
     halts: dict[TopicPartition, Halt] = {}
     if driver is not None:
         reports.append(driver.time_ms)
         halts.update(driver.halts)
-    for slot in fresh:
-        for p in slot.partitions:
-            if p.halt is not None:
-                halts[TopicPartition(p.topic, p.partition)] = p.halt
+    # A partition may have left a silent slot since: what reports now counts more.
+    found = {
+        TopicPartition(p.topic, p.partition): p.halt
+        for slot in (*silent, *fresh)
+        for p in slot.partitions
+    }
+    halts.update({tp: halt for tp, halt in found.items() if halt is not None})
     return FlowStatus(
         flow=flow,
         state=state,
@@ -246,6 +255,7 @@ def judge(signals: ControlSignals, flow: str, now_ms: int, *, group: str = "") -
         report_age_s=max(0.0, (now_ms - max(reports)) / 1_000) if reports else None,
         partitions=driver.partitions if driver is not None else 0,
         slots=tuple(fresh if state.alive else slots),
+        silent=tuple(silent),
         halts=dict(sorted(halts.items())),
         to_go_s=_to_go_s(driver, state, now_ms),
         standbys=_standbys(signals, flow, now_ms),
@@ -318,6 +328,29 @@ def _slots(signals: ControlSignals, flow: str, run_id: str, since_ms: int) -> li
         if ours and report.time_ms >= since_ms and report.replaces(newest.get(report.slot)):
             newest[report.slot] = report
     return [newest[slot] for slot in sorted(newest)]
+
+
+def _silent(
+    driver: DriverReport | None, slots: Sequence[SlotProgress], now_ms: int
+) -> list[SlotProgress]:
+    """The slots that have stopped reporting while their driver has not.
+
+    A slot that has not reported yet in this run may still be starting. One whose task has ended is
+    done, or waits for the others, until they report from a later epoch.
+    """
+    if driver is None or driver.slots is None or now_ms - driver.time_ms > REPORT_AGE_MS_MAX:
+        return []
+    # A run whose partitions have become fewer may have fewer slots than when loads were measured.
+    loads = driver.slots[: driver.partitions]
+    epoch = max((slot.epoch for slot in slots), default=-1)
+    return [
+        slot
+        for slot in slots
+        if now_ms - slot.time_ms > REPORT_AGE_MS_MAX
+        and slot.slot < len(loads)
+        and loads[slot.slot].weight > 0
+        and not (slot.ended_ms and slot.epoch == epoch)
+    ]
 
 
 def _state(

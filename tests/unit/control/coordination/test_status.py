@@ -30,7 +30,7 @@ from sparkmirror.internal_topics.commands import Command, CommandKind, encode_co
 from sparkmirror.internal_topics.driver_report import DriverReport, ThrottleState
 from sparkmirror.internal_topics.flow_claims import Standby
 from sparkmirror.model import MirrorMode, TopicPartition
-from sparkmirror.progress import Halt, PartitionProgress, SlotProgress
+from sparkmirror.progress import Halt, PartitionProgress, SlotLoad, SlotProgress
 from sparkmirror.settings import ClusterClient, FlowSettings, ThrottleRule
 from sparkmirror.wire.admin.cluster import Cluster
 from tests.unit.config_files import BASE, write
@@ -226,6 +226,85 @@ def test_halts_of_driver_and_slots() -> None:
     )
     status = judge(signals, FLOW, NOW)
     assert status.halts == {TopicPartition("a", 0): refused, TopicPartition("t", 1): corrupt}
+
+
+LOADS = (SlotLoad(1, 1, 1), SlotLoad(1, 1, 1))
+CORRUPT = Halt("CORRUPT_BATCH", "bad")
+
+
+def test_a_slot_that_went_silent_is_shown_with_its_last_halts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slots = slot(), slot(1, ago_s=40, halt=CORRUPT)
+    signals = ControlSignals((command(RUN),), (), slots, (driver(slots=LOADS),))
+    found = judge(signals, FLOW, NOW)
+    assert (found.state, found.slots, found.silent) == (FlowState.RUNNING, slots[:1], slots[1:])
+    assert found.halts == {TopicPartition("t", 1): CORRUPT}
+
+    report = _report([_Row(found, None, NOW)])
+    told = "A->B slot 1 has not reported for 40 s: check its Spark executor on w"
+    assert told in report.lines()
+    (flow,) = report.document["flows"]  # type: ignore[index]
+    shown = [(one["slot"], one["silent"], one["report_age_s"]) for one in flow["slots"]]
+    assert shown == [(0, False, 1.0), (1, True, 40.0)]
+
+    monkeypatch.setattr(status_command, "Connections", _Opened(""))
+    monkeypatch.setattr("sparkmirror.control.positions.lag.observe_flow", lambda *_: None)
+    for given, code in ((replace(found, halts={}), 1), (replace(found, halts={}, silent=()), 0)):
+        monkeypatch.setattr(status, "observe_status", lambda *_, given=given: given)
+        assert main(["status", str(write(tmp_path, BASE))]) == code
+        assert ("A->B slot 1 has not reported for" in capsys.readouterr().out) is bool(code)
+
+
+@pytest.mark.parametrize(
+    ("commands", "reporting", "slots", "silent"),
+    [
+        ([RUN], driver(slots=LOADS), [slot(ago_s=40), slot(1, ago_s=40)], [0, 1]),
+        ([RUN], driver(slots=LOADS), [slot(), slot(1, ago_s=200)], []),  # of an earlier run
+        ([RUN], driver(slots=LOADS), [slot()], []),
+        ([RUN], driver(slots=LOADS), [slot(), slot(2, ago_s=40)], []),  # there were more slots
+        ([RUN], driver(slots=LOADS, partitions=1), [slot(), slot(1, ago_s=40)], []),
+        ([RUN], driver(), [slot(), slot(1, ago_s=40)], []),  # how many there are is not known
+        ([RUN], driver(40, slots=LOADS), [slot(), slot(1, ago_s=40)], []),
+        ([RUN, DRAIN], driver(slots=LOADS), [slot(), slot(1, ago_s=40)], []),
+        ([RUN, PAUSE], driver(slots=LOADS), [slot(paused=True), slot(1, ago_s=40)], []),
+        # With --once, a slot that has reached its ends is done before the others.
+        ([RUN], driver(slots=LOADS), [slot(), replace(slot(1, ago_s=40), ended_ms=1)], []),
+        ([RUN], driver(slots=LOADS), [replace(slot(ago_s=40), ended_ms=1)], []),
+        # The others are in the next epoch.
+        (
+            [RUN],
+            driver(slots=LOADS),
+            [replace(slot(), epoch=2), replace(slot(1, ago_s=40), ended_ms=1)],
+            [1],
+        ),
+    ],
+)
+def test_which_slots_should_report(commands, reporting, slots, silent) -> None:
+    signals = ControlSignals(tuple(map(command, commands)), (), tuple(slots), (reporting,))
+    found = judge(signals, FLOW, NOW)
+    assert [one.slot for one in found.silent] == silent
+    assert not found.halts
+
+
+def test_a_partition_that_left_a_silent_slot_has_no_halt_of_it() -> None:
+    moved = replace(slot(), partitions=(PartitionProgress("t", 1, 9),))
+    signals = ControlSignals(
+        (command(RUN),), (), (moved, slot(1, ago_s=40, halt=CORRUPT)), (driver(slots=LOADS),)
+    )
+    assert judge(signals, FLOW, NOW).halts == {}
+
+
+def test_silent_slots_of_a_group_are_those_of_its_runs() -> None:
+    one = f"{FLOW}#r1"
+    signals = ControlSignals(
+        (replace(command(RUN), flow=one),),
+        (),
+        (replace(slot(), flow=one), replace(slot(1, ago_s=40), flow=one)),
+        (replace(driver(slots=LOADS), flow=one),),
+    )
+    (found,) = judge_group(signals, FLOW, NOW).silent
+    assert (found.flow, found.slot) == (FLOW, 1)
 
 
 def test_a_flow_that_the_file_does_not_have(
