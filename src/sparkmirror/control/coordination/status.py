@@ -220,11 +220,9 @@ def judge(signals: ControlSignals, flow: str, now_ms: int, *, group: str = "") -
     command = _newest_command(signals, flow)
     standing = _newest_pause(signals, flow, group)
     paused = standing is not None and standing.kind is CommandKind.PAUSE
-    driver = _newest_driver(signals, flow)
     if command is None:
         return FlowStatus(flow, FlowState.NEVER_RAN, paused)
-    if driver is not None and driver.run_id != command.run_id:
-        driver = None  # an earlier run's; this run has not reported yet
+    driver = _newest_driver(signals, flow, command.run_id)
     started_ms = driver.started_ms if driver is not None else 0
     slots = _slots(signals, flow, command.run_id, started_ms)
     fresh = [slot for slot in slots if now_ms - slot.time_ms <= REPORT_AGE_MS_MAX]
@@ -294,8 +292,9 @@ def _newest_pause(signals: ControlSignals, *flows: str) -> Command | None:
     return ours[-1] if ours else None
 
 
-def _newest_driver(signals: ControlSignals, flow: str) -> DriverReport | None:
-    ours = [driver for driver in signals.drivers if driver.flow == flow]
+def _newest_driver(signals: ControlSignals, flow: str, run_id: str) -> DriverReport | None:
+    """The last report of the run's driver; a former owner's may come after it."""
+    ours = [one for one in signals.drivers if (one.flow, one.run_id) == (flow, run_id)]
     return ours[-1] if ours else None
 
 

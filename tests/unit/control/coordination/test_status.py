@@ -215,6 +215,17 @@ def test_slots_of_earlier_runs_and_other_flows_are_left_out() -> None:
     assert status.report_age_s == 1
 
 
+def test_a_late_report_of_a_former_owner_hides_no_driver() -> None:
+    halts = {TopicPartition("a", 0): Halt("DENIED", "not allowed")}
+    late = replace(driver(1, run_id="r0"), host="old:1")
+    signals = ControlSignals(
+        (command(RUN),), (), (slot(),), (driver(halts=halts, to_go_s=95.0), late)
+    )
+    found = judge(signals, FLOW, NOW)
+    assert (found.halts, found.host, found.to_go_s) == (halts, "h:1", 95.0)
+    assert (found.partitions, found.version) == (4, "1")
+
+
 def test_halts_of_driver_and_slots() -> None:
     refused = Halt("DENIED", "not allowed")
     corrupt = Halt("CORRUPT_BATCH", "bad")
