@@ -69,7 +69,7 @@ Include = Annotated[
         "--whitelist",
         metavar="REGEX",
         help="MirrorMaker 1: topics with these names, with or without committed offsets. Default:"
-        " topics that the group has offsets of.",
+        " topics that the group has offsets of, with all their partitions.",
         show_default=False,
     ),
 ]

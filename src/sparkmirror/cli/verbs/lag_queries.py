@@ -119,7 +119,7 @@ def _read_group(connections: Connections, flow: FlowSettings) -> LagView:
     view = observe_group(connections.cluster(flow.source), flow)
     if not view.partitions:
         raise ClusterError(
-            f"the group {flow.group_id} has no offsets.",
+            f"the group {flow.group_id} has no offsets of topics that exist.",
             where=f"cluster {flow.source.alias}",
             do="Check group.id; --include also shows topics without offsets.",
         )

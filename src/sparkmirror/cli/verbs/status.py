@@ -176,7 +176,7 @@ def _observe(connections: Connections, flow: FlowSettings) -> _Row:
         source = connections.cluster(flow.source)
         if flow.mode is MirrorMode.MM1:
             group = observe_group(source, flow)
-            lag = group if group.partitions else None  # nothing is committed yet
+            lag = group if group.partitions else None  # nothing of what is there is committed
         else:
             lag = observe_flow(source, target, flow)
     except MirrorError as error:

@@ -16,7 +16,7 @@ from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.observe.figures.partitions import worst_s
 from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
-from sparkmirror.wire.cluster.views import BrokerView, GroupOwner
+from sparkmirror.wire.cluster.views import BrokerView, GroupOwner, TopicView
 from sparkmirror.wire.legacy.zookeeper import ZookeeperGroup, read_group
 
 __all__ = [
@@ -164,9 +164,7 @@ def observe_flow(
     }
     for name in refused_names(target, flow, wanted, views):
         del views[name]  # not mirrored: the position under its name is another topic's
-    partitions = [
-        TopicPartition(name, number) for name, v in views.items() for number in range(v.partitions)
-    ]
+    partitions = _partitions(views)
     group, keeper = flow.position_group, target
     named = {TopicPartition(wanted.remote(tp.topic), tp.partition): tp for tp in partitions}
     if flow.mode is MirrorMode.MM1:
@@ -179,9 +177,14 @@ def observe_flow(
 
 
 def observe_group(source: Cluster, flow: FlowSettings) -> LagView:
-    """Lag of all partitions in which MirrorMaker 1's group has offsets. Raises `MirrorError`."""
+    """Lag of all partitions of the topics in which MirrorMaker 1's group has offsets.
+
+    Those that it has not committed yet count too. Offsets of topics that were deleted stay until
+    they expire, and are no lag. Raises `MirrorError`.
+    """
     positions = _group_positions(source, flow, _in_zookeeper(flow))
-    rows = _measured(source, list(positions), positions, flow)
+    partitions = _partitions(source.topics({tp.topic for tp in positions}))
+    rows = _measured(source, partitions, positions, flow)
     return LagView("", flow.group_id, source.alias, rows)
 
 
@@ -216,11 +219,7 @@ def check_group(source: Cluster, flow: FlowSettings, topics: Iterable[str] = ())
             where=f"cluster {source.alias}",
             do=f"The group has offsets or members in {', '.join(sorted(known))}.",
         )
-    partitions = [
-        TopicPartition(name, number)
-        for name, view in views.items()
-        for number in range(view.partitions)
-    ]
+    partitions = _partitions(views)
     uncommitted = replace(flow, fetch=replace(flow.fetch, isolation_level="read_uncommitted"))
     rows = _measured(source, partitions, positions, uncommitted)
     return LagView(
@@ -230,6 +229,14 @@ def check_group(source: Cluster, flow: FlowSettings, topics: Iterable[str] = ())
         tuple(replace(r, owner=owners.get(TopicPartition(r.topic, r.partition))) for r in rows),
         source.describe().brokers,
     )
+
+
+def _partitions(views: Mapping[str, TopicView]) -> list[TopicPartition]:
+    return [
+        TopicPartition(name, number)
+        for name, view in views.items()
+        for number in range(view.partitions)
+    ]
 
 
 def _in_zookeeper(flow: FlowSettings) -> ZookeeperGroup:

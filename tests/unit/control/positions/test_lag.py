@@ -1,6 +1,7 @@
 """Lag: the arithmetic, timestamps out of batch headers, the table and the limits."""
 
 import struct
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +15,19 @@ from sparkmirror.cli.verbs import lag_queries
 from sparkmirror.cli.verbs.lag import Format, LagTrend, over_limit, report
 from sparkmirror.cli.verbs.lag_tables import broker_lines
 from sparkmirror.config.mm1.load import load_mm1_consumer
-from sparkmirror.control.positions.lag import LagView, Offsets, PartitionLag, measure
+from sparkmirror.control.positions.lag import (
+    LagView,
+    Offsets,
+    PartitionLag,
+    measure,
+    observe_group,
+)
 from sparkmirror.errors import ClusterError, ConfigError
 from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.admin.messages import record_batch
 from sparkmirror.wire.admin.record_times import first_record, records_at
-from sparkmirror.wire.cluster.views import BrokerView, GroupOwner
+from sparkmirror.wire.cluster.views import BrokerView, Committed, GroupOwner, TopicView
 from tests.unit.config_files import BASE, write
 
 TP = TopicPartition("t", 0)
@@ -316,17 +323,60 @@ def test_a_delete_horizon_is_no_records_time() -> None:
     assert found.time_ms == 1_000
 
 
-def test_a_group_without_offsets_is_an_error(tmp_path: Path) -> None:
+def source_of(committed: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> Any:
+    """A source with logs from 0 to ``ends``, and a group with ``committed`` offsets."""
+    counts = Counter(tp.topic for tp in ends)
+    return SimpleNamespace(
+        alias="A",
+        committed_offsets=lambda *_: {tp: Committed(at) for tp, at in committed.items()},
+        topics=lambda names: {
+            name: TopicView(name, "", count, 1) for name, count in counts.items() if name in names
+        },
+        earliest_offsets=lambda tps: {tp: 0 for tp in tps if tp in ends},
+        end_offsets=lambda tps, _: {tp: ends[tp] for tp in tps if tp in ends},
+        records_at=lambda _: {},
+    )
+
+
+@pytest.mark.parametrize(
+    ("reset", "end", "records"),
+    [("earliest", 100, 100), ("latest", 100, None), ("latest", 0, 0)],
+)
+def test_partitions_that_the_group_has_not_committed_yet_count(
+    tmp_path: Path, reset: str, end: int, records: int | None
+) -> None:
+    """A topic grows, and other topics are none of the group's."""
+    text = f"{CONSUMER}auto.offset.reset={reset}\n"
+    (flow,) = load_mm1_consumer(write(tmp_path, text)).flows
+    second = TopicPartition("t", 1)
+    source = source_of({TP: 5}, {TP: 5, second: end, TopicPartition("other", 0): 9})
+    view = observe_group(source, flow)
+    assert [(row.topic, row.partition, row.position, row.records) for row in view.partitions] == [
+        ("t", 0, 5, 0),
+        ("t", 1, None, records),
+    ]
+    assert view.records == records
+    assert any(over_limit(row, 0, None) for row in view.partitions) is (records != 0)
+
+
+def test_offsets_of_what_is_gone_are_no_lag(tmp_path: Path) -> None:
+    """They stay until they expire."""
+    (flow,) = load_mm1_consumer(write(tmp_path, CONSUMER)).flows
+    gone = {TopicPartition("gone", 0): 7, TopicPartition("t", 1): 3}
+    view = observe_group(source_of({TP: 2, **gone}, {TP: 5}), flow)
+    assert [(row.topic, row.partition) for row in view.partitions] == [TP]
+    assert view.records == 3
+
+
+@pytest.mark.parametrize("committed", [{}, {TopicPartition("gone", 0): 7}])
+def test_a_group_without_offsets_is_an_error(
+    tmp_path: Path, committed: dict[TopicPartition, int]
+) -> None:
     """As with the other formats: a mistyped group is not one without a lag."""
     (flow,) = load_mm1_consumer(write(tmp_path, CONSUMER)).flows
-    nobody = SimpleNamespace(
-        alias="A",
-        committed_offsets=lambda *_: {},
-        earliest_offsets=lambda _: {},
-        end_offsets=lambda *_: {},
-    )
+    nobody = source_of(committed, {TP: 5})
     connections: Any = SimpleNamespace(cluster=lambda _: nobody)
-    with pytest.raises(ClusterError, match="has no offsets"):
+    with pytest.raises(ClusterError, match="has no offsets of topics that exist"):
         lag_queries._read_group(connections, flow)
 
 
