@@ -71,7 +71,9 @@ class FirstPositions:
         if missing:
             begins = self._source.end_offsets(missing, self._flow.fetch.isolation_level)
             if time_ms != LATEST:
-                begins |= self._source.offsets_at(begins, time_ms)
+                at = self._source.offsets_at(begins, time_ms)
+                # Without an answer a partition waits: at its end it would skip what is wanted.
+                begins = {tp: begins[tp] if first < 0 else first for tp, first in at.items()}
             commits = _commits(self._flow, missing, begins)
             taken = self._commit(commits, member) if commits else True
             if taken:

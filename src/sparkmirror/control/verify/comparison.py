@@ -31,7 +31,7 @@ from sparkmirror.control.verify.scope import (
     ScopeOffsets,
     TransformedTopics,
 )
-from sparkmirror.errors import Defect, TopicError
+from sparkmirror.errors import Defect, PartitionError, TopicError
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.comparison_result import (
     EMPTY,
@@ -94,15 +94,12 @@ class PartitionComparison:
     def compared(self) -> PartitionResult:
         """Compare the partition, by its scope. Raises `MirrorError`."""
         if self.tp not in self.c.ends:
-            return self._result(
-                EMPTY, None, Difference("no partition", None, None, "no leader at the source")
-            )
+            return self._leaderless("source")
         if self.remote not in self.c.there:
             what = f"the target has no partition {self.remote}"
             return self._result(EMPTY, None, Difference("no partition", self.start, None, what))
         if self.remote not in self.c.remote_ends:
-            what = "no leader at the target"
-            return self._result(EMPTY, None, Difference("no partition", self.start, None, what))
+            return self._leaderless("target")
         try:
             if self.tp.topic in self.c.compacted:
                 return self._by_key()
@@ -110,6 +107,10 @@ class PartitionComparison:
         finally:
             for stream in self._streams:
                 stream.close()
+
+    def _leaderless(self, side: str) -> PartitionResult:
+        what = f"no leader at the {side} tells its offsets"
+        return self._result(EMPTY, EMPTY, Difference("unread", None, None, what))
 
     def _result(
         self,
@@ -157,10 +158,10 @@ class PartitionComparison:
         at = self.remote_start
         first = side.window(1)
         if self.times and first.times and first.times[0] >= 0:
-            found = self.c.target.offsets_at([self.remote], first.times[0])
-            if self.remote not in found:
+            found = _offset_at(self.c.target, self.remote, first.times[0])
+            if found < 0:
                 return None
-            at = max(at, found[self.remote])
+            at = max(at, found)
         for window in (side.window(), first):
             there = self._target(at)
             if align(there, window) is not None:
@@ -229,8 +230,7 @@ class PartitionComparison:
         """Whether the target's first record comes from behind the end that was given."""
         if not self.times or target.times[0] < 0 or self.transformed is not None:
             return False
-        known = self.c.source.offsets_at([self.tp], target.times[0])
-        return known.get(self.tp, -1) >= self.end
+        return _offset_at(self.c.source, self.tp, target.times[0]) >= self.end
 
     def _aligned(self, source: Side, target: Side) -> tuple[Side, Side] | Difference:
         """Both logs from their first common record on; or the difference before it.
@@ -269,8 +269,8 @@ class PartitionComparison:
         at_source = self.start
         # A transform may have set other times than those that the source knows.
         if self.times and window.times[0] >= 0 and self.transformed is None:
-            known = self.c.source.offsets_at([self.tp], window.times[0])
-            at_source = max(at_source, known.get(self.tp, self.later_end))
+            known = _offset_at(self.c.source, self.tp, window.times[0])
+            at_source = max(at_source, self.later_end if known < 0 else known)
         later = self._source(at_source, self.later_end)
         if align(later, window) is None or later.offsets[0] <= source.offsets[0]:
             return None
@@ -418,6 +418,18 @@ class PartitionComparison:
             for side in (ours, theirs)
         ]
         return self._result(sides[0], sides[1], difference, by_key=True)
+
+
+def _offset_at(cluster: Cluster, tp: TopicPartition, time_ms: int) -> int:
+    """The first offset of ``tp`` with this time or a later one; -1: none. Raises PartitionError."""
+    found = cluster.offsets_at([tp], time_ms)
+    if tp not in found:
+        raise PartitionError(
+            f"the leader of {tp} does not tell which record a time begins with.",
+            where=f"cluster {cluster.alias}",
+            do="Check that the brokers of this cluster are healthy.",
+        )
+    return found[tp]
 
 
 def _until(over: Event, runs: Iterable[Carried]) -> Iterator[Carried]:

@@ -113,11 +113,12 @@ class TransformedTopics(Protocol):
 class ScopeOffsets:
     """Both clusters' offsets for the partitions of a scope. The constructor reads them.
 
-    ``ends``: frozen end offsets of the source. ``later_ends``: end offsets of the source after
-    those of the target were frozen. ``left_out``: partitions of topics that cannot have their
-    remote names, or that a transform changes in a way that cannot be repeated, and why.
-    ``unknown``: source topics of which a config could not be read, here or there. The
-    constructor raises `ConfigError` if no topic is selected, and other `MirrorError`.
+    ``ends``: frozen end offsets of the source; missing: partitions of which an offset is not known,
+    because no leader responds. ``later_ends``: end offsets of the source after those of the target
+    were frozen. ``remote_ends``: these; missing as in ``ends``. ``left_out``: partitions of topics
+    that cannot have their remote names, or that a transform changes in a way that cannot be
+    repeated, and why. ``unknown``: source topics of which a config could not be read, here or
+    there. The constructor raises `ConfigError` if no topic is selected, and other `MirrorError`.
     """
 
     def __init__(
@@ -182,10 +183,12 @@ class ScopeOffsets:
         self.there = {tp for tp in self.pairs.values() if tp.partition < remote.get(tp.topic, 0)}
         self.positions = self._wait()
         self.remote_starts = target.earliest_offsets(self.there)
-        self.remote_ends = target.end_offsets(self.there, "read_committed")
+        remote_ends = target.end_offsets(self.there, "read_committed")
+        self.remote_ends = {tp: end for tp, end in remote_ends.items() if tp in self.remote_starts}
         self.unknown: set[str] = set()
         self.compacted, self.stamped = self._policies(topics, remote)
-        self.later_ends = self.ends | self._later_ends(partitions)
+        self.later_ends = self._later_ends(self.ends)
+        self.ends = {tp: end for tp, end in self.ends.items() if tp in self.later_ends}
 
     def expected(self) -> int:
         """Estimate of the number of source records to read, by offsets."""
@@ -195,23 +198,24 @@ class ScopeOffsets:
         )
 
     def _apply_bounds(self) -> None:
-        for bound, offsets, lowest in (
-            (self.scope.start, self.starts, True), (self.scope.end, self.ends, False)
-        ):  # fmt: skip
+        for bound in (self.scope.start, self.scope.end):
             if bound is None:
                 continue
-            at: Mapping[TopicPartition, int] = {}
+            given = dict.fromkeys(self.ends, bound.offset or 0)
             if bound.time_ms is not None:
-                at = self.source.offsets_at(self.pairs, bound.time_ms)
-            for tp in offsets:
-                end = self.ends[tp] if tp in self.ends else offsets[tp]
-                given = at.get(tp, end) if bound.time_ms is not None else bound.offset or 0
-                offsets[tp] = max(offsets[tp], given) if lowest else min(offsets[tp], given)
+                at = self.source.offsets_at(self.ends, bound.time_ms)
+                given = {tp: self.ends[tp] if one < 0 else one for tp, one in at.items()}
+            if bound is self.scope.start:
+                self.starts |= {tp: max(self.starts[tp], one) for tp, one in given.items()}
+                self.ends = {tp: self.ends[tp] for tp in given}
+            else:
+                self.ends = {tp: min(self.ends[tp], one) for tp, one in given.items()}
 
     def renew(self, tp: TopicPartition) -> bool:
         """Read anew where both logs of ``tp`` begin; False if neither begins later than before.
 
-        The source's frozen end stays. Raises `MirrorError`. Threads may renew different partitions.
+        False, too, if a leader does not respond. The source's frozen end stays. Raises
+        `MirrorError`. Threads may renew different partitions.
         """
         remote = self.pairs[tp]
         begun = self.earliest.get(tp, 0), self.remote_starts.get(remote, 0)
@@ -219,22 +223,29 @@ class ScopeOffsets:
         there = max(begun[1], self.target.earliest_offsets([remote]).get(remote, 0))
         if (here, there) == begun:
             return False
+        remote_ends = self.target.end_offsets([remote], "read_committed")
+        later_ends = self._later_ends([tp])
+        if not (remote_ends and later_ends):
+            return False
         self.earliest[tp] = here
         self.starts[tp] = max(here, self.starts.get(tp, 0))
         self.remote_starts[remote] = there
         self.positions.update(self._positions({tp: remote}))
-        self.remote_ends.update(self.target.end_offsets([remote], "read_committed"))
-        self.later_ends.update(self._later_ends([tp]))
+        self.remote_ends.update(remote_ends)
+        self.later_ends.update(later_ends)
         return True
 
     def _later_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The source's ends by now, where records behind ``ends`` count.
+        """The source's ends by now, where records behind ``ends`` count; else these.
 
         If an end was given, they count in compacted topics only: there, the target's last value of
-        a key may be a later one.
+        a key may be a later one. Partitions whose leader does not respond are missing: what the
+        target has on top may be what the source got since the freeze.
         """
-        wanted = [tp for tp in partitions if self.scope.end is None or tp.topic in self.compacted]
-        return self.source.end_offsets(wanted, self.flow.fetch.isolation_level)
+        counts = {tp: self.scope.end is None or tp.topic in self.compacted for tp in partitions}
+        wanted = [tp for tp, count in counts.items() if count]
+        ends = self.source.end_offsets(wanted, self.flow.fetch.isolation_level)
+        return ends | {tp: self.ends[tp] for tp, count in counts.items() if not count}
 
     def _positions(
         self, pairs: Mapping[TopicPartition, TopicPartition]

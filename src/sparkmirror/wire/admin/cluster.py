@@ -191,9 +191,11 @@ class Cluster:
     def offsets_at(
         self, partitions: Iterable[TopicPartition], time_ms: int
     ) -> dict[TopicPartition, int]:
-        """First offset with a timestamp of ``time_ms`` or later; missing where there is none."""
-        found = self.leaders.list_offsets(partitions, time_ms, 0)
-        return {tp: offset for tp, offset in found.items() if offset >= 0}
+        """First offset with a timestamp of ``time_ms`` or later; -1 where there is none.
+
+        Missing ones as in `end_offsets`: of them, it is not known whether there is one.
+        """
+        return self.leaders.list_offsets(partitions, time_ms, 0)
 
     def records_at(
         self, positions: Mapping[TopicPartition, int], timeout_s: float = 5.0

@@ -35,10 +35,14 @@ Offsets = Mapping[TopicPartition, tuple[int, str]]
 
 
 class Clusters:
-    """Source and keeper of positions. ``ends``: of the partitions that have a leader."""
+    """Source and keeper of positions. ``ends``: of the partitions that have a leader.
+
+    ``times``: the offset at any time, of the partitions whose leader tells it; -1: no record.
+    """
 
     def __init__(self) -> None:
         self.ends = {LED.source: 10}
+        self.times: dict[TopicPartition, int] = {}
         self.positions: dict[TopicPartition, int] = {}
         self.refusal: MirrorError | None = None
         self.commits: list[tuple[dict[TopicPartition, int], Member | None]] = []
@@ -47,6 +51,11 @@ class Clusters:
         self, wanted: Iterable[TopicPartition], _isolation: str
     ) -> dict[TopicPartition, int]:
         return {tp: self.ends[tp] for tp in wanted if tp in self.ends}
+
+    def offsets_at(
+        self, wanted: Iterable[TopicPartition], _time_ms: int
+    ) -> dict[TopicPartition, int]:
+        return {tp: self.times[tp] for tp in wanted if tp in self.times}
 
     def committed_offsets(
         self, _group: str, wanted: Iterable[TopicPartition], *, operation: str
@@ -131,6 +140,22 @@ def test_what_appears_later_begins_at_its_end_when_it_is_found(
     clusters.ends[LOST.source] = 4
     assert run_once(control.topics), "a look for topics sees it, too"
     assert control.adopted[-1] == (CommandKind.EXTEND, (LED, LOST, NEW))
+
+
+def test_a_partition_that_does_not_tell_where_a_time_begins_waits(clusters: Clusters) -> None:
+    """At its end it would begin without the records that it was to begin with."""
+    flow = replace(MM1_FLOW, fetch=FetchSettings(auto_offset_reset="by_duration:PT1H"))
+    positions = FirstPositions(clusters, clusters, flow)  # type: ignore[arg-type]
+    every = [replace(p, remote_topic=p.topic) for p in (LED, LOST, NEW)]
+    clusters.ends = {p.source: 10 for p in every}
+    clusters.times = {LED.source: 4, NEW.source: -1}
+    assert positions.settle(every) == 2
+    assert clusters.positions == {LED.source: 4, NEW.source: 10}
+    assert positions.waiting == {LOST.source}
+    clusters.times[LOST.source] = 7
+    assert positions.settle(every) == 1
+    assert clusters.positions[LOST.source] == 7
+    assert positions.waiting == frozenset()
 
 
 def test_a_look_that_fails_changes_nothing(control: Any, clusters: Clusters) -> None:

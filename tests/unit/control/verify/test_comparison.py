@@ -94,16 +94,21 @@ def compared(
     later: int | None = None,
     **more: Any,
 ) -> PartitionResult:
-    """The result for two logs. ``later``: where the source ends by now, else at its ``end``."""
+    """The result for two logs. ``later``: where the source ends by now, else at its ``end``.
+
+    ``silent``: the clusters whose leaders do not tell the offset of a time.
+    """
     Stream.logs = {("A", TP): source, ("B", COPY): target}
     scope: Scope = more.get("scope", Scope())
 
-    def offsets_at(rows: list[Row]) -> Any:
-        def ask(partitions: list[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
+    def cluster(alias: str, rows: list[Row]) -> Any:
+        def offsets_at(partitions: list[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
+            if alias in more.get("silent", ""):
+                return {}
             found = [offset for offset, when, _ in rows if when >= time_ms]
-            return dict.fromkeys(partitions, found[0]) if found else {}
+            return dict.fromkeys(partitions, found[0] if found else -1)
 
-        return ask
+        return SimpleNamespace(alias=alias, offsets_at=offsets_at)
 
     first = source[0][0] if source else 0
     last = source[-1][0] + 1 if source else 0
@@ -126,8 +131,8 @@ def compared(
         unknown=set(),
         positions=more.get("positions", {}),
         transformed=more.get("transformed"),
-        source=SimpleNamespace(offsets_at=offsets_at(source)),
-        target=SimpleNamespace(offsets_at=offsets_at(target)),
+        source=cluster("A", source),
+        target=cluster("B", target),
     )
     renew = more.get("renew", lambda _: False)
     chosen.renew = lambda _: renew(chosen)
@@ -152,12 +157,19 @@ def test_equal_logs_are_equal_wherever_the_copy_begins() -> None:
     assert (result.source.records, progress.taken, result.remark) == (30, 30, "")
 
 
-def test_without_partition_or_leader_there_is_nothing_to_compare() -> None:
+def test_without_a_partition_there_is_nothing_to_compare() -> None:
     result = compared(log(range(3)), [], there=set())
     assert told(result) == ("no partition", 0, None, "the target has no partition A.t-1")
     assert (result.source, result.target) == (EMPTY, None)
-    result = compared(log(range(3)), [], ends={})
-    assert told(result) == ("no partition", None, None, "no leader at the source")
+    assert Stream.read == []
+
+
+@pytest.mark.parametrize(("lost", "side"), [("ends", "source"), ("remote_ends", "target")])
+def test_without_a_leader_nothing_is_known(lost: str, side: str) -> None:
+    """It is no difference, nor an empty log."""
+    result = compared(log(range(3)), log(range(3)), **{lost: {}})
+    assert told(result) == ("unread", None, None, f"no leader at the {side} tells its offsets")
+    assert result.unread
     assert Stream.read == []
 
 
@@ -270,6 +282,26 @@ def test_from_a_bound_the_copy_is_looked_up_by_time() -> None:
     assert told(result) == ("missing", 20, None, "the target lacks source offset 20")
     assert result.target is not None
     assert (result.source.records, result.target.records) == (10, 0)
+
+
+@pytest.mark.parametrize(
+    ("silent", "source", "target", "more"),
+    [
+        ("B", log(range(30)), log(range(30), 9), {"start": 20, "scope": Scope(start=Bound(20))}),
+        ("B", log(range(30)), log(range(30), 9), {"scope": Scope(sample=2)}),
+        ("A", log(range(30)), log(range(12, 30), 12), {"start": 5, "remote_start": 12}),
+        ("A", log(range(60)), log(range(50, 60), 50),
+         {"end": 40, "remote_start": 50, "scope": Scope(end=Bound(40))}),
+    ],
+)  # fmt: skip
+def test_a_leader_that_does_not_tell_the_offset_of_a_time_has_not_said_that_none_is(
+    silent: str, source: list[Row], target: list[Row], more: dict[str, Any]
+) -> None:
+    result = compared(source, target, silent=silent, **more)
+    tp = TP if silent == "A" else COPY
+    what = f"cluster {silent}: the leader of {tp} does not tell which record a time begins with."
+    assert (result.unread, told(result)[3].startswith(what)) == (True, True)
+    assert compared(source, target, **more).difference is None
 
 
 def test_records_of_one_content_are_told_apart_by_what_follows() -> None:
@@ -676,11 +708,6 @@ def test_a_transform_that_fails_at_the_bound_is_named() -> None:
     assert told(result)[:2] == ("failed", 20)
 
 
-def test_a_copy_without_a_leader_is_not_an_empty_one() -> None:
-    result = compared(log(range(3)), log(range(3)), remote_ends={})
-    assert told(result) == ("no partition", 0, None, "no leader at the target")
-
-
 def test_a_mirror_that_has_only_deleted_records_is_behind() -> None:
     source, target = log(range(30, 40), 30), log(range(30))
     result = compared(source, target, start=30, positions={TP: 30})
@@ -764,7 +791,7 @@ def test_up_to_a_bound_the_real_end_of_compacted_topics_is_known() -> None:
     assert (found.ends[t], found.later_ends[t], found.later_ends[u]) == (3, 10, 3)
 
 
-def test_where_both_logs_begin_is_read_again() -> None:
+def test_where_both_logs_begin_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     class Moving(_Cluster):
         begin = 0
 
@@ -793,6 +820,12 @@ def test_where_both_logs_begin_is_read_again() -> None:
     assert (found.ends[tp], found.later_ends[tp]) == (10, 17)
     assert (found.remote_ends[copy], found.positions[tp]) == (12, 12)
     assert not found.renew(tp)
+    target.begin = 9
+    with monkeypatch.context() as patch:
+        patch.setattr(source, "end_offsets", lambda *_: {})
+        assert not found.renew(tp), "of a source that does not tell its end, nothing is known"
+    assert found.remote_ends[copy] == 12
+    assert found.renew(tp)
 
 
 def test_a_leader_that_is_elected_meanwhile() -> None:
@@ -802,6 +835,50 @@ def test_a_leader_that_is_elected_meanwhile() -> None:
 
     flow, cluster = FlowSettings(A, B, A, B), cast(Cluster, Electing())
     assert ScopeOffsets(cluster, cluster, flow, Scope(wait_s=0)).ends == {}
+
+
+@pytest.mark.parametrize(("bound", "start", "end"), [("start", 4, 10), ("end", 0, 4)])
+def test_a_partition_that_does_not_answer_for_a_bound_is_not_compared(
+    bound: str, start: int, end: int
+) -> None:
+    """Else it would end where it begins, and be equal without a look."""
+
+    class Partly(_Cluster):
+        def end_offsets(self, partitions: Any, _isolation: str) -> dict[TopicPartition, int]:
+            return dict.fromkeys(partitions, 10)
+
+        def offsets_at(self, partitions: Any, time_ms: int) -> dict[TopicPartition, int]:
+            at = 4 if time_ms == 5_000 else -1
+            return {tp: at for tp in partitions if tp.topic == "t"}
+
+    flow, cluster = FlowSettings(A, B, A, B), cast(Cluster, Partly())
+    t, u = (TopicPartition(name, 0) for name in "tu")
+    scope = Scope(wait_s=0, **{bound: Bound(time_ms=5_000)})  # type: ignore[arg-type]
+    found = ScopeOffsets(cluster, cluster, flow, scope)
+    assert (found.starts[t], found.ends) == (start, {t: end})
+    assert (u in found.pairs, found.expected()) == (True, end - start)
+    scope = Scope(wait_s=0, **{bound: Bound(time_ms=9_000)})  # type: ignore[arg-type]
+    found = ScopeOffsets(cluster, cluster, flow, scope)
+    assert found.starts[t] == (10 if bound == "start" else 0), "no record is so new"
+    assert found.ends == {t: 10}
+
+
+@pytest.mark.parametrize("end", [None, Bound(3)])
+def test_a_partition_whose_present_end_is_not_known_is_not_compared(end: Bound | None) -> None:
+    """What the mirror has copied since the freeze would look as if the source never had it."""
+
+    class Losing(_Cluster):
+        asked = 0
+
+        def end_offsets(self, partitions: Any, _isolation: str) -> dict[TopicPartition, int]:
+            self.asked += 1
+            return {tp: 10 for tp in partitions if self.asked == 1 or tp.topic == "t"}
+
+    flow, source, target = FlowSettings(A, B, A, B), Losing(), cast(Cluster, _Cluster())
+    found = ScopeOffsets(cast(Cluster, source), target, flow, Scope(end=end, wait_s=0))
+    t, u = (TopicPartition(name, 0) for name in "tu")
+    assert set(found.ends) == ({t} if end is None else {t, u})
+    assert found.later_ends == ({t: 10} if end is None else {t: 3, u: 3})
 
 
 def test_configs_that_could_not_be_read_are_named() -> None:

@@ -14,6 +14,7 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.offset_reset import LATEST
 from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.admin import leaders as module
+from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.leaders import Described, Leaders
 from tests.patience import patience
 
@@ -149,3 +150,11 @@ def test_all_leaders_are_asked_at_once() -> None:
     known = Spread(Far())  # type: ignore[arg-type]
     found = known.list_offsets([TopicPartition("t", number) for number in range(3)], LATEST, 1)
     assert found == {TopicPartition("t", number): 7 + number for number in range(3)}
+
+
+def test_no_record_of_a_time_is_an_answer_and_no_leader_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(CLIENT)
+    monkeypatch.setattr(cluster.leaders, "list_offsets", lambda *_: {TP: -1})
+    assert cluster.offsets_at([TP, TopicPartition("u", 0)], 5) == {TP: -1}

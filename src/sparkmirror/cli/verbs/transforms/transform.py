@@ -253,5 +253,6 @@ def _spans(
     elif _OFFSET.fullmatch(start):
         begins = {tp: max(first, int(start)) for tp, first in begins.items()}
     elif start != "earliest":
-        begins = dict(source.offsets_at(partitions, since_ms(start)))
+        found = source.offsets_at(partitions, since_ms(start))
+        begins = {tp: first for tp, first in found.items() if first >= 0}
     return {tp: (begins[tp], end) for tp, end in ends.items() if begins.get(tp, end) < end}

@@ -88,7 +88,7 @@ class _Source:
         return dict.fromkeys(partitions, self._end)
 
     def offsets_at(self, partitions: list[TopicPartition], _ms: int) -> dict[TopicPartition, int]:
-        return dict.fromkeys(partitions[:1], 50)
+        return {tp: -1 if tp.partition else 50 for tp in partitions}
 
 
 @pytest.fixture
@@ -129,6 +129,14 @@ def test_where_a_sample_begins(
     source: Any = _Source("orders", "plain")
     _sample(source, flow, "orders", start, 7)
     assert asked == [("orders", 0, first, 100, 7)]
+
+
+def test_of_a_time_only_partitions_that_have_such_records_are_read(
+    flow: FlowSettings, asked: list[tuple[str, int, int, int, int]]
+) -> None:
+    source: Any = _Source("orders", partitions=2)
+    _sample(source, flow, "orders", "1h", 7)
+    assert asked == [("orders", 0, 50, 100, 7)]
 
 
 def test_a_topic_of_two_transforms_is_not_read(flow: FlowSettings) -> None:
