@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from functools import cached_property
 from operator import attrgetter
 from threading import Event, Lock
 
@@ -23,7 +24,7 @@ from sparkmirror.control.verify.by_key import (
     other_value,
     value_digests,
 )
-from sparkmirror.control.verify.lockstep import OF_ONE_PARTITION, Side, align, lockstep
+from sparkmirror.control.verify.lockstep import OF_ONE_PARTITION, Side, Window, align, lockstep
 from sparkmirror.control.verify.scope import (
     STRETCH,
     Progress,
@@ -266,15 +267,18 @@ class PartitionComparison:
         None if they are not behind the next ones of ``source``.
         """
         window = target.window()
-        at_source = self.start
-        # A transform may have set other times than those that the source knows.
-        if self.times and window.times[0] >= 0 and self.transformed is None:
-            known = _offset_at(self.c.source, self.tp, window.times[0])
-            at_source = max(at_source, self.later_end if known < 0 else known)
-        later = self._source(at_source, self.later_end)
+        later = self._source(self._known_from(window, self.start), self.later_end)
         if align(later, window) is None or later.offsets[0] <= source.offsets[0]:
             return None
         return later
+
+    def _known_from(self, window: Window, start: int) -> int:
+        """A source offset from ``start`` on that is not behind the first record of ``window``."""
+        # A transform may have set other times than those that the source knows.
+        if not self.times or window.times[0] < 0 or self.transformed is not None:
+            return start
+        known = _offset_at(self.c.source, self.tp, window.times[0])
+        return max(start, self.later_end if known < 0 else known)
 
     def _stepped(self, source: Side, target: Side) -> PartitionResult:
         difference, rewritten = lockstep(source, target)
@@ -376,16 +380,27 @@ class PartitionComparison:
         self._streams.clear()
 
     def _deleted_there(self, source: Side) -> bool:
-        first = self._target(self.remote_start)
-        if self._is_emptied(first, source.offsets[0] + 1):
-            return True
-        if self.remote_start == 0 or not first.fill():
-            return False
-        if self.times and source.times[0] != first.times[0]:
-            return source.times[0] < first.times[0]
-        # Times do not tell: does the target's first record come later at the source?
-        later = self._source(source.offsets[0], self.later_end, counted=False)
-        return align(later, first.window()) is not None
+        at = source.offsets[0]
+        emptied = self._is_emptied(self._target(self.remote_start), at + 1)
+        return emptied or (self.remote_start > 0 and at < self._target_begins)
+
+    @cached_property
+    def _target_begins(self) -> int:
+        """The source offset of the target's first record; 0 if the source does not have it.
+
+        Times do not tell what comes before it: those that producers set may fall and rise.
+        """
+        target = self._target(self.remote_start)
+        first = target.window(1)
+        if not first.times:
+            return 0
+        at = self._known_from(first, self.earliest)
+        # Right behind the first record the target may lack some.
+        for window in (target.window(), first):
+            source = self._source(at, self.later_end, counted=False)
+            if align(source, window) is not None:
+                return source.offsets[0]
+        return 0
 
     # -- compacted topics ------------------------------------------------------------------
 

@@ -342,6 +342,30 @@ def test_a_sample_passes_over_what_the_target_has_deleted() -> None:
     assert told(result) == ("missing", 0, None, "the target lacks source offset 0")
 
 
+def test_what_the_target_has_deleted_of_a_sample_does_not_go_by_times() -> None:
+    """A producer's times may fall and rise."""
+    scope, source = Scope(sample=4), log(range(4_000))
+    source[2_000] = (2_000, 5, rest(2_000))
+    target = [row for row in source[1_000:] if row[0] != 2_000]
+    result = compared(source, target, remote_start=1_000, scope=scope)
+    assert told(result) == ("missing", 2_000, None, "the target lacks source offset 2000")
+    source = log(range(4_000))
+    source[0] = (0, 9_999_999, rest(0))
+    result = compared(source, source[1_000:], remote_start=1_000, scope=scope)
+    assert result.difference is None
+    assert result.source.records == 3 * STRETCH
+
+
+def test_where_the_target_begins_is_looked_up_once_for_all_stretches() -> None:
+    source = log(range(4_000))
+    target = [row for row in source[1_700:] if row[0] != 1_710]
+    result = compared(source, target, start=100, remote_start=1_700, scope=Scope(sample=6))
+    assert result.difference is None, "the record that lacks is in no stretch"
+    assert result.source.records == 3 * 650
+    whole = [start for alias, start, end in Stream.read if alias == "A" and end == 4_000]
+    assert whole.count(1_700) == 2, "by its first records, of which one lacks, and by one"
+
+
 # --- compacted topics ---------------------------------------------------------------------------
 
 
