@@ -71,7 +71,7 @@ class PartitionComparison:
     ) -> None:
         self.c = chosen
         self.tp = tp
-        self.remote = chosen.pairs[tp]
+        self.remote = chosen.surplus.get(tp) or chosen.pairs[tp]
         self.progress = progress
         self.taken = 0
         self.over = over or Event()
@@ -94,14 +94,17 @@ class PartitionComparison:
 
     def compared(self) -> PartitionResult:
         """Compare the partition, by its scope. Raises `MirrorError`."""
-        if self.tp not in self.c.ends:
+        surplus = self.tp in self.c.surplus
+        if not surplus and self.tp not in self.c.ends:
             return self._leaderless("source")
-        if self.remote not in self.c.there:
+        if not surplus and self.remote not in self.c.there:
             what = f"the target has no partition {self.remote}"
             return self._result(EMPTY, None, Difference("no partition", self.start, None, what))
         if self.remote not in self.c.remote_ends:
             return self._leaderless("target")
         try:
+            if surplus:
+                return self._surplus()
             if self.tp.topic in self.c.compacted:
                 return self._by_key()
             return self._sampled() if self.c.scope.sample else self._whole()
@@ -334,6 +337,16 @@ class PartitionComparison:
         except OF_ONE_PARTITION as error:
             self.remarks.append(f"not all records are counted: {error}")
 
+    def _surplus(self) -> PartitionResult:
+        """Of a partition that the source does not have; without records it is equal."""
+        target = self._target(self.remote_start)
+        if not target.fill():
+            return self._result(EMPTY, EMPTY, None)
+        at = target.offsets[0]
+        self._count_rest(target, at + STRETCH if self.c.scope.sample else self.remote_end)
+        what = f"the target has records in {self.remote}, and the source has no such partition"
+        return self._result(EMPTY, target.reading, Difference("extra", None, at, what))
+
     # -- samples ---------------------------------------------------------------------------
 
     def _sampled(self) -> PartitionResult:
@@ -513,13 +526,15 @@ def verify_flow(
 ) -> list[PartitionResult]:
     """Compare all partitions of ``scope``; results in partition order. Raises `MirrorError`.
 
+    Partitions that only the target has are among them unless they are empty.
     ``transformed``: runs the transforms of a flow that has some.
     """
     if flow.transforms and transformed is None:
         raise Defect("a flow with transforms is compared without them")
     chosen = ScopeOffsets(source, target, flow, scope, transformed)
     progress = progress or Progress()
-    progress.partitions += len(chosen.pairs)
+    partitions = sorted([*chosen.pairs, *chosen.surplus])
+    progress.partitions += len(partitions)
     progress.total += chosen.expected()
 
     over, unread = Event(), Unread()
@@ -532,12 +547,17 @@ def verify_flow(
 
     with ThreadPoolExecutor(_THREADS, "verify") as pool:
         try:
-            futures = [pool.submit(one, tp) for tp in sorted(chosen.pairs)]
-            compared = [future.result() for future in futures]
+            futures = [pool.submit(one, tp) for tp in partitions]
+            results = [future.result() for future in futures]
         except BaseException:
             over.set()  # the pool waits for comparisons that run
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    compared = (
+        result
+        for tp, result in zip(partitions, results, strict=True)
+        if tp not in chosen.surplus or not result.equal
+    )
     absent = (
         PartitionResult(*tp, EMPTY, None, Difference("left out", None, None, str(error)))
         for tp, error in chosen.left_out.items()

@@ -117,8 +117,10 @@ class ScopeOffsets:
     because no leader responds. ``later_ends``: end offsets of the source after those of the target
     were frozen. ``remote_ends``: these; missing as in ``ends``. ``left_out``: partitions of topics
     that cannot have their remote names, or that a transform changes in a way that cannot be
-    repeated, and why. ``unknown``: source topics of which a config could not be read, here or
-    there. The constructor raises `ConfigError` if no topic is selected, and other `MirrorError`.
+    repeated, and why. ``surplus``: partitions that remote topics have on top, by the names that
+    their source partitions would have. ``unknown``: source topics of which a config could not be
+    read, here or there. The constructor raises `ConfigError` if no topic is selected, and other
+    `MirrorError`.
     """
 
     def __init__(
@@ -181,9 +183,11 @@ class ScopeOffsets:
             {tp.topic for tp in self.pairs.values()}
         ).items()}  # fmt: skip
         self.there = {tp for tp in self.pairs.values() if tp.partition < remote.get(tp.topic, 0)}
+        self.surplus = self._surplus({name: topics[name].partitions for name in topics}, remote)
         self.positions = self._wait()
-        self.remote_starts = target.earliest_offsets(self.there)
-        remote_ends = target.end_offsets(self.there, "read_committed")
+        looked_at = {*self.there, *self.surplus.values()}
+        self.remote_starts = target.earliest_offsets(looked_at)
+        remote_ends = target.end_offsets(looked_at, "read_committed")
         self.remote_ends = {tp: end for tp, end in remote_ends.items() if tp in self.remote_starts}
         self.unknown: set[str] = set()
         self.compacted, self.stamped = self._policies(topics, remote)
@@ -211,12 +215,35 @@ class ScopeOffsets:
             else:
                 self.ends = {tp: min(self.ends[tp], one) for tp, one in given.items()}
 
+    def _surplus(
+        self, counts: Mapping[str, int], remote: Mapping[str, int]
+    ) -> dict[TopicPartition, TopicPartition]:
+        """`surplus`, of the numbers of partitions; empty if only a part is compared.
+
+        Empty, too, if records do not keep their partition numbers: they may be anywhere.
+        """
+        scope = self.scope
+        if scope.partitions or scope.start or scope.end or self.flow.records.used:
+            return {}
+        names = {tp.topic: copy.topic for tp, copy in self.pairs.items()}
+        larger = {name for name, copy in names.items() if remote.get(copy, 0) > counts[name]}
+        if not larger:
+            return {}
+        # A source topic may have grown since it was described, and its copy with it.
+        return {
+            TopicPartition(name, number): TopicPartition(names[name], number)
+            for name, view in self.source.topics(larger).items()
+            for number in range(max(counts[name], view.partitions), remote[names[name]])
+        }
+
     def renew(self, tp: TopicPartition) -> bool:
         """Read anew where both logs of ``tp`` begin; False if neither begins later than before.
 
         False, too, if a leader does not respond. The source's frozen end stays. Raises
         `MirrorError`. Threads may renew different partitions.
         """
+        if tp in self.surplus:
+            return False
         remote = self.pairs[tp]
         begun = self.earliest.get(tp, 0), self.remote_starts.get(remote, 0)
         here = max(begun[0], self.source.earliest_offsets([tp]).get(tp, 0))

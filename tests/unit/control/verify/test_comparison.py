@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,7 +27,13 @@ from sparkmirror.errors import Defect, PartitionError, TopicError
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.comparison_result import EMPTY, Difference, PartitionResult
 from sparkmirror.records.records import Carried, encode_rest
-from sparkmirror.settings import ClusterClient, FetchSettings, FlowSettings
+from sparkmirror.settings import (
+    ClusterClient,
+    FetchSettings,
+    FlowSettings,
+    Partitioner,
+    RecordSettings,
+)
 from sparkmirror.transform_settings import TransformSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
@@ -119,6 +126,7 @@ def compared(
         ),
         scope=scope,
         pairs={TP: COPY},
+        surplus=more.get("surplus", {}),
         there=more.get("there", {COPY}),
         stamped={"t"} if more.get("stamped") else set(),
         compacted={"t"} if more.get("compacted") else set(),
@@ -652,7 +660,7 @@ def two_partitions() -> Any:
     pairs = {TopicPartition("t", number): TopicPartition("A.t", number) for number in (0, 1)}
     return SimpleNamespace(
         pairs=pairs, left_out={}, stamped=set(), unknown=set(), starts={}, ends={}, later_ends={},
-        remote_starts={}, remote_ends={}, earliest={}, transformed=None,
+        remote_starts={}, remote_ends={}, earliest={}, transformed=None, surplus={},
         expected=lambda: 0, renew=lambda _: False,
     )  # fmt: skip
 
@@ -885,6 +893,81 @@ def test_a_partition_that_does_not_answer_for_a_bound_is_not_compared(
     found = ScopeOffsets(cluster, cluster, flow, scope)
     assert found.starts[t] == (10 if bound == "start" else 0), "no record is so new"
     assert found.ends == {t: 10}
+
+
+# --- partitions that only the target has --------------------------------------------------------
+
+
+class _Sized(_Cluster):
+    """Topic t, or its copy, with ``partitions``; ``ends``: of those that are not empty."""
+
+    def __init__(self, partitions: int, ends: dict[int, int] | None = None) -> None:
+        self.partitions, self.ends = partitions, ends or {}
+
+    def topics(self, _names: object = None) -> dict[str, Any]:
+        one = SimpleNamespace(internal=False, partitions=self.partitions)
+        return {"t": one} if not self.ends else {"A.t": one}
+
+    def end_offsets(self, partitions: Any, _isolation: str) -> dict[TopicPartition, int]:
+        return {tp: self.ends.get(tp.partition, 0) for tp in partitions if tp.partition != 5}
+
+
+_FLOW = FlowSettings(A, B, A, B, fetch=FetchSettings(isolation_level="read_uncommitted"))
+
+
+def test_records_in_a_partition_that_the_source_does_not_have_are_too_much() -> None:
+    """A partition without records is none that anything was mirrored to."""
+    for number in range(6):
+        Stream.logs["B", TopicPartition("A.t", number)] = log(range(3)) if number == 3 else []
+        Stream.logs["A", TopicPartition("t", number)] = []
+    source, target = (cast(Cluster, one) for one in (_Sized(3), _Sized(6, {3: 3, 4: 2})))
+    progress = Progress()
+    *equal, extra, unread = comparison.verify_flow(source, target, _FLOW, Scope(wait_s=0), progress)
+    assert [(one.partition, one.equal) for one in equal] == [(0, True), (1, True), (2, True)]
+    assert (extra.topic, extra.partition, extra.source) == ("t", 3, EMPTY)
+    what = "the target has records in A.t-3, and the source has no such partition"
+    assert told(extra) == ("extra", None, 0, what)
+    assert extra.target is not None
+    assert extra.target.records == 3
+    assert (unread.partition, unread.unread) == (5, True)
+    assert (progress.partitions, progress.done, Stream.open) == (6, 6, 0)
+
+
+@pytest.mark.parametrize(
+    ("scope", "flow"),
+    [
+        (Scope(partitions=(0,), wait_s=0), _FLOW),
+        (Scope(start=Bound(0), wait_s=0), _FLOW),
+        (Scope(end=Bound(0), wait_s=0), _FLOW),
+        (Scope(wait_s=0), replace(_FLOW, records=RecordSettings(Partitioner.KEY))),
+    ],
+)
+def test_of_a_part_or_of_other_partitions_what_the_target_has_on_top_says_nothing(
+    scope: Scope, flow: FlowSettings
+) -> None:
+    source, target = (cast(Cluster, one) for one in (_Sized(3), _Sized(6, {3: 3})))
+    assert ScopeOffsets(source, target, flow, scope).surplus == {}
+
+
+def test_a_source_that_has_grown_meanwhile_has_the_partitions_of_its_copy() -> None:
+    class Growing(_Sized):
+        def topics(self, _names: object = None) -> dict[str, Any]:
+            found = super().topics()
+            self.partitions = 5
+            return found
+
+    source, target = (cast(Cluster, one) for one in (Growing(3), _Sized(6, {3: 3})))
+    found = ScopeOffsets(source, target, _FLOW, Scope(wait_s=0))
+    assert found.surplus == {TopicPartition("t", 5): TopicPartition("A.t", 5)}
+    assert not found.renew(TopicPartition("t", 5))
+
+
+def test_of_a_sample_no_more_is_read_of_them_either() -> None:
+    more: dict[str, Any] = {"surplus": {TP: COPY}, "ends": {}, "there": set()}
+    result = compared([], log(range(3 * STRETCH), 7), scope=Scope(sample=1), **more)
+    assert told(result)[:3] == ("extra", None, 7)
+    assert result.target is not None
+    assert result.target.records == STRETCH
 
 
 @pytest.mark.parametrize("end", [None, Bound(3)])
