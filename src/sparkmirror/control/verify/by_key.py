@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import islice
 
 from sparkmirror.control.verify.lockstep import SIZES, Side
 from sparkmirror.observe.figures.comparison_result import Difference
@@ -20,43 +21,50 @@ Values = dict[Key, tuple[int, bytes]]
 """Offset and digest of the last record of each key, without keys that end with a tombstone."""
 LastOffsets = dict[Key, int]
 """The last offset of every key."""
+_FIRST = 5_000
 
 
 @dataclass
 class Begin:
     """Where the target's log begins, as an offset of the source. Before that, it deleted records.
 
-    ``digest``: of its first record; empty if it has none. ``at``: the first source offset of such a
-    record; None if there is none.
+    ``found``: by the digests of its first records, in order, the first source offsets of such
+    records; None if there is none. Its very first records may be old values of keys, which the
+    source has cleaned up: then the next one tells where it begins.
     """
 
-    digest: bytes
-    at: int | None = None
+    found: dict[bytes, int | None]
 
     @classmethod
     def of(cls, target: Side) -> Begin:
-        """That of ``target``, of which nothing is taken."""
-        if not target.fill():
-            return cls(b"")
-        return cls(_record_digest(target.times[0], target.rests[0]))
+        """That of ``target``, of which the first records are taken."""
+        digests = (digest for _, digest in _records(target))
+        return cls(dict.fromkeys(islice(digests, _FIRST)))
+
+    def note(self, digest: bytes, offset: int) -> None:
+        """A record of the source, in the order of offsets."""
+        if digest in self.found and self.found[digest] is None:
+            self.found[digest] = offset
 
     def source_offset(self, position: int) -> int:
         """The source offset; 0 if it is not known. ``position``: the flow's, for an empty log."""
-        return (self.at or 0) if self.digest else position
+        if not self.found:
+            return position
+        return next((at for at in self.found.values() if at is not None), 0)
 
 
 def last_values(side: Side, seen: LastOffsets | None = None, begin: Begin | None = None) -> Values:
     """The last values in ``side``, of which all records are taken.
 
     ``seen`` gets the last offsets, also of keys that end with a tombstone. ``begin`` learns where
-    its record is.
+    its records are.
     """
     found: Values = {}
     for record, digest in _records(side):
         if seen is not None:
             seen[record.key] = record.offset
-        if begin is not None and begin.at is None and digest == begin.digest:
-            begin.at = record.offset
+        if begin is not None:
+            begin.note(digest, record.offset)
         if record.value is None:
             found.pop(record.key, None)
         else:

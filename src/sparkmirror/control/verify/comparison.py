@@ -420,17 +420,20 @@ class PartitionComparison:
     def _by_key(self) -> PartitionResult:
         self.remarks.append("compacted: the last value of each key is compared")
         seen: LastOffsets = {}
-        target = self._target(self.remote_start)
-        begins = Begin.of(target) if self.remote_start > 0 else None
+        begins = Begin.of(self._target(self.remote_start)) if self.remote_start > 0 else None
         ours = last_values(self._source(self.start, self.end), seen, begins)
         failed = self._failed()  # before more is read: the newest reading counts
-        theirs = last_values(target)
+        theirs = last_values(self._target(self.remote_start))
         if self.start > 0 and drop_unseen(theirs, seen) and self.c.scope.start is None:
             self.remarks.append(
                 "keys that only the target has are left out: the source has deleted records"
             )
         if begins is not None:
             first = begins.source_offset(self.c.positions.get(self.tp, 0))
+            if begins.found and first > self.start > self.earliest:
+                # The target may begin before the bound: then it has deleted nothing behind it.
+                last_values(self._source(self.earliest, self.start, counted=False), begin=begins)
+                first = begins.source_offset(0)
             if drop_deleted(ours, theirs, first):
                 self._note_deleted(first)
         keys = differing(ours, theirs)

@@ -800,6 +800,34 @@ def test_keys_that_retention_has_deleted_on_one_side_are_left_out() -> None:
     assert told(compared(source, [], positions={TP: 2}, **more))[:2] == ("behind", 2)
 
 
+def test_a_target_that_begins_with_what_the_source_has_cleaned_up_tells_what_it_deleted() -> None:
+    """Retention left an old value there, which the source's cleaner has removed."""
+    rows = keyed((b"a", b"1"), (b"b", b"1"), (b"k", b"1"), (b"k", b"2"), (b"c", b"1"))
+    source = [row for row in rows if row[0] != 2]
+    target = [(offset + 10, time, body) for offset, time, body in rows[2:]]
+    result = compared(source, target, compacted=True)
+    assert result.difference is None
+    assert result.remark.endswith("the target has deleted the records before source offset 3")
+    # What comes behind the first record that both have is not deleted.
+    lacks = compared(source, target[:2], compacted=True)
+    assert told(lacks)[:2] == ("missing", 4)
+    # Without any, nothing tells where the target begins.
+    assert told(compared(source, target[:1], compacted=True))[:2] == ("missing", 0)
+
+
+def test_from_a_bound_behind_the_beginning_of_the_target_nothing_is_deleted() -> None:
+    """The first record that both have behind the bound is not the target's first one."""
+    rows = keyed(*((b"%d" % n, b"1") for n in range(20)))
+    target = [(offset + 10, time, body) for offset, time, body in rows[2:] if offset != 5]
+    scope = Scope(start=Bound(5))
+    more: dict[str, Any] = {"start": 5, "earliest": 0, "compacted": True, "scope": scope}
+    result = compared(rows, target, **more)
+    assert told(result)[:2] == ("missing", 5)
+    result = compared(rows, target[5:], **more)
+    assert result.difference is None
+    assert result.remark.endswith("the target has deleted the records before source offset 8")
+
+
 def test_a_tombstone_that_is_not_mirrored_yet_is_behind() -> None:
     source = keyed((b"a", b"1"), (b"a", None))
     result = compared(source, keyed((b"a", b"1")), compacted=True, positions={TP: 1})
