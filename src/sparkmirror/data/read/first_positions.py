@@ -60,10 +60,16 @@ def _offsets_at(
     connections: ClusterConnections, wanted: list[TopicPartition], time_ms: int, *, stable: bool
 ) -> dict[TopicPartition, int]:
     """Offsets at ``time_ms``, or log ends if no record is so new; missing: no leader responds."""
+    if time_ms < 0:  # the beginning, or the end
+        return connections.list_offsets(wanted, time_ms, read_committed=stable)
+    # Ends first: a record that is written between the two would not be mirrored.
+    ends = connections.list_offsets(wanted, LATEST, read_committed=stable)
     found = connections.list_offsets(wanted, time_ms, read_committed=stable)
-    none = [tp for tp, offset in found.items() if offset < 0]
-    ends = connections.list_offsets(none, LATEST, read_committed=stable) if none else {}
-    return {tp: offset for tp, offset in found.items() if offset >= 0} | ends
+    return {
+        tp: offset if offset >= 0 else ends[tp]
+        for tp, offset in found.items()
+        if offset >= 0 or tp in ends
+    }
 
 
 def _leave_to_next_epoch(flow: FlowSettings, fetcher: Fetcher, tp: TopicPartition) -> None:

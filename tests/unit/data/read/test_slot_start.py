@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
 import threading
@@ -376,4 +377,22 @@ def test_without_records_since_then_a_partition_begins_at_its_end(
         fetch=replace(flow.fetch, auto_offset_reset="by_duration:PT1H"),
         source=replace(flow.source, request_timeout_ms=500),
     )
+    assert first_positions(wanted, reader._fetcher, [TP], stable=False) == {TP: 40}
+
+
+def test_what_is_written_while_its_beginning_is_looked_for_is_mirrored(
+    reader: SlotReader,
+    flow: FlowSettings,
+    clusters: tuple[Cluster, Cluster],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each question is answered, and then a record is written."""
+    ends = itertools.count(40)
+
+    def offset(_: object, when: int) -> int:
+        end = next(ends)
+        return end if when == -1 else -1
+
+    monkeypatch.setattr(clusters[0], "_offset", offset)
+    wanted = replace(flow, fetch=replace(flow.fetch, auto_offset_reset="by_duration:PT1H"))
     assert first_positions(wanted, reader._fetcher, [TP], stable=False) == {TP: 40}

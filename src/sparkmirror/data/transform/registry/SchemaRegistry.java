@@ -6,6 +6,7 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.io.Serializable;
 import java.net.HttpURLConnection;
+import java.net.SocketTimeoutException;
 import java.net.URL;
 import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
@@ -327,8 +328,11 @@ public final class SchemaRegistry implements Serializable {
             Thread.currentThread().interrupt();
             throw unavailable(url, "the task was cancelled");
         }
-        if (thread.isAlive()) {
+        boolean late = thread.isAlive();
+        if (late) {
             abandon(request);
+        }
+        if (late || request.fault instanceof SocketTimeoutException) { // whichever limit is first
             throw unavailable(url, "no answer within " + limitMs + " ms");
         }
         if (request.fault instanceof SSLException) {
