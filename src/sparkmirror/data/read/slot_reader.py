@@ -277,6 +277,10 @@ class SlotReader:
             ready = (self._control if starved or cut_off else self._any).wait(timeout_s)
             if not ready and not listens and timeout_s <= 0:
                 time.sleep(0.01)  # every broker is backing off
+            if len(ready) > 1:
+                # A poll has a fixed order. With memory for one response at a time, only the first
+                # broker's would ever be read.
+                ready.sort(key=lambda one: one.last_used)
             for connection in ready:
                 if connection in self._control:
                     self._watch.receive(connection)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from crc32c import crc32c
@@ -152,3 +154,64 @@ def test_what_the_target_has_since_a_loss_is_left_out(reader: SlotReader) -> Non
     assert reader._first(TP, replace(verdict, position=25)) == 25
     assert reader._first(TP, Verdict(5, TargetMark())) == 5
     assert reader._jumps == {}
+
+
+@dataclass(eq=False)
+class _Broker:
+    """A connection on which there is always a response."""
+
+    last_used: float = 0.0
+
+
+class _OneFrame:
+    """Memory of which the sink frees one frame at a time."""
+
+    def __init__(self) -> None:
+        self.starved = True
+        self.served: list[_Broker] = []
+
+    def note(self) -> None:
+        return None
+
+    def take_message(self) -> bytes:
+        return b""
+
+    def held_back(self) -> list[int]:
+        return []
+
+    def free(self, _: float) -> list[object]:
+        self.starved = False
+        return []
+
+    def receive(self, connection: _Broker) -> list[FetchedPartition]:
+        self.served.append(connection)
+        connection.last_used = float(len(self.served))
+        self.starved = True
+        return []
+
+
+def _rounds(reader: SlotReader, count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the loop of ``reader`` go round ``count`` times; nothing but responses happens."""
+    left = iter([False] * count)
+    for name in ("_follow", "_send_fetches"):
+        monkeypatch.setattr(reader, name, lambda: None)
+    monkeypatch.setattr(reader, "_over", lambda _: next(left, True))
+    monkeypatch.setattr(reader._watch, "follow_reports", lambda _: None)
+    monkeypatch.setattr(reader._watch, "fetcher", SimpleNamespace(send=int, next_due_s=lambda: 9.0))
+    yield from reader._stream(float("inf"))
+
+
+def test_with_little_memory_each_broker_has_its_turn(
+    reader: SlotReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each free frame is for one response, and a poll reports connections in a fixed order."""
+    frames = _OneFrame()
+    one, two = _Broker(), _Broker()
+    monkeypatch.setattr(reader, "_frames", frames)
+    monkeypatch.setattr(reader._fetcher, "receive", frames.receive)
+    monkeypatch.setattr(reader._any, "wait", lambda _: [one, two])
+    monkeypatch.setattr(reader._control, "wait", frames.free)
+    for _ in _rounds(reader, 10, monkeypatch):
+        pass
+    assert frames.served[:4] == [one, two, one, two]
+    assert len(frames.served) == 5
