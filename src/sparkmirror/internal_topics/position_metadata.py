@@ -17,7 +17,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Mark", "PositionMetadata", "TargetMark", "decode_metadata", "encode_metadata"]
+__all__ = [
+    "LEADER_EPOCH_LOST",
+    "Mark",
+    "PositionMetadata",
+    "TargetMark",
+    "decode_metadata",
+    "encode_metadata",
+]
+
+LEADER_EPOCH_LOST = -2
+"""Of a chunk that passes records unread: the known leader epoch is not that of the last of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from sparkmirror.records.records import INT64_MAX, Limits
 from sparkmirror.records.single_record_batches import SINGLES_MAX, read_singles
 from sparkmirror.records.walk import walk_batches
 
-__all__ = ["AbortedTransaction", "SelectRules", "Selection", "select"]
+__all__ = ["AbortedTransaction", "SelectRules", "Selection", "leader_epoch", "select"]
 
 _EPOCH = struct.Struct(">q4xib")  # base offset, leader epoch, magic
 _MAGIC = 2
@@ -113,7 +113,7 @@ def select(
             continue
         if frames.cut_bytes and chooser.next_offset <= fetch_offset:
             selection.cut_bytes_needed = frames.starts[-1] + frames.cut_bytes
-        selection.leader_epoch = _leader_epoch(buffer, starts, selection.next_offset)
+        selection.leader_epoch = leader_epoch(buffer, starts, selection.next_offset)
         return selection
 
 
@@ -145,11 +145,11 @@ def _joined_singles(
         timestamp_ms_max=batch.timestamp_ms_max,
         joined=len(starts) - 1,
         reencoded=1,
-        leader_epoch=_leader_epoch(buffer, starts, next_offset),
+        leader_epoch=leader_epoch(buffer, starts, next_offset),
     )
 
 
-def _leader_epoch(buffer: memoryview, starts: Sequence[int], next_offset: int) -> int:
+def leader_epoch(buffer: memoryview, starts: Sequence[int], next_offset: int) -> int:
     """Leader epoch of the last batch of ``starts`` (whole frames, then an end) that begins before
     ``next_offset``; -1 if unknown.
     """

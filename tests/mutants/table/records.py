@@ -230,8 +230,8 @@ RECORDS: tuple[Mutant, ...] = (
         "offsets without a record skipped as if they had one",
         "At-least-once",
         "data/read/resume.py",
-        "                found[part.tp] = first + left[part.tp]\n",
-        "                found[part.tp] = part.fetch_offset + left[part.tp]\n",
+        "                after = first + left[part.tp]\n",
+        "                after = part.fetch_offset + left[part.tp]\n",
         ("tests/unit/data/read/test_resume.py::test_visible_records_are_counted_at_the_source",),
     ),
     Mutant(
@@ -256,8 +256,8 @@ RECORDS: tuple[Mutant, ...] = (
         "a restarted slot goes on one record too far",
         "At-least-once",
         "data/read/resume.py",
-        "found[p.source] = Resumed(at, end)",
-        "found[p.source] = Resumed(at + 1, end)",
+        "found[p.source] = Resumed(at, end, epoch)",
+        "found[p.source] = Resumed(at + 1, end, epoch)",
         ("tests/kafka/data/test_exactly_once.py::test_at_least_once_goes_on_at_the_exact_record",),
     ),
     Mutant(

@@ -160,6 +160,14 @@ class LossWatch:
         if leader_epoch >= 0 and self.marks[tp].leader_epoch != leader_epoch:
             self.marks[tp] = replace(self.marks[tp], leader_epoch=leader_epoch)
 
+    def moved(self, tp: TopicPartition, leader_epoch: int = -1) -> None:
+        """Note that the position of ``tp`` has moved past records that were not read.
+
+        ``leader_epoch``: of the last of them. The known one may have ended long before: the
+        position would count as one behind a truncation.
+        """
+        self.marks[tp] = replace(self.marks.get(tp, Mark()), leader_epoch=leader_epoch)
+
     def take_gaps(self) -> list[tuple[Gap, Mark]]:
         """Return ``gaps`` and clear them."""
         told, self.gaps = self.gaps, []

@@ -37,7 +37,7 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.offset_reset import LATEST
 from sparkmirror.records.header import CONTROL_BIT, HEADER_BYTES, MAGIC_AT
-from sparkmirror.records.selection import SelectRules
+from sparkmirror.records.selection import SelectRules, leader_epoch
 from sparkmirror.records.selection import select as select_records
 from sparkmirror.records.walk import walk_batches
 from sparkmirror.settings import FetchSettings, FlowSettings
@@ -62,10 +62,15 @@ _NO_END = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Next source offset of one partition, and the target's end, -1 if unknown."""
+    """Next source offset of one partition, and the target's end, -1 if unknown.
+
+    ``leader_epoch``: that of the last record before ``position``, if this is not the committed one;
+    -1 if unknown.
+    """
 
     position: int
     target_end: int = -1
+    leader_epoch: int = -1
 
 
 def resume(
@@ -166,7 +171,7 @@ def _skip(
     found = {}
     transformed = Transformed(flow)
     for p, (recorded, end) in behind.items():
-        at = there.get(p.source, -1)
+        at, epoch = there.get(p.source, (-1, -1))
         whole = at == positions[p][0] + counts.get(p, 0)
         if at >= 0 and (
             whole
@@ -176,7 +181,7 @@ def _skip(
                 (recorded.target_end, end),
             )
         ):
-            found[p.source] = Resumed(at, end)
+            found[p.source] = Resumed(at, end, epoch)
             log.info(
                 "%s: the target has %d records after the committed position %d: continuing at %d",
                 *(p.source, counts[p], positions[p][0], found[p.source].position),
@@ -268,8 +273,11 @@ def _counted(
     source: ClusterConnections,
     wanted: Mapping[TopicPartition, tuple[int, int]],
     deadline: float,
-) -> dict[TopicPartition, int]:
-    """The source offset after a number of visible records; ``wanted``: (first offset, records)."""
+) -> dict[TopicPartition, tuple[int, int]]:
+    """The source offset after a number of visible records, and the leader epoch of the last one.
+
+    ``wanted``: (first offset, records).
+    """
     rules = replace(_PASSING, read_committed=flow.fetch.isolation_level == "read_committed")
     step, found = _counting({tp: records for tp, (_, records) in wanted.items()}, rules)
     fetcher = Fetcher(source, replace(flow.fetch, fetch_max_wait_ms=100))
@@ -279,10 +287,10 @@ def _counted(
 
 def _counting(
     records: Mapping[TopicPartition, int], rules: SelectRules
-) -> tuple[Step, dict[TopicPartition, int]]:
-    """A step that ends after a number of visible records, and the offsets where it ended."""
+) -> tuple[Step, dict[TopicPartition, tuple[int, int]]]:
+    """A step that ends after a number of visible records, and as in `_counted` where it ended."""
     left = dict(records)
-    found: dict[TopicPartition, int] = {}
+    found: dict[TopicPartition, tuple[int, int]] = {}
 
     def step(part: FetchedPartition, _: int) -> int:
         try:
@@ -291,7 +299,9 @@ def _counting(
             return -1
         for first, count in chosen.runs:
             if left[part.tp] <= count:
-                found[part.tp] = first + left[part.tp]
+                after = first + left[part.tp]
+                starts = walk_batches(part.records).starts
+                found[part.tp] = after, leader_epoch(part.records, starts, after)
                 return -1
             left[part.tp] -= count
         return chosen.next_offset

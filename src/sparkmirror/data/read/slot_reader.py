@@ -36,7 +36,7 @@ from sparkmirror.data.rows.shared_frames import Frames, room_for
 from sparkmirror.errors import Unreachable
 from sparkmirror.internal_topics.commands import CommandKind, SourcePartition
 from sparkmirror.internal_topics.epochs.shares import outdated
-from sparkmirror.internal_topics.position_metadata import Mark
+from sparkmirror.internal_topics.position_metadata import LEADER_EPOCH_LOST, Mark
 from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.transforms import Transformed
 from sparkmirror.progress import PartitionProgress
@@ -230,6 +230,7 @@ class SlotReader:
         """Where to begin, and what to skip later: offsets that the target got after a loss."""
         first, end = verdict.mark.there_first, verdict.mark.there_end
         if verdict.position == first:
+            self._losses.moved(tp)
             return end
         if verdict.position < first:
             self._jumps[tp] = first, end
@@ -465,6 +466,7 @@ class SlotReader:
             if 0 <= first <= chosen.next_offset:
                 del self._jumps[part.tp]
                 self._fetcher.advance(part.tp, end)
+                self._losses.moved(part.tp)
                 chunks.append(
                     replace(
                         chunks[-1],
@@ -472,6 +474,7 @@ class SlotReader:
                         next_offset=end,
                         record_count=0,
                         size=0,
+                        leader_epoch=LEADER_EPOCH_LOST,
                         runs=(),
                     )
                 )

@@ -186,6 +186,7 @@ class SlotStart:
             self.verdicts[tp] = replace(verdict, end=max(verdict.end, one.target_end))
             if one.position != sound[tp]:
                 self._fetcher.advance(tp, one.position)
+                self._losses.moved(tp, one.leader_epoch)
         return {tp: one.position for tp, one in resumed.items()}
 
     def hello(

@@ -82,6 +82,8 @@ class Chunk:
     number. ``runs``: the source offsets of the last records as (first offset, records); empty if
     all records are one run from ``base_offset`` on. ``appended``: source offsets as (first, end) of
     records whose timestamp is the broker's; only of topics that a transform processes.
+    ``leader_epoch``: of the last record before ``next_offset``; -1: that of the chunk before,
+    `position_metadata.LEADER_EPOCH_LOST`: unknown.
     """
 
     topic: str

@@ -49,7 +49,7 @@ class Pending:
     gap changes them. ``beside``: other partitions that got batches for which the position waits.
     ``first_offset``: of its records at the source. ``dropped``: how many of them were given up.
     ``failed``: those that a transform left out because it failed on them. ``sources``: as in
-    `data.transform.pack.Packed`.
+    `data.transform.pack.Packed`. ``leader_epoch``: as in `data.rows.rows.Chunk`.
     """
 
     lane: Lane
@@ -110,9 +110,9 @@ class Pending:
         """The mark of a position after this chunk, if ``mark`` is that of the position before."""
         if self.mark is not None:
             return self.mark
-        if self.leader_epoch < 0 or self.leader_epoch == mark.leader_epoch:
+        if self.leader_epoch in (-1, mark.leader_epoch):
             return mark
-        return replace(mark, leader_epoch=self.leader_epoch)
+        return replace(mark, leader_epoch=max(-1, self.leader_epoch))
 
     def note_ages(self, samples: Samples, now_ms: float) -> None:
         """Note how old the chunk's records are now."""

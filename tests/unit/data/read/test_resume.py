@@ -81,6 +81,10 @@ def _marker(offset: int, *, commit: bool) -> bytes:
     return bytes(batch)
 
 
+def _at_epoch(batch: bytes, epoch: int) -> bytes:
+    return batch[:12] + epoch.to_bytes(4, "big") + batch[16:]
+
+
 def _part(batches: bytes, aborted: list[AbortedTransaction] | None = None) -> FetchedPartition:
     return FetchedPartition(TP, 10, 99, 99, 0, aborted or [], memoryview(batches))
 
@@ -105,7 +109,7 @@ def test_visible_records_are_counted_at_the_source(
 ) -> None:
     step, counted = _counting({TP: records}, SelectRules(check_crcs=False, join_below_bytes=0))
     after = step(_part(batches), 99)
-    assert counted.get(TP) == found
+    assert counted.get(TP) == (None if found is None else (found, -1))
     assert after == (12 if batches == _log(10, 11) else -1)
 
 
@@ -115,7 +119,14 @@ def test_aborted_records_count_only_where_they_are_mirrored() -> None:
         rules = SelectRules(check_crcs=False, join_below_bytes=0, read_committed=read_committed)
         step, counted = _counting({TP: 2}, rules)
         step(_part(log, [AbortedTransaction(7, 10)]), 99)
-        assert counted == {TP: found}
+        assert counted == {TP: (found, -1)}
+
+
+def test_the_epoch_of_the_last_record_that_was_counted_is_known() -> None:
+    log = b"".join(_at_epoch(batch, n) for n, batch in enumerate(map(_log, (10, 11, 12, 13)), 4))
+    step, counted = _counting({TP: 3}, SelectRules(check_crcs=False, join_below_bytes=0))
+    step(_part(log), 99)
+    assert counted == {TP: (13, 6)}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +145,7 @@ def test_behind_holes_both_logs_must_end_alike(
 
     monkeypatch.setattr(resuming, "_walked", lambda *_: {p.target})
     monkeypatch.setattr(
-        resuming, "_counted", lambda *_: {} if counted is None else {p.source: counted}
+        resuming, "_counted", lambda *_: {} if counted is None else {p.source: (counted, 6)}
     )
     monkeypatch.setattr(resuming, "ends_alike", ends_alike)
     ends = [ClusterClient(name, ("a:1",), "c") for name in "AB"]
@@ -143,7 +154,7 @@ def test_behind_holes_both_logs_must_end_alike(
     found = resuming._skip(
         flow, connections, connections, {p: (10, PositionMetadata())}, behind, 0.0
     )
-    assert found == ({} if resumed is None else {p.source: Resumed(resumed, 10)})
+    assert found == ({} if resumed is None else {p.source: Resumed(resumed, 10, 6)})
     assert compared == ([(10, 20), (5, 10)] if counted == 20 else [])
 
 

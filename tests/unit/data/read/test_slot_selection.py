@@ -16,7 +16,7 @@ from sparkmirror.data.read.target_loss import Verdict
 from sparkmirror.data.rows.rows import RUNS_MAX, read_row
 from sparkmirror.data.transform.portions import portions
 from sparkmirror.internal_topics.commands import SourcePartition
-from sparkmirror.internal_topics.position_metadata import TargetMark
+from sparkmirror.internal_topics.position_metadata import LEADER_EPOCH_LOST, Mark, TargetMark
 from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.fetch.fetcher import FetchedPartition
@@ -154,6 +154,21 @@ def test_what_the_target_has_since_a_loss_is_left_out(reader: SlotReader) -> Non
     assert reader._first(TP, replace(verdict, position=25)) == 25
     assert reader._first(TP, Verdict(5, TargetMark())) == 5
     assert reader._jumps == {}
+
+
+def test_behind_what_is_left_out_the_leader_epoch_is_not_known(reader: SlotReader) -> None:
+    """That of the records before it may end there, which would look like a truncation."""
+    verdict = Verdict(5, TargetMark(there_first=6, there_end=20))
+    reader._losses.marks[TP] = Mark("c", "id", 3)
+    reader._first(TP, verdict)
+    assert reader._losses.marks[TP] == Mark("c", "id", 3)
+    row = reader._row([_answer(5, 7)])
+    assert row is not None
+    assert [one.leader_epoch for one in read_row(row, 0)[0]] == [-1, LEADER_EPOCH_LOST]
+    assert reader._losses.marks[TP] == Mark("c", "id", -1)
+    reader._losses.marks[TP] = Mark("c", "id", 3)
+    reader._first(TP, replace(verdict, position=6))
+    assert reader._losses.marks[TP] == Mark("c", "id", -1)
 
 
 @dataclass(eq=False)

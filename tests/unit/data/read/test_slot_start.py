@@ -28,7 +28,10 @@ from kafka.protocol.metadata.find_coordinator import (
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 
 from sparkmirror.data.coordination.slot_plan import plan_slots
+from sparkmirror.data.read import slot_start
 from sparkmirror.data.read.first_positions import first_positions
+from sparkmirror.data.read.loss_detection import judge
+from sparkmirror.data.read.resume import Resumed
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.read.target_loss import Verdict
 from sparkmirror.internal_topics.commands import SourcePartition
@@ -42,6 +45,7 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.settings import FlowSettings, ProduceSettings
 from sparkmirror.transform_settings import TransformSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.log_view import LogView
 from sparkmirror.wire.produce.producer import Producer
 from tests.unit.config_files import BASE, load_flow
 
@@ -396,3 +400,18 @@ def test_what_is_written_while_its_beginning_is_looked_for_is_mirrored(
     monkeypatch.setattr(clusters[0], "_offset", offset)
     wanted = replace(flow, fetch=replace(flow.fetch, auto_offset_reset="by_duration:PT1H"))
     assert first_positions(wanted, reader._fetcher, [TP], stable=False) == {TP: 40}
+
+
+@pytest.mark.parametrize(("epoch", "kept"), [(-1, -1), (4, 4)])
+def test_a_position_behind_what_the_target_has_is_judged_by_its_own_epoch(
+    epoch: int, kept: int, reader: SlotReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the committed position may end before it, which would look like a truncation."""
+    monkeypatch.setattr(slot_start, "resume", lambda *_: {TP: Resumed(60, 60, epoch)})
+    assert reader._start() == {TP: 60}
+    mark = reader._losses.marks[TP]
+    assert mark == Mark("cluster", "", kept)
+    view = LogView(0, 90, 3, 50) if epoch < 0 else LogView(0, 90, 4, 90)
+    assert judge(TP, 60, mark, mark, view) is None
+    (begun,) = reader._begins.partitions({TP: 60}, reader._marks_before)
+    assert begun.mark == mark

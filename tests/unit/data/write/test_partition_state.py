@@ -16,7 +16,7 @@ from sparkmirror.data.write.partition_state import (
     before_refusal,
     targets,
 )
-from sparkmirror.internal_topics.position_metadata import Mark
+from sparkmirror.internal_topics.position_metadata import LEADER_EPOCH_LOST, Mark
 from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.produce.backlog import Acknowledged
@@ -140,6 +140,16 @@ def test_the_mark_goes_on_with_the_position() -> None:
         first, first, Mark("c", "id", 4), renewed,
     ]  # fmt: skip
     assert lane.mark == renewed
+
+
+def test_a_mark_forgets_the_epoch_of_records_that_are_not_just_before_the_position() -> None:
+    lane = Lane(SOURCE, TARGET, position=0, mark=Mark("c", "id", 3))
+    chunk(lane, 9, [], epoch=LEADER_EPOCH_LOST)
+    lane.settle()
+    assert lane.mark == Mark("c", "id", -1)
+    acknowledged(chunk(lane, 10, [1], epoch=3), 1, 1, 0)
+    lane.settle()
+    assert lane.mark == Mark("c", "id", 3)
 
 
 def test_an_acknowledgement_of_something_else_moves_nothing() -> None:
