@@ -24,6 +24,7 @@ from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.progress import Halt
 from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
+from sparkmirror.wire.cluster.error_codes import error_name
 from sparkmirror.wire.cluster.log_view import LogView, describe_logs
 
 __all__ = ["Finding", "Loss", "LossWatch", "judge"]
@@ -35,6 +36,9 @@ _SUSPECTED_S = 1.0
 # Brokers before 2.2 do not say so. It lasts until the slowest in-sync follower has fetched, at most
 # `replica.lag.time.max.ms`: 30 s, where it is not a shorter one.
 _UNSETTLED_S = 35.0
+# A partition whose leader only returns errors about its log is halted after this time, and still
+# retried.
+_REFUSED_S_MAX = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class Loss:
 class Finding:
     """What happens to one partition: it continues at ``offset``, or is halted.
 
-    ``log``: as `Fetcher.release` takes it.
+    After a retriable halt, its log is to be checked again. ``log``: as `Fetcher.release` takes it.
     """
 
     offset: int
@@ -131,6 +135,7 @@ class LossWatch:
         self._errors = errors
         self._policy = FaultPolicy(flow.faults)
         self._suspected: dict[TopicPartition, float] = {}
+        self._refused: dict[TopicPartition, tuple[float, int]] = {}  # since when, newest code
         self._sound: set[TopicPartition] = set()
         self._left: dict[TopicPartition, set[str]] = {}
 
@@ -141,12 +146,13 @@ class LossWatch:
         self.passed |= other.passed
         self._remote |= other._remote
         self._suspected |= other._suspected
+        self._refused |= other._refused
         self._sound |= other._sound
         self._left |= other._left
 
     def forget(self, tp: TopicPartition) -> None:
         """Watch ``tp`` no more; gaps that were found are still to be taken."""
-        for known in (self.marks, self._suspected, self._left):
+        for known in (self.marks, self._suspected, self._refused, self._left):
             known.pop(tp, None)
         self.passed.discard(tp)
         self._sound.discard(tp)
@@ -178,12 +184,15 @@ class LossWatch:
     ) -> dict[TopicPartition, Finding]:
         """Check the logs of partitions; those that cannot be judged now are missing.
 
-        ``patience_s``: as in `ClusterConnections.query_leaders`.
+        If errors are the reason for long, they are halted. ``patience_s``: as in
+        `ClusterConnections.query_leaders`.
         """
         epochs = {tp: self.marks.get(tp, Mark()).leader_epoch for tp in positions}
-        views = describe_logs(self._connections, epochs, patience_s=patience_s)
-        findings: dict[TopicPartition, Finding] = {}
+        refused: dict[TopicPartition, int] = {}
+        views = describe_logs(self._connections, epochs, patience_s=patience_s, refused=refused)
+        findings = self._note_refused([tp for tp in positions if tp not in views], refused)
         for tp, view in views.items():
+            self._refused.pop(tp, None)
             mark = self.marks.get(tp, Mark())
             now = Mark(
                 self._connections.cluster_id,
@@ -204,6 +213,30 @@ class LossWatch:
             else:
                 findings[tp] = self._decide(tp, loss, now, view)
         return findings
+
+    def _note_refused(
+        self, unchecked: Iterable[TopicPartition], refused: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Finding]:
+        """Halts for the partitions in ``unchecked`` whose leaders have returned errors for long.
+
+        ``refused``: the errors now. Looks without any answer in between change nothing.
+        """
+        now, found = time.monotonic(), {}
+        for tp in unchecked:
+            since, code = self._refused.get(tp, (now, 0))
+            code = refused.get(tp, code)
+            if not code:
+                continue
+            self._refused[tp] = since, code
+            lasted_s = now - since
+            if lasted_s > _REFUSED_S_MAX:
+                name = error_name(code)
+                reason = (
+                    f"the log of {tp} has not been checkable for {lasted_s:.0f} s: the source "
+                    f"returns {name} for its offsets"
+                )
+                found[tp] = Finding(-1, ("", -1), Halt(name, reason, retriable=True))
+        return found
 
     def _may_pass(self, tp: TopicPartition, loss: Loss, mark: Mark, view: LogView) -> bool:
         """Whether only a high watermark indicates a truncation, and only for a short time yet."""

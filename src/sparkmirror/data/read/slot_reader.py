@@ -242,12 +242,13 @@ class SlotReader:
         findings = self._losses.examine(positions, patience_s=patience_s)
         for tp in held:
             finding = findings.get(tp)
-            if finding is None:
+            halt = None if finding is None else finding.halt
+            if finding is None or (halt is not None and halt.retriable):
                 self._connections.mark_stale(tp)  # it may have another leader by now
                 self._fetcher.retry_later(tp, _LOOK_AGAIN_S)
-            elif finding.halt is not None:
-                self._fetcher.halt(tp, finding.halt)
-            else:
+            if halt is not None:
+                self._fetcher.halt(tp, halt)
+            elif finding is not None:
                 self._fetcher.release(tp, finding.offset, finding.log)
 
     def _stream(self, deadline: float) -> Iterator[Any]:

@@ -66,10 +66,12 @@ def query_logs(
     led: Iterable[TopicPartition],
     leading: Mapping[TopicPartition, int],
     *epochs: Mapping[TopicPartition, int],
+    refused: Offsets | None = None,
 ) -> tuple[Offsets, Offsets, list[dict[TopicPartition, tuple[int, int]]]]:
     """Log start offsets, high watermarks, and `query_epoch_ends` of each of ``epochs``.
 
-    The requests are sent in this order and pipelined: `Connection.request_all`.
+    The requests are sent in this order and pipelined: `Connection.request_all`. ``refused`` gets an
+    error code of each partition that has one.
     """
     asked: list[tuple[Any, int, int]] = [
         (
@@ -83,19 +85,22 @@ def query_logs(
     starts, ends, *others = connection.request_all(asked)
     answers = iter(others)
     told = [
-        _epoch_ends(next(answers)) if one and knows else dict.fromkeys(one, (-1, -1))
+        _epoch_ends(next(answers), refused) if one and knows else dict.fromkeys(one, (-1, -1))
         for one in epochs
     ]
-    return _offsets(starts), _offsets(ends), told
+    return _offsets(starts, refused=refused), _offsets(ends, refused=refused), told
 
 
-def _offsets(response: Any, least: int = 0) -> dict[TopicPartition, int]:
-    return {
-        TopicPartition(topic.name, part.partition_index): part.offset
-        for topic in response.topics
-        for part in topic.partitions
-        if not part.error_code and part.offset >= least
-    }
+def _offsets(response: Any, least: int = 0, refused: Offsets | None = None) -> Offsets:
+    found: Offsets = {}
+    for topic in response.topics:
+        for part in topic.partitions:
+            tp = TopicPartition(topic.name, part.partition_index)
+            if not part.error_code and part.offset >= least:
+                found[tp] = part.offset
+            elif part.error_code and refused is not None:
+                refused[tp] = part.error_code
+    return found
 
 
 def tells_unsettled(connection: Connection) -> bool:
@@ -131,10 +136,15 @@ def _epochs_request(
     )
 
 
-def _epoch_ends(response: Any) -> dict[TopicPartition, tuple[int, int]]:
-    return {
-        TopicPartition(topic.topic, part.partition): (part.leader_epoch, part.end_offset)
-        for topic in response.topics
-        for part in topic.partitions
-        if not part.error_code
-    }
+def _epoch_ends(
+    response: Any, refused: Offsets | None = None
+) -> dict[TopicPartition, tuple[int, int]]:
+    found: dict[TopicPartition, tuple[int, int]] = {}
+    for topic in response.topics:
+        for part in topic.partitions:
+            tp = TopicPartition(topic.topic, part.partition)
+            if not part.error_code:
+                found[tp] = part.leader_epoch, part.end_offset
+            elif refused is not None:
+                refused[tp] = part.error_code
+    return found

@@ -36,18 +36,20 @@ def describe_logs(
     epochs: Mapping[TopicPartition, int],
     *,
     patience_s: float | None = None,
+    refused: dict[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, LogView]:
     """The log of each partition. ``epochs``: the leader epoch to look up for each (-1: none).
 
     A partition is missing if its leader does not respond, returns an error, or is no longer the
     leader that ``connections`` knows. ``patience_s``: as in `ClusterConnections.query_leaders`.
+    ``refused`` gets the code where that was an error.
     """
     leading = {tp: connections.leaders[tp] for tp in epochs if tp in connections.leaders}
     fencing = {tp: leader.fencing for tp, leader in leading.items()}
 
     def query(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, LogView]:
         asked = {tp: epochs[tp] for tp in led if epochs[tp] >= 0}
-        starts, ends, (told,) = query_logs(connection, led, fencing, asked)
+        starts, ends, (told,) = query_logs(connection, led, fencing, asked, refused=refused)
         return {
             tp: LogView(
                 *(starts[tp], ends[tp], *told.get(tp, (-1, -1)), leading[tp].epoch),

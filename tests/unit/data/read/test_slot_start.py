@@ -6,10 +6,12 @@ import itertools
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +30,7 @@ from kafka.protocol.metadata.find_coordinator import (
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 
 from sparkmirror.data.coordination.slot_plan import plan_slots
-from sparkmirror.data.read import slot_start
+from sparkmirror.data.read import loss_detection, slot_reader, slot_start
 from sparkmirror.data.read.first_positions import first_positions
 from sparkmirror.data.read.loss_detection import judge
 from sparkmirror.data.read.resume import Resumed
@@ -52,6 +54,7 @@ from tests.unit.config_files import BASE, load_flow
 HOST = "127.0.0.1"
 TP = TopicPartition("t", 0)
 API_VERSIONS = 18
+STORAGE_ERROR = 56
 # Without tagged fields, which this broker does not write.
 VERSIONS = {3: 8, 10: 2, 9: 5, 2: 5, 23: 3, 22: 1}
 NAMES = {3: "Metadata", 10: "FindCoordinator", 9: "OffsetFetch", 2: "ListOffsets",
@@ -66,7 +69,8 @@ class Cluster:
 
     ``asked``: number of the connection and name of each request. ``known``: whether the group has
     a position. ``failing``: requests by name of which the next one gets no answer but the end.
-    ``lagging``: how many more times the high watermark is behind the leader's log.
+    ``lagging``: how many more times the high watermark is behind the leader's log. ``refusing``:
+    names of requests that get ``KAFKA_STORAGE_ERROR`` for each partition.
     """
 
     def __init__(self) -> None:
@@ -74,6 +78,7 @@ class Cluster:
         self.known = True
         self.lagging = 0
         self.failing: set[str] = set()
+        self.refusing: set[str] = set()
         self._server = socket.create_server((HOST, 0))
         self.port: int = self._server.getsockname()[1]
         self._peers: list[socket.socket] = []
@@ -184,7 +189,8 @@ class Cluster:
         return ListOffsetsResponse(
             throttle_time_ms=0,
             topics=[rows(name=topic.name, partitions=[
-                part(partition_index=one.partition_index, error_code=0, timestamp=-1,
+                part(partition_index=one.partition_index, timestamp=-1,
+                     error_code=STORAGE_ERROR if "ListOffsets" in self.refusing else 0,
                      offset=self._offset(topic.name, one.timestamp), leader_epoch=3)
                 for one in topic.partitions]) for topic in request.topics],
         )  # fmt: skip
@@ -201,8 +207,10 @@ class Cluster:
         return OffsetForLeaderEpochResponse(
             throttle_time_ms=0,
             topics=[rows(topic=topic.topic, partitions=[
-                rows.EpochEndOffset(error_code=0, partition=one.partition, leader_epoch=3,
-                                    end_offset=40) for one in topic.partitions])
+                rows.EpochEndOffset(
+                    error_code=STORAGE_ERROR if "OffsetForLeaderEpoch" in self.refusing else 0,
+                    partition=one.partition, leader_epoch=3, end_offset=40,
+                ) for one in topic.partitions])
                 for topic in request.topics],
         )  # fmt: skip
 
@@ -415,3 +423,42 @@ def test_a_position_behind_what_the_target_has_is_judged_by_its_own_epoch(
     assert judge(TP, 60, mark, mark, view) is None
     (begun,) = reader._begins.partitions({TP: 60}, reader._marks_before)
     assert begun.mark == mark
+
+
+@pytest.mark.parametrize("name", ["ListOffsets", "OffsetForLeaderEpoch"])
+def test_a_log_that_cannot_be_checked_for_long_is_told(
+    name: str,
+    reader: SlotReader,
+    clusters: tuple[Cluster, Cluster],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the partition would wait without end, and nobody would know."""
+    source, _ = clusters
+    now = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
+    monkeypatch.setattr(loss_detection, "time", clock)
+    monkeypatch.setattr(slot_reader, "_LOOK_AGAIN_S", 0.0)
+    source.refusing = {name}
+    reader._start()
+    now[0] += 29.0
+    reader._examine([TP])
+    assert reader._fetcher.halts == {}
+    now[0] += 3.0
+    reader._examine([TP])
+    halt = reader._fetcher.halts[TP]
+    assert (halt.code, halt.retriable) == ("KAFKA_STORAGE_ERROR", True)
+    assert "t-0" in halt.reason
+    assert "for 32 s" in halt.reason
+    # A look without an answer does not lift it.
+    monkeypatch.setattr(loss_detection, "describe_logs", lambda *_, **__: {})
+    now[0] += 1.0
+    reader._examine([TP])
+    assert "for 33 s" in reader._fetcher.halts[TP].reason
+    monkeypatch.undo()
+    source.refusing = set()
+    reader._fetcher.send()
+    assert reader._fetcher.held == [TP]
+    reader._examine([TP])
+    assert reader._fetcher.halts == {}
+    assert not reader._fetcher._states[TP].held
+    assert reader._losses._refused == {}
