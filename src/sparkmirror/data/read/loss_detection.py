@@ -58,11 +58,13 @@ class Finding:
     """What happens to one partition: it continues at ``offset``, or is halted.
 
     After a retriable halt, its log is to be checked again. ``log``: as `Fetcher.release` takes it.
+    ``log_goes_on``: whether later offsets have the records that they had in the position's log.
     """
 
     offset: int
     log: tuple[str, int]
     halt: Halt | None = None
+    log_goes_on: bool = True
 
 
 def judge(tp: TopicPartition, position: int, mark: Mark, now: Mark, view: LogView) -> Loss | None:
@@ -280,4 +282,8 @@ class LossWatch:
         # The records before the new position are not the ones that were mirrored last.
         self.marks[tp] = replace(now, leader_epoch=-1)
         self.gaps.append((gap, self.marks[tp]))
-        return Finding(loss.resume_at, (now.topic_id, view.leader_epoch))
+        return Finding(
+            loss.resume_at,
+            (now.topic_id, view.leader_epoch),
+            log_goes_on=loss.kind is GapKind.DELETED,
+        )

@@ -160,6 +160,7 @@ class SlotReader:
             None if over is not None else (self._watch, self._share),
         )
         self._additions = Additions(self._begin_beside)
+        # Until a partition is left: a retry may go back to before these offsets.
         self._jumps: dict[TopicPartition, tuple[int, int]] = {}
         self._notes = NotesToSink(self._fetcher, self._watch, self._targets, self._losses)
 
@@ -227,14 +228,19 @@ class SlotReader:
         return positions | self._begins.resume(positions, connections, apart=self._jumps)
 
     def _first(self, tp: TopicPartition, verdict: Verdict) -> int:
-        """Where to begin, and what to skip later: offsets that the target got after a loss."""
+        """Where to begin; offsets that the target got after a loss are skipped, now or later."""
         first, end = verdict.mark.there_first, verdict.mark.there_end
-        if verdict.position == first:
-            self._losses.moved(tp)
-            return end
-        if verdict.position < first:
+        if verdict.position <= first:
             self._jumps[tp] = first, end
-        return verdict.position
+        return self._skipped(tp, verdict.position)
+
+    def _skipped(self, tp: TopicPartition, position: int) -> int:
+        """``position``, or the end of the offsets to skip if it is their first one."""
+        first, end = self._jumps.get(tp, (-1, -1))
+        if position != first:
+            return position
+        self._losses.moved(tp)
+        return end
 
     def _examine(self, held: list[TopicPartition], patience_s: float | None = None) -> None:
         """Check whether the logs of held partitions still are the ones that were mirrored."""
@@ -249,6 +255,8 @@ class SlotReader:
             if halt is not None:
                 self._fetcher.halt(tp, halt)
             elif finding is not None:
+                if not finding.log_goes_on:
+                    self._jumps.pop(tp, None)  # the target has other records of these offsets
                 self._fetcher.release(tp, finding.offset, finding.log)
 
     def _stream(self, deadline: float) -> Iterator[Any]:
@@ -385,7 +393,7 @@ class SlotReader:
                 continue  # the slot has left it
             if tp in self._losses.passed:
                 continue  # the next epoch reads the position, and which log it is in
-            self._fetcher.assign(tp, position)
+            self._fetcher.assign(tp, self._skipped(tp, position))
             self._notes.tried.append(RetryNote(tp, attempt))
 
     # -- partitions that come and go -------------------------------------------------------
@@ -464,8 +472,7 @@ class SlotReader:
             chunks.append(chunk)
             pieces.append(chosen.pieces)
             first, end = self._jumps.get(part.tp, (-1, -1))
-            if 0 <= first <= chosen.next_offset:
-                del self._jumps[part.tp]
+            if part.fetch_offset < first <= chosen.next_offset:
                 self._fetcher.advance(part.tp, end)
                 self._losses.moved(part.tp)
                 chunks.append(
@@ -486,8 +493,8 @@ class SlotReader:
 
     def _select(self, part: FetchedPartition) -> Selection | None:
         end = None if self._ends is None else self._ends.get(part.tp)
-        if part.tp in self._jumps:
-            first = self._jumps[part.tp][0]
+        first, _ = self._jumps.get(part.tp, (-1, -1))
+        if part.fetch_offset < first:
             end = first if end is None else min(first, end)
         return self._intact.select(part, end)
 

@@ -142,6 +142,29 @@ def test_a_high_watermark_may_lag_behind_an_election(
     assert found.halt is not None
 
 
+@pytest.mark.parametrize(
+    ("view", "topic_id", "goes_on"),
+    [
+        (LogView(7, 10, 5, 10), "topic", True),
+        (LogView(7, 10, 5, 10), "anew", False),
+        (LogView(0, 10, 5, 3), "topic", False),
+        (LogView(0, 10, 5, 10), "topic", True),  # nothing is lost
+    ],
+)
+def test_only_behind_deleted_records_a_log_goes_on_as_it_was(
+    view: LogView, topic_id: str, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a position says of later offsets holds for no others."""
+    connections: Any = SimpleNamespace(cluster_id="cluster", topic_ids={"t": topic_id})
+    flow = FlowSettings(A, B, A, B, faults=FaultSettings(source_loss="record-and-continue"))
+    watch = LossWatch(flow, [SourcePartition("t", 3, "A.t")], connections, {})
+    watch.marks[TP] = MARK
+    monkeypatch.setattr(loss_detection, "describe_logs", lambda *_, **__: {TP: view})
+    (found,) = watch.examine({TP: 5}).values()
+    assert found.halt is None
+    assert found.log_goes_on == goes_on
+
+
 # -- marks -------------------------------------------------------------------------------------
 
 

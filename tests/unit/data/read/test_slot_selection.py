@@ -11,6 +11,7 @@ import pytest
 from crc32c import crc32c
 
 from sparkmirror.data.coordination.slot_plan import plan_slots
+from sparkmirror.data.read.loss_detection import Finding
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.read.target_loss import Verdict
 from sparkmirror.data.rows.rows import RUNS_MAX, read_row
@@ -151,6 +152,7 @@ def test_what_the_target_has_since_a_loss_is_left_out(reader: SlotReader) -> Non
     assert reader._fetcher.position(TP) == 20
     # At the place itself it begins behind; behind it, and without such records, where it is.
     assert reader._first(TP, replace(verdict, position=6)) == 20
+    assert reader._jumps.pop(TP) == (6, 20)
     assert reader._first(TP, replace(verdict, position=25)) == 25
     assert reader._first(TP, Verdict(5, TargetMark())) == 5
     assert reader._jumps == {}
@@ -169,6 +171,46 @@ def test_behind_what_is_left_out_the_leader_epoch_is_not_known(reader: SlotReade
     reader._losses.marks[TP] = Mark("c", "id", 3)
     reader._first(TP, replace(verdict, position=6))
     assert reader._losses.marks[TP] == Mark("c", "id", -1)
+
+
+def _told(reader: SlotReader, answer: FetchedPartition) -> list[tuple[int, int, int]]:
+    row = reader._row([answer])
+    assert row is not None
+    return [(one.base_offset, one.next_offset, one.record_count) for one in read_row(row, 0)[0]]
+
+
+def test_a_retry_leaves_out_what_the_target_has_since_a_loss(
+    reader: SlotReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader._losses.marks[TP] = Mark("c", "id", 3)
+    reader._first(TP, Verdict(5, TargetMark(there_first=6, there_end=20)))
+    assert _told(reader, _answer(5, 7)) == [(5, 6, 1), (6, 20, 0)]
+    assert _told(reader, replace(_answer(20, 22), fetch_offset=20)) == [(20, 22, 2)]
+    due = [(TP, 1, 5), (TP, 2, 6)]
+    monkeypatch.setattr(reader._retries, "take_due", lambda: [due.pop(0)])
+    reader._try_again()
+    assert reader._fetcher.position(TP) == 5
+    assert _told(reader, _answer(5, 7)) == [(5, 6, 1), (6, 20, 0)]
+    reader._losses.marks[TP] = Mark("c", "id", 3)
+    reader._try_again()
+    assert reader._fetcher.position(TP) == 20
+    assert reader._losses.marks[TP] == Mark("c", "id", -1)
+
+
+@pytest.mark.parametrize(
+    ("log_goes_on", "told"), [(True, [(5, 6, 1), (6, 20, 0)]), (False, [(5, 7, 2)])]
+)
+def test_another_log_has_other_records_at_the_offsets_to_leave_out(
+    log_goes_on: bool,
+    told: list[tuple[int, int, int]],
+    reader: SlotReader,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader._first(TP, Verdict(4, TargetMark(there_first=6, there_end=20)))
+    found = Finding(5, ("id", 0), log_goes_on=log_goes_on)
+    monkeypatch.setattr(reader._losses, "examine", lambda *_, **__: {TP: found})
+    reader._examine([TP])
+    assert _told(reader, _answer(5, 7)) == told
 
 
 @dataclass(eq=False)
