@@ -145,7 +145,7 @@ class Fetcher(Responses):
                 if not state.requested and state.retry_at > looked_at
             ]
         due += self._pauses.ends_after(looked_at)
-        if self.throttle is not None:
+        if self.throttle is not None and self.throttle.due_at() > looked_at:
             due.append(self.throttle.due_at())
         idle = self.settings.fetch_max_wait_ms / 1000
         again = _LOGIN_S if self._logging_in else self.connections.look_again_s

@@ -131,6 +131,24 @@ def test_waiting_for_the_bucket_is_no_busy_loop(rate: int) -> None:
     assert one.rounds - rounds <= 4 * 22 * WINDOW_S
 
 
+def test_a_bucket_that_is_full_again_does_not_wake_who_only_lets_requests_expire() -> None:
+    """A paused flow sends nothing: its loop must not go round and round."""
+    one = slot(FOUR)
+    backfill(one, FOUR, 14)
+    one.limit(limit(RATE))
+    one.run(2)
+    fetcher = one.fetcher
+    assert fetcher.throttle is not None
+    assert one.now < fetcher.throttle.due_at() < one.now + 1.0, "backfill was left out"
+    one.source.time_s = fetcher.throttle.due_at() + 0.001
+    assert fetcher.next_due_s() == 0.0, "it has not been looked at since"
+    fetcher.expire()
+    one.source.time_s += 0.001
+    assert fetcher.next_due_s() > 0.0
+    one.run(1)
+    assert one.bytes_read(one.now - 0.5) > 0, "a flow that goes on reads at once"
+
+
 def test_batches_that_are_larger_than_the_bucket_are_paid_for() -> None:
     one = slot(FOUR, batch_bytes=100_000)
     for tp in FOUR:
