@@ -124,13 +124,14 @@ class RecordStream:
         for connection in self._fetcher.ready(_TICK_S):
             for part in self._fetcher.receive(connection):
                 chosen = self._select(part) if len(part.records) else None
-                if chosen is None:
+                # A batch that was cut is fetched again, with the limit that it needs.
+                if chosen is None or chosen.next_offset <= part.fetch_offset:
                     continue
                 if self._note_markers:
                     self.markers.update(_markers(part.records))
                 if self._note_appended:
                     self.appended = append_time_runs(part.records)
-                self._fetcher.advance(part.tp, max(chosen.next_offset, part.fetch_offset))
+                self._fetcher.advance(part.tp, chosen.next_offset)
                 yield chosen
 
     def _select(self, part: FetchedPartition) -> Selection | None:
