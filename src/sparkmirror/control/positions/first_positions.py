@@ -28,7 +28,11 @@ from sparkmirror.settings import FlowSettings, Member
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators
-from sparkmirror.wire.cluster.error_codes import LEADER_NOT_AVAILABLE, error_name
+from sparkmirror.wire.cluster.error_codes import (
+    LEADER_NOT_AVAILABLE,
+    OFFSET_NOT_AVAILABLE,
+    error_name,
+)
 
 # A coordinator that does not know a new topic yet rejects its offsets.
 _COMMIT_WITHIN_S = 10.0
@@ -40,12 +44,14 @@ class FirstPositions:
 
     They begin at the log end (``latest``), or at the first record from a time on (``by_duration``),
     as it is when the partition is found. ``keeper`` is the cluster with the position group.
-    ``waiting``: partitions whose leader is unavailable. They stay out of the assignment until they
-    have a leader: a slot that chose the offset later would skip the records written until then.
+    ``waiting``: partitions whose leader is unavailable, or does not tell the offset. They stay out
+    of the assignment until it does: a slot that chose the offset later would skip the records
+    written until then.
     """
 
     def __init__(self, keeper: Cluster, source: Cluster, flow: FlowSettings) -> None:
         self.waiting: frozenset[TopicPartition] = frozenset()
+        self._untold: frozenset[TopicPartition] = frozenset()  # those with a leader
         self._keeper, self._source, self._flow = keeper, source, flow
 
     def settle(self, partitions: Iterable[SourcePartition], member: Member | None = None) -> int:
@@ -67,19 +73,23 @@ class FirstPositions:
         missing = {p.source: p for p in wanted if named_in_group(self._flow, p) not in committed}
         commits: dict[TopicPartition, tuple[int, str]] = {}
         without: frozenset[TopicPartition] = frozenset()
+        untold: frozenset[TopicPartition] = frozenset()
         taken = True
         if missing:
             begins = self._source.end_offsets(missing, self._flow.fetch.isolation_level)
             if time_ms != LATEST:
                 at = self._source.offsets_at(begins, time_ms)
                 # Without an answer a partition waits: at its end it would skip what is wanted.
+                untold = frozenset(begins.keys() - at.keys())
                 begins = {tp: begins[tp] if first < 0 else first for tp, first in at.items()}
             commits = _commits(self._flow, missing, begins)
             taken = self._commit(commits, member) if commits else True
             if taken:
                 without = frozenset(missing.keys() - begins.keys())
         # Only now: after a failure, those that waited still do.
-        self.waiting = (self.waiting - {p.source for p in wanted}) | without
+        asked = {p.source for p in wanted}
+        self.waiting = (self.waiting - asked) | without
+        self._untold = (self._untold - asked) | (untold & without)
         return len(commits) if taken else 0
 
     def hold(self, assignment: Assignment) -> Assignment:
@@ -87,19 +97,24 @@ class FirstPositions:
         held = {p.source for p in assignment.partitions} & self.waiting
         if not held:
             return assignment
-        halts = {
-            tp: Halt(
-                error_name(LEADER_NOT_AVAILABLE),
-                f"the source has no leader for {tp}: it begins as soon as there is one",
-                retriable=True,
-            )
-            for tp in held
-        }
+        halts = {tp: self._why(tp) for tp in held}
         return replace(
             assignment,
             partitions=tuple(p for p in assignment.partitions if p.source not in held),
             halted={**assignment.halted, **halts},
         )
+
+    def _why(self, tp: TopicPartition) -> Halt:
+        if tp not in self._untold:
+            reason = f"the source has no leader for {tp}: it begins as soon as there is one"
+            return Halt(error_name(LEADER_NOT_AVAILABLE), reason, retriable=True)
+        reset = self._flow.fetch.auto_offset_reset
+        reason = (
+            f"the source does not tell which offset of {tp} belongs to the time of "
+            f"auto.offset.reset={reset}: it begins as soon as it does. Brokers before 4.0 never do "
+            "for topics with message.format.version below 0.10: use earliest or latest there"
+        )
+        return Halt(error_name(OFFSET_NOT_AVAILABLE), reason, retriable=True)
 
     def _commit(
         self, commits: Mapping[TopicPartition, tuple[int, str]], member: Member | None

@@ -182,7 +182,13 @@ class TransactionSyncs:
     def leave_out(self) -> None:
         """Note that what `take` returned is aborted: syncs of earlier transactions are kept."""
         self._task.syncs = syncs = self._task.new_syncs()
-        self._kept += self._waiting
+        # Where another slot goes on, these would lead readers back.
+        left = {lane.source for lane, (_, until) in self._task.leaving.items() if until is not None}
+        self._kept = [
+            one
+            for one in (*self._kept, *self._waiting)
+            if one[0] in self._task.lanes and one[0] not in left
+        ]
         _settle(syncs, self._kept)
         self._waiting.clear()
         self._ending = []

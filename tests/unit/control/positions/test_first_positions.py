@@ -152,6 +152,14 @@ def test_a_partition_that_does_not_tell_where_a_time_begins_waits(clusters: Clus
     assert positions.settle(every) == 2
     assert clusters.positions == {LED.source: 4, NEW.source: 10}
     assert positions.waiting == {LOST.source}
+    halt = positions.hold(Assignment("A->B", partitions=tuple(every))).halted[LOST.source]
+    assert (halt.code, halt.retriable) == ("OFFSET_NOT_AVAILABLE", True)
+    assert "auto.offset.reset=by_duration:PT1H: it begins as soon as it does" in halt.reason
+    del clusters.ends[LOST.source]
+    positions.settle(every)
+    halt = positions.hold(Assignment("A->B", partitions=tuple(every))).halted[LOST.source]
+    assert (halt.code, halt.retriable) == ("LEADER_NOT_AVAILABLE", True)
+    clusters.ends[LOST.source] = 10
     clusters.times[LOST.source] = 7
     assert positions.settle(every) == 1
     assert clusters.positions[LOST.source] == 7

@@ -10,6 +10,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -140,8 +141,14 @@ def test_one_slow_commit_says_little_about_the_next_ones() -> None:
     assert early.due_at(200.08, 100) < 200.08 + 0.01
 
 
-def test_syncs_beyond_what_a_commit_takes_outlive_an_abort(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are of committed records. Those of the aborted transaction are not, and go with it."""
+@pytest.mark.parametrize("moves", ["stays", "is given up", "has left"])
+def test_syncs_beyond_what_a_commit_takes_outlive_an_abort(
+    monkeypatch: pytest.MonkeyPatch, moves: str
+) -> None:
+    """They are of committed records. Those of the aborted transaction are not, and go with it.
+
+    Partition 2 may go to another slot meanwhile, whose syncs they must not follow.
+    """
     monkeypatch.setattr(offset_sync_writer, "_SYNCS_PER_SLOT_MAX", 1)
     flow = _flow(offset_syncs=SYNCS)
     outlet: Any = None
@@ -163,12 +170,19 @@ def test_syncs_beyond_what_a_commit_takes_outlive_an_abort(monkeypatch: pytest.M
         log = SimpleNamespace(topic_id="")
         return SimpleNamespace(source=tp, mark=Mark(), queue=queue, ahead=lambda **_: (log, 0))
 
+    @dataclass(frozen=True)
+    class Left:
+        source: TopicPartition
+
     class Lanes:
         def values(self) -> list[Any]:
             return [lane(tp) for tp in sources]
 
+        def __contains__(self, tp: object) -> bool:
+            return tp in sources
+
     task: Any = SimpleNamespace(
-        flow=flow, lanes=Lanes(), mapped=lambda _: "", syncs=SlotSyncs(0, outlet),
+        flow=flow, lanes=Lanes(), mapped=lambda _: "", syncs=SlotSyncs(0, outlet), leaving={},
         new_syncs=lambda: SlotSyncs(0, outlet),
     )  # fmt: skip
     syncs = TransactionSyncs(task)
@@ -185,13 +199,18 @@ def test_syncs_beyond_what_a_commit_takes_outlive_an_abort(monkeypatch: pytest.M
     rows.clear()
     rows[sources[0]] = (10, 20)
     assert {partition for partition, _ in taken(2.0)} == {1}
+    if moves == "is given up":
+        given_up, asked_for = (Left(sources[number]) for number in (2, 1))
+        task.leaving = {given_up: (None, 1.0), asked_for: (None, None)}
+    elif moves == "has left":
+        del sources[2]
     syncs.leave_out()  # of its transaction nothing is written: not the rest of the first one either
     rows.clear()
     after: list[tuple[int, int]] = []
     for number in range(3):
         after += taken(3.0 + number)
         syncs.written()
-    assert {partition for partition, _ in after} == {1, 2}
+    assert {partition for partition, _ in after} == ({1, 2} if moves == "stays" else {1})
     assert max(at for _, at in after) == 9
     syncs.leave_out()
     assert taken(9.0) == [], "all of it was written"
