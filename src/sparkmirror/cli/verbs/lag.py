@@ -212,6 +212,9 @@ def lag(
     Kafka's ConsumerOffsetChecker did, use --group G with --zkconnect or --bootstrap-server. Offsets
     are read from Kafka, and from ZooKeeper if one is named. Nothing is changed.
 
+    Without --include, a partition of which MirrorMaker 1 has no offset has a lag of 0 if
+    auto.offset.reset is latest: Java commits only partitions from which a record has come.
+
     SECONDS is the age of the oldest record that is not mirrored yet; BYTES is an estimate. --watch
     also shows the time until the lag is zero, while the lag shrinks.
 

@@ -179,13 +179,25 @@ def observe_flow(
 def observe_group(source: Cluster, flow: FlowSettings) -> LagView:
     """Lag of all partitions of the topics in which MirrorMaker 1's group has offsets.
 
-    Those that it has not committed yet count too. Offsets of topics that were deleted stay until
-    they expire, and are no lag. Raises `MirrorError`.
+    Those that it has not committed yet count too; with ``latest`` nothing is left of them. Offsets
+    of topics that were deleted stay until they expire, and are no lag. Raises `MirrorError`.
     """
     positions = _group_positions(source, flow, _in_zookeeper(flow))
     partitions = _partitions(source.topics({tp.topic for tp in positions}))
     rows = _measured(source, partitions, positions, flow)
+    if flow.fetch.auto_offset_reset == "latest":
+        rows = tuple(map(_at_latest, rows))
     return LagView("", flow.group_id, source.alias, rows)
+
+
+def _at_latest(row: PartitionLag) -> PartitionLag:
+    """``row`` without a lag if it has no position: its group begins at the end.
+
+    Java's MirrorMaker 1 commits a partition only after it has received a record of it.
+    """
+    if row.position is not None or row.end is None:
+        return row
+    return replace(row, records=0, seconds=0.0, bytes=0)
 
 
 def check_group(source: Cluster, flow: FlowSettings, topics: Iterable[str] = ()) -> LagView:

@@ -340,12 +340,12 @@ def source_of(committed: dict[TopicPartition, int], ends: dict[TopicPartition, i
 
 @pytest.mark.parametrize(
     ("reset", "end", "records"),
-    [("earliest", 100, 100), ("latest", 100, None), ("latest", 0, 0)],
+    [("earliest", 100, 100), ("latest", 100, 0), ("latest", 0, 0), ("by_duration:pt1h", 100, None)],
 )
 def test_partitions_that_the_group_has_not_committed_yet_count(
     tmp_path: Path, reset: str, end: int, records: int | None
 ) -> None:
-    """A topic grows, and other topics are none of the group's."""
+    """A topic grows, and other topics are none of the group's. At `latest` nothing is left."""
     text = f"{CONSUMER}auto.offset.reset={reset}\n"
     (flow,) = load_mm1_consumer(write(tmp_path, text)).flows
     second = TopicPartition("t", 1)
@@ -356,7 +356,19 @@ def test_partitions_that_the_group_has_not_committed_yet_count(
         ("t", 1, None, records),
     ]
     assert view.records == records
+    assert (view.bytes, view.seconds) == ((0, 0.0) if records == 0 else (None, None))
     assert any(over_limit(row, 0, None) for row in view.partitions) is (records != 0)
+    assert any(over_limit(row, None, 0) for row in view.partitions) is (records != 0)
+    assert view.partitions[1].remark == f"no position yet, begins at {reset}"
+
+
+def test_a_partition_without_a_leader_has_an_unknown_lag_at_latest(tmp_path: Path) -> None:
+    (flow,) = load_mm1_consumer(write(tmp_path, CONSUMER)).flows
+    source = source_of({TP: 5}, {TP: 5, TopicPartition("t", 1): 7})
+    source.end_offsets = lambda *_: {TP: 5}
+    view = observe_group(source, flow)
+    assert [row.records for row in view.partitions] == [0, None]
+    assert (view.records, view.partitions[1].remark) == (None, "no leader")
 
 
 def test_offsets_of_what_is_gone_are_no_lag(tmp_path: Path) -> None:
