@@ -324,9 +324,11 @@ def _report(rows: Sequence[_Row], *, deals: bool = False) -> Report:
             body += ["", Table(columns, found)]
     for row in rows:
         for slot in row.flow.silent:
-            since = f"has not reported for {row.age_s(slot.time_ms):.0f} s"
+            since = f"not reported for {row.age_s(slot.time_ms):.0f} s"
+            if slot.ended_ms:
+                since = f"not begun epoch {slot.epoch + 1}, and {since}"
             where = f"check its Spark executor on {_host(slot)}"
-            body += ["", f"{row.flow.flow} slot {slot.slot} {since}: {where}"]
+            body += ["", f"{row.flow.flow} slot {slot.slot} has {since}: {where}"]
         for tp, halt in row.flow.halts.items():
             again = " (retrying)" if halt.retriable else ""
             body += ["", f"{row.flow.flow} {tp} is halted: {halt.code}: {halt.reason}{again}"]

@@ -39,6 +39,8 @@ __all__ = [
 REPORT_AGE_MS_MAX = 30_000
 """Drivers and slots report at least every ten seconds."""
 STARTING_MS_MAX = 60_000
+# A slot reports once it has its positions: a slow broker may take a few requests for them.
+_BEGINNING_MS_MAX = 2 * STARTING_MS_MAX
 # Clocks of two hosts may be an hour apart, and records of a live process must be kept.
 _SILENT_MS_MAX = 2 * 3_600_000
 
@@ -335,21 +337,27 @@ def _silent(
     """The slots that have stopped reporting while their driver has not.
 
     A slot that has not reported yet in this run may still be starting. One whose task has ended is
-    done, or waits for the others, until they report from a later epoch.
+    done, or waits for the others; when they are in a later epoch, it has some time to begin it.
     """
     if driver is None or driver.slots is None or now_ms - driver.time_ms > REPORT_AGE_MS_MAX:
         return []
     # A run whose partitions have become fewer may have fewer slots than when loads were measured.
     loads = driver.slots[: driver.partitions]
-    epoch = max((slot.epoch for slot in slots), default=-1)
     return [
         slot
         for slot in slots
         if now_ms - slot.time_ms > REPORT_AGE_MS_MAX
         and slot.slot < len(loads)
         and loads[slot.slot].weight > 0
-        and not (slot.ended_ms and slot.epoch == epoch)
+        and not (slot.ended_ms and _may_wait(slot, slots, now_ms))
     ]
+
+
+def _may_wait(ended: SlotProgress, slots: Sequence[SlotProgress], now_ms: int) -> bool:
+    """Whether ``ended`` need not have begun a later epoch yet."""
+    later = [slot for slot in slots if slot.epoch > ended.epoch]
+    begun = min((slot.began_ms for slot in later if slot.began_ms), default=ended.ended_ms)
+    return not later or now_ms - begun <= _BEGINNING_MS_MAX
 
 
 def _state(

@@ -289,6 +289,25 @@ def test_a_slot_that_went_silent_is_shown_with_its_last_halts(
             [replace(slot(), epoch=2), replace(slot(1, ago_s=40), ended_ms=1)],
             [1],
         ),
+        # They may have begun it before this one has found its positions.
+        (
+            [RUN],
+            driver(slots=LOADS, started_ms=NOW - 500_000),
+            [
+                replace(slot(), epoch=2, began_ms=NOW - 110_000),
+                replace(slot(1, ago_s=130), ended_ms=NOW - 130_000),
+            ],
+            [],
+        ),
+        (
+            [RUN],
+            driver(slots=LOADS, started_ms=NOW - 500_000),
+            [
+                replace(slot(), epoch=2, began_ms=NOW - 130_000),
+                replace(slot(1, ago_s=140), ended_ms=NOW - 140_000),
+            ],
+            [1],
+        ),
     ],
 )
 def test_which_slots_should_report(commands, reporting, slots, silent) -> None:
@@ -296,6 +315,13 @@ def test_which_slots_should_report(commands, reporting, slots, silent) -> None:
     found = judge(signals, FLOW, NOW)
     assert [one.slot for one in found.silent] == silent
     assert not found.halts
+
+
+def test_a_slot_that_has_not_begun_a_later_epoch_is_told_so() -> None:
+    ended = replace(slot(1, ago_s=200), ended_ms=NOW - 200_000)
+    found = FlowStatus(FLOW, FlowState.RUNNING, slots=(replace(slot(), epoch=2),), silent=(ended,))
+    told = "A->B slot 1 has not begun epoch 2, and not reported for 200 s: check its Spark executor"
+    assert f"{told} on w" in _report([_Row(found, None, NOW)]).lines()
 
 
 def test_a_partition_that_left_a_silent_slot_has_no_halt_of_it() -> None:
