@@ -46,6 +46,11 @@ class Begin:
         if digest in self.found and self.found[digest] is None:
             self.found[digest] = offset
 
+    @property
+    def known(self) -> bool:
+        """Whether any of its records was found."""
+        return any(at is not None for at in self.found.values())
+
     def source_offset(self, position: int) -> int:
         """The source offset; 0 if it is not known. ``position``: the flow's, for an empty log."""
         if not self.found:

@@ -429,11 +429,7 @@ class PartitionComparison:
                 "keys that only the target has are left out: the source has deleted records"
             )
         if begins is not None:
-            first = begins.source_offset(self.c.positions.get(self.tp, 0))
-            if begins.found and first > self.start > self.earliest:
-                # The target may begin before the bound: then it has deleted nothing behind it.
-                last_values(self._source(self.earliest, self.start, counted=False), begin=begins)
-                first = begins.source_offset(0)
+            first = self._begin_of_target(begins)
             if drop_deleted(ours, theirs, first):
                 self._note_deleted(first)
         keys = differing(ours, theirs)
@@ -449,6 +445,19 @@ class PartitionComparison:
             for side in (ours, theirs)
         ]
         return self._result(sides[0], sides[1], difference, by_key=True)
+
+    def _begin_of_target(self, begins: Begin) -> int:
+        """The source offset that ``begins`` knows from what was read, or else from the rest."""
+        first = begins.source_offset(self.c.positions.get(self.tp, 0))
+        if not begins.found:
+            return first
+        if self.start > self.earliest and (first > self.start or not begins.known):
+            # The target may begin before the bound: then it has deleted nothing behind it.
+            last_values(self._source(self.earliest, self.start, counted=False), begin=begins)
+        end = max(self.start, self.end)
+        if not begins.known and self.later_end > end:
+            last_values(self._source(end, self.later_end, counted=False), begin=begins)
+        return begins.source_offset(0)
 
 
 def _offset_at(cluster: Cluster, tp: TopicPartition, time_ms: int) -> int:

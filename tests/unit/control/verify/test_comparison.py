@@ -828,6 +828,23 @@ def test_from_a_bound_behind_the_beginning_of_the_target_nothing_is_deleted() ->
     assert result.remark.endswith("the target has deleted the records before source offset 8")
 
 
+def test_a_target_that_begins_at_the_given_end_has_deleted_what_comes_before() -> None:
+    rows = keyed(*((key, b"1") for key in (b"a", b"b", b"c", b"d", b"e")))
+    more: dict[str, Any] = {"end": 2, "compacted": True, "later": 5}
+    for first in (2, 3):
+        kept = [(offset + 10, time, body) for offset, time, body in rows[first:]]
+        result = compared(rows, kept, scope=Scope(end=Bound(2)), **more)
+        assert result.difference is None
+        assert result.remark.endswith(f"deleted the records before source offset {first}")
+        scope = Scope(Bound(1), Bound(2))
+        assert compared(rows, kept, start=1, earliest=0, scope=scope, **more).difference is None
+    # A target that begins before the range has deleted nothing of it.
+    lacks = [(offset + 10, time, body) for offset, time, body in rows if offset not in (0, 2)]
+    more |= {"start": 2, "earliest": 0, "end": 3}
+    result = compared(rows, lacks, scope=Scope(Bound(2), Bound(3)), **more)
+    assert told(result)[:2] == ("missing", 2)
+
+
 def test_a_tombstone_that_is_not_mirrored_yet_is_behind() -> None:
     source = keyed((b"a", b"1"), (b"a", None))
     result = compared(source, keyed((b"a", b"1")), compacted=True, positions={TP: 1})
