@@ -153,10 +153,11 @@ def test_a_look_at_the_ends_reads_the_time_of_what_is_not_mirrored(tmp_path: Pat
             flow.name, slot, "w", 1, time_ms, 1, 1, 1, partitions=partitions
         )
 
-    # Slot 0 had the partition before slot 1; of the third one nobody knows a position.
+    # Slot 2 had the partition before slot 1, whose clock is behind; of the third partition nobody
+    # knows a position.
     report(0, 20, PartitionProgress("t", 0, 7), PartitionProgress("t", 2, -1))
-    report(1, 30, PartitionProgress("t", 1, 50))
-    report(2, 10, PartitionProgress("t", 1, 40))
+    report(2, 30, PartitionProgress("t", 1, 40))
+    report(1, 10, PartitionProgress("t", 1, 50))
     run_once(control.source_ends)
     assert asked == [{behind: 50}]
     assert control.ends() == ends
