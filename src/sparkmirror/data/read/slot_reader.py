@@ -469,24 +469,14 @@ class SlotReader:
                 # New batches have other offsets: that of each record must be known here.
                 runs = chosen.runs if len(chosen.runs) > 1 else ()
                 chunk = replace(chunk, runs=runs, appended=append_time_runs(part.records))
-            chunks.append(chunk)
-            pieces.append(chosen.pieces)
             first, end = self._jumps.get(part.tp, (-1, -1))
             if part.fetch_offset < first <= chosen.next_offset:
                 self._fetcher.advance(part.tp, end)
                 self._losses.moved(part.tp)
-                chunks.append(
-                    replace(
-                        chunks[-1],
-                        base_offset=first,
-                        next_offset=end,
-                        record_count=0,
-                        size=0,
-                        leader_epoch=LEADER_EPOCH_LOST,
-                        runs=(),
-                    )
-                )
-                pieces.append([])
+                # One chunk: a second one without records would not wait for a transform's results.
+                chunk = replace(chunk, next_offset=end, leader_epoch=LEADER_EPOCH_LOST)
+            chunks.append(chunk)
+            pieces.append(chosen.pieces)
         if not chunks:
             return None
         return build_row(chunks, self._fetcher.frame, pieces, self._notes.take(), self._frames)

@@ -148,7 +148,7 @@ def test_what_the_target_has_since_a_loss_is_left_out(reader: SlotReader) -> Non
     assert row is not None
     chunks, *_ = read_row(row, 0)
     told = [(one.base_offset, one.next_offset, one.record_count, one.size > 0) for one in chunks]
-    assert told == [(5, 6, 1, True), (6, 20, 0, False)]
+    assert told == [(5, 20, 1, True)]
     assert reader._fetcher.position(TP) == 20
     # At the place itself it begins behind; behind it, and without such records, where it is.
     assert reader._first(TP, replace(verdict, position=6)) == 20
@@ -166,7 +166,7 @@ def test_behind_what_is_left_out_the_leader_epoch_is_not_known(reader: SlotReade
     assert reader._losses.marks[TP] == Mark("c", "id", 3)
     row = reader._row([_answer(5, 7)])
     assert row is not None
-    assert [one.leader_epoch for one in read_row(row, 0)[0]] == [-1, LEADER_EPOCH_LOST]
+    assert [one.leader_epoch for one in read_row(row, 0)[0]] == [LEADER_EPOCH_LOST]
     assert reader._losses.marks[TP] == Mark("c", "id", -1)
     reader._losses.marks[TP] = Mark("c", "id", 3)
     reader._first(TP, replace(verdict, position=6))
@@ -184,22 +184,20 @@ def test_a_retry_leaves_out_what_the_target_has_since_a_loss(
 ) -> None:
     reader._losses.marks[TP] = Mark("c", "id", 3)
     reader._first(TP, Verdict(5, TargetMark(there_first=6, there_end=20)))
-    assert _told(reader, _answer(5, 7)) == [(5, 6, 1), (6, 20, 0)]
+    assert _told(reader, _answer(5, 7)) == [(5, 20, 1)]
     assert _told(reader, replace(_answer(20, 22), fetch_offset=20)) == [(20, 22, 2)]
     due = [(TP, 1, 5), (TP, 2, 6)]
     monkeypatch.setattr(reader._retries, "take_due", lambda: [due.pop(0)])
     reader._try_again()
     assert reader._fetcher.position(TP) == 5
-    assert _told(reader, _answer(5, 7)) == [(5, 6, 1), (6, 20, 0)]
+    assert _told(reader, _answer(5, 7)) == [(5, 20, 1)]
     reader._losses.marks[TP] = Mark("c", "id", 3)
     reader._try_again()
     assert reader._fetcher.position(TP) == 20
     assert reader._losses.marks[TP] == Mark("c", "id", -1)
 
 
-@pytest.mark.parametrize(
-    ("log_goes_on", "told"), [(True, [(5, 6, 1), (6, 20, 0)]), (False, [(5, 7, 2)])]
-)
+@pytest.mark.parametrize(("log_goes_on", "told"), [(True, [(5, 20, 1)]), (False, [(5, 7, 2)])])
 def test_another_log_has_other_records_at_the_offsets_to_leave_out(
     log_goes_on: bool,
     told: list[tuple[int, int, int]],

@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from sparkmirror.data.coordination.slot_plan import plan_slots
+from sparkmirror.data.read.slot_reader import SlotReader
+from sparkmirror.data.read.target_loss import Verdict
 from sparkmirror.data.rows.rows import FLUSH
 from sparkmirror.data.transform.pack import Packed
+from sparkmirror.data.transform.unpack import Unpacker
+from sparkmirror.data.write.slot_sink import SlotSink
+from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.gaps import decode_gap, gaps_topic
+from sparkmirror.internal_topics.position_metadata import TargetMark
 from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import dead_letter_topic
-from sparkmirror.records.records import Record
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.settings import FaultSettings, FlowSettings, ProduceSettings
 from sparkmirror.transform_settings import TransformSettings
-from tests.unit.data.transform.test_transforms import FAILED, _row, _through
+from sparkmirror.wire.fetch.fetcher import FetchedPartition
+from tests.unit.data.transform.test_transforms import FAILED, USES, _planned, _row, _through
 from tests.unit.data.write.test_exactly_once import (
     ORDERS,
     REMOTE,
@@ -129,3 +138,34 @@ def test_no_position_passes_a_failed_record_before_its_gap_is_written(
         assert (gaps, dead) == (passed, passed), (position, seen)
     assert brokers.positions[REMOTE[ORDERS]] == 20
     assert len(brokers.values("A.orders")) == 16
+
+
+def _answer(first: int, values: list[bytes]) -> FetchedPartition:
+    batch = encode_batch([Record(first + n, 5, None, value) for n, value in enumerate(values)])
+    end = first + len(values)
+    return FetchedPartition(ORDERS, first, end, end, 0, [], memoryview(batch))
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("plan", [{}, None])
+def test_a_position_moves_past_what_the_target_has_after_the_results_of_the_records_before(
+    plan: dict[str, Any] | None, brokers: Brokers, *, exact: bool
+) -> None:
+    """Results take their time; the offsets that are left out have none."""
+    brokers.positions[REMOTE[ORDERS]] = 5
+    flow = _flow(transforms=CLEAN, exactly_once=exact)
+    one = [SourcePartition("orders", 0, "A.orders")]
+    (slot,) = plan_slots(one, slots_max=1, epoch=0, run_id="r", ends=None, control_offset=0)
+    reader = SlotReader(flow, slot)
+    reader._fetcher.assign(ORDERS, 5)
+    reader._first(ORDERS, Verdict(5, TargetMark(there_first=6, there_end=20)))
+    answers = [_answer(5, [b"5", b"6"]), _answer(20, [b"20"])]
+    rows = [row for row in (reader._row([answer]) for answer in answers) if row is not None]
+    messages = Unpacker(flow, USES, None).rows(iter([*rows, FLUSH]))
+    table = _planned(messages, lambda _: plan, pa.struct([("kept", pa.bool_())]))
+    mirrored = SlotSink(flow)
+    if not exact:
+        mirrored._delivery._commits.coordinators.commit = lambda *_: None  # type: ignore[attr-defined]
+    mirrored.run(iter([*Source(brokers).rows, *table.combine_chunks().to_batches(1)]))
+    assert mirrored._task.lanes[ORDERS].position == 21
+    assert brokers.values("A.orders") == ([] if plan is None else [b"5", b"20"])
