@@ -292,9 +292,12 @@ def gap_pending(lane: Lane, note: GapNote) -> Pending:
     )
     if note.target is not None:
         pending.log, pending.log_end = note.target, note.target_end
-    elif gap.kind in (GapKind.RECREATED, GapKind.REPLACED):
-        # If the target loses its log, the new source topic is all that can be mirrored.
-        pending.log = replace(lane.log, begin=pending.next_offset)
+    elif gap.kind in (GapKind.RECREATED, GapKind.REPLACED, GapKind.TRUNCATED):
+        # A gap of the target's log may be in flight. What the log has is of other source records.
+        log, _ = lane.logged_ahead()
+        # If the target loses its log, a new source topic is all that can be mirrored.
+        begin = log.begin if gap.kind is GapKind.TRUNCATED else pending.next_offset
+        pending.log = replace(log, begin=begin, there_first=-1, there_end=-1)
     return pending
 
 

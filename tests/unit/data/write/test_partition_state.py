@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkmirror.data.rows.notes import GapNote
 from sparkmirror.data.transform.failed_records import FailedRecords
 from sparkmirror.data.write.chunk_offsets import ChunkOffsets
 from sparkmirror.data.write.partition_state import (
@@ -14,9 +16,11 @@ from sparkmirror.data.write.partition_state import (
     Pending,
     acknowledge,
     before_refusal,
+    gap_pending,
     targets,
 )
-from sparkmirror.internal_topics.position_metadata import LEADER_EPOCH_LOST, Mark
+from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind
+from sparkmirror.internal_topics.position_metadata import LEADER_EPOCH_LOST, Mark, TargetMark
 from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.produce.backlog import Acknowledged
@@ -150,6 +154,40 @@ def test_a_mark_forgets_the_epoch_of_records_that_are_not_just_before_the_positi
     acknowledged(chunk(lane, 10, [1], epoch=3), 1, 1, 0)
     lane.settle()
     assert lane.mark == Mark("c", "id", 3)
+
+
+def _pass(lane: Lane, kind: GapKind, resumed_at: int, target: TargetMark | None = None) -> None:
+    """Queue a gap of which nothing but its record is to be waited for."""
+    gap = Gap(
+        *("A->B", SOURCE, TARGET.topic, kind, GapAction.CONTINUED),
+        *(5, None, None, resumed_at, "CODE", "why", 1),
+    )
+    lane.queue.append(gap_pending(lane, GapNote(gap, Mark(), target)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "log"),
+    [
+        (GapKind.RECREATED, TargetMark(topic_id="new", begin=4)),
+        (GapKind.REPLACED, TargetMark(topic_id="new", begin=4)),
+        (GapKind.TRUNCATED, TargetMark(topic_id="new", begin=2)),
+        (GapKind.DELETED, TargetMark(topic_id="new", begin=2, there_first=6, there_end=20)),
+    ],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_other_records_at_the_source_are_not_those_that_the_target_has(
+    kind: GapKind, log: TargetMark, *, at_once: bool
+) -> None:
+    """They would be left out; also if a loss at the target is told with them."""
+    before = TargetMark(topic_id="old", begin=2, cut=9, there_first=6, there_end=20)
+    repaired = TargetMark(topic_id="new", begin=2, there_first=6, there_end=20)
+    lane = Lane(SOURCE, TARGET, position=5, log=before)
+    _pass(lane, GapKind.TARGET_TRUNCATED, 5, repaired)
+    if not at_once:
+        lane.settle()
+    _pass(lane, kind, 4)
+    lane.settle()
+    assert (lane.position, lane.log) == (4, log)
 
 
 def test_an_acknowledgement_of_something_else_moves_nothing() -> None:
