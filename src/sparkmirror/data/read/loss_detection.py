@@ -182,11 +182,16 @@ class LossWatch:
         return told
 
     def examine(
-        self, positions: Mapping[TopicPartition, int], *, patience_s: float | None = None
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        needed: Mapping[TopicPartition, int] | None = None,
+        patience_s: float | None = None,
     ) -> dict[TopicPartition, Finding]:
         """Check the logs of partitions; those that cannot be judged now are missing.
 
-        If errors are the reason for long, they are halted. ``patience_s``: as in
+        If errors are the reason for long, they are halted. ``needed``: where the first record is
+        that the target lacks, if this is not at the position. ``patience_s``: as in
         `ClusterConnections.query_leaders`.
         """
         epochs = {tp: self.marks.get(tp, Mark()).leader_epoch for tp in positions}
@@ -205,6 +210,9 @@ class LossWatch:
                 self._connections.mark_stale()  # this broker does not know the new topic yet
                 continue
             loss = judge(tp, positions[tp], mark, now, view)
+            if loss is not None and loss.kind is GapKind.DELETED:
+                lacking = (needed or positions).get(tp, positions[tp])
+                loss = judge(tp, lacking, mark, now, view) if lacking < view.start else None
             if loss is not None and self._may_pass(tp, loss, mark, view):
                 continue
             self._suspected.pop(tp, None)

@@ -228,24 +228,22 @@ class SlotReader:
         return positions | self._begins.resume(positions, connections, apart=self._jumps)
 
     def _first(self, tp: TopicPartition, verdict: Verdict) -> int:
-        """Where to begin; offsets that the target got after a loss are skipped, now or later."""
+        """Where to begin; the offsets that the target got after a loss are skipped later."""
         first, end = verdict.mark.there_first, verdict.mark.there_end
         if verdict.position <= first:
             self._jumps[tp] = first, end
-        return self._skipped(tp, verdict.position)
+        return verdict.position
 
     def _skipped(self, tp: TopicPartition, position: int) -> int:
         """``position``, or the end of the offsets to skip if it is their first one."""
         first, end = self._jumps.get(tp, (-1, -1))
-        if position != first:
-            return position
-        self._losses.moved(tp)
-        return end
+        return end if position == first else position
 
     def _examine(self, held: list[TopicPartition], patience_s: float | None = None) -> None:
         """Check whether the logs of held partitions still are the ones that were mirrored."""
         positions = {tp: self._fetcher.position(tp) for tp in held}
-        findings = self._losses.examine(positions, patience_s=patience_s)
+        needed = {tp: self._skipped(tp, at) for tp, at in positions.items() if tp in self._jumps}
+        findings = self._losses.examine(positions, needed=needed, patience_s=patience_s)
         for tp in held:
             finding = findings.get(tp)
             halt = None if finding is None else finding.halt
@@ -257,7 +255,11 @@ class SlotReader:
             elif finding is not None:
                 if not finding.log_goes_on:
                     self._jumps.pop(tp, None)  # the target has other records of these offsets
-                self._fetcher.release(tp, finding.offset, finding.log)
+                # Not before: the known leader epoch shows whether the log is the position's.
+                offset = self._skipped(tp, finding.offset)
+                if offset != finding.offset:
+                    self._losses.moved(tp)
+                self._fetcher.release(tp, offset, finding.log)
 
     def _stream(self, deadline: float) -> Iterator[Any]:
         # Without memory to map, there is nothing to wait for.
@@ -393,7 +395,7 @@ class SlotReader:
                 continue  # the slot has left it
             if tp in self._losses.passed:
                 continue  # the next epoch reads the position, and which log it is in
-            self._fetcher.assign(tp, self._skipped(tp, position))
+            self._fetcher.assign(tp, position)
             self._notes.tried.append(RetryNote(tp, attempt))
 
     # -- partitions that come and go -------------------------------------------------------

@@ -194,7 +194,7 @@ class SlotStart:
     ) -> SlotHello:
         """What the sink must know first; attempt and memory are left to the caller.
 
-        ``positions``: where the partitions begin. ``before``: their marks before any gap.
+        ``positions``: where the partitions begin. ``before``: their marks there, before any gap.
         """
         flow, plan = self._flow, self._plan
         owner = Owner(plan.run_id, plan.control_offset, plan.claim_term)
@@ -215,8 +215,10 @@ class SlotStart:
         self, positions: dict[TopicPartition, int], before: dict[TopicPartition, Mark]
     ) -> tuple[PartitionHello, ...]:
         """How the partitions begin; parameters as in `hello`."""
-        # The sink gets these gaps next, so it must begin with the marks before them.
+        # The sink begins before these gaps, or before offsets that the target has, and so with the
+        # marks there. It gets the later ones with what comes next.
         behind = {gap.source for gap, _ in self._losses.gaps}
+        behind |= {tp for tp, at in positions.items() if self._fetcher.position(tp) != at}
         marks = self._losses.marks | {tp: mark for tp, mark in before.items() if tp in behind}
         unseen, nothing = Verdict(-1, TargetMark()), PositionMetadata()
         partitions = []

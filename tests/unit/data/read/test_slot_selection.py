@@ -11,15 +11,18 @@ import pytest
 from crc32c import crc32c
 
 from sparkmirror.data.coordination.slot_plan import plan_slots
+from sparkmirror.data.read import loss_detection
 from sparkmirror.data.read.loss_detection import Finding
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.read.target_loss import Verdict
 from sparkmirror.data.rows.rows import RUNS_MAX, read_row
 from sparkmirror.data.transform.portions import portions
 from sparkmirror.internal_topics.commands import SourcePartition
+from sparkmirror.internal_topics.gaps import GapKind
 from sparkmirror.internal_topics.position_metadata import LEADER_EPOCH_LOST, Mark, TargetMark
 from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.wire.cluster.log_view import LogView
 from sparkmirror.wire.fetch.fetcher import FetchedPartition
 from tests.unit.config_files import BASE, load_flow
 
@@ -43,11 +46,11 @@ def _answer(base_offset: int, high_watermark: int) -> FetchedPartition:
     return FetchedPartition(TP, 5, high_watermark, high_watermark, 0, [], memoryview(batch))
 
 
-def _reader(directory: Path, where: str) -> SlotReader:
+def _reader(directory: Path, where: str, more: str = "") -> SlotReader:
     """A reader that is at offset 5; with a transform, if there is a condition for it."""
     key = "A->B.sparkmirror.transform"
     lines = f"{key}s = one\n{key}.one.topics = t\n{key}.one.where = {where}\n" if where else ""
-    flow = load_flow(directory, BASE + lines)
+    flow = load_flow(directory, BASE + lines + more)
     partitions = [SourcePartition("t", 0, "A.t")]
     (plan,) = plan_slots(partitions, slots_max=1, epoch=0, run_id="r", ends=None, control_offset=0)
     reader = SlotReader(flow, plan)
@@ -150,8 +153,8 @@ def test_what_the_target_has_since_a_loss_is_left_out(reader: SlotReader) -> Non
     told = [(one.base_offset, one.next_offset, one.record_count, one.size > 0) for one in chunks]
     assert told == [(5, 20, 1, True)]
     assert reader._fetcher.position(TP) == 20
-    # At the place itself it begins behind; behind it, and without such records, where it is.
-    assert reader._first(TP, replace(verdict, position=6)) == 20
+    # At the place itself, too; not behind it, and not without such records.
+    assert reader._first(TP, replace(verdict, position=6)) == 6
     assert reader._jumps.pop(TP) == (6, 20)
     assert reader._first(TP, replace(verdict, position=25)) == 25
     assert reader._first(TP, Verdict(5, TargetMark())) == 5
@@ -168,9 +171,69 @@ def test_behind_what_is_left_out_the_leader_epoch_is_not_known(reader: SlotReade
     assert row is not None
     assert [one.leader_epoch for one in read_row(row, 0)[0]] == [LEADER_EPOCH_LOST]
     assert reader._losses.marks[TP] == Mark("c", "id", -1)
+
+
+def _begin(reader: SlotReader, position: int, view: LogView, patch: pytest.MonkeyPatch) -> Mark:
+    """Begin at ``position``, in a log that is now as in ``view``; returns the sink's mark there."""
+    reader._connections.cluster_id, reader._connections.topic_ids = "c", {"t": "id"}
+    patch.setattr(loss_detection, "describe_logs", lambda *_, **__: {TP: view})
     reader._losses.marks[TP] = Mark("c", "id", 3)
-    reader._first(TP, replace(verdict, position=6))
+    reader._begins.verdicts[TP] = Verdict(position, TargetMark(there_first=6, there_end=20))
+    positions = reader._begin({TP: position}, reader._connections)
+    assert positions == {TP: position}
+    (begun,) = reader._begins.partitions(positions, reader._marks_before)
+    assert begun.position == position
+    return begun.mark
+
+
+def test_what_the_target_has_is_left_out_once_the_log_is_checked(
+    reader: SlotReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the sink's position moves on, it keeps its leader epoch for the next check."""
+    assert _begin(reader, 6, LogView(0, 30, 3, 30), monkeypatch) == Mark("c", "id", 3)
+    assert reader._fetcher.position(TP) == 20
     assert reader._losses.marks[TP] == Mark("c", "id", -1)
+    assert reader._losses.gaps == []
+
+
+@pytest.mark.parametrize(
+    ("position", "start", "lost", "begins"),
+    [
+        (6, 15, None, 20),
+        (6, 20, None, 20),
+        (6, 25, (20, 24, 5), 25),
+    ],
+)
+def test_records_that_the_target_has_are_not_lost_when_the_source_deletes_them(
+    position: int,
+    start: int,
+    lost: tuple[int, int, int] | None,
+    begins: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader = _reader(tmp_path, "", "A->B.sparkmirror.on.source.loss = record-and-continue\n")
+    assert _begin(reader, position, LogView(start, 30, 3, 30), monkeypatch) == Mark("c", "id", 3)
+    gaps = [(gap.first, gap.last, gap.count) for gap, _ in reader._losses.gaps]
+    assert gaps == ([] if lost is None else [lost])
+    assert reader._fetcher.position(TP) == begins
+    assert reader._losses.marks[TP] == Mark("c", "id", -1)
+
+
+@pytest.mark.parametrize("choice", ["fail", "record-and-continue"])
+def test_a_truncated_log_has_other_records_than_the_target(
+    choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records at the offsets that the target has are new ones."""
+    reader = _reader(tmp_path, "", f"A->B.sparkmirror.on.source.loss = {choice}\n")
+    assert _begin(reader, 6, LogView(0, 30, 3, 4), monkeypatch) == Mark("c", "id", 3)
+    ((gap, _),) = reader._losses.gaps
+    assert (gap.kind, gap.first, gap.last) == (GapKind.TRUNCATED, 4, 5)
+    if choice == "fail":
+        assert reader._fetcher.halts[TP].code == gap.code
+    else:
+        assert reader._fetcher.position(TP) == 4
+        assert reader._jumps == {}
 
 
 def _told(reader: SlotReader, answer: FetchedPartition) -> list[tuple[int, int, int]]:
@@ -193,6 +256,10 @@ def test_a_retry_leaves_out_what_the_target_has_since_a_loss(
     assert _told(reader, _answer(5, 7)) == [(5, 20, 1)]
     reader._losses.marks[TP] = Mark("c", "id", 3)
     reader._try_again()
+    assert reader._fetcher.position(TP) == 6
+    assert reader._losses.marks[TP] == Mark("c", "id", 3)
+    monkeypatch.setattr(reader._losses, "examine", lambda *_, **__: {TP: Finding(6, ("id", 0))})
+    reader._examine([TP])
     assert reader._fetcher.position(TP) == 20
     assert reader._losses.marks[TP] == Mark("c", "id", -1)
 
