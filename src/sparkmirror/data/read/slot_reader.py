@@ -230,14 +230,14 @@ class SlotReader:
     def _first(self, tp: TopicPartition, verdict: Verdict) -> int:
         """Where to begin; the offsets that the target got after a loss are skipped later."""
         first, end = verdict.mark.there_first, verdict.mark.there_end
-        if verdict.position <= first:
+        if verdict.position < end:
             self._jumps[tp] = first, end
         return verdict.position
 
     def _skipped(self, tp: TopicPartition, position: int) -> int:
-        """``position``, or the end of the offsets to skip if it is their first one."""
+        """``position``, or the end of the offsets to skip if it is one of them."""
         first, end = self._jumps.get(tp, (-1, -1))
-        return end if position == first else position
+        return end if first <= position < end else position
 
     def _examine(self, held: list[TopicPartition], patience_s: float | None = None) -> None:
         """Check whether the logs of held partitions still are the ones that were mirrored."""

@@ -153,10 +153,12 @@ def test_what_the_target_has_since_a_loss_is_left_out(reader: SlotReader) -> Non
     told = [(one.base_offset, one.next_offset, one.record_count, one.size > 0) for one in chunks]
     assert told == [(5, 20, 1, True)]
     assert reader._fetcher.position(TP) == 20
-    # At the place itself, too; not behind it, and not without such records.
-    assert reader._first(TP, replace(verdict, position=6)) == 6
-    assert reader._jumps.pop(TP) == (6, 20)
-    assert reader._first(TP, replace(verdict, position=25)) == 25
+    # At these offsets, too; not behind them, and not without such records.
+    for position in (6, 10):
+        assert reader._first(TP, replace(verdict, position=position)) == position
+        assert reader._jumps.pop(TP) == (6, 20)
+    for position in (20, 25):
+        assert reader._first(TP, replace(verdict, position=position)) == position
     assert reader._first(TP, Verdict(5, TargetMark())) == 5
     assert reader._jumps == {}
 
@@ -201,7 +203,9 @@ def test_what_the_target_has_is_left_out_once_the_log_is_checked(
     [
         (6, 15, None, 20),
         (6, 20, None, 20),
+        (10, 15, None, 20),
         (6, 25, (20, 24, 5), 25),
+        (5, 10, (5, 9, 5), 20),
     ],
 )
 def test_records_that_the_target_has_are_not_lost_when_the_source_deletes_them(
@@ -276,6 +280,19 @@ def test_another_log_has_other_records_at_the_offsets_to_leave_out(
     monkeypatch.setattr(reader._losses, "examine", lambda *_, **__: {TP: found})
     reader._examine([TP])
     assert _told(reader, _answer(5, 7)) == told
+
+
+@pytest.mark.parametrize(
+    ("offset", "begins"), [(4, 4), (5, 5), (6, 20), (10, 20), (19, 20), (20, 20), (30, 30)]
+)
+def test_a_log_that_begins_later_goes_on_after_what_is_left_out(
+    offset: int, begins: int, reader: SlotReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader._first(TP, Verdict(5, TargetMark(there_first=6, there_end=20)))
+    found = Finding(offset, ("id", 0))
+    monkeypatch.setattr(reader._losses, "examine", lambda *_, **__: {TP: found})
+    reader._examine([TP])
+    assert reader._fetcher.position(TP) == begins
 
 
 @dataclass(eq=False)
