@@ -137,7 +137,8 @@ class LossWatch:
         self._errors = errors
         self._policy = FaultPolicy(flow.faults)
         self._suspected: dict[TopicPartition, float] = {}
-        self._refused: dict[TopicPartition, tuple[float, int]] = {}  # since when, newest code
+        # Since when, the newest code, and whether that has halted it.
+        self._refused: dict[TopicPartition, tuple[float, int, bool]] = {}
         self._sound: set[TopicPartition] = set()
         self._left: dict[TopicPartition, set[str]] = {}
 
@@ -229,17 +230,18 @@ class LossWatch:
     ) -> dict[TopicPartition, Finding]:
         """Halts for the partitions in ``unchecked`` whose leaders have returned errors for long.
 
-        ``refused``: the errors now. Looks without any answer in between change nothing.
+        ``refused``: the errors now. A look without any answer halts nothing, and lifts no halt.
         """
         now, found = time.monotonic(), {}
         for tp in unchecked:
-            since, code = self._refused.get(tp, (now, 0))
+            since, code, halted = self._refused.get(tp, (now, 0, False))
             code = refused.get(tp, code)
             if not code:
                 continue
-            self._refused[tp] = since, code
             lasted_s = now - since
-            if lasted_s > _REFUSED_S_MAX:
+            halted = lasted_s > _REFUSED_S_MAX and (tp in refused or halted)
+            self._refused[tp] = since, code, halted
+            if halted:
                 name = error_name(code)
                 reason = (
                     f"the log of {tp} has not been checkable for {lasted_s:.0f} s: the source "

@@ -165,6 +165,32 @@ def test_only_behind_deleted_records_a_log_goes_on_as_it_was(
     assert found.log_goes_on == goes_on
 
 
+def test_silence_after_an_error_is_no_error_that_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A halt says what the source returns; only one that is there stays for as long as it lasts."""
+    connections: Any = SimpleNamespace(cluster_id="c", topic_ids={})
+    watch = LossWatch(FLOW, [SourcePartition("t", 3, "A.t")], connections, {})
+
+    def look(now_s: float, *codes: int, view: LogView | None = None) -> str:
+        def described(*_: object, refused: dict[TopicPartition, int], **__: object) -> Any:
+            refused.update(dict.fromkeys([TP] if codes else [], *codes))
+            return {} if view is None else {TP: view}
+
+        monkeypatch.setattr(loss_detection, "describe_logs", described)
+        monkeypatch.setattr(loss_detection.time, "monotonic", lambda: now_s)
+        found = watch.examine({TP: 5}).get(TP)
+        return "" if found is None or found.halt is None else found.halt.code
+
+    assert look(0.0, 6) == ""
+    assert look(31.0) == ""
+    assert look(32.0, 6) == "NOT_LEADER_OR_FOLLOWER"
+    assert look(33.0) == "NOT_LEADER_OR_FOLLOWER"
+    assert look(34.0, view=LogView(0, 9)) == ""
+    assert look(35.0, 6) == ""
+    assert look(66.0) == "", "the halt before was another one"
+    watch.forget(TP)
+    assert watch._refused == {}
+
+
 # -- marks -------------------------------------------------------------------------------------
 
 
