@@ -14,7 +14,7 @@ from sparkmirror.data.write.ages import note_ages
 from sparkmirror.data.write.chunk_offsets import ChunkOffsets
 from sparkmirror.errors import Defect
 from sparkmirror.internal_topics.gaps import Gap, GapKind
-from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
+from sparkmirror.internal_topics.position_metadata import LEADER_EPOCH_LOST, Mark, TargetMark
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.samples import Samples
 from sparkmirror.progress import Halt
@@ -262,6 +262,9 @@ class Lane:
             known = [run for run in offsets.runs() if run.source >= end]
             if pending.gap is not None or sum(run.length for run in known) < offsets.records:
                 break
+            if pending.leader_epoch == LEADER_EPOCH_LOST:
+                # It passes offsets that the target had at an earlier loss, and may have lost now.
+                return known[-1].source_end if known else end
             end = pending.next_offset
         return end
 

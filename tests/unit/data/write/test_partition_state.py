@@ -45,6 +45,20 @@ def acknowledged(pending: Pending, records_end: int, records: int, offset: int) 
     assert acknowledge(Acknowledged(TARGET, token, offset, records)) is pending
 
 
+@pytest.mark.parametrize(("epoch", "there"), [(3, 21), (LEADER_EPOCH_LOST, 6)])
+def test_what_was_passed_after_a_loss_may_have_gone_with_the_next_one(
+    epoch: int, there: int
+) -> None:
+    """Of 6 to 19 nothing was written: the target had them when the first loss was found."""
+    lane = Lane(SOURCE, TARGET, position=5)
+    passes = chunk(lane, 6, [1], epoch=epoch)
+    passes.next_offset = 20
+    behind = chunk(lane, 21, [1])
+    acknowledged(passes, 1, 1, 105)
+    acknowledged(behind, 1, 1, 120)
+    assert lane.there() == there
+
+
 @settings(deadline=None)
 @given(
     chunks=st.lists(st.lists(st.integers(1, 5), max_size=4), min_size=1, max_size=8),
