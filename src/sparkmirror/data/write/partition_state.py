@@ -257,13 +257,15 @@ class Lane:
     def there(self) -> int:
         """The source offset up to which the target has all queued records, from the position on."""
         end = self.position
+        if self.log.there_first <= end < self.log.there_end:
+            return end  # what it begins with was passed, as below
         for pending in self.queue:
             offsets = pending.offsets
             known = [run for run in offsets.runs() if run.source >= end]
             if pending.gap is not None or sum(run.length for run in known) < offsets.records:
                 break
             if pending.leader_epoch == LEADER_EPOCH_LOST:
-                # It passes offsets that the target had at an earlier loss, and may have lost now.
+                # It passes offsets that the target had at an earlier loss and may have lost now.
                 return known[-1].source_end if known else end
             end = pending.next_offset
         return end

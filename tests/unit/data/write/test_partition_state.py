@@ -59,6 +59,18 @@ def test_what_was_passed_after_a_loss_may_have_gone_with_the_next_one(
     assert lane.there() == there
 
 
+@pytest.mark.parametrize(("position", "there"), [(5, 22), (6, 6), (10, 10), (20, 22)])
+def test_what_was_passed_at_the_start_may_have_gone_with_the_next_one(
+    position: int, there: int
+) -> None:
+    lane = Lane(SOURCE, TARGET, position, log=TargetMark(there_first=6, there_end=20))
+    if position == 5:  # all of it was written again
+        acknowledged(chunk(lane, 20, [15]), 15, 15, 90)
+    behind = chunk(lane, 22, [2], epoch=3)
+    acknowledged(behind, 2, 2, 105)
+    assert lane.there() == there
+
+
 @settings(deadline=None)
 @given(
     chunks=st.lists(st.lists(st.integers(1, 5), max_size=4), min_size=1, max_size=8),
