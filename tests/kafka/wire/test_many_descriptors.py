@@ -68,7 +68,7 @@ def test_a_slot_reads_writes_listens_and_resumes(
         # As if nothing had been committed since the first record.
         recorded = PositionMetadata(target_end=0, producer_id=writer)
         found = resume(flow, source, target, {partition: (0, recorded)}, {})
-        assert found == {tp: Resumed(RECORDS, end)}
+        assert found == {tp: Resumed(RECORDS, end, leader_epoch=0)}
     stream = RecordStream(flow.target, FetchSettings(), remote, 0, end)
     try:
         assert sum(len(carried.offsets) for carried in stream) == RECORDS
