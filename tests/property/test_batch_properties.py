@@ -110,7 +110,7 @@ rules_strategy = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(responses(), rules_strategy, st.data())
 def test_exactly_the_records_in_range_are_carried(
     response: tuple[bytes, list[Record], int], rules: SelectRules, data: st.DataObject
@@ -254,7 +254,7 @@ def test_damage_with_checksums_unchecked_raises_nothing_else(
     assert selection.record_count == sum(count for _, count in selection.runs)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=400), st.integers(0, 2**63 - 1), st.booleans())
 @example(b"\0" * 300, 0, True)
 @example(b"\xff" * 300, 0, False)
@@ -272,7 +272,7 @@ def test_garbage_raises_batch_errors_only(garbage: bytes, fetch_offset: int, crc
     assert selection.next_offset >= fetch_offset
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(1, 4), st.binary(max_size=200), st.binary(max_size=20))
 def test_garbage_does_not_unpack_wildly(codec: int, garbage: bytes, tail: bytes) -> None:
     starts = {
@@ -290,7 +290,7 @@ def test_garbage_does_not_unpack_wildly(codec: int, garbage: bytes, tail: bytes)
         assert len(unpacked) <= 1 << 20
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(st.integers(0, 7).flatmap(batches), min_size=1, max_size=9), st.integers(0, 4))
 def test_what_is_joined_for_a_link_holds_the_same_records(
     taken: list[tuple[bytes, list[Record], int]], codec: int

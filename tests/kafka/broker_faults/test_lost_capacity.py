@@ -154,10 +154,11 @@ def _halted(slot: SlotRun) -> None:
     assert (found[0].code, found[0].retriable) == ("LEADER_NOT_AVAILABLE", True)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("side", "exact"),
     [
-        pytest.param("source", False, marks=pytest.mark.more),
+        ("source", False),
         ("target", False),
         pytest.param("target", True, marks=pytest.mark.long),
     ],

@@ -124,11 +124,12 @@ def test_what_was_aborted_without_a_marker_never_counts(source, target, topic_na
         assert len(slot.failures) == 1, slot.failures
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "closed_by",
     [
         pytest.param("the next slot", marks=pytest.mark.long),
-        pytest.param("the next slot, fenced", marks=pytest.mark.more),
+        "the next slot, fenced",
         "the planner",
     ],
 )

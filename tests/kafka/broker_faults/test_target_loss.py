@@ -405,6 +405,7 @@ def test_a_remote_topic_made_anew_while_the_mirror_runs(source, target, topic_na
     assert _position(slot)[0] == 35
 
 
+@pytest.mark.more
 def test_unclean_elections_at_the_target_while_the_mirrors_run(source, faulty, topic_name):
     slots = [
         _fragile(source, faulty, f"{topic_name}-{number}", exactly_once=bool(number))

@@ -589,6 +589,7 @@ def test_drain_does_not_wait_for_a_target_that_is_away(
     assert time.monotonic() - started < 10 * others_per_core() + 5
 
 
+@pytest.mark.more
 def test_a_source_that_was_away_is_told_once_and_comes_back(flow, loops, new_cluster, topic_name):
     lost: KafkaCluster = new_cluster("lost")
     create_topic(lost, topic_name)

@@ -152,6 +152,7 @@ def test_batches_that_wait_are_joined(source, far, topic_name, exact):
     assert _position(slot) == 3_900 + 2
 
 
+@pytest.mark.more
 def test_a_broker_that_is_a_hundred_times_slower_keeps_only_its_own_partitions_waiting(
     source, far, topic_name, monkeypatch
 ):
@@ -281,6 +282,7 @@ def test_what_waits_for_a_half_open_link_arrives_once(far_source, far, topic_nam
         assert slot.failures == []
 
 
+@pytest.mark.more
 def test_a_transaction_waits_for_a_broker_that_is_ten_times_slower(source, far, topic_name, caplog):
     """All partitions of the slot wait for that broker; nothing is aborted for that."""
     create_topic(source.kafka, topic_name, 3, replication=NODES)

@@ -75,6 +75,7 @@ def _partitions(cluster: KafkaCluster, topic: str) -> int:
     return len(admin(cluster).list_topics(topic, 10).topics[topic].partitions)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("mode", [(), pytest.param(EXACTLY_ONCE, marks=pytest.mark.long)])
 def test_a_new_tenant_has_its_topic_in_a_moment(
     mode: tuple[str, ...],

@@ -96,6 +96,7 @@ def _sinks(mirror: MirrorProcess) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("by", "mode"),
     [

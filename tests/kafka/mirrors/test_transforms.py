@@ -220,11 +220,12 @@ def test_positions_move_when_everything_is_filtered(
     assert [one["records"] for one in flow["partitions"]] == [0, 0]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("choice", "mode"),
     [
         ("dead-letter", EXACTLY_ONCE),
-        pytest.param("pause", (), marks=pytest.mark.more),
+        ("pause", ()),
         pytest.param("skip", (), marks=pytest.mark.long),
         pytest.param("skip", EXACTLY_ONCE, marks=pytest.mark.long),
         pytest.param("dead-letter", (), marks=pytest.mark.long),

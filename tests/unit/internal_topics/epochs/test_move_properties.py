@@ -397,4 +397,4 @@ class Moves(RuleBasedStateMachine):
 
 
 TestMoves = Moves.TestCase
-TestMoves.settings = settings(max_examples=200, stateful_step_count=80, deadline=None)
+TestMoves.settings = settings(max_examples=100, stateful_step_count=80, deadline=None)
