@@ -78,11 +78,12 @@ def test_positions_are_committed_and_saved_within_the_epoch(source, target, topi
     assert slot.failures == []
 
 
+@pytest.mark.parametrize("exactly", [False, True])
 def test_positions_that_their_topic_refused_are_saved_when_it_takes_them(
-    source, target, topic_name
+    source, target, topic_name, exactly
 ):
     create_topic(source.kafka, topic_name, 1)
-    slot = SlotRun(source, target, topic_name)
+    slot = SlotRun(source, target, topic_name, exactly_once=exactly)
     topic = slot.flow.offset_storage_topic
     assert topic is not None
     _set(target, topic, "max.message.bytes", "50")

@@ -38,6 +38,7 @@ from sparkmirror.data.write.partition_state import (
     halt_refused,
     targets,
 )
+from sparkmirror.data.write.position_commits import storage_topic
 from sparkmirror.data.write.producers import limits_of
 from sparkmirror.data.write.routed_partitions import RoutedPartitions, own_places
 from sparkmirror.data.write.sink_task import SinkTask
@@ -326,12 +327,27 @@ class ExactlyOnce:
         for lane in self._task.lanes.values():
             lane.commit_again()
         self._commit()
-        if self._transactions is not None and self._task.save_connect_offsets():
-            self._commit()
+        self._save_connect_offsets()
         syncs = self._task.syncs
         if syncs is not None and not self._syncs_inside and self._syncs_at_target:
             # The topic accepts records again if all syncs that followed commits are written.
             self._syncs_inside = syncs.written
+
+    def _save_connect_offsets(self) -> None:
+        """Commit positions in MirrorMaker 2's format; a topic that refuses them blocks no data."""
+        if self._transactions is None:
+            return
+        topic = storage_topic(self._flow)
+        queues = [self._backlog.queue(tp) for tp in self._backlog.halts if tp.topic == topic]
+        if any(queue is not None and queue.identity is not None for queue in queues):
+            # Batches that were sent there were dropped, and their sequences are missing. Sequences
+            # begin again only under a new identity, which all partitions share.
+            self._replay([])
+        if self._task.save_connect_offsets():
+            self._commit()
+            for tp, halt in self._backlog.halts.items():
+                if tp.topic == topic:
+                    log.error("flow %s: %s", self._flow.name, halt.reason)
 
     def _send_reports(self) -> None:
         if not self._task.reporter.backlog.idle:
@@ -522,8 +538,7 @@ class ExactlyOnce:
         """Commit everything, then positions in MirrorMaker 2's format; write the last syncs."""
         if self._transactions is not None:
             self._commit()
-            if self._task.save_connect_offsets():
-                self._commit()
+            self._save_connect_offsets()
             if self._task.syncs is not None:
                 self._task.syncs.finish()
 

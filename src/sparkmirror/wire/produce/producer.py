@@ -143,7 +143,10 @@ class Producer:
         if transactions is not None:
             identity = transactions.identity
             self._writer = transactions.transactional_id.encode()
-        self.ids = ProducerIds(connections, identity, count=self.backlog.count, clock=clock)
+        self.ids = ProducerIds(
+            *(connections, identity),
+            count=self.backlog.count, transactional=transactions is not None, clock=clock,
+        )  # fmt: skip
         self._in_flight_max = settings.in_flight_requests_max if settings.enable_idempotence else 1
 
     # -- driving ---------------------------------------------------------------------------

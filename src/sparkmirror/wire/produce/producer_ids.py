@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from kafka.protocol.producer.transaction import InitProducerIdRequest
 
-from sparkmirror.errors import ClusterError, PartitionError
+from sparkmirror.errors import ClusterError, PartitionError, TransactionError
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import (
@@ -26,7 +26,8 @@ class ProducerIds:
     """The producer ids of one producer, one after the other.
 
     ``identity``: the newest one (id, epoch); None until one is requested; `NO_IDENTITY` without
-    idempotence. ``count`` counts an error by its name. ``clock``: monotonic seconds.
+    idempotence. ``transactional``: it is that of the producer's transactions, and the only one.
+    ``count`` counts an error by its name. ``clock``: monotonic seconds.
     """
 
     def __init__(
@@ -35,11 +36,13 @@ class ProducerIds:
         identity: Identity | None,
         *,
         count: Callable[[str], None],
+        transactional: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.identity = identity
         self._connections = connections
         self._count = count
+        self._transactional = transactional
         self._clock = clock
         self._request_at = 0.0
 
@@ -59,7 +62,10 @@ class ProducerIds:
         return None if self.identity == NO_IDENTITY else self.identity
 
     def assign(self, state: PartitionQueue) -> bool:
-        """Whether ``state`` has a producer id to send under; assigns one if possible."""
+        """Whether ``state`` has a producer id to send under; assigns one if possible.
+
+        Raises `TransactionError` if a transaction cannot continue without another one.
+        """
         if state.identity is not None and not state.renew:
             state.renumber()
             return True
@@ -73,6 +79,12 @@ class ProducerIds:
 
     def _request(self) -> Identity | None:
         """A producer id from the cluster; None when it cannot assign one now."""
+        if self._transactional:
+            # Batches under another id would belong to no transaction, and may never be visible.
+            raise TransactionError(
+                "a partition needs a new producer id within a transaction.",
+                where=f"cluster {self._connections.client.alias}",
+            )
         if self._clock() < self._request_at:
             return None
         self._request_at = self._clock() + self._connections.client.retry_backoff_ms / 1000

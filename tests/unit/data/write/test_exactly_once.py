@@ -26,6 +26,7 @@ from sparkmirror.data.rows.rows import Chunk, build_row
 from sparkmirror.data.write import exactly_once, producers
 from sparkmirror.data.write.exactly_once import ExactlyOnce
 from sparkmirror.data.write.offset_sync_writer import SyncSender
+from sparkmirror.data.write.position_commits import storage_topic
 from sparkmirror.data.write.sink_task import SinkTask
 from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, decode_gap, gaps_topic
@@ -610,6 +611,92 @@ def test_positions_say_whose_records_stand_before_them(brokers: Brokers) -> None
         REMOTE[ORDERS]: CommittedRecords(7, 0, 4),
         REMOTE[BILLS]: CommittedRecords(7, 0, 1),
     }
+
+
+# -- positions in MirrorMaker 2's format ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [MESSAGE_TOO_LARGE, TOPIC_AUTHORIZATION_FAILED])
+def test_a_topic_that_refused_positions_takes_nothing_out_of_the_transactions(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    flow, append = _flow(), brokers.append
+    storage = storage_topic(flow)
+    ids: dict[str, set[int]] = defaultdict(set)
+
+    def note(tp: TopicPartition, batch: bytes) -> tuple[int, int, list[int]]:
+        ids[tp.topic].add(struct.unpack_from(">q", batch, HEADER_BYTES - 18)[0])
+        return append(tp, batch)
+
+    brokers.append = note  # type: ignore[method-assign]
+    brokers.refuses = lambda tp, _: code if tp.topic == storage else 0
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    source.chunk(ORDERS, [b"2"])
+    source.chunk(BILLS, [b"a"])
+    hello, *chunks = source.rows
+
+    def rows() -> Iterator[Any]:
+        delivery: Any = mirrored._delivery
+        yield hello
+        for chunk in chunks[:2]:
+            yield chunk
+            delivery._commit()
+            delivery._renew()
+            brokers.refuses = lambda _tp, _record: 0
+        assert brokers.values(storage)
+        yield chunks[2]
+
+    mirrored = SlotSink(flow)
+    mirrored.run(rows())
+    written = {storage, "A.orders", "A.bills"}
+    assert all(ids[topic] == {7} for topic in written)
+    assert brokers.values("A.orders") == [b"1", b"2"]
+    assert brokers.values("A.bills") == [b"a"]
+    assert caplog.text.count(f"the target refuses batches for {storage}-0") == 1
+
+
+def test_a_topic_that_may_not_take_positions_costs_no_transaction(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing was ever sent there, so nothing has to be written again."""
+    flow = _flow()
+    storage = storage_topic(flow)
+    brokers.forbidden = {storage}
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+
+    def rows() -> Iterator[Any]:
+        delivery: Any = mirrored._delivery
+        yield from source.rows
+        for _ in range(2):
+            delivery._renew()
+        assert brokers.values(storage) == []
+        brokers.forbidden = set()
+
+    mirrored = SlotSink(flow)
+    mirrored.run(rows())
+    assert brokers.values(storage)
+    assert "written again" not in caplog.text
+    assert caplog.text.count(f"batches for {storage}-0") == 2
+
+
+def test_positions_that_their_topic_refused_are_saved_at_the_end(brokers: Brokers) -> None:
+    flow = _flow()
+    storage = storage_topic(flow)
+    brokers.refuses = lambda tp, _: MESSAGE_TOO_LARGE if tp.topic == storage else 0
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+
+    def rows() -> Iterator[Any]:
+        yield from source.rows
+        mirrored._delivery._renew()  # type: ignore[attr-defined]
+        brokers.refuses = lambda _tp, _record: 0
+
+    mirrored = SlotSink(flow)
+    mirrored.run(rows())
+    assert storage in brokers.commits[-1]
+    assert brokers.values("A.orders") == [b"1"]
 
 
 # -- topics that are deleted at the target --------------------------------------------------------

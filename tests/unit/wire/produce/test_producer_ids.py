@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.errors import PartitionError
+from sparkmirror.errors import PartitionError, TransactionError
+from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient, ProduceSettings
+from sparkmirror.wire.produce.partition_queue import PartitionQueue
 from sparkmirror.wire.produce.producer import Producer
 
 LOADING, UNAVAILABLE, DENIED = 14, 15, 31
@@ -56,3 +58,16 @@ def test_what_is_tried_again_is_counted() -> None:
 def test_without_the_permission_it_is_named() -> None:
     with pytest.raises(PartitionError, match="IdempotentWrite"):
         producer(DENIED).ids.identify()
+
+
+def test_a_transaction_has_no_second_producer_id() -> None:
+    """Records under another one would belong to no transaction."""
+    connections: Any = Cluster()
+    transactions: Any = SimpleNamespace(identity=(9, 0), transactional_id="id", timeout_ms=60_000)
+    ids = Producer(connections, ProduceSettings(), transactions=transactions).ids
+    state = PartitionQueue(TopicPartition("t", 0), transactional=True)
+    assert ids.assign(state)
+    state.drop()
+    with pytest.raises(TransactionError, match="new producer id"):
+        ids.assign(state)
+    assert ids.identity == (9, 0)
