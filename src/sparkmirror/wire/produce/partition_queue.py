@@ -257,16 +257,20 @@ class PartitionQueue:
     def replace(self, item: QueuedBatch, kept: Sequence[bytes]) -> int:
         """Replace a waiting batch by ``kept``. Returns by how many bytes the queue grew.
 
+        Each one has its own place among the records, to which `requeue` returns it.
         The sequences after it no longer fit, so the partition continues under a new producer id.
         A transaction has only one producer id: there `renumber` closes the gap.
         """
         index = self.pending.index(item)
         del self.pending[index]
+        start = item.start
         for number, data in enumerate(kept):
             batch = memoryview(data)
             token = item.token if number == len(kept) - 1 else None
-            part = QueuedBatch(batch, record_count(batch), token, item.whole, item.start)
+            part = QueuedBatch(batch, record_count(batch), token, item.whole, start)
             part.thinned = part.fixed = True
+            if start >= 0:
+                start += part.records
             self.pending.insert(index + number, part)
         if self.transactional:
             self.restart = item.start if self.restart < 0 else min(self.restart, item.start)
