@@ -284,6 +284,10 @@ class Producer:
                 self._lost(connection, error)
                 return False
             rest = states[len(chosen) :]
+            if rest:
+                # They come first next time. Else those that always have batches get every turn.
+                for state in chosen:
+                    backlog.busy[state.tp] = backlog.busy.pop(state.tp)
             states = rest + [state for state in chosen if state.may_send(node)]
             if connection.unsent:
                 break

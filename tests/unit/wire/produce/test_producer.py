@@ -176,6 +176,29 @@ def test_on_a_slow_link_a_request_of_many_partitions_is_small_too(run: Run) -> N
     _complete(run)
 
 
+def test_partitions_of_one_broker_take_turns(run: Run) -> None:
+    """One that always has batches in flight does not keep the others waiting."""
+    run.target.partitions[B].leader = 0
+    run.target.refresh()
+    for tp in (A, B):  # they have producer ids that the broker knows
+        run.append(tp, 1)
+    run.settle()
+    run.producer.settings = replace(run.producer.settings, request_bytes_max=1)
+    for _ in range(10):
+        run.append(A, 1)
+    run.pump()
+    run.append(B, 1)
+    for _ in range(15):
+        run.target.take(0)
+        run.target.replicate(A)
+        run.target.replicate(B)
+        run.append(A, 1)
+        run.pump()
+    assert run.acknowledged[B] == 2
+    assert run.acknowledged[A] > 5
+    _complete(run)
+
+
 @pytest.mark.parametrize("how", ["answers", "is older"])
 def test_a_codec_that_the_target_does_not_take_is_used_no_more(
     how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
