@@ -39,6 +39,7 @@ from sparkmirror.wire.cluster.error_codes import (
     DUPLICATE_SEQUENCE_NUMBER,
     FENCED,
     INVALID_PRODUCER_EPOCH,
+    LEADER_NOT_AVAILABLE,
     LEADERSHIP,
     MESSAGE_TOO_LARGE,
     NETWORK_EXCEPTION,
@@ -138,13 +139,16 @@ class Backlog:
         """Whether a batch that the target refuses is dropped (`DROPPED`) instead of halting."""
         self.impatient = False
         """Whether failing batches delay others. If so, their partition is halted after 30 s, in a
-        transaction after 10 s.
+        transaction after 10 s; one that the gate holds, after 30 s.
         """
         self._stuck_s = min(_STUCK_S_MAX, settings.delivery_timeout_ms / 1000)
+        # The gate may wait for a broker that has died: it leads for up to 18 s, until its session
+        # ends.
+        self._held_s = self._stuck_s
         if transactions is not None:
             # The transaction's other partitions wait for it, and it times out if it lasts.
-            limit_s = min(_TRANSACTION_STUCK_S_MAX, transactions.timeout_ms / 2_000)
-            self._stuck_s = min(self._stuck_s, limit_s)
+            self._held_s = min(self._held_s, transactions.timeout_ms / 2_000)
+            self._stuck_s = min(self._held_s, _TRANSACTION_STUCK_S_MAX)
         self._was_written = arrival
         self._limits = TopicLimits() if limits is None else limits
         self._clock = clock
@@ -233,7 +237,10 @@ class Backlog:
 
     @property
     def failing(self) -> dict[TopicPartition, Halt]:
-        """Partitions that have failed for 10 s and are still retried, and the reasons."""
+        """Partitions that have failed, or waited for the gate, for 10 s, and the reasons.
+
+        They are still retried.
+        """
         since = self._clock() - _FAILING_TOLD_S
         found = {}
         for tp, state in self.busy.items():
@@ -244,6 +251,8 @@ class Backlog:
                     code = self.connections.leaderless.get(tp, told)
                 text = f"the target accepts no batches for {tp} at present ({error_name(code)})"
                 found[tp] = Halt(error_name(code), text, retriable=True)
+            elif state.held_since is not None and state.held_since < since:
+                found[tp] = _unchecked(tp, self._clock() - state.held_since)
         return found
 
     def forget_halts(self, partitions: Iterable[TopicPartition] | None = None) -> None:
@@ -253,7 +262,7 @@ class Backlog:
             if state is not None:
                 state.halt = None
                 self._halted.pop(tp, None)
-                state.failing_since, state.failures = None, 0
+                state.failing_since, state.held_since, state.failures = None, None, 0
 
     def under_way(self, tp: TopicPartition) -> bool:
         """Whether batches of ``tp`` are in flight."""
@@ -379,6 +388,15 @@ class Backlog:
         if failing_s > (self._stuck_s if self.impatient else delivery_s):
             self.halt(state, code, f"it has failed for {failing_s:.0f} s", retriable=True)
 
+    def hold(self, state: PartitionQueue, now: float) -> None:
+        """Note that the gate lets nothing through; halt the partition if others wait for it."""
+        if state.held_since is None or not self.connections.reachable:
+            state.held_since = now  # while the cluster is unavailable, there is no time limit
+        held_s = now - state.held_since
+        # What is in flight may be written yet: who finds a loss there waits for it, too.
+        if self.impatient and held_s > self._held_s and not state.in_flight:
+            self.give_up(state.tp, _unchecked(state.tp, held_s))
+
     def halt(
         self, state: PartitionQueue, code: int, reason: str, *, retriable: bool = False
     ) -> None:
@@ -447,3 +465,14 @@ class Backlog:
     def count(self, code: str) -> None:
         """Count an error by its name, in ``errors``."""
         self.errors[code] = self.errors.get(code, 0) + 1
+
+
+def _unchecked(tp: TopicPartition, seconds: float) -> Halt:
+    """Why nothing is sent to a partition that the gate has held for ``seconds``."""
+    name = error_name(LEADER_NOT_AVAILABLE)
+    text = (
+        f"nothing is written to {tp} ({name}): whether its log still has what was written could "
+        f"not be checked for {seconds:.0f} s. That needs its leader, and that of its source if "
+        "records have to be compared"
+    )
+    return Halt(name, text, retriable=True)

@@ -68,8 +68,9 @@ class PartitionQueue:
     then. ``fresh``: nothing is acknowledged under this producer id yet.
     ``transactional``: its batches are parts of transactions. ``restart``: the record number from
     which sequences are assigned again, under the same producer id, because records were left out;
-    -1: none. ``done``: records acknowledged so far. ``join_state``: how long its batches have
-    waited (`joining`).
+    -1: none. ``held_since``: when the `backlog.Gate` first let nothing through since the last
+    acknowledgement. ``done``: records acknowledged so far. ``join_state``: how long its batches
+    have waited (`joining`).
     """
 
     tp: TopicPartition
@@ -86,6 +87,7 @@ class PartitionQueue:
     retry_at: float = 0.0
     failing_since: float | None = None
     failing_code: int = 0
+    held_since: float | None = None
     failures: int = 0
     halt: Halt | None = None
     done: int = 0
@@ -179,7 +181,7 @@ class PartitionQueue:
         self.in_flight.remove(item)
         self.done += item.records
         self.fresh = False
-        self.failing_since, self.failures = None, 0
+        self.failing_since, self.held_since, self.failures = None, None, 0
 
     def is_oldest(self, item: QueuedBatch) -> bool:
         """Whether ``item``, which is in flight, is the oldest unacknowledged batch."""

@@ -210,6 +210,7 @@ class Producer:
                 backlog.retry(state, 5, now)
             elif backlog.gate is not None and not backlog.gate.may_send(self.connections, state.tp):
                 backlog.stirred = True
+                backlog.hold(state, now)
             elif state.may_send(leader.node):
                 by_node.setdefault(leader.node, []).append(state)
         for node, states in by_node.items():

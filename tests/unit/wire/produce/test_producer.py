@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -297,6 +298,73 @@ def test_a_partition_that_fails_for_long_stops_only_where_others_wait_for_it(run
         run.pump()
     assert run.producer.backlog.halts.keys() == {A}
     assert run.producer.backlog.halts[A].retriable
+
+
+class Held(SimpleNamespace):
+    """A gate that lets nothing through to A."""
+
+    def may_send(self, _connections: object, tp: TopicPartition) -> bool:
+        return tp != A
+
+    def recheck(self, _tp: TopicPartition) -> None:
+        pass
+
+
+def test_a_partition_whose_log_cannot_be_checked_stops_only_where_others_wait(run: Run) -> None:
+    """The check may need a broker of the source that is away."""
+    backlog = run.producer.backlog
+    backlog.gate = Held()
+    for tp in (A, B):
+        run.append(tp, 1)
+    for _ in range(400):  # two minutes
+        run.pump()
+        _serve(run.target, *range(NODES))
+    assert backlog.halts == {}
+    assert run.acknowledged[B] == 1
+    assert backlog.failing.keys() == {A}
+    assert "could not be checked" in backlog.failing[A].reason
+    run.target.reachable = False
+    backlog.impatient = True
+    for _ in range(400):
+        run.pump()
+    assert backlog.halts == {}, "the cluster is unavailable, not just this partition"
+    run.target.reachable = True
+    for _ in range(80):
+        run.pump()
+    assert backlog.halts == {}
+    for _ in range(40):
+        run.pump()
+    assert backlog.halts.keys() == {A}
+    assert backlog.halts[A].retriable
+    assert backlog.idle
+    # When it is tried again, it has as much time as before.
+    backlog.forget_halts([A])
+    run.append(A, 1)
+    for _ in range(80):
+        run.pump()
+    assert backlog.halts == {}
+    backlog.gate = None
+    run.settle()
+    assert run.acknowledged[A] == 1
+
+
+def test_a_partition_is_not_given_up_while_it_may_be_written(run: Run) -> None:
+    """Who finds out what was lost there has to know what was written."""
+    backlog = run.producer.backlog
+    run.append(A, 1)
+    run.pump()
+    backlog.gate, backlog.impatient = Held(), True
+    run.append(A, 1)
+    timeout_s = run.producer.connections.client.request_timeout_ms / 1000
+    backlog.busy[A].held_since = run.now - timeout_s
+    run.pump()
+    assert backlog.halts == {}
+    backlog.busy[A].held_since = run.now - 2 * timeout_s
+    connection = run.target.connection(0)
+    connection.break_off()
+    run.pump()
+    run.pump()
+    assert backlog.halts.keys() == {A}
 
 
 def test_who_gives_up_hears_of_what_is_under_way_first(run: Run) -> None:
