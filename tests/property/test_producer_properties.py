@@ -43,6 +43,8 @@ brokers = st.builds(Brokers, st.booleans(), st.booleans())
 Step = tuple[object, ...]
 # Those that answer with errors where today's acknowledge or take a batch.
 OLD = Brokers(refuse_unknown=True, name_repeats=True)
+# After this time without a batch, brokers from 2.5 on forget a producer; earlier ones may at once.
+_EXPIRATION_S = 86_400.0
 
 # As batches pass by default without a delay, and as they do where all that wait are joined.
 JOININGS = ("off", "always")
@@ -107,8 +109,12 @@ class Run:
             if self.producer.backlog.idle or records < target.batches_max_records:
                 target.batches_max_records = records
         elif name in ("forget", "outdate"):
-            tp = cast(TopicPartition, arguments[0])
-            if name in self._ruthless or not self.producer.backlog.waiting(tp):
+            tp, backlog = cast(TopicPartition, arguments[0]), self.producer.backlog
+            if name in self._ruthless or not backlog.waiting(tp):
+                if name == "forget" and not target.brokers.refuse_unknown:
+                    if not backlog.idle:
+                        return  # time would pass for the others, too
+                    self.now += _EXPIRATION_S
                 getattr(target, cast(str, name))(tp)
         elif name in ("append", "pump"):
             getattr(self, cast(str, name))(*arguments)
@@ -183,6 +189,27 @@ class Run:
 @example(
     # A broker no longer leads when the first batch comes, and leads again when the second one does.
     [
+        ("append", A, 1),
+        ("pump",),
+        ("append", A, 1),
+        ("pump",),
+        ("move", A, 1, 0),
+        ("take", 0),
+        ("move", A, 0, 0),
+        ("take", 0),
+        ("replicate", A),
+    ],
+    Brokers(),
+)
+@example(
+    # The same after a pause, in which the broker has forgotten the producer.
+    [
+        ("append", A, 1),
+        ("pump",),
+        ("take", 0),
+        ("replicate", A),
+        ("pump",),
+        ("forget", A),
         ("append", A, 1),
         ("pump",),
         ("append", A, 1),

@@ -71,7 +71,7 @@ BROKERS: tuple[Mutant, ...] = (
         "A broker that is killed and comes back",
         "wire/produce/producer.py",
         "                    state.requeue(item)\n",
-        "                    state.acknowledge(item)\n",
+        "                    state.acknowledge(item, 0.0)\n",
         (f"{_PRODUCE}::test_a_connection_without_an_answer_is_given_up_and_its_batches_go_again",),
     ),
     Mutant(

@@ -291,7 +291,7 @@ class Backlog:
         """Apply the response to a batch in flight. Raises `ClusterError` if a transaction ends."""
         code = response.code
         if code in _TAKEN:
-            self._acknowledge(state, item, response.offset)
+            self._acknowledge(state, item, response.offset, now)
             return
         if self.gate is not None and (code in LEADERSHIP or code in _FORGOTTEN):
             self.gate.recheck(state.tp)
@@ -301,7 +301,7 @@ class Backlog:
             if there is not WasWritten.NO:
                 self.count(error_name(code))
         if there is WasWritten.YES:
-            self._acknowledge(state, item, -1)
+            self._acknowledge(state, item, -1, now)
             return
         # A batch is also out of order because one before it failed: only the oldest one counts.
         forgotten = code in (UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH) or (
@@ -353,8 +353,10 @@ class Backlog:
             self.halt(state, code, response.reason)
         state.recovering = True
 
-    def _acknowledge(self, state: PartitionQueue, item: QueuedBatch, offset: int) -> None:
-        state.acknowledge(item)
+    def _acknowledge(
+        self, state: PartitionQueue, item: QueuedBatch, offset: int, now: float
+    ) -> None:
+        state.acknowledge(item, now)
         self.bytes_waiting -= len(item.batch)
         if item.thinned:
             offset = -1

@@ -6,7 +6,8 @@ It remembers the last five, so it can tell a duplicate from a loss (KIP-98). Thi
 * a batch that may have arrived is sent again with the same producer id and sequence;
 * batches are in flight to one broker at a time: a new leader that lacks the first batch would see
   a gap or, if it has no state of the producer id, accept the second batch first;
-* the first batch under a new producer id is sent alone, for the same reason.
+* the first batch under a new producer id is sent alone, for the same reason; and so is the first
+  one after a long pause, in which brokers may have forgotten the producer id.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class PartitionQueue:
 
     ``node``: the broker that has the batches in flight. ``recovering``: a batch failed; wait for
     all responses, then send again from the oldest. ``renew``: continue under a new producer id
-    then. ``fresh``: nothing is acknowledged under this producer id yet.
+    then. ``fresh``: nothing is acknowledged under this producer id yet. ``alone``: the broker may
+    have no state of it, so one batch at a time is in flight until the next acknowledgement.
+    ``acknowledged_at``: when the last one came.
     ``transactional``: its batches are parts of transactions. ``restart``: the record number from
     which sequences are assigned again, under the same producer id, because records were left out;
     -1: none. ``held_since``: when the `backlog.Gate` first let nothing through since the last
@@ -84,6 +87,8 @@ class PartitionQueue:
     renew: bool = False
     restart: int = -1
     fresh: bool = True
+    alone: bool = True
+    acknowledged_at: float = float("-inf")
     retry_at: float = 0.0
     failing_since: float | None = None
     failing_code: int = 0
@@ -117,7 +122,7 @@ class PartitionQueue:
             return False
         if not self.in_flight:
             return True
-        return not self.recovering and not self.fresh and self.node == node
+        return not self.recovering and not self.alone and self.node == node
 
     @property
     def records(self) -> int:
@@ -132,7 +137,7 @@ class PartitionQueue:
             raise Defect("batches with the old sequences are in flight")
         self.identity, self.next_start = identity, 0
         self.renew = False
-        self.fresh = identity != NO_IDENTITY
+        self.fresh = self.alone = identity != NO_IDENTITY
         for item in self.pending:
             item.start, item.header, item.doubtful = -1, None, False
 
@@ -176,11 +181,12 @@ class PartitionQueue:
         )
         return item.header
 
-    def acknowledge(self, item: QueuedBatch) -> None:
+    def acknowledge(self, item: QueuedBatch, now: float) -> None:
         """Remove ``item``, which the target has."""
         self.in_flight.remove(item)
         self.done += item.records
-        self.fresh = False
+        self.fresh = self.alone = False
+        self.acknowledged_at = now
         self.failing_since, self.held_since, self.failures = None, None, 0
 
     def is_oldest(self, item: QueuedBatch) -> bool:

@@ -64,6 +64,9 @@ log = logging.getLogger(__name__)
 
 _BROKER_TIMEOUT_MS = 30_000
 _THROTTLE_LOG_S = 60.0
+# After this time without a batch, a broker may have forgotten the producer id. By default it
+# remembers it for a day (``producer.id.expiration.ms``); a round trip more costs little.
+_FORGOTTEN_S = 60.0
 _LOOKS = 8  # in a request timeout, at how much of the requests has been delivered
 _PAUSES_VERSION = 6  # from there on, clients wait for a quota; Java's do the same
 _ALSO = -1  # the poller's key for the other descriptor that `Producer.pump` waits for
@@ -199,6 +202,8 @@ class Producer:
                 continue
             if not state.in_flight:
                 state.recovering = False
+                if now - state.acknowledged_at > _FORGOTTEN_S:
+                    state.alone = True
                 if not self.ids.assign(state):
                     backlog.stirred = True
                     continue

@@ -28,6 +28,6 @@ def test_without_idempotence_what_is_kept_of_a_batch_stays_in_order() -> None:
         queue.requeue(taken)
         assert queue.pending[0] is part, "it is sent again before those after it"
         queue.take(0)
-        queue.acknowledge(part)
+        queue.acknowledge(part, 0.0)
     assert [part.token for part in parts] == [None, "token", "next"]
     assert queue.idle
