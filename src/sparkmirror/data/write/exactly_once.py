@@ -538,7 +538,13 @@ class ExactlyOnce:
         """Commit everything, then positions in MirrorMaker 2's format; write the last syncs."""
         if self._transactions is not None:
             self._commit()
-            self._save_connect_offsets()
+            try:
+                self._save_connect_offsets()
+            except TransactionError as error:  # a newer plan waits: its epoch saves them
+                log.warning(
+                    "flow %s: positions are not saved in MirrorMaker 2's format: %s",
+                    *(self._flow.name, error),
+                )
             if self._task.syncs is not None:
                 self._task.syncs.finish()
 

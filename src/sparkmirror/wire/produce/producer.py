@@ -67,6 +67,8 @@ _THROTTLE_LOG_S = 60.0
 # After this time without a batch, a broker may have forgotten the producer id. By default it
 # remembers it for a day (``producer.id.expiration.ms``); a round trip more costs little.
 _FORGOTTEN_S = 60.0
+# A thread that was busy elsewhere for so long does not know how long the gate was closed.
+_UNSEEN_S = 5.0
 _LOOKS = 8  # in a request timeout, at how much of the requests has been delivered
 _PAUSES_VERSION = 6  # from there on, clients wait for a quota; Java's do the same
 _ALSO = -1  # the poller's key for the other descriptor that `Producer.pump` waits for
@@ -138,7 +140,7 @@ class Producer:
         self._deliveries: dict[Connection, _Delivery] = {}
         self._round_trips: dict[int, RoundTrip] = {}
         self.joining = Joining(settings, limits)
-        self._throttle_log_at = float("-inf")
+        self._throttle_log_at = self._looked_at = float("-inf")
         self._clock = clock
         self._transactions = transactions
         identity = None if settings.enable_idempotence else NO_IDENTITY
@@ -187,9 +189,14 @@ class Producer:
         if not backlog.busy:
             return
         now = self._clock()
+        if now - self._looked_at > _UNSEEN_S:
+            # Nobody has looked whether the gate was open meanwhile.
+            for state in backlog.busy.values():
+                state.held_since = None
         self.connections.refresh_if_due()
         if self._transactions is not None:
             self._join_transaction(self._transactions, now)
+        self._looked_at = self._clock()
         leaders = self.connections.leaders
         by_node: dict[int, list[PartitionQueue]] = {}
         for state in list(backlog.busy.values()):  # a copy: a halt removes its partition
@@ -216,8 +223,10 @@ class Producer:
             elif backlog.gate is not None and not backlog.gate.may_send(self.connections, state.tp):
                 backlog.stirred = True
                 backlog.hold(state, now)
-            elif state.may_send(leader.node):
-                by_node.setdefault(leader.node, []).append(state)
+            else:
+                state.held_since = None
+                if state.may_send(leader.node):
+                    by_node.setdefault(leader.node, []).append(state)
         for node, states in by_node.items():
             if not self._send_to(node, states, now):
                 backlog.stirred = True

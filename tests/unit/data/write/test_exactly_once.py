@@ -681,7 +681,11 @@ def test_a_topic_that_may_not_take_positions_costs_no_transaction(
     assert caplog.text.count(f"batches for {storage}-0") == 2
 
 
-def test_positions_that_their_topic_refused_are_saved_at_the_end(brokers: Brokers) -> None:
+@pytest.mark.parametrize("outdated", [False, True], ids=["the plan holds", "there is a newer plan"])
+def test_positions_that_their_topic_refused_are_saved_at_the_end(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, outdated: bool
+) -> None:
+    """Or by the next epoch, where a newer plan lets this one take no new identity."""
     flow = _flow()
     storage = storage_topic(flow)
     brokers.refuses = lambda tp, _: MESSAGE_TOO_LARGE if tp.topic == storage else 0
@@ -692,11 +696,14 @@ def test_positions_that_their_topic_refused_are_saved_at_the_end(brokers: Broker
         yield from source.rows
         mirrored._delivery._renew()  # type: ignore[attr-defined]
         brokers.refuses = lambda _tp, _record: 0
+        if outdated:
+            monkeypatch.setattr(fencing, "take_over", lambda *_: None)
 
     mirrored = SlotSink(flow)
     mirrored.run(rows())
-    assert storage in brokers.commits[-1]
+    assert (storage in brokers.commits[-1]) is not outdated
     assert brokers.values("A.orders") == [b"1"]
+    assert brokers.positions[REMOTE[ORDERS]] == 1
 
 
 # -- topics that are deleted at the target --------------------------------------------------------

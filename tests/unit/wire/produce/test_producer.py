@@ -301,13 +301,37 @@ def test_a_partition_that_fails_for_long_stops_only_where_others_wait_for_it(run
 
 
 class Held(SimpleNamespace):
-    """A gate that lets nothing through to A."""
+    """A gate that lets nothing through to A, unless it is ``open``."""
+
+    open = False
 
     def may_send(self, _connections: object, tp: TopicPartition) -> bool:
-        return tp != A
+        return self.open or tp != A
 
     def recheck(self, _tp: TopicPartition) -> None:
         pass
+
+
+def test_time_in_which_the_gate_was_open_or_nobody_looked_does_not_count(run: Run) -> None:
+    backlog, gate = run.producer.backlog, Held()
+    backlog.gate, backlog.impatient = gate, True
+    run.append(A, 1)
+    run.pump()
+    run.now += 60  # the thread was frozen
+    run.pump()
+    assert backlog.halts == {}
+    gate.open = True
+    run.pump()
+    assert backlog.under_way(A)
+    for _ in range(31):
+        run.now += 1
+        run.pump()
+    gate.open = False
+    run.target.connection(0).break_off()
+    run.pump()
+    run.pump()
+    assert backlog.halts == {}
+    assert not backlog.under_way(A)
 
 
 def test_a_partition_whose_log_cannot_be_checked_stops_only_where_others_wait(run: Run) -> None:
