@@ -78,7 +78,7 @@ matrix: prepare
 	  tests/kafka/tutorials/test_examples.py \
 	  tests/kafka/mirrors/test_newest_release_mirrors.py $(ARGS)
 
-# What `make test` does once, with other faults, sides and settings; some twenty minutes.
+# What `make test` does once, with other faults, sides and settings.
 more: prepare
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	  --durations=20 --junitxml=artifacts/junit-more.xml -m "more and not long" $(ARGS)

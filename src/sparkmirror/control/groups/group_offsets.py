@@ -7,7 +7,7 @@ on the target. The exception is an offset that equals a withdrawn checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from sparkmirror.control.groups.checkpoints import CheckpointStore
 from sparkmirror.errors import ClusterError, MirrorError
@@ -60,7 +60,7 @@ def sync_group_offsets(
     # Of a group that no broker has told it is not known then whether it has members.
     missed: list[ClusterError] = []
     candidates = [group for group in wanted if group in known]
-    idle = idle_groups(target, candidates, missed.append)
+    idle = idle_groups(target, candidates, missed)
     untold = {f"cluster {target.alias}": missed[0]} if missed else {}
     if not idle:
         return 0, {**untold}
@@ -82,21 +82,18 @@ def sync_group_offsets(
 
 
 def idle_groups(
-    target: Cluster, groups: Iterable[str], missed: Callable[[ClusterError], None] | None = None
+    target: Cluster, groups: Iterable[str], missed: list[ClusterError] | None = None
 ) -> list[str]:
     """Those of ``groups`` that the target does not know, or that have no active members there.
 
-    ``missed`` takes the errors of brokers that do not tell their groups; without it, they are
+    ``missed`` gets the errors of brokers that do not tell their groups; without it, they are
     raised. If there are some, a group that no other broker has told is left out. Raises
     `MirrorError`.
     """
     candidates = list(groups)
-    untold: list[ClusterError] = []
-    present = target.groups(None if missed is None else untold.append) if candidates else {}
-    if missed is not None and untold:
+    present = target.groups(None if missed is None else missed.append) if candidates else {}
+    if missed:
         candidates = [group for group in candidates if group in present]
-        for error in untold:
-            missed(error)
     idle = of_each(lambda group: _is_idle(target, present.get(group)), candidates)
     return [group for group, is_idle in zip(candidates, idle, strict=True) if is_idle]
 

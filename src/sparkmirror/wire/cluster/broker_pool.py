@@ -30,8 +30,9 @@ log = logging.getLogger(__name__)
 
 Address = tuple[str, int]
 
-# How long one server may take to accept a connection before the next one is tried, too.
+# How long any broker may take to tell the addresses anew, if the one of before may still do.
 _LEARN_S = 5.0
+# How long one server may take to accept a connection before the next one is tried, too.
 _NEXT_SERVER_S = 0.5
 
 
