@@ -12,6 +12,7 @@ from pathlib import Path
 from sparkmirror.config.clients.security import idle_reason
 from sparkmirror.config.files.origin import Kind
 from sparkmirror.config.files.properties import Entry, load_properties
+from sparkmirror.config.files.providers import placeholders
 from sparkmirror.config.mm2.keys import OF_CONNECTOR, mm1_only
 from sparkmirror.config.mm2.load import Mm2File, client_configs, own_settings, read_mm2
 from sparkmirror.config.mm2.precedence import Part, given, scope_of
@@ -101,7 +102,7 @@ def explain(
                 where=str(path),
                 do=f"It enables {', '.join(names)}.",
             )
-    literal = {key: entry.value for key, entry in load_properties(path).items()}
+    literal = {entry.where: entry.value for entry in load_properties(path).values()}
     explained = [
         FlowSetup(flow.name, tuple(_flow(file, flow, literal)))
         for flow in settings.flows
@@ -133,9 +134,9 @@ def _flow(file: Mm2File, flow: FlowSettings, literal: Mapping[str, str]) -> Iter
             places = given(file.raw, part, row.name, source, target, syncs.location)
             entry = conf.get(row.name)
             if places:
-                yield _from_file(part, row, places, ignored, literal, flow)
+                yield _from_file(part, row, places, ignored, literal, file.raw, flow)
             elif _counts(part, row, conf):
-                yield _without_file(part, row, entry, flow)
+                yield _without_file(part, row, entry, file.raw, flow)
         if client is not None:
             for key in sorted(client.properties.keys() - conf.keys()):
                 yield Effective(
@@ -200,14 +201,17 @@ def _from_file(
     places: Sequence[Entry],
     ignored: Mapping[str, str],
     literal: Mapping[str, str],
+    raw: Mapping[str, Entry],
     flow: FlowSettings,
 ) -> Effective:
     first = places[0]
     value, remark = redact(first.key, first.value.strip()), ""
+    adapted = _adapted(part, row, raw, flow)
     if first.secret:
-        value, remark = HIDDEN, f"resolved from {literal[first.key].strip()}"
-    adapted = _adapted(part, row, flow)
-    if adapted is not None and adapted[0] != value.lower():
+        # The rest of the line may contain other secrets.
+        found = placeholders(raw, literal[first.where])
+        value, remark = HIDDEN, f"resolved from {', '.join(found)}"
+    elif adapted is not None and adapted[0] != value.lower():
         value, remark = adapted
     return Effective(
         part,
@@ -225,8 +229,10 @@ def _place(entry: Entry, row: Setting) -> Place:
     return Place(entry.where, entry.key, scope_of(entry.key, row.name))
 
 
-def _without_file(part: Part, row: Setting, entry: Entry | None, flow: FlowSettings) -> Effective:
-    adapted = _adapted(part, row, flow)
+def _without_file(
+    part: Part, row: Setting, entry: Entry | None, raw: Mapping[str, Entry], flow: FlowSettings
+) -> Effective:
+    adapted = _adapted(part, row, raw, flow)
     if adapted is not None and adapted[0] != row.default:
         return Effective(part, row.name, adapted[0], Kind.DERIVED, remark=adapted[1])
     if entry is not None and entry.origin.kind in (Kind.MIRRORMAKER, Kind.DERIVED):
@@ -234,8 +240,25 @@ def _without_file(part: Part, row: Setting, entry: Entry | None, flow: FlowSetti
     return Effective(part, row.name, row.default, Kind.DEFAULT)
 
 
-def _adapted(part: Part, row: Setting, flow: FlowSettings) -> tuple[str, str] | None:
+# Settings whose values are made from those of other keys, which may come from a config provider.
+_MADE_FROM = {
+    "client.id": (Part.FLOW, "name"),
+    "sparkmirror.position.interval.ms": (Part.WORKER, "offset.flush.interval.ms"),
+}
+
+
+def _adapted(
+    part: Part, row: Setting, raw: Mapping[str, Entry], flow: FlowSettings
+) -> tuple[str, str] | None:
     """(value, remark) of a setting that other settings change; None for all others."""
+    adapted = _changed(part, row, flow)
+    if adapted is None or row.name not in _MADE_FROM:
+        return adapted
+    made_from = given(raw, *_MADE_FROM[row.name], flow.source.alias, flow.target.alias)
+    return (HIDDEN, adapted[1]) if made_from and made_from[0].secret else adapted
+
+
+def _changed(part: Part, row: Setting, flow: FlowSettings) -> tuple[str, str] | None:
     if part is Part.PRODUCER and row.name == "enable.idempotence":
         value = str(flow.produce.enable_idempotence).lower()
         return value, "disabled by acks or max.in.flight.requests.per.connection"

@@ -167,6 +167,59 @@ def test_no_secret_is_shown(
             assert secret not in shown
 
 
+@pytest.mark.parametrize("arguments", [[], ["--format", "json"]], ids=["table", "json"])
+def test_beside_a_placeholder_no_text_of_the_file_is_shown(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+) -> None:
+    monkeypatch.setenv("MIRROR_USER", "someone")
+    path = write(
+        tmp_path,
+        f"{BASE}{QUIET}{_ENV}A.security.protocol=SASL_PLAINTEXT\nA.sasl.mechanism=PLAIN\n"
+        "A.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="${env:MIRROR_USER}" password="${undeclared:hunter1}hunter2-plain";\n',
+    )
+    # Masking would hide what the remark quotes.
+    monkeypatch.setattr("sparkmirror.cli.shared.secrets.register_secret", str)
+    assert main(["config", str(path), *arguments]) == 0
+    shown = capsys.readouterr().out
+    assert "resolved from ${env:MIRROR_USER}" in shown
+    for secret in ("someone", "hunter1", "hunter2"):
+        assert secret not in shown
+
+
+def test_a_key_of_an_older_release_may_have_a_placeholder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEFT_OUT", "hunter3.*")
+    exclude = effective(tmp_path, f"{_ENV}topics.blacklist=${{env:LEFT_OUT}}\n")[
+        "flow", "topics.exclude"
+    ]
+    assert exclude.value == HIDDEN
+    assert exclude.remark == "resolved from ${env:LEFT_OUT}"
+
+
+def test_what_is_made_from_a_providers_value_is_hidden_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_ID", "hunter4")
+    monkeypatch.setenv("FLUSH", "517")
+    rows = effective(
+        tmp_path,
+        f"{_ENV}A.consumer.client.id=${{env:MY_ID}}\nA->B.name=${{env:MY_ID}}\n"
+        "B.offset.flush.interval.ms=${env:FLUSH}\n",
+    )
+    given_id = rows["source consumer", "client.id"]
+    assert (given_id.value, given_id.remark) == (HIDDEN, "resolved from ${env:MY_ID}")
+    for one in rows.values():
+        assert "hunter4" not in f"{one.value} {one.remark}"
+        assert "517" not in f"{one.value} {one.remark}"
+    assert rows["source admin", "client.id"].value == HIDDEN
+    assert rows["sparkmirror", "sparkmirror.position.interval.ms"].value == HIDDEN
+
+
 def test_a_jaas_file_of_the_environment_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,10 +89,10 @@ class Report:
         return [line for part in parts for line in part]
 
     def show(self, output: Format) -> None:
-        """Print it."""
+        """Print it, with secrets masked."""
         if output is Format.TABLE:
             if self.body:
-                echo(*self.lines())
+                echo(*map(mask_secrets, self.lines()))
         elif self.one_line:
             print(json.dumps(self.document), flush=True)
         else:

@@ -71,6 +71,13 @@ def resolve(
     return resolved, remarks
 
 
+def placeholders(raw: Mapping[str, Entry], value: str) -> list[str]:
+    """The placeholders in ``value`` that `resolve` replaces in the file ``raw``."""
+    listed = raw.get("config.providers")
+    names = parse_list(listed) if listed else ()
+    return [match.group() for match in _PLACEHOLDER.finditer(value) if match.group(1) in names]
+
+
 def _fetch(provider: _Provider, match: re.Match[str], entry: Entry) -> str:
     path, key = (match.group(2) or "").strip(), match.group(3).strip()
     try:

@@ -185,6 +185,13 @@ def test_status_shows_the_time_to_go_of_a_flow_that_catches_up() -> None:
     assert told == [185.0, None]
 
 
+def test_tables_and_the_lines_beside_them_are_masked(capsys: pytest.CaptureFixture[str]) -> None:
+    register_secret("hunter2")
+    body = ["a line with hunter2", Table({"A": itemgetter(0)}, [("a cell with hunter2",)])]
+    Report({}, body).show(Format.TABLE)
+    assert capsys.readouterr().out == "a line with ***\nA\na cell with ***\n"
+
+
 def test_json_stays_json_whatever_the_secrets_are(capsys: pytest.CaptureFixture[str]) -> None:
     for one in ("4711", 'p"w', "reason"):
         register_secret(one)
