@@ -237,8 +237,9 @@ class RunLoop:
         received, pressed = self._signals.wait(timeout_s, self._keys.fileno)
         for number in received:
             self._on_signal(number)
-        if pressed:
-            self._on_keys(self._keys.read() or TERMINAL_GONE)
+        keys = self._keys.read() if pressed else None
+        if keys is not None:
+            self._on_keys(keys or TERMINAL_GONE)
         self._collect()
 
     def _on_signal(self, number: int) -> None:

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pty
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +18,7 @@ import pytest
 from rich.console import Console, Group
 
 from sparkmirror.model import TopicPartition
+from sparkmirror.observe.display.keys import Keys
 from sparkmirror.observe.display.line_view import LineDisplay, flow_document, flow_line
 from sparkmirror.observe.display.live_view import LiveDisplay, ViewState, draw, frame_svg
 from sparkmirror.observe.display.summary import halt_lines, summary_table
@@ -393,8 +401,6 @@ def test_every_json_field_is_documented() -> None:
 
 
 def test_a_reader_that_goes_away_ends_the_lines_not_the_mirror(tmp_path: Path) -> None:
-    import os
-
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as stream:
@@ -476,3 +482,76 @@ def test_svg_of_a_frame(tmp_path: Path) -> None:
 )
 def test_units(shown: str, wanted: str) -> None:
     assert shown == wanted
+
+
+def _in_a_job(use: Callable[[Keys], bool], *moves: bool) -> bool:
+    """Whether ``use`` is true of entered keys, in a job that a shell began in the foreground.
+
+    ``moves``: the shell gives the terminal to the job (True) or takes it back, before ``use``. A
+    key waits from the beginning. False also if the job was stopped.
+    """
+    shell, keyboard = pty.fork()
+    if shell:
+        os.write(keyboard, b"t")
+        _, status = os.waitpid(shell, 0)
+        os.close(keyboard)
+        return status == 0
+    code = 1
+    try:
+        (asked, ask), (told, tell) = os.pipe(), os.pipe()
+        mode = termios.tcgetattr(0)
+        job = os.fork()
+        if job == 0:
+            os.setpgid(0, 0)
+            sys.stdin = os.fdopen(0, closefd=False)
+            _moved(ask, told)
+            with Keys() as keys:
+                for _ in moves:
+                    _moved(ask, told)
+                right = use(keys)
+            code = int(not right)
+            return False
+        os.close(ask)
+        # A shell may change the terminal in the background.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
+        for to_job in (True, *moves):
+            os.read(asked, 1)
+            if not to_job:
+                termios.tcsetattr(0, termios.TCSANOW, mode)
+            os.tcsetpgrp(0, job if to_job else os.getpgrp())
+            os.write(tell, b".")
+        _, status = os.waitpid(job, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            os.kill(job, signal.SIGKILL)
+        code = int(status != 0)
+    finally:
+        os._exit(code)
+
+
+def _moved(ask: int, told: int) -> None:
+    """Wait until the shell has made its next move."""
+    os.write(ask, b".")
+    os.read(told, 1)
+
+
+def _by_line() -> bool:
+    return bool(termios.tcgetattr(0)[tty.LFLAG] & termios.ICANON)
+
+
+def test_keys_are_read_in_the_foreground() -> None:
+    assert _in_a_job(lambda keys: keys.fileno == 0 and not _by_line() and keys.read() == "t")
+
+
+def test_keys_do_not_stop_a_mirror_in_the_background() -> None:
+    """As after Ctrl+Z and bg: a key waits when the loop reads, and the run ends."""
+    assert _in_a_job(lambda keys: keys.read() is None and keys.fileno is None, False)
+    assert _in_a_job(lambda keys: keys.close() is None and _by_line(), False)
+
+
+def test_keys_work_again_in_the_foreground() -> None:
+    """As after Ctrl+Z and fg, or bg and fg: the shell has set the mode that it needs."""
+
+    def use(keys: Keys) -> bool:
+        return _by_line() and keys.fileno == 0 and not _by_line() and keys.read() == "t"
+
+    assert _in_a_job(use, False, True)
