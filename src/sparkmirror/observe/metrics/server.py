@@ -170,7 +170,7 @@ class _Certificate:
     def __init__(self, settings: MetricsSettings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
-        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._context: ssl.SSLContext
         self._loaded: tuple[int, int] = (0, 0)
         try:
             self._load()
@@ -185,11 +185,11 @@ class _Certificate:
     def _load(self) -> None:
         stamps = (self._stamp(self._settings.tls_cert), self._stamp(self._settings.tls_key))
         if stamps != self._loaded:
+            # A new context, because one that fails to load a certificate loses its former key.
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             # Without a password, OpenSSL would prompt on the terminal; an empty one fails instead.
-            self._context.load_cert_chain(
-                self._settings.tls_cert, self._settings.tls_key, password=""
-            )
-            self._loaded = stamps
+            context.load_cert_chain(self._settings.tls_cert, self._settings.tls_key, password="")
+            self._context, self._loaded = context, stamps
 
     @staticmethod
     def _stamp(path: str) -> int:

@@ -186,6 +186,21 @@ def test_tls_and_a_renewed_certificate(surface: Open, tmp_path: Path) -> None:
     assert get(one, token=TOKEN, tls=renewed)[0] == 200  # goes on with the former one
 
 
+def test_a_new_certificate_waits_for_its_key(surface: Open, tmp_path: Path) -> None:
+    """Whoever renews both writes one file first."""
+    former, other = Authority(), Authority("The next one")
+    paths = files(tmp_path, former.certify("mirror", "127.0.0.1"))
+    one = surface(**paths)
+    certified = other.certify("mirror", "127.0.0.1")
+    (tmp_path / "tls.crt").write_text(certified.chain_pem())
+    os.utime(tmp_path / "tls.crt", (time.time() + 5, time.time() + 5))
+    for _ in range(2):
+        assert get(one, tls=trust(former))[0] == 200
+    (tmp_path / "tls.key").write_text(certified.key_pem())
+    os.utime(tmp_path / "tls.key", (time.time() + 5, time.time() + 5))
+    assert get(one, tls=trust(other))[0] == 200
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
