@@ -250,10 +250,25 @@ def test_a_new_file_replaces_no_other_and_needs_a_place(tmp_path: Path) -> None:
         lambda: _write(nowhere, "new", force=True), MachineError, "No such file or directory.",
         str(nowhere), "a directory that exists",
     )  # fmt: skip
+    long = tmp_path / ("x" * 300)
+    check(
+        lambda: _write(long, "new", force=False), MachineError, "File name too long.",
+        str(long), "this user may write",
+    )  # fmt: skip
     check(
         lambda: _same_flow(FLOW, (), path), ConfigError, "The file has no flow A->A.", str(path),
         "Give --source and --target the names",
     )  # fmt: skip
+
+
+def test_a_file_that_cannot_be_written_leaves_no_passwords_behind(tmp_path: Path) -> None:
+    place = tmp_path / "directory"
+    place.mkdir()
+    check(
+        lambda: _write(place, "password=hunter2", force=True), MachineError, "Is a directory.",
+        str(place), "this user may write",
+    )  # fmt: skip
+    assert list(tmp_path.iterdir()) == [place]
 
 
 def test_the_page_of_settings_needs_no_file(

@@ -180,7 +180,7 @@ def settled(files: Files) -> TopicFiles:
         return chosen
     if chosen.file is None:
         return chosen
-    if not chosen.file.exists() or "clusters" in load_properties(chosen.file):
+    if "clusters" in load_properties(chosen.file):
         return chosen
     return replace(chosen, file=None, consumer_config=[chosen.file])
 

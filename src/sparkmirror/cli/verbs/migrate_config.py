@@ -260,7 +260,7 @@ def _hand_out(
     flows = _flows_of(made)
     if output is None:
         print(made.text, end="")
-    elif keep and output.exists() and not force:
+    elif keep and not force and _exists(output):
         # It was written earlier and may have been edited since.
         flows = _load(output)
         print(f"{output}: exists and is kept", file=sys.stderr)
@@ -319,21 +319,36 @@ def _same_flow(
 
 def _write(path: Path, text: str, *, force: bool) -> None:
     """Write a file that only this user may read; an old one is replaced atomically."""
-    if path.exists() and not force:
+    if not force and _exists(path):
         raise ConfigError(
             "The file exists.", where=str(path), do="Name another one, or give --force."
         )
     try:
         number, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        with os.fdopen(number, "w", encoding="ascii") as file:
-            file.write(text)
-        Path(name).replace(path)
+        try:
+            with os.fdopen(number, "w", encoding="ascii") as file:
+                file.write(text)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink()  # the text may contain secrets
+            raise
     except OSError as error:
-        raise MachineError(
-            f"The file cannot be written: {error.strerror}.",
-            where=str(path),
-            do="Name a file in a directory that exists and that this user may write.",
-        ) from error
+        raise _unwritable(path, error) from error
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> MachineError:
+    return MachineError(
+        f"The file cannot be written: {error.strerror}.",
+        where=str(path),
+        do="Name a file in a directory that exists and that this user may write.",
+    )
 
 
 def _take_positions(old: FlowSettings, new: FlowSettings) -> None:

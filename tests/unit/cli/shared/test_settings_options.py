@@ -41,6 +41,7 @@ def test_one_kind_of_files_is_needed(
         (["--producer.config", "p"], f"--consumer.config: {BOTH}"),
         ([file, "--consumer.config", "c"], "--consumer.config: this option is for"),
         ([file, "--producer.config", "p"], "--producer.config: this option is for"),
+        (["x" * 300, "--producer.config", "p"], "The file cannot be read: File name too long."),
     ):
         assert main([*verb, *arguments]) == 2
         error = capsys.readouterr().err
