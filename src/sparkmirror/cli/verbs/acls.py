@@ -21,7 +21,7 @@ from sparkmirror.cli.shared.settings_options import (
     with_files,
 )
 from sparkmirror.cli.verbs.kafka_acls import lock_text, needed_text, report
-from sparkmirror.errors import ClusterError, ConfigError
+from sparkmirror.errors import ClusterError, ConfigError, MirrorError
 from sparkmirror.text import echo
 
 if TYPE_CHECKING:
@@ -217,8 +217,13 @@ def _lock_plan(
 
 
 def _apply(plan: LockPlan, target: Cluster) -> None:
-    # Create ACLs first, then delete, so that the mirror is never without its permissions.
-    for error in [*target.create_acls(plan.create), *target.delete_acls(plan.remove)]:
+    # The mirror is never without its permissions: nothing is removed unless all ACLs were added.
+    _raise_first(target.create_acls(plan.create))
+    _raise_first(target.delete_acls(plan.remove))
+    print(f"# done: {len(plan.create)} ACLs added, {len(plan.remove)} removed")
+
+
+def _raise_first(outcomes: Sequence[MirrorError | None]) -> None:
+    for error in outcomes:
         if error is not None:
             raise error
-    print(f"# done: {len(plan.create)} ACLs added, {len(plan.remove)} removed")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkmirror.cli.verbs.acls import _apply
 from sparkmirror.cli.verbs.kafka_acls import kafka_acls_commands, lock_text, needed_text, report
 from sparkmirror.config.clients.sasl import principal_of
 from sparkmirror.control.permissions.acl_lock import LockPlan, plan_lock
@@ -19,6 +20,7 @@ from sparkmirror.control.permissions.needed import (
     remote_patterns,
     source_patterns,
 )
+from sparkmirror.errors import Denied
 from sparkmirror.model import MirrorMode
 from sparkmirror.settings import (
     CheckpointSettings,
@@ -32,6 +34,7 @@ from sparkmirror.settings import (
     TopicSettings,
 )
 from sparkmirror.transform_settings import SmtSettings, TransformSettings
+from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.cluster.views import AclBinding
 
@@ -394,6 +397,32 @@ def test_after_a_lock_only_the_mirror_writes_and_nothing_is_left_to_do(present):
     for name in ("B", "Bx"):  # other topics stay as they were
         for who in ("User:mirror", "User:x", "User:y"):
             assert may_write(after, who, name) == may_write(present, who, name)
+
+
+def test_a_lock_removes_nothing_unless_all_was_added(monkeypatch):
+    everybody = acl("A.t", "User:*", "ALL")
+    refused = Denied("creating the ACL was refused.")
+    calls = []
+
+    def create(_requester, bindings):
+        calls.append(("create", tuple(bindings)))
+        return [*[None] * (len(bindings) - 1), refused]
+
+    def delete(_requester, bindings):
+        calls.append(("delete", tuple(bindings)))
+        return [None] * len(bindings)
+
+    monkeypatch.setattr("sparkmirror.wire.admin.cluster.create_acls", create)
+    monkeypatch.setattr("sparkmirror.wire.admin.cluster.delete_acls", delete)
+    plan = LockPlan(MINE, remove=(everybody,))
+    cluster = Cluster(B)
+    with pytest.raises(Denied) as caught:
+        _apply(plan, cluster)
+    assert caught.value is refused
+    assert calls == [("create", MINE)]
+    refused = None
+    _apply(plan, cluster)
+    assert calls[1:] == [("create", MINE), ("delete", (everybody,))]
 
 
 def test_lock_in_words():
