@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from sparkmirror.cli.shared.errors import show_error
 from sparkmirror.errors import ConfigError, MirrorError
+from sparkmirror.observe.display.streams import open_closed
 
 _EXIT_USAGE = 255
 _EXIT_NO_ARGUMENTS = 1
@@ -72,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with ``argv`` (default: the process's); returns the exit code."""
+    open_closed()
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     if not arguments:

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from sparkmirror.cli.shared.errors import show_error
 from sparkmirror.errors import ConfigError, MirrorError
+from sparkmirror.observe.display.streams import open_closed
 
 _EXIT_WRONG = 1
 _EXIT_FAILED = 255
@@ -219,6 +220,7 @@ def _add_callables(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with ``argv`` (default: the process's); returns the exit code."""
+    open_closed()
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     if not arguments:

@@ -14,6 +14,7 @@ from typing import NoReturn
 from sparkmirror.cli import connect_mirror_maker, kafka_mirror_maker
 from sparkmirror.cli.shared.errors import show_error
 from sparkmirror.errors import ConfigError, MirrorError
+from sparkmirror.observe.display.streams import open_closed
 
 _EXIT_WRONG = 1
 _PROG = "kafka-run-class"
@@ -21,6 +22,7 @@ _PROG = "kafka-run-class"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with ``argv`` (default: the process's); returns the exit code."""
+    open_closed()
     try:
         name, arguments = _class(list(sys.argv[1:] if argv is None else argv))
         return _CLASSES[name](arguments)

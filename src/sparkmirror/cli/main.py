@@ -21,6 +21,7 @@ from sparkmirror.cli.shared.settings_options import (
     spark_conf,
     with_files,
 )
+from sparkmirror.observe.display.streams import open_closed
 
 __all__ = ["app", "main"]
 
@@ -377,6 +378,7 @@ def _command() -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (``sys.argv[1:]``) and return the exit code."""
+    open_closed()
     arguments = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         # Without this, a terminal without Unicode would end the mirror instead of showing "?".

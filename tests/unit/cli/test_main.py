@@ -149,6 +149,61 @@ def test_unreachable_clusters_end_the_start_with_3(file: Path, tmp_path: Path) -
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("closed", [">&-", "<&- 2>&-"])
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["main", "run", "FILE", "--log-file", "/nowhere/log"], 3),
+        (["main", "run", "/nowhere/mm2.properties"], 2),
+        (["main", "lag", "FILE"], 3),
+        (["main", "version"], 0),
+        (["connect_mirror_maker", "/nowhere/mm2.properties"], 255),
+        (["kafka_mirror_maker", "--help"], 1),
+        (["kafka_run_class", "kafka.tools.GetOffsetShell"], 1),
+    ],
+    ids=lambda one: " ".join(one) if isinstance(one, list) else "",
+)
+def test_closed_streams_change_no_exit_code(
+    file: Path, command: list[str], code: int, closed: str
+) -> None:
+    module, *arguments = command
+    words = [sys.executable, "-m", f"sparkmirror.cli.{module}"]
+    words += [str(file) if one == "FILE" else one for one in arguments]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert "Unexpected" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+_NULLS = """
+import os, sys
+null = os.stat(os.devnull).st_rdev
+if any(os.fstat(number).st_rdev != null for number in range(3)):
+    sys.exit(7)
+"""
+
+
+def test_no_file_gets_the_number_of_a_closed_stream() -> None:
+    """Not in this process, and not in its children."""
+    script = (
+        "import subprocess, sys\n"
+        "from sparkmirror.cli.main import main\n"
+        f"main(['version'])\n{_NULLS}\n"
+        f"sys.exit(subprocess.call([sys.executable, '-c', {_NULLS!r}]))\n"
+    )
+    words = [sys.executable, "-c", script]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words], timeout=60, check=False
+    )
+    assert done.returncode == 0
+
+
 def test_version_names_what_it_runs_on() -> None:
     done = sparkmirror("version")
     assert done.returncode == 0

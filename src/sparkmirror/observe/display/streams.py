@@ -1,12 +1,15 @@
-"""Handles output streams whose other end was closed: a terminal or a reader."""
+"""Handles standard streams that are closed, or whose other end is: a terminal or a reader."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from typing import IO
 
-__all__ = ["discard", "flush_or_discard"]
+__all__ = ["discard", "flush_or_discard", "open_closed"]
+
+_STANDARD = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
 
 def discard(stream: IO[str]) -> None:
@@ -37,3 +40,17 @@ def flush_or_discard(streams: Iterable[IO[str] | None]) -> None:
             discard(stream)
         except ValueError:  # closed; nothing remains to be written
             continue
+
+
+def open_closed() -> None:
+    """Open the standard streams that were closed from the start (``>&-``) as /dev/null.
+
+    Python has ``None`` for them. Call it first: otherwise the next file or socket gets the free
+    number, and whatever libraries and child processes print goes there.
+    """
+    for name, mode in _STANDARD:
+        if getattr(sys, name) is None:
+            # This takes the lowest free number, which is the stream's own.
+            null = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(null, True)
+            setattr(sys, name, os.fdopen(null, mode, encoding="utf-8", closefd=False))
