@@ -396,6 +396,8 @@ def test_placeholders_stay_and_need_no_file_here(
         (["--strimzi", "x.yaml"], "cannot be combined with --connect"),
         (["--take-positions"], "cannot be combined with --connect"),
         (["--num.streams", "2"], "cannot be combined with --connect"),
+        (["--target", "foo"], "--target: this option cannot be combined with --connect"),
+        (["--secrets", "d"], "--secrets: this option cannot be combined with --connect"),
     ],
 )
 def test_options_of_one_kind_of_file(
@@ -403,6 +405,15 @@ def test_options_of_one_kind_of_file(
 ) -> None:
     assert main([*options(tmp_path, SOURCE), *more]) == 2
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("more", [["--offset-topic", "t"], ["--target", "foo"]])
+def test_options_that_strimzi_does_not_need(
+    more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["migrate-config", "--strimzi", "x.yaml", *more]) == 2
+    told = f"{more[0]}: this option cannot be combined with --strimzi"
+    assert told in " ".join(capsys.readouterr().err.split())
 
 
 def test_nothing_to_migrate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

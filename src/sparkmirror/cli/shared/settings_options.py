@@ -248,16 +248,21 @@ def load_settings(
     else:
         for option, is_given in (("--clusters", clusters), ("--exactly-once", exactly_once)):
             if is_given:
-                raise ConfigError(
-                    "this option needs a MirrorMaker 2 file.",
-                    where=option,
-                    do="Leave it out, or create such a file: sparkmirror migrate-config.",
-                )
+                raise needs_mm2(option)
         settings = _load_mm1(
             chosen, num_streams=num_streams, keep_partitions=keep_partitions, listed=listed
         )
     hide_secrets(settings)
     return replace(settings, flows=choose_flows(settings, flows)) if flows else settings
+
+
+def needs_mm2(option: str) -> ConfigError:
+    """The error for ``option`` with a file of MirrorMaker 1."""
+    return ConfigError(
+        "this option needs a MirrorMaker 2 file.",
+        where=option,
+        do="Leave it out, or create such a file: sparkmirror migrate-config.",
+    )
 
 
 def _check_files(file: Path | None, given: Sequence[str]) -> None:

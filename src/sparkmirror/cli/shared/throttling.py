@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from sparkmirror.cli.shared.cluster_session import show_failures
 from sparkmirror.cli.shared.connections import Connections
-from sparkmirror.cli.shared.errors import EXIT_START_FAILED, show_error
+from sparkmirror.cli.shared.errors import EXIT_START_FAILED
 from sparkmirror.cli.shared.settings_options import Files, choose_flows, load_settings
 from sparkmirror.cli.shared.tables import Columns, Format, Report, Table
 from sparkmirror.config.files.throttle import (
@@ -104,7 +105,8 @@ def run_throttle(files: Files, wish: Wish, wait_s: float, output: Format) -> Non
     """Show the limits of the flows, or give the orders; ends with `typer.Exit`."""
     settings = load_settings(files, listed=False)
     chosen = choose_flows(settings, wish.flows)
-    good, away, shown = True, False, []
+    shown, given = [], []
+    failures: list[MirrorError] = []
     with Connections() as connections:
         connections.expect(flow.target_admin for flow in chosen)
         for flow in chosen:
@@ -115,14 +117,18 @@ def run_throttle(files: Files, wish: Wish, wait_s: float, output: Format) -> Non
                     continue
                 said, done = _give(target, flow, wish.rule, reset=wish.reset, wait_s=wait_s)
             except MirrorError as error:
-                show_error(error)
-                away = True
+                failures.append(error)
                 continue
-            good &= done
-            echo(f"{flow.name}: {said}")
+            given.append({"flow": flow.name, "done": done, "text": said})
+            if output is Format.TABLE:
+                echo(f"{flow.name}: {said}")  # at once: each flow may have to be waited for
     if wish.rule is None:
         _report(shown).show(output)
-    raise typer.Exit(EXIT_START_FAILED if away else 0 if good else 1)
+    else:
+        Report({"flows": given}, []).show(output)
+    show_failures(failures, output)
+    good = all(one["done"] for one in given)
+    raise typer.Exit(EXIT_START_FAILED if failures else 0 if good else 1)
 
 
 def _report(

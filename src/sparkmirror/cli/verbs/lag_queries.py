@@ -74,6 +74,7 @@ def flow_readers(
     from sparkmirror.cli.shared.settings_options import (  # noqa: PLC0415
         choose_flows,
         look_up_brokers,
+        needs_mm2,
         split_clusters,
     )
     from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
@@ -90,6 +91,8 @@ def flow_readers(
                 do="Leave it out.",
             )
         settings = load_mm2(path, clusters=split_clusters(clusters))
+    elif clusters:
+        raise needs_mm2("--clusters")
     else:
         settings = load_mm1_consumer(path, include=include, find_brokers=look_up_brokers)
     hide_secrets(settings)

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from sparkmirror.config.files.page import Migrated
     from sparkmirror.settings import FlowSettings, MirrorSettings
 
+_OFFSET_TOPIC = "connect-offsets"
+_SECRETS = "/etc/sparkmirror/secrets"
+_TARGET = "target"
+
 
 def migrate_config(
     consumer_config: ConsumerFiles = None,
@@ -48,20 +53,22 @@ def migrate_config(
         ),
     ] = None,
     offset_topic: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="TOPIC",
             help="Kafka Connect: offset.storage.topic of its workers, which holds the positions.",
+            show_default=_OFFSET_TOPIC,
         ),
-    ] = "connect-offsets",
+    ] = None,
     secrets: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             metavar="DIRECTORY",
             help="Strimzi: directory where the Secrets of the resource are mounted, each in a"
             " subdirectory of its name.",
+            show_default=_SECRETS,
         ),
-    ] = Path("/etc/sparkmirror/secrets"),
+    ] = None,
     include: Include = None,
     blacklist: Blacklist = None,
     num_streams: NumStreams = None,
@@ -73,14 +80,19 @@ def migrate_config(
         list[str] | None,
         typer.Option(
             metavar="ALIAS",
-            help="Name of the source cluster, one for each consumer file."
+            help="MirrorMaker 1: name of the source cluster, one for each consumer file."
             " Default: source (source-1, source-2 …).",
             show_default=False,
         ),
     ] = None,
     target: Annotated[
-        str, typer.Option(metavar="ALIAS", help="Name of the target cluster.")
-    ] = "target",
+        str | None,
+        typer.Option(
+            metavar="ALIAS",
+            help="MirrorMaker 1: name of the target cluster.",
+            show_default=_TARGET,
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -114,18 +126,29 @@ def migrate_config(
     Exit codes: 0 done, 1 a cluster or the disk failed, 2 wrong usage or files.
     """
     of_mm1 = {
-        "--consumer.config": consumer_config,
-        "--producer.config": producer_config,
-        "--include": include,
-        "--blacklist": blacklist,
-        "--num.streams": num_streams,
-        "--offset.commit.interval.ms": offset_commit_interval_ms,
-        "--source": source,
+        "--consumer.config": bool(consumer_config),
+        "--producer.config": producer_config is not None,
+        "--include": include is not None,
+        "--blacklist": blacklist is not None,
+        "--num.streams": num_streams is not None,
+        "--offset.commit.interval.ms": offset_commit_interval_ms is not None,
+        "--source": bool(source),
+        "--target": target is not None,
         "--take-positions": take_positions,
     }
-    if connect or strimzi:
-        _check_alone(connect, strimzi, [option for option, given in of_mm1.items() if given])
-        made = _from_connectors(connect, strimzi, offset_topic, secrets)
+    of_connect = {"--connect": bool(connect), "--offset-topic": offset_topic is not None}
+    of_strimzi = {"--strimzi": strimzi is not None, "--secrets": secrets is not None}
+    if connect or strimzi is not None:
+        if connect:
+            _check_alone("--connect", of_strimzi | of_mm1)
+        else:
+            _check_alone("--strimzi", of_connect | of_mm1)
+        made = _from_connectors(
+            connect,
+            strimzi,
+            _OFFSET_TOPIC if offset_topic is None else offset_topic,
+            secrets or Path(_SECRETS),
+        )
         _refuse_to_show(made, output)
         _hand_out(made, output, force=force, keep=False)
         return
@@ -137,6 +160,7 @@ def migrate_config(
             do="Name both of MirrorMaker 1's files, or --connect FILE.json, or "
             "--strimzi FILE.yaml.",
         )
+    _check_alone("--consumer.config", of_connect | of_strimzi)
     from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
     from sparkmirror.config.mm1.legacy import translate  # noqa: PLC0415
     from sparkmirror.config.mm1.legacy_mode import legacy_mode  # noqa: PLC0415
@@ -155,7 +179,7 @@ def migrate_config(
         offset_commit_interval_ms=offset_commit_interval_ms or 60_000,
         find_brokers=look_up,
     )
-    settings = _renamed(settings, source, target)
+    settings = _renamed(settings, source, _TARGET if target is None else target)
     migrated = migrate(
         settings,
         [
@@ -172,16 +196,15 @@ def migrate_config(
             _take_positions(old, _same_flow(old, new_flows, output))
 
 
-def _check_alone(connect: list[Path] | None, strimzi: Path | None, others: list[str]) -> None:
-    """Raise ConfigError unless one kind of file is given, without MirrorMaker 1's options."""
-    if connect and strimzi:
-        others = ["--strimzi"]
-    if others:
-        raise ConfigError(
-            f"this option cannot be combined with {'--connect' if connect else '--strimzi'}.",
-            where=others[0],
-            do="Give one or the other.",
-        )
+def _check_alone(kind: str, others: Mapping[str, bool]) -> None:
+    """Raise ConfigError if one of the ``others`` is given, which other kinds of files need."""
+    for option, given in others.items():
+        if given:
+            raise ConfigError(
+                f"this option cannot be combined with {kind}.",
+                where=option,
+                do="Give one or the other.",
+            )
 
 
 def _from_connectors(

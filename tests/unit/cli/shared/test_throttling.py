@@ -210,6 +210,35 @@ def test_without_a_rate_the_limits_are_shown(
     assert target.given == []
 
 
+def test_an_order_is_told_as_json(
+    target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, FLOW, "50MB/s", "--format", "json") == 0
+    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    assert flow == {"flow": FLOW, "done": True, "text": "limited to 50 MB/s"}
+    target.limits = None
+    assert run(tmp_path, FLOW, "50MB/s", "--format", "json") == 1
+    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    assert flow["done"] is False
+
+
+@pytest.mark.parametrize("rate", [[], ["50MB/s"]])
+def test_a_cluster_that_fails_is_told_as_a_json_line(
+    rate: list[str], target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def status() -> FlowStatus:
+        raise Denied("no Read on it", where="cluster B")
+
+    target.status = status  # type: ignore[method-assign]
+    assert run(tmp_path, FLOW, *rate, "--format", "json") == 3
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"flows": []}
+    error = json.loads(shown.err)
+    assert (error["type"], error["what"], error["where"]) == ("error", "no Read on it", "cluster B")
+    assert run(tmp_path, FLOW, *rate) == 3
+    assert capsys.readouterr().err.startswith("error: cluster B: no Read on it")
+
+
 def test_wrong_input_ends_with_2(
     target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -261,6 +261,9 @@ def test_the_command_writes_secrets_to_a_private_file_only(
         (["--source", "x", "--source", "y"], "2 names are given for 1"),
         (["--blacklist", "x"], "Exactly one of whitelist or blacklist"),
         (["--output", "/none/there/x"], "cannot be written"),
+        (["--offset-topic", "t"], "--offset-topic: this option cannot be combined with"),
+        (["--secrets", "d"], "--secrets: this option cannot be combined with"),
+        (["--target", ""], "is not an alias"),
     ],
 )
 def test_wrong_usage(

@@ -272,6 +272,7 @@ def test_a_consumer_file_alone(tmp_path: Path) -> None:
         ("bootstrap.servers=a:1\n", ["--format", "classic"], "group.id is missing"),
         (BASE, ["--group", "g"], "a MirrorMaker 2 file names several clusters"),
         (BASE, ["--format", "classic"], "a MirrorMaker 2 file names several clusters"),
+        (CONSUMER, ["--clusters", "nowhere"], "--clusters: this option needs a MirrorMaker 2 file"),
         (CONSUMER, ["--group", "g", "--include", "t"], "--include: this option is for a mirror"),
         (CONSUMER, ["--group", "g", "--clusters", "A"], "--clusters, --flow: this option is for"),
         (CONSUMER, ["--group", "g", "--command-config", "x"], "two files say how to connect"),
