@@ -2,7 +2,8 @@
 
 Exit codes are those of the Java tool: 255 for ``--help``, wrong arguments and a file that cannot be
 read (1 without arguments, as in its shell script); 2 for a wrong configuration; 3 for a failed
-start; 0 after a drain by Ctrl+C, 143 after one by SIGTERM; 1 if a flow failed while running.
+start; 0 after a drain by Ctrl+C, 143 after one by SIGTERM; 130 after Ctrl+C before the mirror runs;
+1 if a flow failed while running.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from sparkmirror.cli.shared.errors import show_error
+from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, show_error
 from sparkmirror.errors import ConfigError, MirrorError
-from sparkmirror.observe.display.streams import open_closed
+from sparkmirror.observe.display.streams import open_closed, replace_unencodable
 
 _EXIT_USAGE = 255
 _EXIT_NO_ARGUMENTS = 1
@@ -74,7 +75,14 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with ``argv`` (default: the process's); returns the exit code."""
     open_closed()
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    replace_unencodable((sys.stdout, sys.stderr))
+    try:
+        return _command(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _command(arguments: list[str]) -> int:
     parser = _parser()
     if not arguments:
         print(parser.format_usage().replace("usage:", "USAGE:", 1), end="", file=sys.stderr)

@@ -2,8 +2,8 @@
 
 Exit codes are those of the Java tool: 1 for ``--help``, missing or wrong options, wrong files and a
 failed start; 255 if the mirror failed while running, or did not copy everything with ``--once``;
-0 for ``--version``, after Ctrl+C and when ``--once`` has copied everything; 143 after a drain by
-SIGTERM.
+0 for ``--version``, after Ctrl+C and when ``--once`` has copied everything; 130 after Ctrl+C before
+the mirror runs; 143 after a drain by SIGTERM.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from sparkmirror.cli.shared.errors import show_error
+from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, show_error
 from sparkmirror.errors import ConfigError, MirrorError
-from sparkmirror.observe.display.streams import open_closed
+from sparkmirror.observe.display.streams import open_closed, replace_unencodable
 
 _EXIT_WRONG = 1
 _EXIT_FAILED = 255
@@ -221,7 +221,14 @@ def _add_callables(parser: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with ``argv`` (default: the process's); returns the exit code."""
     open_closed()
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    replace_unencodable((sys.stdout, sys.stderr))
+    try:
+        return _command(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _command(arguments: list[str]) -> int:
     parser = _parser()
     if not arguments:
         parser.print_help(sys.stderr)

@@ -21,7 +21,7 @@ from sparkmirror.cli.shared.settings_options import (
     spark_conf,
     with_files,
 )
-from sparkmirror.observe.display.streams import open_closed
+from sparkmirror.observe.display.streams import open_closed, replace_unencodable
 
 __all__ = ["app", "main"]
 
@@ -380,11 +380,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (``sys.argv[1:]``) and return the exit code."""
     open_closed()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    for stream in (sys.stdout, sys.stderr):
-        # Without this, a terminal without Unicode would end the mirror instead of showing "?".
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="replace")
+    replace_unencodable((sys.stdout, sys.stderr))
     try:
         _add_verbs(arguments)
         _command().main(args=arguments, prog_name="sparkmirror")

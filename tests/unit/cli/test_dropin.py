@@ -4,20 +4,23 @@ What starts Spark is tested with real clusters elsewhere; here each command runs
 where it would hand over to ``run_mirror``, which is replaced to see what it is given.
 """
 
+import io
 import os
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 import sparkmirror.cli.run.run
-from sparkmirror.cli import connect_mirror_maker, kafka_mirror_maker
+from sparkmirror.cli import connect_mirror_maker, kafka_mirror_maker, kafka_run_class
+from sparkmirror.cli.run.loop import DRAINING
 from sparkmirror.cli.run.parts import RunOptions
 from sparkmirror.model import MirrorMode
+from sparkmirror.observe.display.line_view import LineDisplay
 from sparkmirror.settings import MirrorSettings
 from tests.unit.config_files import BASE, LINE, write
 
@@ -299,6 +302,48 @@ def test_mm1_wrong_options(
 ) -> None:
     assert kafka_mirror_maker.main([*mm1, *arguments]) == 1
     assert told in _err(capsys)
+
+
+# all of them
+
+Main = Callable[[Sequence[str]], int]
+
+
+@pytest.fixture
+def commands(tmp_path: Path, mm1: list[str]) -> list[tuple[Main, list[str]]]:
+    """Each command with arguments that start a mirror."""
+    files, mm2 = [*mm1, "--include", "a"], [str(write(tmp_path, BASE))]
+    return [
+        (kafka_mirror_maker.main, files),
+        (kafka_mirror_maker.main, mm2),
+        (connect_mirror_maker.main, mm2),
+        (kafka_run_class.main, ["kafka.tools.MirrorMaker", *files]),
+    ]
+
+
+def test_a_drain_is_shown_on_a_stream_without_unicode(
+    commands: list[tuple[Main, list[str]]], handed: Handed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for main, arguments in commands:
+        shown = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="latin-1"))
+        assert main(arguments) == 0
+        assert handed.settings is not None
+        LineDisplay(sys.stdout).phase(DRAINING)
+        assert b"all records that were read ? (Ctrl+C again" in shown.getvalue()
+
+
+def test_ctrl_c_while_the_files_are_read_ends_with_130(
+    commands: list[tuple[Main, list[str]]], handed: Handed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> MirrorSettings:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sparkmirror.config.mm1.load.load_mm1", interrupted)
+    monkeypatch.setattr("sparkmirror.config.mm2.load.load_mm2", interrupted)
+    for main, arguments in commands:
+        assert main(arguments) == 130
+    assert handed.settings is None
 
 
 # both, as processes

@@ -1,4 +1,4 @@
-"""Handles standard streams that are closed, or whose other end is: a terminal or a reader."""
+"""Handles standard streams that are closed, lost their other end, or lack characters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import IO
 
-__all__ = ["discard", "flush_or_discard", "open_closed"]
+__all__ = ["discard", "flush_or_discard", "open_closed", "replace_unencodable"]
 
 _STANDARD = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
@@ -54,3 +54,15 @@ def open_closed() -> None:
             null = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(null, True)
             setattr(sys, name, os.fdopen(null, mode, encoding="utf-8", closefd=False))
+
+
+def replace_unencodable(streams: Iterable[IO[str] | None]) -> None:
+    """Have each stream write ``?`` for a character that its encoding lacks.
+
+    Otherwise a terminal or a log without Unicode would end the mirror. Streams that a caller put in
+    place of the process's may lack the setting; they are not changed.
+    """
+    for stream in streams:
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")

@@ -184,6 +184,7 @@ def _session(connect: str) -> Iterator[Any]:
             where=where,
             do="Write zookeeper.connect=host:port[,host:port…][/chroot].",
         ) from error
+    interrupted = False
     try:
         with warnings.catch_warnings():  # about a missing chroot: the error says so, too
             warnings.simplefilter("ignore", UserWarning)
@@ -197,7 +198,13 @@ def _session(connect: str) -> Iterator[Any]:
             where=where,
             do="Check the address and that ZooKeeper runs, or write bootstrap.servers=host:port.",
         ) from error
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
     finally:
-        with contextlib.suppress(KazooException, OSError):
-            client.stop()
-            client.close()
+        # Ctrl+C ends the process, and with it the client's threads. `stop` would first wait ten
+        # seconds for a ZooKeeper that does not answer.
+        if not interrupted:
+            with contextlib.suppress(KazooException, OSError):
+                client.stop()
+                client.close()

@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
-from sparkmirror.wire.legacy.zookeeper import _offset, parse_registration
+from sparkmirror.wire.legacy.zookeeper import _offset, find_brokers, parse_registration
 
 GOOD: dict[str, Any] = {
     "listener_security_protocol_map": {"IN": "PLAINTEXT", "OUT": "SASL_SSL"},
@@ -74,3 +75,17 @@ def test_registrations_of_every_age() -> None:
 )
 def test_offsets(text: str, offset: int | None) -> None:
     assert _offset(text) == offset
+
+
+def test_ctrl_c_waits_for_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`stop` waits until the client's thread has had its answer, or ten seconds."""
+    stopped: list[KazooClient] = []
+
+    def interrupted(client: KazooClient, timeout: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(KazooClient, "start", interrupted)
+    monkeypatch.setattr(KazooClient, "stop", stopped.append)
+    with pytest.raises(KeyboardInterrupt):
+        find_brokers("127.0.0.1:2181")
+    assert stopped == []
