@@ -193,8 +193,8 @@ def load_mm1_consumer(
     # Brokers named on the command line replace all addresses in the file.
     replaced = brokers if brokers & given.keys() else frozenset[str]()
     kept = {key: entry for key, entry in file.items() if key not in replaced}
-    file = Properties(file.path, kept | given)
-    consumer = translate(file, Scope.CONSUMER, find_brokers)
+    file = Properties(file.path, kept | given, remarks=file.remarks)
+    consumer, _ = _read(file, Scope.CONSUMER, find_brokers)
     _checked(consumer, Scope.CONSUMER)
     known = names(Scope.PRODUCER) & names(Scope.ADMIN)
     same = {key: entry for key, entry in consumer.file.items() if key in known}

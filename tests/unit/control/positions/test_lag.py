@@ -262,6 +262,19 @@ def test_a_consumer_file_alone(tmp_path: Path) -> None:
         load_mm1_consumer(write(tmp_path, "broker.list=a:1\n"))
 
 
+def test_a_consumer_file_with_keys_of_mirrormaker_2(tmp_path: Path) -> None:
+    """The mirror runs such a file; the keys say nothing about the group."""
+    path = write(tmp_path, CONSUMER + "topics=x.*\ntasks.max=4\nclient.rack\n")
+    settings = load_mm1_consumer(path)
+    assert [flow.group_id for flow in settings.flows] == ["g"]
+    (warning,) = settings.warnings
+    assert "no '=' follows 'client.rack'" in warning
+    with pytest.raises(ConfigError, match="renames topics"):
+        load_mm1_consumer(
+            write(tmp_path, CONSUMER + "replication.policy.class=DefaultReplicationPolicy\n")
+        )
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "told"),
     [
