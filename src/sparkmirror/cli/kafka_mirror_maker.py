@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, show_error
+from sparkmirror.config.table.setting import java_int
 from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.observe.display.streams import open_closed, replace_unencodable
 
@@ -45,6 +46,13 @@ class _Parser(argparse.ArgumentParser):
             where=self.prog,
             do=f"Run {self.prog} --help to see the options.",
         )
+
+
+def _int(text: str) -> int:
+    try:
+        return java_int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"'{text}' {error}") from None
 
 
 class _Once(argparse.Action):
@@ -127,7 +135,7 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
         "--num.streams",
         dest="num_streams",
         metavar="N",
-        type=int,
+        type=_int,
         help="Parallel streams of each source cluster: Spark tasks that share its partitions. "
         "(default: 1)",
     )
@@ -135,7 +143,7 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
         "--offset.commit.interval.ms",
         dest="offset_commit_interval_ms",
         metavar="MS",
-        type=int,
+        type=_int,
         default=60_000,
         help="Maximum time between two commits of the group's offsets, which are committed at "
         "least every second. (default: 60000)",
@@ -172,7 +180,7 @@ def _add_supported(parser: argparse.ArgumentParser) -> None:
             f"--{name}",
             dest=name,
             help=f"DEPRECATED, has no effect: {reason}.",
-            **({"action": "store_true"} if flag else {"type": int, "metavar": "N"}),
+            **({"action": "store_true"} if flag else {"type": _int, "metavar": "N"}),
         )
     parser.add_argument(
         "--sparkmirror.master",

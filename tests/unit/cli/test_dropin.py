@@ -269,7 +269,15 @@ def test_mm1_missing_file_option(
     [
         ([], "include list must be specified."),
         (["--include", "("], "--include: '(' is an invalid regex"),
-        (["--include", "a", "--num.streams", "x"], "--num.streams: invalid int value: 'x'"),
+        (["--include", "a", "--num.streams", "x"], "--num.streams: 'x' is not a whole number"),
+        (["--include", "a", "--num.streams", "1_0"], "'1_0' is not a whole number"),
+        (["--include", "a", "--num.streams", " 1"], "' 1' is not a whole number"),
+        (["--include", "a", "--num.streams", "2147483648"], "'2147483648' does not fit in 32 bits"),
+        (
+            ["--include", "a", "--offset.commit.interval.ms", "\u0661"],
+            "--offset.commit.interval.ms: '\u0661' is not a whole number",
+        ),
+        (["--include", "a", "--queue.size", "9" * 5_000], "does not fit in 32 bits"),
         (["--include", "a", "--num.streams", "0"], "--num.streams: 0 is too small."),
         (["--include", "a", "--nonsense"], "Unrecognized arguments: --nonsense"),
         (["--include", "a", "--message.handler", "X"], "'X' is not module:function"),

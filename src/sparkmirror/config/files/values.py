@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from sparkmirror.config.files.origin import TABLE
 from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.table.setting import java_int
 from sparkmirror.config.table.settings import HIDDEN, Scope, Setting, Type, find, redact
 from sparkmirror.errors import ConfigError, Defect
 from sparkmirror.names.java_regex import compile_list
@@ -19,8 +20,12 @@ from sparkmirror.settings import TopicRule
 
 _SHOWN_MAX = 20
 _COMMA = re.compile(r"\s*,\s*")
-_WHOLE = re.compile(r"[+-]?[0-9]+")
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _BITS = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}
+# Java's times of 64 bits may mean "never", but no wait of Python's takes 64 bits: a poll takes 31
+# bits of milliseconds. These are 23 days, or 63 years.
+_TIMES = (".ms", ".seconds")
+_TIME_MAX = 2_000_000_000
 
 
 def split_list(text: str) -> list[str]:
@@ -53,28 +58,28 @@ def _parse_number(entry: Entry, setting: Setting) -> int | float:
     text = entry.value.strip()
     number: int | float
     if setting.type is Type.DOUBLE:
-        try:
-            number = float(text)
-        except ValueError:
-            raise _bad(entry, "is not a number", "Write a number such as 0.8.") from None
+        if not _DECIMAL.fullmatch(text):
+            raise _bad(entry, "is not a number", "Write a number such as 0.8.")
+        number = float(text)
     else:
-        if not _WHOLE.fullmatch(text):
-            hint = ""
-            if re.match(r"[+-]?[0-9]+\s+[#!]", text):
-                hint = " A comment after a value is part of it: put it on a line of its own."
-            raise _bad(entry, "is not a whole number", f"Write digits only, without units.{hint}")
-        number = int(text)
-        if not -(1 << _BITS[setting.type] - 1) <= number < 1 << _BITS[setting.type] - 1:
-            raise _bad(
-                entry,
-                f"does not fit in {_BITS[setting.type]} bits",
-                "Write a number nearer to zero.",
-            )
+        try:
+            number = java_int(text, _BITS[setting.type])
+        except ValueError as error:
+            raise _bad(entry, str(error), _how_to_write(text)) from None
     low, high = setting.low, setting.high
     if (low is not None and number < low) or (high is not None and number > high):
         bounds = f"at least {low:g}" if high is None else f"from {low or 0:g} to {high:g}"
         raise _bad(entry, "is out of range", f"Write a number {bounds}.")
     return number
+
+
+def _how_to_write(text: str) -> str:
+    if re.fullmatch(r"[+-]?[0-9]+", text):
+        return "Write a number nearer to zero."
+    hint = ""
+    if re.match(r"[+-]?[0-9]+\s+[#!]", text):
+        hint = " A comment after a value is part of it: put it on a line of its own."
+    return f"Write digits only, without units.{hint}"
 
 
 def _choose(entry: Entry, setting: Setting, value: str) -> str:
@@ -189,11 +194,13 @@ class ValueReader:
         return _choose(entry, row, value) if row.choices else value
 
     def integer(self, name: str) -> int:
-        """A whole number within the table's range."""
-        entry = self.entry(name)
+        """A whole number within the table's range; a time of 64 bits is at most 2,000,000,000."""
+        entry, row = self.entry(name), self._row(name)
         if entry is None:
             raise Defect(f"{name} has no default")
-        return int(_parse_number(entry, self._row(name)))
+        number = int(_parse_number(entry, row))
+        is_time = row.type is Type.LONG and name.endswith(_TIMES)
+        return min(number, _TIME_MAX) if is_time else number
 
     def boolean(self, name: str) -> bool:
         """A boolean."""

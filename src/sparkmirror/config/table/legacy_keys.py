@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from sparkmirror.config.table.setting import java_int
+
 
 class Fate(Enum):
     """How an old key is handled.
@@ -48,10 +50,7 @@ class OldKey:
 
 def _number(low: int) -> Callable[[str], str]:
     def convert(value: str) -> str:
-        try:
-            number = int(value)
-        except ValueError:
-            raise ValueError("is not a whole number") from None
+        number = java_int(value)
         if number < low:
             raise ValueError(f"is less than {low}")
         return str(number)
@@ -66,10 +65,7 @@ def _offset_reset(value: str) -> str:
 
 def _acks(value: str) -> str:
     """Map 0 (the old default) and values from 2 to "all", which is never less safe."""
-    try:
-        number = int(value)
-    except ValueError:
-        raise ValueError("is not a whole number") from None
+    number = java_int(value, 16)
     if number < -1:
         raise ValueError("is less than -1")
     return "1" if number == 1 else "all"

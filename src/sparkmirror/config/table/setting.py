@@ -1,9 +1,13 @@
-"""The types of the settings table: one row, and the values of its columns."""
+"""The types of the settings table: one row, the values of its columns, and whole numbers."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
+
+_WHOLE = re.compile(r"[+-]?0*([0-9]+)")
+_DIGITS_MAX = 19  # as many as 64 bits have
 
 
 class Scope(Enum):
@@ -74,3 +78,18 @@ class Setting:
     status: Status = Status.SUPPORTED
     reason: str = ""
     mm1: tuple[str, ...] = ()
+
+
+def java_int(text: str, bits: int = 32) -> int:
+    """The whole number of ``bits`` bits that Java reads from ``text``, which has no blanks.
+
+    Python's ``int`` also takes ``1_000``, blanks, digits of other scripts and numbers of any size.
+    Raises ValueError with the fault, as the end of a sentence.
+    """
+    match = _WHOLE.fullmatch(text)
+    if match is None:
+        raise ValueError("is not a whole number")
+    limit = 1 << bits - 1
+    if len(match[1]) > _DIGITS_MAX or not -limit <= int(text) < limit:
+        raise ValueError(f"does not fit in {bits} bits")
+    return int(text)

@@ -291,6 +291,22 @@ def test_wrong_values_are_all_told_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("scope", "line", "told"),
+    [
+        (Scope.CONSUMER, "fetch.message.max.bytes=1_000_000", "is not a whole number"),
+        (Scope.CONSUMER, "fetch.message.max.bytes=\\u0661", "is not a whole number"),
+        (Scope.CONSUMER, "socket.timeout.ms=2147483648", "does not fit in 32 bits"),
+        (Scope.CONSUMER, "mirror.consumer.numthreads=99999999999", "does not fit in 32 bits"),
+        (Scope.PRODUCER, "request.required.acks=1_0", "is not a whole number"),
+        (Scope.PRODUCER, "request.required.acks=99999999999", "does not fit in 16 bits"),
+    ],
+)
+def test_numbers_are_those_of_java(scope: Scope, line: str, told: str) -> None:
+    (error,) = old(line, scope).errors
+    assert f"{line.partition('=')[0]} {told}" in error.what
+
+
+@pytest.mark.parametrize(
     ("scope", "name", "row"),
     [(Scope.CONSUMER, *item) for item in CONSUMER_KEYS.items()]
     + [(Scope.PRODUCER, *item) for item in PRODUCER_KEYS.items()],

@@ -1,5 +1,6 @@
 """MirrorMaker 1's two files and its include list."""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,13 @@ def test_a_commit_interval_of_nothing_is_the_shortest(tmp_path: Path, value: int
     """Java has no limit for it: more than nothing has always passed."""
     (flow,) = _load(tmp_path, CONSUMER, PRODUCER, offset_commit_interval_ms=value).flows
     assert flow.position_interval_ms == 100
+
+
+def test_never_in_64_bits_is_a_time_that_a_thread_can_wait(tmp_path: Path) -> None:
+    never = f"metadata.max.age.ms={2**63 - 1}\nretry.backoff.ms={2**63 - 1}\n"
+    (flow,) = _load(tmp_path, CONSUMER + never, PRODUCER + never).flows
+    assert 86_400 < flow.topics.refresh_interval_s <= threading.TIMEOUT_MAX
+    assert flow.source.retry_backoff_ms < 2**31  # which a poll can wait
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from sparkmirror.config.files.origin import TABLE
 from sparkmirror.config.files.properties import Entry
-from sparkmirror.config.files.values import check, split_list
+from sparkmirror.config.files.values import ValueReader, check, split_list
 from sparkmirror.config.table.settings import (
     CLIENT_SET,
     SETTINGS,
@@ -216,3 +216,15 @@ def test_own_keys_have_their_own_prefix_or_stand_among_their_siblings() -> None:
         "sync.topic.configs.keep"
     }
     assert not own & names(*(set(Scope) - {Scope.SPARKMIRROR})), "no key of Java's"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in SETTINGS if row.type is Type.LONG and row.status is Status.SUPPORTED],
+    ids=lambda row: row.name,
+)
+def test_a_time_of_64_bits_is_read_as_one_that_can_be_waited(row: Setting) -> None:
+    entry = Entry(row.name, str(2**63 - 1), TABLE)
+    read = ValueReader({row.name: entry}, *row.scopes).integer(row.name)
+    # A poll waits for 31 bits of milliseconds at most. This one counts records.
+    assert read == 2**63 - 1 if row.name == "offset.lag.max" else read < 2**31
