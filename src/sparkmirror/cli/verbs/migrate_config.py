@@ -162,9 +162,7 @@ def migrate_config(
         )
     _check_alone("--consumer.config", of_connect | of_strimzi)
     from sparkmirror.config.files.properties import load_properties  # noqa: PLC0415
-    from sparkmirror.config.mm1.legacy import translate  # noqa: PLC0415
-    from sparkmirror.config.mm1.legacy_mode import legacy_mode  # noqa: PLC0415
-    from sparkmirror.config.mm1.load import load_mm1  # noqa: PLC0415
+    from sparkmirror.config.mm1.load import load_mm1, read_file  # noqa: PLC0415
     from sparkmirror.config.mm1.migrate import migrate  # noqa: PLC0415
     from sparkmirror.config.table.settings import Scope  # noqa: PLC0415
     from sparkmirror.wire.legacy.zookeeper import find_brokers  # noqa: PLC0415
@@ -180,13 +178,13 @@ def migrate_config(
         find_brokers=look_up,
     )
     settings = _renamed(settings, source, _TARGET if target is None else target)
+    read = [read_file(load_properties(path), Scope.CONSUMER, look_up) for path in consumer_config]
+    producer, shared = read_file(load_properties(producer_config), Scope.PRODUCER, look_up)
     migrated = migrate(
         settings,
-        [
-            translate(legacy_mode(load_properties(path))[0], Scope.CONSUMER, look_up)
-            for path in consumer_config
-        ],
-        translate(legacy_mode(load_properties(producer_config))[0], Scope.PRODUCER, look_up),
+        [consumer for consumer, _ in read],
+        producer,
+        [mode.over(shared) for _, mode in read],
         offset_commit_interval_ms=offset_commit_interval_ms,
     )
     _refuse_to_show(migrated, output)

@@ -20,8 +20,14 @@ from sparkmirror.settings import TopicSettings
 
 __all__ = ["LegacyMode", "legacy_mode"]
 
-_MIGRATE = "sparkmirror migrate-config converts these to a MirrorMaker 2 file"
-_NOT_HERE = f"not supported with MirrorMaker 1's files ({_MIGRATE})"
+_ADD_IT_THERE = (
+    "Remove the key. If you need it, have sparkmirror migrate-config write a MirrorMaker 2 file"
+    " without it, and add it there."
+)
+_NOT_HERE = (
+    "not supported with MirrorMaker 1's files (sparkmirror migrate-config converts these to a"
+    " MirrorMaker 2 file)"
+)
 _ALREADY = "always so with MirrorMaker 1's files"
 _COUNTS = frozenset(
     {
@@ -116,14 +122,14 @@ def legacy_mode(file: Properties) -> tuple[Properties, LegacyMode, list[ConfigEr
                 raise ConfigError(
                     f"{key} cannot be used with MirrorMaker 1's files.",
                     where=entry.where,
-                    do=f"Remove the key, or run a MirrorMaker 2 file: {_MIGRATE}.",
+                    do=_ADD_IT_THERE,
                 )
             if name == "replication.policy.class" and policy_kind(entry.value) != "identity":
                 raise ConfigError(
                     f"{entry.key}={entry.value.strip()} renames topics, which is not supported "
                     "with MirrorMaker 1's files.",
                     where=entry.where,
-                    do=f"Remove the key, or run a MirrorMaker 2 file: {_MIGRATE}.",
+                    do=_ADD_IT_THERE,
                 )
         except ConfigError as error:
             errors.append(error)

@@ -43,7 +43,7 @@ from sparkmirror.settings import (
     TopicSettings,
 )
 
-__all__ = ["Extras", "load_mm1", "load_mm1_consumer", "normalise_include"]
+__all__ = ["Extras", "load_mm1", "load_mm1_consumer", "normalise_include", "read_file"]
 
 # Topics that Kafka itself marks as internal; MirrorMaker 1 excludes them by default.
 _DELIVERY_TIMEOUT_MS_DEFAULT = ProduceSettings().delivery_timeout_ms
@@ -109,8 +109,8 @@ def load_mm1(
     topics = _Topics(include, exclude)
     topics.check()
     files = [load_properties(path) for path in (*paths, producer_config)]
-    read = [_read(file, Scope.CONSUMER, find_brokers) for file in files[:-1]]
-    producer, shared = _read(files[-1], Scope.PRODUCER, find_brokers)
+    read = [read_file(file, Scope.CONSUMER, find_brokers) for file in files[:-1]]
+    producer, shared = read_file(files[-1], Scope.PRODUCER, find_brokers)
     consumers = [consumer for consumer, _ in read]
     modes = [mode.over(shared) for _, mode in read]
     uses = [
@@ -194,7 +194,7 @@ def load_mm1_consumer(
     replaced = brokers if brokers & given.keys() else frozenset[str]()
     kept = {key: entry for key, entry in file.items() if key not in replaced}
     file = Properties(file.path, kept | given, remarks=file.remarks)
-    consumer, _ = _read(file, Scope.CONSUMER, find_brokers)
+    consumer, _ = read_file(file, Scope.CONSUMER, find_brokers)
     _checked(consumer, Scope.CONSUMER)
     known = names(Scope.PRODUCER) & names(Scope.ADMIN)
     same = {key: entry for key, entry in consumer.file.items() if key in known}
@@ -203,10 +203,13 @@ def load_mm1_consumer(
     return MirrorSettings((flow,), ("source",), mode=MirrorMode.MM1, warnings=consumer.remarks)
 
 
-def _read(
+def read_file(
     given: Properties, scope: Scope, find_brokers: BrokerLookup | None
 ) -> tuple[TranslatedFile, LegacyMode]:
-    """A file with current keys only, and the MirrorMaker 2 keys that were in it."""
+    """``given`` with current keys only, and the MirrorMaker 2 keys that were in it.
+
+    Wrong keys are in ``TranslatedFile.errors``. Raises the errors of ``find_brokers``.
+    """
     file, mode, errors = legacy_mode(given)
     translation = translate(file, scope, find_brokers)
     return replace(

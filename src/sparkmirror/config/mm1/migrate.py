@@ -7,23 +7,43 @@ from collections.abc import Iterable, Mapping, Sequence
 from sparkmirror.config.files.page import Migrated, Page
 from sparkmirror.config.files.properties import Entry, Properties
 from sparkmirror.config.mm1.legacy import TranslatedFile
+from sparkmirror.config.mm1.legacy_mode import LegacyMode
 from sparkmirror.config.mm2.keys import MM1_ONLY
 from sparkmirror.config.table.settings import CLIENT_SET, Scope, Status, find, is_secret
 from sparkmirror.settings import FlowSettings, MirrorSettings
 
 __all__ = ["Migrated", "migrate"]
 
+_OFFSET_SYNCS = "emit.offset-syncs.enabled"
 # Keys that are written elsewhere in the new file, or that only MirrorMaker 1 uses.
 _PLACED = frozenset({"bootstrap.servers", "client.id", "auto.offset.reset"} | MM1_ONLY.keys())
 _TOLD_ELSEWHERE = frozenset({"group.id", "exclude.internal.topics"})
 _ABSENT_IN_MM1 = (
     "emit.heartbeats.enabled",
     "emit.checkpoints.enabled",
-    "emit.offset-syncs.enabled",
+    _OFFSET_SYNCS,
     "sync.topic.configs.enabled",
     "sync.topic.acls.enabled",
     "heartbeats.replication.enabled",
 )
+# Keys of legacy mode that are written from the flow's settings.
+_IN_SETTINGS = frozenset(
+    {
+        "enabled",
+        "refresh.topics.enabled",
+        "refresh.topics.interval.seconds",
+        "replication.factor",
+        "replication.policy.class",
+        "tasks.max",
+        "topics",
+        "topics.exclude",
+    }
+)
+# What is enabled -> what it needs.
+_NEEDS = {
+    "sync.group.offsets.enabled": "emit.checkpoints.enabled",
+    "emit.checkpoints.enabled": _OFFSET_SYNCS,
+}
 _SHARED = Scope.ADMIN
 
 
@@ -31,13 +51,15 @@ def migrate(
     settings: MirrorSettings,
     consumers: Sequence[TranslatedFile],
     producer: TranslatedFile,
+    modes: Sequence[LegacyMode],
     *,
     offset_commit_interval_ms: int | None = None,
 ) -> Migrated:
     """The file for ``settings``, which were loaded from these translated files.
 
-    It has one ``source->target`` flow per consumer file, in the same order, with the aliases of
-    ``settings``. Topic names are kept (IdentityReplicationPolicy).
+    ``modes``: MirrorMaker 2's keys in the files, for each consumer file. The new file has one
+    ``source->target`` flow per consumer file, in the same order, with the aliases of ``settings``.
+    Topic names are kept (IdentityReplicationPolicy).
     """
     page = Page()
     names = ", ".join(one.file.path.name for one in (*consumers, producer))
@@ -66,13 +88,16 @@ def migrate(
         page.comment("--offset.commit.interval.ms")
         page.put(f"{target}.offset.flush.interval.ms", str(max(1, offset_commit_interval_ms)))
     _left_out(page, producer)
-    for flow, consumer in zip(settings.flows, consumers, strict=True):
+    every = []
+    for flow, consumer, mode in zip(settings.flows, consumers, modes, strict=True):
         own = {key: one for key, one in consumer.file.items() if find(key, Scope.SPARKMIRROR)}
         _flow(page, flow, own)
+        every.append(_legacy_keys(page, flow.name, mode))
     page.gap()
     page.comment("Features that MirrorMaker 1 does not have. Set a line to true to enable it.")
     for key in _ABSENT_IN_MM1:
-        page.put(key, "false")
+        if not all(key in written for written in every):
+            page.put(key, "false")
     return page.migrated()
 
 
@@ -127,7 +152,7 @@ def _flow(page: Page, flow: FlowSettings, own: Mapping[str, Entry]) -> None:
     page.gap()
     page.comment(f"Flow {name}.")
     page.put(f"{name}.enabled", "true")
-    page.comment("--include or --whitelist: Java regexes, matched against whole names.")
+    page.comment("--include, --whitelist or topics: Java regexes, matched against whole names.")
     page.put(f"{name}.topics", ",".join(flow.topics.include))
     page.comment(
         "Kafka's own topics, the mirror's own, and --blacklist. MirrorMaker 2 always excludes "
@@ -136,11 +161,41 @@ def _flow(page: Page, flow: FlowSettings, own: Mapping[str, Entry]) -> None:
     page.put(f"{name}.topics.exclude", ",".join((r"mm2.*\.internal", *flow.topics.exclude)))
     page.comment("Topics keep their names, as with MirrorMaker 1.")
     page.put(f"{name}.replication.policy.class", "IdentityReplicationPolicy")
-    page.comment("--num.streams")
+    page.comment("--num.streams or tasks.max")
     page.put(f"{name}.tasks.max", str(flow.tasks_max))
-    page.comment("Topics that the target lacks are created with the brokers' default.")
+    if flow.topics.replication_factor == -1:
+        page.comment("Topics that the target lacks are created with the brokers' default.")
     page.put(f"{name}.replication.factor", str(flow.topics.replication_factor))
-    page.comment("metadata.max.age.ms of the consumer file")
+    page.comment("metadata.max.age.ms or refresh.topics.interval.seconds")
     page.put(f"{name}.refresh.topics.interval.seconds", str(flow.topics.refresh_interval_s))
+    if not flow.topics.refresh_enabled:
+        page.put(f"{name}.refresh.topics.enabled", "false")
     for key, entry in own.items():
         page.put(f"{name}.{key}", entry.value.strip())
+
+
+def _legacy_keys(page: Page, name: str, mode: LegacyMode) -> set[str]:
+    """Write MirrorMaker 2's keys that were in MirrorMaker 1's files, and the keys that they need.
+
+    Returns the keys that were written.
+    """
+    given = {key: entry for key, entry in mode.entries.items() if key not in _IN_SETTINGS}
+    enabled = {key for key, entry in given.items() if entry.value.strip().lower() == "true"}
+    written = set()
+    for key, needed in _NEEDS.items():
+        if key in enabled and needed not in given:
+            page.comment(f"{key} needs it.")
+            page.put(f"{name}.{needed}", "true")
+            enabled.add(needed)
+            written.add(needed)
+    for key, entry in given.items():
+        row = find(key, Scope.CONNECTOR)
+        reason = row.reason if row is not None and row.status is not Status.SUPPORTED else ""
+        if key.startswith("offset-syncs.") and _OFFSET_SYNCS not in enabled:
+            reason = f"{_OFFSET_SYNCS} is false"
+        if reason:
+            page.comment(f"Left out: {entry.key} (line {entry.line}): {reason}.")
+            continue
+        page.put(f"{name}.{key}", entry.value.strip(), entry.where)
+        written.add(key)
+    return written

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from sparkmirror.cli.main import main
 from sparkmirror.config.files.properties import load_properties
-from sparkmirror.config.mm1.legacy import translate
-from sparkmirror.config.mm1.load import load_mm1, normalise_include
+from sparkmirror.config.mm1.load import load_mm1, normalise_include, read_file
 from sparkmirror.config.mm1.migrate import Migrated, migrate
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.config.table.settings import Scope
@@ -49,10 +48,13 @@ def both(
         find_brokers=fake_brokers,
         **({"include": r"a\.b.*,c"} | options),  # type: ignore[arg-type]
     )
+    read = [read_file(load_properties(path), Scope.CONSUMER, fake_brokers) for path in paths]
+    translated, shared = read_file(load_properties(producer_path), Scope.PRODUCER, fake_brokers)
     made = migrate(
         before,
-        [translate(load_properties(path), Scope.CONSUMER, fake_brokers) for path in paths],
-        translate(load_properties(producer_path), Scope.PRODUCER, fake_brokers),
+        [consumer for consumer, _ in read],
+        translated,
+        [mode.over(shared) for _, mode in read],
     )
     return before.flows, load_mm2(write(directory, made.text)).flows, made
 
@@ -72,7 +74,10 @@ def assert_same(before: FlowSettings, after: FlowSettings) -> None:
     assert before.faults == after.faults
     assert before.tasks_max == after.tasks_max
     assert before.policy.kind == after.policy.kind
-    for field in ("include", "replication_factor", "refresh_interval_s"):
+    for field in (
+        "include", "replication_factor", "refresh_interval_s", "refresh_enabled",
+        "use_defaults_from", "config_properties_exclude",
+    ):  # fmt: skip
         assert getattr(before.topics, field) == getattr(after.topics, field)
     assert set(before.topics.exclude) <= set(after.topics.exclude)
 
@@ -203,6 +208,70 @@ def test_what_is_joined_for_a_link_is_carried_over(tmp_path: Path) -> None:
     assert_same(before, after)
 
 
+# Keys of MirrorMaker 2, of which MirrorMaker 1's command uses only those about topics.
+LEGACY = """\
+topics=x.*
+topics.exclude=x\\\\.y
+tasks.max=3
+replication.factor=2
+refresh.topics.enabled=false
+use.defaults.from=source
+config.properties.blacklist=foo
+sync.topic.acls.enabled=true
+sync.group.offsets.enabled=true
+groups=g.*
+offset-syncs.topic.location=target
+offset.lag.max=7
+errors.tolerance=all
+"""
+
+
+def test_keys_of_mirrormaker_2_are_carried_over(tmp_path: Path) -> None:
+    (before,), (after,), made = both(
+        tmp_path,
+        ["bootstrap.servers=a:1\ngroup.id=g\n" + LEGACY],
+        "bootstrap.servers=b:1\nemit.heartbeats.enabled=false\n",
+        include=None,
+    )
+    assert_same(before, after)
+    assert (after.topics.include, after.tasks_max) == (("x.*",), 3)
+    assert not after.topics.refresh_enabled
+    assert after.topics.sync_acls_enabled
+    assert not after.topics.sync_configs_enabled  # MirrorMaker 1 has none
+    # Group offsets need checkpoints, and these need offset syncs.
+    assert (after.checkpoints.sync_enabled, after.checkpoints.enabled) == (True, True)
+    assert after.checkpoints.include == ("g.*",)
+    syncs = after.offset_syncs
+    assert (syncs.enabled, syncs.location, syncs.lag_max) == (True, "target", 7)
+    assert "# Left out: errors.tolerance (line 15): records are copied" in made.text
+    assert "source->target.emit.heartbeats.enabled = false" in made.text.replace("\\", "")
+
+
+@pytest.mark.parametrize("more", ["", "emit.offset-syncs.enabled=false\n"])
+def test_a_place_of_offset_syncs_without_these_is_left_out(tmp_path: Path, more: str) -> None:
+    """MirrorMaker 2 refuses one without the other; MirrorMaker 1's command has no use for both."""
+    consumer = "bootstrap.servers=a:1\ngroup.id=g\noffset-syncs.topic.location=target\n" + more
+    _, (after,), made = both(tmp_path, [consumer], "bootstrap.servers=b:1\n")
+    assert not after.offset_syncs.enabled
+    assert "Left out: offset-syncs.topic.location (line 3)" in made.text
+
+
+def test_keys_of_mirrormaker_2_of_one_source_are_not_those_of_others(tmp_path: Path) -> None:
+    one, two = (f"bootstrap.servers={name}:1\ngroup.id=g\n" for name in "xy")
+    consumers = [one + "sync.topic.acls.enabled=true\n", two]
+    producer = "bootstrap.servers=b:1\nreplication.factor=1\nsync.topic.configs.enabled=true\n"
+    _, after, _ = both(tmp_path, consumers, producer)
+    assert [flow.topics.sync_acls_enabled for flow in after] == [True, False]
+    assert [flow.topics.sync_configs_enabled for flow in after] == [True, True]
+
+
+def test_a_negative_interval_means_never(tmp_path: Path) -> None:
+    consumer = "bootstrap.servers=a:1\ngroup.id=g\nrefresh.topics.interval.seconds=-1\n"
+    (before,), (after,), _ = both(tmp_path, [consumer], "bootstrap.servers=b:1\n")
+    assert not before.topics.refresh_enabled
+    assert_same(before, after)
+
+
 def test_every_field_of_a_flow_is_looked_at() -> None:
     """A new field of `FlowSettings` must be carried over or be listed here as not concerned."""
     looked_at = {"source", "target", "source_admin", "target_admin", "fetch", "produce",
@@ -232,6 +301,18 @@ def test_the_command_prints_a_file_that_loads(
     assert main([*arguments, "--source", "eu", "--target", "us", "--num.streams", "4"]) == 0
     (flow,) = load_mm2(write(tmp_path, capsys.readouterr().out)).flows
     assert (flow.name, flow.tasks_max, flow.topics.include) == ("eu->us", 4, ("t.*",))
+
+
+def test_the_command_converts_keys_of_mirrormaker_2(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, f"bootstrap.servers=a:1\ngroup.id=g\n{LEGACY}", "c")
+    write(tmp_path, "bootstrap.servers=b:1\nreplication.factor=1\noffset.lag.max=8\n", "p")
+    assert main(arguments) == 0
+    (flow,) = load_mm2(write(tmp_path, capsys.readouterr().out)).flows
+    assert flow.topics.config_properties_exclude == ("foo",)
+    assert flow.topics.replication_factor == 2  # the consumer file counts before the producer's
+    assert flow.offset_syncs.lag_max == 7
 
 
 def test_the_command_writes_secrets_to_a_private_file_only(
