@@ -115,13 +115,19 @@ def test_a_package_that_is_not_here_cannot_be_shipped() -> None:
     check(lambda: _places("none_such"), MachineError, what, "", "Install sparkmirror with pip")
 
 
-def test_a_log_file_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_log_file_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_file = write(tmp_path, "", "file") / "mirror.log"
     settings = MirrorSettings((FLOW,), ())
     options = RunOptions(log_file=log_file, work_dir=tmp_path / "work", live=False)
     check(
         lambda: run_module._run_shown(settings, options, None), MachineError,
         f"{log_file} cannot be written", "--log-file", "a directory that exists",
+    )  # fmt: skip
+    monkeypatch.setattr(run_module, "open_logs", raising(FULL))
+    options = RunOptions(work_dir=tmp_path / "work", live=False)
+    check(
+        lambda: run_module._run_shown(settings, options, None), MachineError,
+        "sparkmirror.log cannot be written", str(tmp_path / "work"), "Free some disk space",
     )  # fmt: skip
 
 

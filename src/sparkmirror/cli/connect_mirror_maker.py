@@ -125,7 +125,9 @@ def _run(options: argparse.Namespace) -> int:
         from sparkmirror.config.mm2.load import load_mm2  # noqa: PLC0415
 
         settings = load_mm2(options.config, clusters=options.clusters, heartbeats_will_do=True)
-        run_options = RunOptions(master=options.master, sigterm_exit_code=_EXIT_SIGTERM)
+        run_options = RunOptions(
+            master=options.master, sigterm_exit_code=_EXIT_SIGTERM, option_prefix="sparkmirror."
+        )
     except MirrorError as error:
         return show_error(error).exit_code
     return run_mirror(settings, run_options)

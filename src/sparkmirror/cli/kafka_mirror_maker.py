@@ -285,6 +285,7 @@ def _run_mm2(parser: argparse.ArgumentParser, options: argparse.Namespace) -> in
         sigterm_exit_code=_EXIT_SIGTERM,
         start_failure_exit_code=_START_FAILED,
         metrics=options.metrics,
+        option_prefix="sparkmirror.",
     )
     code = run_mirror(settings, run_options)
     return _EXIT_CODES.get(code, code)
@@ -367,6 +368,7 @@ def _run(options: argparse.Namespace, include: str | None) -> int:
             sigterm_exit_code=_EXIT_SIGTERM,
             start_failure_exit_code=_START_FAILED,
             metrics=options.metrics,
+            option_prefix="sparkmirror.",
         )
     except MirrorError as error:
         show_error(error)

@@ -129,7 +129,7 @@ def taken_over(flow: FlowSettings, claim: Claim, run_id: str) -> Fenced:
         f"another sparkmirror (run {claim.run_id}, host {claim.host or 'unknown'}{file}) has taken "
         f"this flow over. This one (run {run_id}) has ended; {again}.",
         where=f"flow {flow.name}",
-        do="Start it again to have it stand by; --take-over would take the flow back.",
+        do="Start it again to have it stand by; sparkmirror run --take-over takes the flow back.",
     )
 
 

@@ -10,6 +10,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -64,7 +65,9 @@ def test_mm2_runs_the_file(tmp_path: Path, handed: Handed) -> None:
     assert connect_mirror_maker.main([str(path), "--clusters", "A", "X"]) == 0
     assert handed.settings is not None
     assert [flow.name for flow in handed.settings.flows] == ["B->A"]
-    assert handed.options == RunOptions(sigterm_exit_code=143, start_failure_exit_code=3)
+    assert handed.options == RunOptions(
+        sigterm_exit_code=143, start_failure_exit_code=3, option_prefix="sparkmirror."
+    )
 
 
 def test_mm2_spark_master(tmp_path: Path, handed: Handed) -> None:
@@ -352,6 +355,50 @@ def test_ctrl_c_while_the_files_are_read_ends_with_130(
     for main, arguments in commands:
         assert main(arguments) == 130
     assert handed.settings is None
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("master", "'nonsense' is not a Spark master"),
+        ("metrics", "'nonsense' is not an address to listen on"),
+    ],
+)
+def test_an_error_names_the_option_that_the_command_has(
+    commands: list[tuple[Main, list[str]]],
+    tmp_path: Path,
+    option: str,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for main, arguments in commands:
+        if option == "metrics" and main is connect_mirror_maker.main:
+            continue  # it has no such option
+        assert main([*arguments, f"--sparkmirror.{option}", "nonsense"]) in (1, 2)
+        err = _err(capsys)
+        assert f"error: --sparkmirror.{option}: " in err
+        assert told in err
+
+
+def test_an_error_about_the_work_directory_says_what_to_set(
+    commands: list[tuple[Main, list[str]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(file))
+    monkeypatch.setenv("HOME", str(file))
+    monkeypatch.setattr(tempfile, "tempdir", str(file))
+    for main, arguments in commands:
+        assert main(arguments) in (1, 3)
+        err = _err(capsys)
+        assert "The work directory" in err
+        assert "Set XDG_STATE_HOME to a directory that this user may write." in err
+        assert "--work-dir" not in err
 
 
 # both, as processes

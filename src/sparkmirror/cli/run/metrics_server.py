@@ -15,11 +15,14 @@ from sparkmirror.settings import MetricsSettings
 
 
 def serve_metrics(
-    settings: MetricsSettings, figures: Figures, *, listen: str, release: str
+    settings: MetricsSettings, figures: Figures, *, listen: str, option: str, release: str
 ) -> MetricsServer:
-    """Listen on ``listen``, or as the file says if that is empty. Raises `MirrorError`."""
+    """Listen on ``listen``, the value of ``option``, or as the file says if that is empty.
+
+    Raises `MirrorError`.
+    """
     if listen:
-        settings = replace(settings, listen=listen, where="--metrics")
+        settings = replace(settings, listen=listen, where=option)
     registry = CollectorRegistry(auto_describe=False)
     build = {
         "version": release,

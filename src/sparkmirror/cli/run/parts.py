@@ -43,7 +43,8 @@ class RunOptions:
     ``drain_s``: seconds that the queries may take to write what they have read.
     ``metrics``: ``HOST:PORT`` of the metrics server; overrides the file.
     ``take_over``: take over the flows from the processes that mirror them. ``ui``: show Spark's
-    page on this machine.
+    page on this machine. ``option_prefix``: how the options of Spark's master and of metrics begin,
+    for errors; the commands with a prefix have no options for the work directory and the log file.
     """
 
     master: str = "local[*]"
@@ -61,6 +62,7 @@ class RunOptions:
     metrics: str = ""
     take_over: bool = False
     ui: bool = False
+    option_prefix: str = ""
 
     @property
     def json_lines(self) -> bool:
@@ -68,7 +70,9 @@ class RunOptions:
         return self.log_format == "json"
 
 
-def check_master(master: str, environment: Mapping[str, str] | None = None) -> None:
+def check_master(
+    master: str, environment: Mapping[str, str] | None = None, *, option: str = "--master"
+) -> None:
     """Raise `ConfigError` for an invalid Spark master, or for YARN without its configuration."""
     master = master.strip()
     if master == "yarn":
@@ -79,13 +83,13 @@ def check_master(master: str, environment: Mapping[str, str] | None = None) -> N
         said = ", ".join(f"{name}={place} is not a directory" for name, place in places.items())
         raise ConfigError(
             f"Spark cannot find YARN: {said or ' and '.join(_HADOOP) + ' are not set'}.",
-            where="--master yarn",
+            where=f"{option} yarn",
             do="Set HADOOP_CONF_DIR to the directory with yarn-site.xml and core-site.xml.",
         )
     if not _MASTERS.fullmatch(master):
         raise ConfigError(
             f"{master!r} is not a Spark master.",
-            where="--master",
+            where=option,
             do="Write local[N], local[*], spark://host:port, yarn or k8s://https://host:port.",
         )
 

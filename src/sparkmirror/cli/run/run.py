@@ -74,7 +74,11 @@ def _metrics(
     from sparkmirror.cli.run.metrics_server import serve_metrics  # noqa: PLC0415
 
     metrics_server = serve_metrics(
-        settings.metrics, figures, listen=options.metrics, release=tool_version()
+        settings.metrics,
+        figures,
+        listen=options.metrics,
+        option=f"--{options.option_prefix}metrics",
+        release=tool_version(),
     )
     try:
         _log.info("metrics on %s/metrics", metrics_server.url)
@@ -111,9 +115,13 @@ def run_mirror(
 
 def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | None) -> int:
     hide_secrets(settings)
-    check_master(options.spark_conf.get("spark.master", options.master))
+    named = options.spark_conf.get("spark.master")
+    if named is None:
+        check_master(options.master, option=f"--{options.option_prefix}master")
+    else:
+        check_master(named, option="--conf spark.master")
     run_id = new_run_id()
-    work_dir = open_work_dir(options.work_dir, run_id)
+    work_dir = open_work_dir(options.work_dir, run_id, has_option=not options.option_prefix)
     live = options.live
     if live is None:
         dumb = os.environ.get("TERM", "dumb") == "dumb"
@@ -129,8 +137,10 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
     except OSError as error:
         raise MachineError(
             f"The log file {log_file} cannot be written: {error.strerror}.",
-            where="--log-file",
-            do="Give a file in a directory that exists and that this user may write.",
+            where="--log-file" if options.log_file else str(work_dir),
+            do="Give a file in a directory that exists and that this user may write."
+            if options.log_file
+            else "Free some disk space there.",
         ) from error
 
     chosen = parts or Parts.real()

@@ -39,23 +39,28 @@ def _host_digits() -> str:
     return f"{zlib.crc32(socket.gethostname().encode()) & 0xFFFF:04x}"
 
 
-def open_work_dir(given: Path | None, run_id: str) -> Path:
+def open_work_dir(given: Path | None, run_id: str, *, has_option: bool = False) -> Path:
     """Create and return the run's directory.
 
     ``given`` is used as it is. Otherwise the directory is ``sparkmirror/runs/<run id>`` below
     ``$XDG_STATE_HOME`` or ``~/.local/state``, or ``sparkmirror-<user id>/runs/<run id>`` below the
     temporary directory if those cannot be written. There this host's ten newest runs are kept;
-    older ones are removed if their process has ended. Raises ``MachineError`` when no directory can
-    be created that belongs to this user alone.
+    older ones are removed if their process has ended. ``has_option``: the command takes
+    ``--work-dir``. Raises ``MachineError`` when no directory can be created that belongs to this
+    user alone.
     """
     if given is not None:
         # The user may name a link; its destination must belong to this user alone.
         path = given.expanduser().absolute().resolve()
-        return _made(path.parent, (path.name,), "--work-dir")
+        do = "Give a directory that this user may write with --work-dir."
+        return _made(path.parent, (path.name,), "--work-dir", do)
+    do = "Set XDG_STATE_HOME to a directory that this user may write" + (
+        ", or give one with --work-dir." if has_option else "."
+    )
     last: MachineError | None = None
     for base, names in _bases():
         try:
-            path = _made(base, (*names, "runs", run_id), str(base))
+            path = _made(base, (*names, "runs", run_id), str(base), do)
         except MachineError as error:
             last = error
             continue
@@ -78,7 +83,7 @@ def _bases() -> list[tuple[Path, tuple[str, ...]]]:
     return bases
 
 
-def _made(base: Path, names: tuple[str, ...], where: str) -> Path:
+def _made(base: Path, names: tuple[str, ...], where: str, do: str) -> Path:
     path = base.joinpath(*names)
     try:
         private_directory(base, names)
@@ -89,7 +94,7 @@ def _made(base: Path, names: tuple[str, ...], where: str) -> Path:
         raise MachineError(
             f"The work directory {path} cannot be created or written: {error.strerror}.",
             where=where,
-            do="Give a directory that this user may write with --work-dir.",
+            do=do,
         ) from error
     return path
 

@@ -235,7 +235,7 @@ class Ownership:
                 "with --once would copy every record a second time.",
                 where=f"flow {self._flow.name}",
                 do="Leave --once out to have this process stand by, stop the other one, or take "
-                "the flow over from it: --take-over.",
+                "the flow over from it: sparkmirror run --take-over.",
             )
 
     def _refuse_other_secret(self) -> None:

@@ -67,16 +67,17 @@ def test_a_pattern_of_verify(
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "where"),
     [
-        ["--master", "yarn"],
-        ["--master", "lokal[2]"],
-        ["--master", "local[0]"],
-        ["--conf", "spark.master=spark//h:7077"],
+        (["--master", "yarn"], "--master yarn"),
+        (["--master", "lokal[2]"], "--master"),
+        (["--master", "local[0]"], "--master"),
+        (["--conf", "spark.master=spark//h:7077"], "--conf spark.master"),
     ],
 )
 def test_a_master_that_is_none(
     arguments: list[str],
+    where: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -86,7 +87,7 @@ def test_a_master_that_is_none(
     work = tmp_path / "work"
     path = write(tmp_path, BASE)
     assert main(["run", str(path), *arguments, "--work-dir", str(work)]) == 2
-    assert "error: --master" in capsys.readouterr().err
+    assert f"error: {where}: " in capsys.readouterr().err
     assert not work.exists(), "nothing was begun"
 
 
