@@ -298,6 +298,8 @@ def _missing(options: argparse.Namespace) -> str:
 
 def _checked_include(options: argparse.Namespace) -> str | None:
     """The include list, if one is given. Raises ConfigError for a wrong option."""
+    from sparkmirror.cli.shared.settings_options import include_list  # noqa: PLC0415
+
     if options.exactly_once:
         raise ConfigError(
             f"This option is not supported: {_NOT_EXACT}.",
@@ -319,9 +321,7 @@ def _checked_include(options: argparse.Namespace) -> str | None:
         _check_callable(name, vars(options)[name], vars(options)[args])
         if vars(options)[args] is not None and not vars(options)[name]:
             print(f"warning: --{args} has no effect without --{name}.", file=sys.stderr)
-    include: str | None = options.whitelist if options.include is None else options.include
-    if options.include is not None and options.whitelist is not None:
-        print("warning: --whitelist is ignored because --include is given.", file=sys.stderr)
+    include = include_list(options.include, options.whitelist)
     for name, reason in _WITHOUT_EFFECT.items():
         value = vars(options)[name]
         if value is not None and value is not False:
@@ -332,9 +332,11 @@ def _checked_include(options: argparse.Namespace) -> str | None:
 def _check_callable(option: str, name: str, args: str | None) -> None:
     """Raise ConfigError now if the named callable does not exist, not in the first task."""
     if name:
-        from sparkmirror.config.callables import load_callable  # noqa: PLC0415
+        from sparkmirror.config.callables import load_callable, load_once  # noqa: PLC0415
 
-        load_callable(name, args, where=f"--{option}")
+        # The run calls the same listener; handlers are loaded again where the tasks run.
+        load = load_once if option == "consumer.rebalance.listener" else load_callable
+        load(name, args, where=f"--{option}")
 
 
 def _run(options: argparse.Namespace, include: str | None) -> int:

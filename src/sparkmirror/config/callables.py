@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
 
 from sparkmirror.errors import ConfigError
 
-__all__ = ["load_callable"]
+__all__ = ["load_callable", "load_once"]
 
 
 def load_callable(name: str, args: str | None, *, where: str) -> Callable[..., Any] | Any:
@@ -66,3 +67,9 @@ def load_callable(name: str, args: str | None, *, where: str) -> Callable[..., A
             "its second argument; or remove the option.",
         )
     return found
+
+
+@functools.cache
+def load_once(name: str, args: str | None, *, where: str) -> Callable[..., Any] | Any:
+    """`load_callable`, which instantiates a class only the first time: one object per process."""
+    return load_callable(name, args, where=where)

@@ -20,7 +20,8 @@ import sparkmirror.cli.run.run
 from sparkmirror.cli import connect_mirror_maker, kafka_mirror_maker, kafka_run_class
 from sparkmirror.cli.run.loop import DRAINING
 from sparkmirror.cli.run.parts import RunOptions
-from sparkmirror.model import MirrorMode
+from sparkmirror.control.mm1.rebalance_listener import RebalanceListener
+from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.observe.display.line_view import LineDisplay
 from sparkmirror.settings import MirrorSettings
 from tests.unit.config_files import BASE, LINE, write
@@ -313,6 +314,29 @@ def test_mm1_wrong_options(
 ) -> None:
     assert kafka_mirror_maker.main([*mm1, *arguments]) == 1
     assert told in _err(capsys)
+
+
+class Listener:
+    """A rebalance listener that may be there only once, as one with a port may."""
+
+    made = 0
+
+    def __init__(self, text: str) -> None:
+        assert text == "x"
+        Listener.made += 1
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        """Nothing to do."""
+
+
+def test_mm1_a_listener_is_made_once(mm1: list[str], handed: Handed) -> None:
+    name = ["--consumer.rebalance.listener", f"{__name__}:Listener"]
+    arguments = [*mm1, "--include", "a", *name, "--rebalance.listener.args", "x"]
+    assert kafka_mirror_maker.main(arguments) == 0
+    assert handed.settings is not None
+    listener = RebalanceListener(handed.settings.flows[0].group)
+    listener.assigned([TopicPartition("a", 0)])
+    assert Listener.made == 1
 
 
 # all of them

@@ -22,6 +22,7 @@ import typer
 from sparkmirror.cli.shared.errors import EXIT_START_FAILED
 from sparkmirror.errors import ClusterError, ConfigError, Defect
 from sparkmirror.settings import FlowSettings, MirrorSettings
+from sparkmirror.text import echo
 
 ConsumerFiles = Annotated[
     list[Path] | None,
@@ -45,9 +46,17 @@ Include = Annotated[
     str | None,
     typer.Option(
         "--include",
-        "--whitelist",
         metavar="REGEX",
         help="MirrorMaker 1: topics to mirror.",
+        show_default=False,
+    ),
+]
+Whitelist = Annotated[
+    str | None,
+    typer.Option(
+        "--whitelist",
+        metavar="REGEX",
+        help="MirrorMaker 1: the same as --include, which counts if both are given.",
         show_default=False,
     ),
 ]
@@ -135,6 +144,7 @@ class TopicFiles(Files):
     """`Files`, and the topic options of MirrorMaker 1."""
 
     include: Include = None
+    whitelist: Whitelist = None
     blacklist: Blacklist = None
 
 
@@ -234,6 +244,7 @@ def load_settings(
         "--consumer.config": bool(chosen.consumer_config),
         "--producer.config": chosen.producer_config is not None,
         "--include": chosen.include is not None,
+        "--whitelist": chosen.whitelist is not None,
         "--blacklist": chosen.blacklist is not None,
         "--num.streams": num_streams is not None,
         "--keep.partitions": keep_partitions,
@@ -292,7 +303,7 @@ def _load_mm1(
         raise Defect("MirrorMaker 1 has a consumer file")
     if files.producer_config is None:
         raise Defect("MirrorMaker 1 has a producer file")
-    include = files.include
+    include = include_list(files.include, files.whitelist)
     if not listed and include is None and files.blacklist is None:
         include = ".*"
     return load_mm1(
@@ -304,6 +315,13 @@ def _load_mm1(
         find_brokers=look_up_brokers,
         extras=Extras(keep_partitions=keep_partitions),
     )
+
+
+def include_list(include: str | None, whitelist: str | None) -> str | None:
+    """The list that counts, as in MirrorMaker: ``--include``, else ``--whitelist``."""
+    if include is not None and whitelist is not None:
+        echo("warning: --whitelist is ignored because --include is given.", error=True)
+    return whitelist if include is None else include
 
 
 def look_up_brokers(connect: str, protocol: str) -> tuple[str, ...]:

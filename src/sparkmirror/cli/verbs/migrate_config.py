@@ -21,6 +21,8 @@ from sparkmirror.cli.shared.settings_options import (
     Include,
     NumStreams,
     ProducerFile,
+    Whitelist,
+    include_list,
 )
 from sparkmirror.errors import ConfigError, MachineError
 from sparkmirror.text import echo
@@ -70,6 +72,7 @@ def migrate_config(
         ),
     ] = None,
     include: Include = None,
+    whitelist: Whitelist = None,
     blacklist: Blacklist = None,
     num_streams: NumStreams = None,
     offset_commit_interval_ms: Annotated[
@@ -129,6 +132,7 @@ def migrate_config(
         "--consumer.config": bool(consumer_config),
         "--producer.config": producer_config is not None,
         "--include": include is not None,
+        "--whitelist": whitelist is not None,
         "--blacklist": blacklist is not None,
         "--num.streams": num_streams is not None,
         "--offset.commit.interval.ms": offset_commit_interval_ms is not None,
@@ -171,7 +175,7 @@ def migrate_config(
     settings = load_mm1(
         consumer_config,
         producer_config,
-        include=include,
+        include=include_list(include, whitelist),
         exclude=blacklist,
         num_streams=num_streams,
         offset_commit_interval_ms=offset_commit_interval_ms or 60_000,

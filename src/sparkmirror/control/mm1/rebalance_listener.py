@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sparkmirror.config.callables import load_callable
+from sparkmirror.config.callables import load_once
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import GroupSettings
@@ -13,15 +13,16 @@ from sparkmirror.settings import GroupSettings
 class RebalanceListener:
     """Calls the user's code when partitions are revoked or assigned.
 
-    The code is a function or an object (a class is instantiated). A function gets ``"revoked"`` or
-    ``"assigned"``, a list of `TopicPartition`, and the text of the args option if it is given. An
-    object has ``on_partitions_revoked`` and ``on_partitions_assigned``, which get the list.
+    The code is a function or an object (a class is instantiated, once for all flows). A function
+    gets ``"revoked"`` or ``"assigned"``, a list of `TopicPartition`, and the text of the args
+    option if it is given. An object has ``on_partitions_revoked`` and ``on_partitions_assigned``,
+    which get the list.
     """
 
     def __init__(self, settings: GroupSettings) -> None:
         self._name, self._args = settings.listener, settings.listener_args
         self._target = (
-            load_callable(self._name, self._args, where="--consumer.rebalance.listener")
+            load_once(self._name, self._args, where="--consumer.rebalance.listener")
             if self._name
             else None
         )

@@ -72,6 +72,7 @@ def test_options_of_one_kind_are_refused_with_the_other(
         (["run", file, "--keep.partitions"], "--keep.partitions: this option is for"),
         (["run", file, "--num.streams", "2"], "--num.streams: this option is for"),
         (["plan", file, "--blacklist", "t"], "--blacklist: this option is for"),
+        (["plan", file, "--whitelist", "t"], "--whitelist: this option is for"),
         (["groups", *files], "MirrorMaker 1 does not mirror consumer groups"),
         (["plan", str(tmp_path / "c")], "for MirrorMaker 1's files use --consumer.config"),
     ):
@@ -94,6 +95,26 @@ def test_a_run_of_mirrormaker_1s_files(tmp_path: Path, monkeypatch: pytest.Monke
     assert (flow.mode, flow.tasks_max, options.once) == (MirrorMode.MM1, 3, True)
     assert flow.topics.exclude[-1] == "no.*"
     assert flow.records.partitioner is Partitioner.NUMBER
+
+
+@pytest.mark.parametrize("include", ["--include", "--whitelist"])
+def test_include_counts_before_whitelist(
+    include: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ran: list[MirrorSettings] = []
+    monkeypatch.setattr(run_module, "run_mirror", lambda settings, _: ran.append(settings) or 0)
+    assert main(["run", *mm1(tmp_path), include, "a"]) == 0
+    assert capsys.readouterr().err == ""
+    both = ["--include", "a", "--whitelist", "b"]
+    for lists in (both, both[2:] + both[:2]):
+        assert main(["run", *mm1(tmp_path), *lists]) == 0
+        assert "--whitelist is ignored" in capsys.readouterr().err
+    assert [settings.flows[0].topics.include for settings in ran] == [("a",)] * 3
+    assert main(["migrate-config", *mm1(tmp_path), *both]) == 0
+    assert "source->target.topics = a\n" in capsys.readouterr().out
 
 
 def test_a_list_is_needed_only_where_topics_are_looked_at(tmp_path: Path) -> None:
