@@ -15,8 +15,6 @@ from sparkmirror.config.table.legacy_keys import CONSUMER_KEYS, PRODUCER_KEYS, V
 from sparkmirror.config.table.settings import Scope, redact
 from sparkmirror.errors import ConfigError
 
-__all__ = ["BrokerLookup", "TranslatedFile", "translate"]
-
 # (zookeeper.connect, security.protocol) -> host:port texts; raises MirrorError.
 BrokerLookup = Callable[[str, str], tuple[str, ...]]
 

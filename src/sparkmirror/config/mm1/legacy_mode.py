@@ -18,8 +18,6 @@ from sparkmirror.errors import ConfigError
 from sparkmirror.names.replication_policy import policy_kind
 from sparkmirror.settings import TopicSettings
 
-__all__ = ["LegacyMode", "legacy_mode"]
-
 _ADD_IT_THERE = (
     "Remove the key. If you need it, have sparkmirror migrate-config write a MirrorMaker 2 file"
     " without it, and add it there."

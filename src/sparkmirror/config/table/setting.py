@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
+__all__ = ["Scope", "Setting", "Status", "Type", "java_int"]
+
 _WHOLE = re.compile(r"[+-]?0*([0-9]+)")
 _DIGITS_MAX = 19  # as many as 64 bits have
 
