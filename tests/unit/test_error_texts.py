@@ -18,7 +18,7 @@ import pytest
 
 from sparkmirror.cache import locked
 from sparkmirror.cli.main import main
-from sparkmirror.cli.verbs.acls import _principals
+from sparkmirror.cli.verbs.acls import _principals, lock
 from sparkmirror.cli.verbs.migrate_config import _aliases, _same_flow, _write
 from sparkmirror.config.callables import load_callable
 from sparkmirror.config.clients.jaas import parse_property, read_file_entry
@@ -208,11 +208,22 @@ def test_a_callable_that_cannot_be_had(
 # --- commands -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["mirror", "User:", ":x", "A=mirror", "A=User:"])
+@pytest.mark.parametrize(
+    "text", ["mirror", "User:", ":x", "A=mirror", "A=User:", "C=User:m", "a=User:m", "A=B=User:m"]
+)
 def test_a_principal_is_a_kind_and_a_name(text: str) -> None:
     settings: Any = SimpleNamespace(clusters=("A", "B"))
     what = f"{text!r} is not a principal."
-    check(lambda: _principals(settings, [text]), ConfigError, what, "--principal", "ALIAS=User:NA")
+    do = "Write User:NAME, or ALIAS=User:NAME for one cluster of the file (A, B)."
+    check(lambda: _principals(settings, [text]), ConfigError, what, "--principal", do)
+
+
+@pytest.mark.parametrize("text", ["analytics", "User:", ":x", "A=User:m"])
+def test_a_reader_is_a_principal(text: str, tmp_path: Path) -> None:
+    """It is refused before a cluster is asked."""
+    path, readers = write(tmp_path, BASE), ["User:*", "User:CN=m", text]
+    what, do = f"{text!r} is not a principal.", "Write User:NAME."
+    check(lambda: lock(path, "A->B", readers=readers), ConfigError, what, "--reader", do)
 
 
 def test_a_certificates_principal_has_to_be_told() -> None:

@@ -130,9 +130,11 @@ def lock(
             where=str(file),
             do=f"Choose from: {named}.",
         )
+    who = _principals(settings, principal or ())
+    for reader in readers or ():
+        _check_principal(reader, reader, "--reader", "Write User:NAME.")
     with Connections() as connections:
         target = connections.cluster(wanted.target_admin)
-        who = _principals(settings, principal or ())
         plan = _lock_plan(wanted, target, who, readers or (), apply=apply)
         echo(*lock_text(plan, wanted, command_config))
         if plan.blocking:
@@ -153,12 +155,9 @@ def _principals(settings: MirrorSettings, given: Sequence[str]) -> Callable[[Clu
         alias, equals, rest = text.partition("=")
         # The principal of a certificate contains equals signs, too: User:CN=mirror.
         name, who = (alias, rest) if equals and alias in settings.clusters else ("", text)
-        if ":" not in who or not all(who.partition(":")[::2]):
-            raise ConfigError(
-                f"{text!r} is not a principal.",
-                where="--principal",
-                do="Write User:NAME, or ALIAS=User:NAME for one cluster of the file.",
-            )
+        named = ", ".join(settings.clusters)
+        do = f"Write User:NAME, or ALIAS=User:NAME for one cluster of the file ({named})."
+        _check_principal(who, text, "--principal", do)
         by_alias[name] = who
 
     def principal(client: ClusterClient) -> str:
@@ -172,6 +171,14 @@ def _principals(settings: MirrorSettings, given: Sequence[str]) -> Callable[[Clu
         return found
 
     return principal
+
+
+def _check_principal(who: str, given: str, where: str, do: str) -> None:
+    """Raise ConfigError if ``who`` is not a kind and a name; ``given`` is what errors show."""
+    kind, _, name = who.partition(":")
+    # No kind has an equals sign: what stands before it would be an alias.
+    if not kind or not name or "=" in kind:
+        raise ConfigError(f"{given!r} is not a principal.", where=where, do=do)
 
 
 def _lock_plan(
