@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import socket
 import struct
 import sys
+import traceback
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import replace
@@ -547,3 +549,54 @@ def test_aws_credentials_that_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "botocore", ModuleType("botocore"))
     monkeypatch.setitem(sys.modules, "botocore.session", empty)
     check(ask, Denied, "finds no AWS credentials", where, "awsProfileName")
+
+
+class BotocoreFailed(Exception):
+    """Like botocore's errors: ``kwargs`` holds the parts of the text."""
+
+    def __init__(self, text: str, **kwargs: str) -> None:
+        super().__init__(text)
+        self.kwargs = kwargs
+
+
+@pytest.mark.parametrize("step", ["open", "find", "freeze", "region"])
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (BotocoreFailed("The config profile (typo) could not be found", profile="typo"),
+         "(The config profile (typo) could not be found)."),
+        (BotocoreFailed("An error occurred:\nexpired."), "(An error occurred:\\nexpired)."),
+        (BotocoreFailed("Error from custom-process: planted", provider="custom-process"),
+         "(the credential_process of the profile failed)."),
+    ],
+)  # fmt: skip
+def test_aws_credentials_that_botocore_cannot_get(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, what: str, step: str
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    keys = SimpleNamespace(access_key="a", secret_key="b", token=None)
+    frozen = {"get_frozen_credentials": lambda: keys}
+    session = {"get_credentials": lambda: SimpleNamespace(**frozen)}
+    found: Any = ModuleType("botocore.session")
+    found.Session = lambda profile: SimpleNamespace(**session)
+    fails = raising(error)
+    if step == "open":
+        found.Session = fails
+    elif step == "find":
+        session["get_credentials"] = fails
+    elif step == "freeze":
+        frozen["get_frozen_credentials"] = fails
+    else:
+        session["get_config_variable"] = fails
+    monkeypatch.setitem(sys.modules, "botocore", ModuleType("botocore"))
+    monkeypatch.setitem(sys.modules, "botocore.session", found)
+    settings: Any = SimpleNamespace(aws_profile="typo")
+    check(
+        lambda: _aws_credentials(settings, "kafka.example.com", "cluster A"), Denied,
+        f"AWS_MSK_IAM gets no AWS credentials {what}", "cluster A", "awsProfileName",
+    )  # fmt: skip
+    with pytest.raises(Denied) as caught:
+        _aws_credentials(settings, "kafka.example.com", "cluster A")
+    # What a traceback would show with it.
+    assert "planted" not in "".join(traceback.format_exception(caught.value))

@@ -17,6 +17,7 @@ from sparkmirror.config.clients.security import KRB5_CONF, uses_sasl
 from sparkmirror.config.clients.tls import tls_settings
 from sparkmirror.errors import ClusterError, ConfigError, Denied, MirrorError
 from sparkmirror.settings import ClusterClient
+from sparkmirror.text import printable
 from sparkmirror.wire.protocol_errors import code_of, error_name
 from sparkmirror.wire.security.kerberos import (
     gssapi_mechanism,
@@ -100,20 +101,37 @@ def _aws_credentials(settings: SaslSettings, host: str, where: str) -> dict[str,
                 where=where,
                 do="Set the two variables, or: pip install botocore.",
             ) from error
-        session = Session(profile=settings.aws_profile or None)
-        found = session.get_credentials()
-        if found is None:
+        try:
+            session = Session(profile=settings.aws_profile or None)
+            found = session.get_credentials()
+            frozen = None if found is None else found.get_frozen_credentials()
+            region = region or session.get_config_variable("region")
+        except Exception as error:  # botocore's errors have no base of their own
+            raise Denied(
+                f"AWS_MSK_IAM gets no AWS credentials ({_botocore_reason(error)}).",
+                where=where,
+                do="Check the profile (awsProfileName), and where its credentials come from.",
+            ) from None  # the cause may hold a secret
+        if frozen is None:
             raise Denied(
                 "AWS_MSK_IAM finds no AWS credentials.",
                 where=where,
                 do="Set a profile (awsProfileName), AWS_ACCESS_KEY_ID, or an instance role.",
             )
-        frozen = found.get_frozen_credentials()
         key, secret, token = frozen.access_key, frozen.secret_key, frozen.token
-        region = region or session.get_config_variable("region")
     if not region:
         raise ConfigError("AWS_MSK_IAM finds no AWS region.", where=where, do="Set AWS_REGION.")
     return {"access_key": key, "secret_key": secret, "region": region, "token": token}
+
+
+def _botocore_reason(error: Exception) -> str:
+    """What an error of botocore says, except the words of the user's program: a secret may be one.
+
+    botocore's CredentialRetrievalError quotes what a profile's ``credential_process`` wrote.
+    """
+    if getattr(error, "kwargs", {}).get("provider") == "custom-process":
+        return "the credential_process of the profile failed"
+    return printable(str(error).rstrip(".") or type(error).__name__)
 
 
 class Login:
