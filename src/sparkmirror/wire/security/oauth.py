@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkmirror.config.clients.sasl import OAuthLogin
-from sparkmirror.errors import ClusterError, Denied, Unreachable
+from sparkmirror.errors import ClusterError, ConfigError, Denied, Unreachable
 from sparkmirror.text import printable
 from sparkmirror.wire.security.assertion import assertion_text
 
@@ -49,7 +49,8 @@ class Token:
 class TokenSource:
     """The tokens of one login. Safe to share between threads.
 
-    ``tls``: SSL context for https endpoints. ``clock``: seconds since 1970.
+    ``tls`` returns the SSL context for each request to an https endpoint (None: the machine's
+    certificates); it may raise `ConfigError`. ``clock``: seconds since 1970.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class TokenSource:
         login: OAuthLogin,
         where: str,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.login = login
@@ -159,7 +160,7 @@ class TokenSource:
                     raise self._redirected(error) from error
                 said = _oauth_error(error)
                 if error.code in _RETRIED:
-                    if time.monotonic() + backoff_s > deadline:
+                    if backoff_s <= 0 or time.monotonic() + backoff_s > deadline:
                         raise self._error(said) from error
                 else:
                     signed = self.login.assertion is not None
@@ -186,7 +187,7 @@ class TokenSource:
                         do="Put its authority into a truststore that the JAAS entry names "
                         '(ssl.truststore.location="…"), or into those of this machine.',
                     ) from error
-                if time.monotonic() + backoff_s > deadline:
+                if backoff_s <= 0 or time.monotonic() + backoff_s > deadline:
                     raise self._error(str(getattr(error, "reason", error))) from error
             time.sleep(backoff_s)
             backoff_s *= 2
@@ -225,19 +226,27 @@ class TokenSource:
                 "Content-Type": "application/x-www-form-urlencoded",
             },
         )
-        timeout_s = max(login.connect_timeout_s, login.read_timeout_s)
+        # As in Java, 0 means no limit.
+        timeout_s = max(login.connect_timeout_s, login.read_timeout_s) or None
         # Java's client reads no proxy from the environment. The secret goes to the address in the
         # file and to nobody else.
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}),
             _NoRedirect,
-            urllib.request.HTTPSHandler(context=self._tls),
+            urllib.request.HTTPSHandler(context=self._context()),
         )
         with opener.open(request, timeout=timeout_s) as answer:
             document = json.loads(answer.read(_RESPONSE_BYTES_MAX))
         if not isinstance(document, dict):
             raise ValueError
         return document
+
+    def _context(self) -> ssl.SSLContext | None:
+        try:
+            return self._tls()
+        except ConfigError as error:
+            # Stores may be replaced at this moment; a token that is valid stays in use.
+            raise Denied(error.what, where=error.where, do=error.do) from error
 
     def _grant(self) -> tuple[dict[str, str], dict[str, str]]:
         """(form fields, headers) that authenticate the token request. Raises `Denied`."""

@@ -179,12 +179,17 @@ class Login:
 def _token_source(oauth: OAuthLogin, client: ClusterClient, where: str) -> TokenSource:
     """The token source, with the JAAS entry's TLS settings for its endpoint, as in Java.
 
-    Without any, the machine's certificates are trusted.
+    Without any, the machine's certificates are trusted. Raises ConfigError if a store cannot be
+    used; one that changes is read again at the next request.
     """
-    context: ssl.SSLContext | None = None
-    if oauth.url.startswith("https"):
+
+    def context() -> ssl.SSLContext | None:
+        if not oauth.url.startswith("https"):
+            return None
         place = f"{where}, token endpoint"
-        context = make_context(tls_settings(oauth.tls, where=place), place)
+        return make_context(tls_settings(oauth.tls, where=place), place)
+
+    context()  # a store that cannot be used is told before a token is needed
     return TokenSource(oauth, f"cluster {client.alias}, {oauth.url}", tls=context)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
+import urllib.error
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -14,8 +17,11 @@ import pytest
 from sparkmirror.config.clients.sasl import OAuthLogin
 from sparkmirror.config.mm1.load import load_mm1
 from sparkmirror.config.mm2.load import load_mm2
-from sparkmirror.errors import Denied, Unreachable
+from sparkmirror.errors import ConfigError, Denied, Unreachable
+from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.security.oauth import TokenSource
+from sparkmirror.wire.security.sasl import Login
+from tests.certificates import Authority
 
 SECRET = "planted-token-secret"
 HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
@@ -34,7 +40,7 @@ class Endpoint:
 
 
 @contextmanager
-def serve() -> Iterator[Endpoint]:
+def serve(tls: ssl.SSLContext | None = None) -> Iterator[Endpoint]:
     found = Endpoint()
 
     class Handler(BaseHTTPRequestHandler):
@@ -53,7 +59,9 @@ def serve() -> Iterator[Endpoint]:
             """Says nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.url = f"http://127.0.0.1:{server.server_port}/token"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    found.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}/token"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
@@ -142,6 +150,88 @@ def test_an_answer_that_is_no_http() -> None:
         endpoint.status = 99999999999
         with pytest.raises(Unreachable):
             source(endpoint.url).token()
+
+
+def test_a_truststore_of_the_endpoint_that_changes_is_read_again(tmp_path: Path) -> None:
+    old, new = Authority("old"), Authority("new")
+    trust = tmp_path / "trust.pem"
+    trust.write_text(old.pem())
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(old.certify("idp", "127.0.0.1").pem_file(tmp_path / "idp.pem"))
+    with serve(tls) as endpoint:
+        properties = {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.login.callback.handler.class": HANDLER,
+            "sasl.oauthbearer.token.endpoint.url": endpoint.url,
+            "sasl.jaas.config": f'{MODULE} required clientId="a" clientSecret="{SECRET}" '
+            f'ssl.truststore.location="{trust}" ssl.truststore.type="PEM";',
+        }
+        client = ClusterClient(
+            "A", ("a:1",), "test", security_protocol="SASL_PLAINTEXT", properties=properties
+        )
+        login = Login(client)
+        assert b"Bearer opaque" in login.mechanism("a").auth_bytes()
+        # The endpoint's next certificate is of another authority, whom the store names as well.
+        tls.load_cert_chain(new.certify("idp", "127.0.0.1").pem_file(tmp_path / "idp.pem"))
+        trust.write_text(old.pem() + new.pem())
+        endpoint.body = b'{"access_token": "renewed"}'
+        assert login._tokens is not None
+        login._tokens._refresh_at = 0.0  # as if most of the lifetime were over
+        assert b"Bearer renewed" in login.mechanism("a").auth_bytes()
+
+
+def test_a_truststore_that_cannot_be_read_leaves_the_token_that_is_valid() -> None:
+    broken = False
+
+    def trust() -> ssl.SSLContext | None:
+        if broken:
+            raise ConfigError("the truststore cannot be read.", where="cluster A", do="Check it.")
+        return None
+
+    with serve() as endpoint:
+        login = OAuthLogin(url=endpoint.url, client_id="mirror", client_secret=SECRET)
+        tokens = TokenSource(login, "cluster A", tls=trust)
+        assert tokens.token() == "opaque"
+        broken, tokens._refresh_at = True, 0.0
+        assert tokens.token() == "opaque"
+        with pytest.raises(Denied, match="the truststore cannot be read") as caught:
+            TokenSource(login, "cluster A", tls=trust).token()
+        assert (caught.value.where, caught.value.do) == ("cluster A", "Check it.")
+        assert len(endpoint.seen) == 1
+
+
+BUSY = urllib.error.HTTPError("http://idp", 503, "busy", Message(), None)
+
+
+@pytest.mark.parametrize("error", [BUSY, urllib.error.URLError("refused")])
+def test_without_a_pause_a_request_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """As in Java, where a pause of 0 ms ends the attempts."""
+    asked = []
+
+    def post(one: TokenSource) -> dict[str, object]:
+        asked.append(one)
+        raise error
+
+    monkeypatch.setattr(TokenSource, "_post", post)
+    login = OAuthLogin(url="http://idp", retry_backoff_s=0.0, retry_backoff_s_max=0.05)
+    with pytest.raises(Unreachable):
+        TokenSource(login, "cluster A").token()
+    assert len(asked) == 1
+
+
+def test_timeouts_of_zero_are_none() -> None:
+    """As in Java."""
+    with serve() as endpoint:
+        login = OAuthLogin(
+            url=endpoint.url,
+            client_id="mirror",
+            client_secret=SECRET,
+            connect_timeout_s=0.0,
+            read_timeout_s=0.0,
+        )
+        assert TokenSource(login, "cluster A").token() == "opaque"
 
 
 def mm2(path: Path, *lines: str) -> tuple[str, ...]:
