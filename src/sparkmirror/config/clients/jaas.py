@@ -267,11 +267,15 @@ def read_file_entry(system: Mapping[str, str], *, where: str) -> LoginModule | N
     location = system.get("java.security.auth.login.config", "").removeprefix("=")
     if not location:
         return None
-    path = Path(unquote(urlsplit(location).path) if location.startswith("file:") else location)
+    path = Path(location)
     try:
+        if location.startswith("file:"):
+            path = Path(unquote(urlsplit(location).path))
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not the URL of a file"
+        if isinstance(error, UnicodeDecodeError):
+            reason = "it is not UTF-8 text"
         raise ConfigError(
             f"the JAAS file {path} cannot be read: {reason}.",
             where=where,

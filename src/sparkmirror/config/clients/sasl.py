@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from sparkmirror.config.clients.assertion import RETRIEVER, Assertion, assertion_of
 from sparkmirror.config.clients.jaas import QUOTES, LoginModule, named_options, parse_property
@@ -31,6 +32,7 @@ _RETRIEVERS = (
     "DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever", RETRIEVER,
 )  # fmt: skip
 _CREDENTIALS = "sasl.oauthbearer.client.credentials."
+_ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ def sasl_settings(
             do=f"Choose from: {', '.join(MECHANISMS)} (with exactly this spelling).",
         )
     _check_handlers(properties, mechanism, where)
+    if _asks_an_endpoint(properties):
+        _check_url(properties.get(_ENDPOINT, "").strip(), where)
     text = properties.get("sasl.jaas.config", "").strip()
     if not text:
         raise ConfigError(
@@ -140,6 +144,33 @@ def _check_handlers(properties: Mapping[str, str], mechanism: str, where: str) -
                 where=where,
                 do="Remove it" + (f", or name what is built in: {built_in}." if built_in else "."),
             )
+
+
+def _asks_an_endpoint(properties: Mapping[str, str]) -> bool:
+    """Whether OAUTHBEARER tokens come from a token endpoint, or from a file."""
+    handler = properties.get("sasl.login.callback.handler.class", "").rpartition(".")[2]
+    return handler == "OAuthBearerLoginCallbackHandler"
+
+
+def _check_url(url: str, where: str) -> None:
+    """Raise ConfigError if the token endpoint is set, but is not a URL that can be used."""
+    try:
+        parts = urlsplit(url)
+        good = url.startswith("file:") or (
+            re.fullmatch(r"https?://[\x21-\x7e]+", url) is not None
+            and bool(parts.hostname)
+            and parts.port != 0
+            and parts.username is None
+        )
+    except ValueError:  # a port that is no number, half an IPv6 address
+        good = False
+    if url and not good:
+        # The URL itself is not shown: it may have a login in it.
+        raise ConfigError(
+            f"{_ENDPOINT} is not an http(s): or file: URL.",
+            where=where,
+            do="Write https://HOST:PORT/PATH, without a login in it, or file:///PATH.",
+        )
 
 
 def _option(module: LoginModule, name: str, where: str) -> str:
@@ -260,8 +291,7 @@ def _oauth(
             where=where,
             do=f"Choose from: {', '.join(_RETRIEVERS)}.",
         )
-    handler = properties.get("sasl.login.callback.handler.class", "").rpartition(".")[2]
-    if handler == "OAuthBearerLoginCallbackHandler":
+    if _asks_an_endpoint(properties):
         login = _token_endpoint(module, properties, where)
     else:
         login = _unsecured(module, where)
@@ -273,10 +303,10 @@ def _token_endpoint(module: LoginModule, properties: Mapping[str, str], where: s
     known = {"clientId", "clientSecret", "scope"}
     known |= {key for key in options if key.startswith(("extension_", "ssl."))}
     _only(module, frozenset(known), where)
-    url = properties.get("sasl.oauthbearer.token.endpoint.url", "").strip()
-    if not re.match(r"(https?://|file:)", url):
+    url = properties.get(_ENDPOINT, "").strip()
+    if not url:
         raise ConfigError(
-            "sasl.oauthbearer.token.endpoint.url is missing or not an http(s): or file: URL.",
+            f"{_ENDPOINT} is missing.",
             where=where,
             do="Set it to the token endpoint of the identity provider.",
         )
@@ -289,8 +319,7 @@ def _token_endpoint(module: LoginModule, properties: Mapping[str, str], where: s
     assertion = assertion_of(properties, where=where) if retriever == RETRIEVER else None
     if assertion is not None and not url.startswith("http"):
         raise ConfigError(
-            f"{RETRIEVER} needs a token endpoint, but sasl.oauthbearer.token.endpoint.url is not "
-            "one.",
+            f"{RETRIEVER} needs a token endpoint, but {_ENDPOINT} is not one.",
             where=where,
             do="Set it to the http(s) address of the identity provider's token endpoint.",
         )

@@ -139,9 +139,18 @@ def test_files_that_cannot_be_used(tmp_path: Path, text: str, what: str):
     assert str(path) in str(caught.value)
 
 
-def test_a_file_that_is_not_there():
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_file_entry({"java.security.auth.login.config": "/no/such"}, where="cluster A")
+@pytest.mark.parametrize(
+    ("location", "what"),
+    [
+        ("/no/such", "/no/such cannot be read: No such file"),
+        ("file:///no/such", "/no/such cannot be read: No such file"),
+        ("file://[no/such", "no/such cannot be read: it is not the URL of a file"),
+    ],
+)
+def test_a_file_that_is_not_there(location: str, what: str):
+    with pytest.raises(ConfigError) as caught:
+        read_file_entry({"java.security.auth.login.config": location}, where="cluster A")
+    assert what in caught.value.what
 
 
 def test_both_parsers_agree_with_javas():

@@ -116,6 +116,30 @@ def test_one_wrong_line(tmp_path: Path, line: str, what: str, do: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "url",
+    [
+        "http://[::1/token", "https://[::1/token", "https://idp:port/token", "https://idp:0/token",
+        "https:///token", "https://idp/a token", "https://idp/t\u00f6ken", "HTTPS//idp", "file://[x",
+        "https://me:hunter2@idp/token",
+    ],
+)  # fmt: skip
+def test_a_token_endpoint_that_is_no_url(tmp_path: Path, url: str) -> None:
+    oauth = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLogin"
+    error = refused(
+        tmp_path,
+        f"{BASE}A.sasl.oauthbearer.token.endpoint.url={url}\n"
+        "A.security.protocol=SASL_SSL\nA.sasl.mechanism=OAUTHBEARER\n"
+        f"A.sasl.login.callback.handler.class={oauth}CallbackHandler\n"
+        f'A.sasl.jaas.config={oauth}Module required clientId="a" clientSecret="b";\n',
+    )
+    assert error.where == f"{tmp_path}/mm2.properties:{LINE}"
+    what = "sasl.oauthbearer.token.endpoint.url is not an http(s): or file: URL."
+    assert error.what == f"Cluster 'A': {what}"
+    assert "https://HOST:PORT/PATH" in error.do
+    assert "hunter2" not in str(error)
+
+
+@pytest.mark.parametrize(
     ("line", "told"),
     [
         ("topcs=x", "topcs is unknown (did you mean topics?)"),
