@@ -20,6 +20,7 @@ import http.client
 import json
 import logging
 import os
+import re
 import socket
 import ssl
 import threading
@@ -53,6 +54,8 @@ _HEAD_BYTES_MAX = 32 * 1024
 _CLIENT_TIMEOUT_S = 10.0
 _CONNECTION_S_MAX = 60.0
 _TOKEN_CHARS_MIN = 16
+# Headers carry ASCII unchanged, except spaces at the ends.
+_TOKEN_TEXT = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 _GZIP_FROM_BYTES = 1_024
 _POLL_S = 0.1
 _INDEX = b"""\
@@ -147,6 +150,13 @@ class _Token:
                 f"the metrics token has fewer than {_TOKEN_CHARS_MIN} characters.",
                 where=settings.where,
                 do="Use a longer one, for example from: openssl rand -hex 32.",
+            )
+        if text and not _TOKEN_TEXT.fullmatch(text):
+            raise ConfigError(
+                "the metrics token contains a character that a header cannot carry, or ends in a "
+                "space: no request could match it.",
+                where=settings.where,
+                do="Use letters and digits, for example from: openssl rand -hex 32.",
             )
         return text.encode()
 

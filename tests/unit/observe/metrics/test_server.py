@@ -134,6 +134,12 @@ def test_a_token_guards_all_but_the_probes(surface: Open, tmp_path: Path) -> Non
     assert get(one, "/health/ready")[::2] == (200, b"ready\n")
 
 
+def test_a_token_may_have_spaces_in_it(surface: Open) -> None:
+    one = surface(token=f"{TOKEN} of words")
+    assert get(one, token=f"{TOKEN} of words")[0] == 200
+    assert get(one, token=TOKEN)[0] == 401
+
+
 def test_a_token_file_can_be_replaced(surface: Open, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
@@ -210,6 +216,10 @@ def test_a_new_certificate_waits_for_its_key(surface: Open, tmp_path: Path) -> N
         ({"listen": "0.0.0.0:0", "tls_cert": "c", "tls_key": "k"}, "anybody"),
         ({"listen": "0.0.0.0:0", "tls_cert": "c", "tls_key": "k", "token": TOKEN}, "cannot be"),
         ({"listen": "127.0.0.1:0", "token": "short"}, "fewer than"),
+        ({"listen": "127.0.0.1:0", "token": f"{TOKEN}-\u00fc"}, "cannot carry"),
+        ({"listen": "127.0.0.1:0", "token": f"{TOKEN}\x7f"}, "cannot carry"),
+        ({"listen": "127.0.0.1:0", "token": f"{TOKEN}\n{TOKEN}"}, "cannot carry"),
+        ({"listen": "127.0.0.1:0", "token": f"{TOKEN} "}, "cannot carry"),
         ({"listen": "127.0.0.1:0", "token_file": "/nowhere"}, "cannot be read"),
         ({"listen": "127.0.0.1"}, "not an address"),
         ({"listen": ":9404"}, "not an address"),
