@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 from sparkmirror.control.coordination.status import observe_status
+from sparkmirror.control.permissions.needed import syncs_writer
 from sparkmirror.control.positions.lag import observe_flow
 from sparkmirror.doctor import rights
 from sparkmirror.doctor.clocks import check_clock
@@ -97,34 +99,54 @@ def check_heartbeats(flow: FlowSettings, heartbeats: Iterable[HeartbeatSettings]
     return [ok("heartbeats", f"flow {flow.name}", "read the file", found)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The inspectors of one cluster, each with the settings of a client of the mirror.
+
+    ``data`` reads or writes the records; ``syncs`` writes the offset syncs, if they are here.
+    Clients with the same settings share one.
+    """
+
+    admin: Inspector
+    data: Inspector
+    syncs: Inspector
+
+
 class _FlowExamination:
     def __init__(self, flow: FlowSettings, how: Examination) -> None:
         self.flow = flow
+        # Admin, data and syncs, as in `_Side`.
+        self.clients = {
+            "source": (flow.source_admin, flow.source, self._syncs("source", flow.source)),
+            "target": (flow.target_admin, flow.target, self._syncs("target", flow.target)),
+        }
         self.how = how
         self.deadline = time.monotonic() + how.limit_s
         self.findings: list[Finding] = []
 
     def examined(self) -> list[Finding]:
         networks = self._networks()
-        usable = {client: network.usable for client, network in networks.items()}
-        source = self._inspector(self.flow.source_admin, usable)
-        target = self._inspector(self.flow.target_admin, usable)
+        usable = {way: network.usable for way, network in networks.items()}
+        source, target = self._side("source", usable), self._side("target", usable)
         try:
             self._check_clusters(source, target)
         finally:
-            for one in (source, target):
-                if one is not None:
+            for side in filter(None, (source, target)):
+                for one in {side.admin, side.data, side.syncs}:
                     # Closed on a thread, because an abandoned check may hold its lock.
                     threading.Thread(target=one.cluster.close, daemon=True).start()
         return self.findings
+
+    def _syncs(self, side: str, otherwise: ClusterClient) -> ClusterClient:
+        syncs = self.flow.offset_syncs
+        return syncs_writer(self.flow) if syncs.enabled and syncs.location == side else otherwise
 
     # -- steps -----------------------------------------------------------------------------
 
     def _networks(self) -> dict[str, Network]:
         """The result of `explore` for each distinct way to a cluster."""
-        flow = self.flow
         clients: dict[str, ClusterClient] = {}
-        for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
+        for client in chain.from_iterable(self.clients.values()):
             clients.setdefault(path_key(client), client)
         found = at_once(
             {
@@ -168,61 +190,73 @@ class _FlowExamination:
             what += ", and topics keep their names: they would be mirrored into themselves"
         self.findings.append(Finding("clusters", level, subject, tried, what, do))
 
-    def _inspector(self, client: ClusterClient, usable: Mapping[str, bool]) -> Inspector | None:
-        if usable.get(path_key(client), False):
-            bounded = min(_REQUEST_MS_MAX, client.request_timeout_ms)
-            return Inspector(Cluster(replace(client, request_timeout_ms=bounded)))
+    def _side(self, side: str, usable: Mapping[str, bool]) -> _Side | None:
+        """The inspectors of a cluster; None, and a finding, unless all its clients can use it."""
+        clients = self.clients[side]
+        if all(usable.get(path_key(client), False) for client in clients):
+            inspectors: dict[str, Inspector] = {}
+            for client in clients:
+                if path_key(client) not in inspectors:
+                    bounded = min(_REQUEST_MS_MAX, client.request_timeout_ms)
+                    cluster = Cluster(replace(client, request_timeout_ms=bounded))
+                    inspectors[path_key(client)] = Inspector(cluster)
+            return _Side(*(inspectors[path_key(client)] for client in clients))
         what = "no other check was run, because no advertised broker can be used from here"
         do = "Repair the network or the login first, then run the command again."
-        subject = f"cluster {client.alias}"
+        subject = f"cluster {clients[0].alias}"
         self.findings.append(Finding("cluster", Level.SKIP, subject, "check it", what, do))
         return None
 
-    def _check_clusters(self, source: Inspector | None, target: Inspector | None) -> None:
+    def _check_clusters(self, source: _Side | None, target: _Side | None) -> None:
         flow = self.flow
         keeper = source if flow.mode is MirrorMode.MM1 else target
         first: dict[str, Check] = {}
         for side, one in (("source", source), ("target", target)):
             if one is not None:
-                first[f"clock {side}"] = partial(check_clock, one, self.how.now_s)
-                first[f"round-trip {side}"] = partial(check_round_trip, one, flow, side)
-                observe = partial(rights.check_group_topics, one, flow, side)
-                first[f"group-topics {side}"] = observe
+                first[f"clock {side}"] = partial(check_clock, one.admin, self.how.now_s)
+                first[f"round-trip {side}"] = partial(check_round_trip, one.admin, flow, side)
+                first[f"group-topics {side}"] = partial(
+                    rights.check_group_topics, one.admin, one.data, one.syncs, flow, side
+                )
         if keeper is not None:
-            first["group"] = partial(rights.check_group, keeper, flow)
+            first["group"] = partial(rights.check_group, keeper.data, flow)
         if target is not None:
-            first["internal-topics"] = partial(rights.check_internal, target, flow)
-            first["auto-create"] = partial(_auto_create, target)
-            first["mirrors"] = partial(_mirrors, target.cluster, flow, int(self.how.now_s() * 1000))
+            first["internal-topics"] = partial(
+                rights.check_internal, target.admin, target.data, flow
+            )
+            first["auto-create"] = partial(_auto_create, target.admin)
+            now_ms = int(self.how.now_s() * 1000)
+            first["mirrors"] = partial(_mirrors, target.data.cluster, flow, now_ms)
         topics: SourceFacts | None = None
         if source is not None:
-            topics = self._fact("topics", partial(observe_source, source.cluster, flow), first)
+            observe = partial(observe_source, source.admin.cluster, flow)
+            topics = self._fact("topics", observe, first)
         else:
             self._fact("", None, first)
         if source is None or topics is None:
             return
         then: dict[str, Check] = {
-            "topics": partial(rights.check_topics, source, flow, topics),
-            "read": partial(rights.check_read, source, flow, topics),
-            "java": partial(rights.check_java, source, flow, topics),
+            "topics": partial(rights.check_topics, source.admin, flow, topics),
+            "read": partial(rights.check_read, source.data, flow, topics),
+            "java": partial(rights.check_java, source.data, flow, topics),
         }
         if target is None:
             self._fact("", None, then)
             return
         if flow.keeps_names:
-            found = self._fact(
-                "topics-map", partial(look_at_names, target.cluster, flow, topics), {}
-            )
+            look = partial(look_at_names, target.admin.cluster, flow, topics)
+            found = self._fact("topics-map", look, {})
             if found is None:
                 self._fact("", None, then)
                 return
             self.findings += judge_names(flow, topics, found)
             topics = topics.without(found)
-        then["write"] = partial(rights.check_write, target, flow, topics)
-        remote = self._fact("remote topics", partial(observe_target, target, flow, topics), then)
+        then["write"] = partial(rights.check_write, target.data, flow, topics)
+        there = partial(observe_target, target.admin, flow, topics)
+        remote = self._fact("remote topics", there, then)
         if remote is not None:
             self._fact("", None, {
-                "create": partial(rights.check_create, target, flow, remote),
+                "create": partial(rights.check_create, target.admin, flow, remote),
                 "topics and settings": partial(self._compare, topics, remote),
                 "times": partial(self._times, source, target, topics, remote),
             })  # fmt: skip
@@ -269,13 +303,14 @@ class _FlowExamination:
         return compare_topics(self.flow, both, len(target.cluster.brokers))
 
     def _times(
-        self, source: Inspector, target: Inspector, topics: SourceFacts, remote: TargetFacts
+        self, source: _Side, target: _Side, topics: SourceFacts, remote: TargetFacts
     ) -> list[Finding]:
         both = list(pairs(self.flow, topics, remote))
         now_ms = time.time() * 1000
-        keeper = source if self.flow.mode is MirrorMode.MM1 else target
+        reader, writer = source.data, target.data
+        keeper = reader if self.flow.mode is MirrorMode.MM1 else writer
         started = keeper.has_groups()
-        rows = observe_flow(source.cluster, target.cluster, self.flow, started=started).partitions
+        rows = observe_flow(reader.cluster, writer.cluster, self.flow, started=started).partitions
         oldest: dict[str, float] = {}
         for row in rows:
             if row.records and row.seconds is not None:
@@ -283,7 +318,7 @@ class _FlowExamination:
         partitions = topics.partitions()
         newest: dict[str, int] = {}
         with contextlib.suppress(MirrorError):  # brokers before Kafka 3.0 (KIP-734)
-            for tp, time_ms in source.newest_times_ms(partitions).items():
+            for tp, time_ms in reader.newest_times_ms(partitions).items():
                 newest[tp.topic] = max(newest.get(tp.topic, 0), time_ms)
         times = {
             name: CopyTimes(
@@ -293,10 +328,10 @@ class _FlowExamination:
         }
         sizes: dict[TopicPartition, int] | None = None
         with contextlib.suppress(MirrorError):
-            sizes = source.sizes(partitions)
+            sizes = source.admin.sizes(partitions)
         left = None
         if sizes is not None:
-            starts = source.cluster.earliest_offsets(partitions)
+            starts = reader.cluster.earliest_offsets(partitions)
             left = {}
             for row in rows:
                 tp = TopicPartition(row.topic, row.partition)

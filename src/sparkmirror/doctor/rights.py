@@ -1,4 +1,7 @@
-"""Checks the mirror's permissions on both clusters, without changing anything."""
+"""Checks the mirror's permissions on both clusters, without changing anything.
+
+Each permission is checked with the client that needs it (`control.permissions.needed`).
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,13 @@ from sparkmirror.doctor.finding import Finding, Level, failed, gathered, listed,
 from sparkmirror.errors import ConfigError, Denied, MirrorError, TopicError
 from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.internal_topics.gaps import gaps_topic
+from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
+from sparkmirror.internal_topics.remote_names import REMOTE_NAMES_TOPIC
 from sparkmirror.model import MirrorMode
 from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.settings import FlowSettings
-from sparkmirror.wire.admin.inspector import Inspector
+from sparkmirror.wire.admin.inspector import Inspector, TriedTopic
 
 _LITERAL = re.compile(r"[\w.-]+")
 _GRANT = (
@@ -100,11 +105,14 @@ def _leaders(flow: FlowSettings, facts: SourceFacts) -> list[Finding]:
     return [ok("leaders", subject, tried, "every partition has one")] if facts.topics else []
 
 
-def check_read(source: Inspector, flow: FlowSettings, facts: SourceFacts) -> list[Finding]:
-    """Check Read and DescribeConfigs on the source topics."""
+def check_read(reader: Inspector, flow: FlowSettings, facts: SourceFacts) -> list[Finding]:
+    """Check Read and DescribeConfigs on the source topics.
+
+    ``reader``: the consumer's. The configs in ``facts`` were read by the admin.
+    """
     alias = flow.source.alias
     findings = _refused(
-        source.readable(facts.topics) if facts.topics else {},
+        reader.readable(facts.topics) if facts.topics else {},
         "read",
         "fetch from a partition that does not exist",
         alias,
@@ -143,14 +151,14 @@ def _refused(
     return [ok(check, f"cluster {alias}", tried, f"{len(allowed)} topics allow it")]
 
 
-def check_java(source: Inspector, flow: FlowSettings, _facts: SourceFacts) -> list[Finding]:
+def check_java(reader: Inspector, flow: FlowSettings, _facts: SourceFacts) -> list[Finding]:
     """List members of the MirrorMaker 1 group: the mirror will share the partitions with them."""
     if flow.mode is not MirrorMode.MM1:
         return []
     subject = f"cluster {flow.source.alias}, group {flow.group_id}"
     tried = "look for active members of the group"
     try:
-        members = source.cluster.group_members(flow.group_id) if source.has_groups() else ()
+        members = reader.cluster.group_members(flow.group_id) if reader.has_groups() else ()
     except MirrorError as error:
         return [failed("java", subject, tried, error)]
     if not members:
@@ -164,7 +172,10 @@ def check_java(source: Inspector, flow: FlowSettings, _facts: SourceFacts) -> li
 
 
 def check_group(keeper: Inspector, flow: FlowSettings) -> list[Finding]:
-    """Check Read on the group whose committed offsets are the positions. Raises `MirrorError`."""
+    """Check Read on the group whose committed offsets are the positions. Raises `MirrorError`.
+
+    ``keeper``: of the client that commits them.
+    """
     group = flow.position_group
     subject = f"cluster {keeper.alias}, group {group}"
     tried = "request this principal's permissions on the group"
@@ -200,6 +211,7 @@ def check_create(target: Inspector, flow: FlowSettings, facts: TargetFacts) -> l
         for name, one in facts.tried.items()
         if one.error is not None
     ]
+    errors += _hidden("create", tried, alias, facts.tried)
     findings = gathered(errors)
     if not errors:
         found = f"{len(facts.tried)} would be created, {len(facts.topics)} exist"
@@ -225,50 +237,77 @@ def check_create(target: Inspector, flow: FlowSettings, facts: TargetFacts) -> l
     return findings
 
 
-def check_write(target: Inspector, flow: FlowSettings, source: SourceFacts) -> list[Finding]:
-    """Check Write on all remote topics, existing or not. Raises `MirrorError`."""
+def _hidden(
+    check: str, tried: str, alias: str, outcomes: Mapping[str, TriedTopic]
+) -> list[Finding]:
+    """The topics that seemed to be missing, and exist."""
+    names = sorted(name for name, one in outcomes.items() if one.existed)
+    if not names:
+        return []
+    subject = f"cluster {alias}, topic {listed(names)}"
+    found = "it exists, but the principal lacks Describe and cannot see it"
+    do = _grant(alias, f"Describe on Topic {listed(names)}")
+    return [Finding(check, Level.FAIL, subject, tried, found, do)]
+
+
+def check_write(writer: Inspector, flow: FlowSettings, source: SourceFacts) -> list[Finding]:
+    """Check Write on all remote topics, existing or not. Raises `MirrorError`.
+
+    ``writer``: the producer's.
+    """
     wanted = FlowTopics(flow)
     names = [wanted.remote(name) for name in source.topics if not wanted.fault(name)]
     tried = "produce to a partition that does not exist"
-    allowed = target.writable(names) if names else {}
-    return _refused(allowed, "write", tried, target.alias, "Write")
+    allowed = writer.writable(names) if names else {}
+    return _refused(allowed, "write", tried, writer.alias, "Write")
 
 
-def check_internal(target: Inspector, flow: FlowSettings) -> list[Finding]:
-    """Check creating, writing and reading the internal topics. Raises `MirrorError`."""
+def check_internal(admin: Inspector, writer: Inspector, flow: FlowSettings) -> list[Finding]:
+    """Check creating, writing and reading the internal topics. Raises `MirrorError`.
+
+    ``admin`` creates them, ``writer`` (the producer's) writes and reads them.
+    """
     written, orders = [control_topic(flow), gaps_topic(flow)], orders_topic(flow)
     if flow.mode is MirrorMode.MM2:
         written.append(offset_storage_topic(flow))
+    if flow.keeps_names:
+        written.append(REMOTE_NAMES_TOPIC)
     names = [*written, orders]
-    check, alias = "internal-topics", target.alias
+    check, alias = "internal-topics", admin.alias
     tried = "create (validate_only), write and read the mirror's own topics"
-    present = target.cluster.topics(names)
+    present = admin.cluster.topics(names)
     try:
-        missing = plan_internal_topics(flow, present, len(target.cluster.describe().brokers))
+        missing = plan_internal_topics(flow, present, len(admin.cluster.describe().brokers))
     except MirrorError as error:
         return [failed(check, error.where, tried, error)]
-    outcomes = target.try_create(missing)
+    outcomes = admin.try_create(missing)
     findings = [
         failed(check, f"cluster {alias}, topic {name}", tried, one.error)
         for name, one in outcomes.items()
         if one.error is not None
     ]
-    findings += _lacking(check, tried, alias, target.writable(written), "Write")
-    findings += _lacking(check, tried, alias, target.readable(written), "Read")
+    # A start looks for them for some seconds, and goes on.
+    hidden = _hidden(check, tried, alias, outcomes)
+    findings += [replace(one, level=Level.WARN) for one in hidden]
+    findings += _lacking(check, tried, alias, writer.writable(written), "Write")
+    findings += _lacking(check, tried, alias, writer.readable(written), "Read")
     # Without the orders topic, commands use the control topic, so this is only a warning.
-    findings += _lacking(check, tried, alias, target.readable([orders]), "Read")
+    findings += _lacking(check, tried, alias, writer.readable([orders]), "Read")
     own = f"topic {orders}"
     findings = [replace(f, level=Level.WARN) if f.subject.endswith(own) else f for f in findings]
     return gathered(findings) or [ok(check, f"cluster {alias}", tried, ", ".join(names))]
 
 
-def check_group_topics(keeper: Inspector, flow: FlowSettings, side: str) -> list[Finding]:
+def check_group_topics(
+    admin: Inspector, writer: Inspector, syncs: Inspector, flow: FlowSettings, side: str
+) -> list[Finding]:
     """Check creating and writing the topics of offset syncs and checkpoints on one ``side``.
 
-    ``side``: ``source`` or ``target``. Records are mirrored without these topics, so every finding
-    is at most a warning. Raises `MirrorError`.
+    ``side``: ``source`` or ``target``. ``admin`` creates them, ``syncs`` writes the offset syncs,
+    and ``writer`` (the producer's) the others. Records are mirrored without these topics, so every
+    finding is at most a warning. Raises `MirrorError`.
     """
-    check, alias = "group-topics", keeper.alias
+    check, alias = "group-topics", admin.alias
     wanted = [topic for place, topic in offset_topics(flow) if place == side]
     if side == "target" and flow.checkpoints.enabled:
         wanted.append(checkpoints_topic(flow))
@@ -278,7 +317,7 @@ def check_group_topics(keeper: Inspector, flow: FlowSettings, side: str) -> list
     missing, refused = [], []
     for topic in wanted:
         try:
-            plan = plan_compacted(keeper.cluster, topic)
+            plan = plan_compacted(admin.cluster, topic)
         except TopicError as error:
             refused.append(failed(check, error.where, tried, error))
             continue
@@ -286,11 +325,15 @@ def check_group_topics(keeper: Inspector, flow: FlowSettings, side: str) -> list
             missing.append(plan)
     refused += [
         failed(check, f"cluster {alias}, topic {name}", tried, one.error)
-        for name, one in keeper.try_create(missing).items()
+        for name, one in admin.try_create(missing).items()
         if one.error is not None
     ]
     names = [topic.name for topic in wanted]
-    refused += _lacking(check, tried, alias, keeper.writable(names), "Write")
+    of_syncs = [name for name in names if name == offset_syncs_topic(flow)]
+    others = [name for name in names if name not in of_syncs]
+    for client, topics in ((syncs, of_syncs), (writer, others)):
+        if topics:
+            refused += _lacking(check, tried, alias, client.writable(topics), "Write")
     found = [replace(one, level=Level.WARN) for one in refused]
     return gathered(found) or [ok(check, f"cluster {alias}", tried, ", ".join(names))]
 

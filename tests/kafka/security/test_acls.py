@@ -30,7 +30,7 @@ from sparkmirror.internal_topics.driver_report import DriverReport, encode_drive
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import AclBinding, GroupMember
-from tests.kafka.clusters.authorized import ADMIN, HOST, Authorized, topic_acl
+from tests.kafka.clusters.authorized import ADMIN, HOST, Authorized, properties, topic_acl
 from tests.kafka.harness.mirror_process import MirrorProcess, wait_until
 from tests.kafka.harness.permissions import (
     MODES,
@@ -239,6 +239,64 @@ def test_each_missing_permission_of_mirrormaker_1_is_named(
     source.allow([replace(read, operation="DESCRIBE")])
     source.forbid([read])
     assert any(names(line, read, "source") for line in attempt(settings))
+
+
+# --- the doctor -----------------------------------------------------------------------------
+
+
+def test_the_doctor_asks_each_principal_for_what_it_needs(
+    authorized: Pair, alias: str, topic_name: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):  # fmt: skip
+    """One principal reads and writes, another is the admin. The other way round nothing works."""
+    source, target = authorized
+    create_topic(source.kafka, topic_name)
+    produce(source.kafka, topic_name, [Sent(value=b"v")])
+
+    def file(data: str, other: str) -> Path:
+        own = properties(other)["sasl.jaas.config"]
+        admins = {f"{one}.admin.sasl.jaas.config": own for one in (alias, "B")}
+        return mm2(authorized, data, alias, topic_name, tmp_path, **admins)
+
+    def told(path: Path) -> dict[str, set[str]]:
+        """The checks, by level."""
+        capsys.readouterr()
+        code = main(["doctor", str(path), "--format", "json"])
+        (flow,) = json.loads(capsys.readouterr().out)["flows"]
+        found: dict[str, set[str]] = {}
+        for one in flow["findings"]:
+            found.setdefault(one["level"], set()).add(one["check"])
+        assert code == ("fail" in found)
+        print(flow["findings"])  # pytest shows it with the failure
+        return found
+
+    path = file("least6", "least7")
+    allowed = needed(capsys, str(path))
+    granted(authorized, alias, allowed)
+    rights = {"read", "describe-configs", "group", "create", "write", "internal-topics",
+              "group-topics", "mirrors", "retention"}  # fmt: skip
+    found = told(path)
+    assert rights <= found["ok"]
+    assert "fail" not in found
+    assert not rights & found.get("warn", set())
+
+    assert not [line for line in attempt(load_mm2(path)) if "Grant" in line]
+    assert len(arrived(target, f"{alias}.{topic_name}")) == 1
+    found = told(path)
+    assert rights | {"alter", "alter-configs"} <= found["ok"]
+    assert "fail" not in found
+    # Of an internal topic that exists the admin needs no more than Create; a start takes longer.
+    target.forbid(
+        one
+        for name, one in allowed
+        if name == "B" and one.operation == "DESCRIBE" and one.name.startswith("mm2-")
+    )
+    found = told(path)
+    assert "fail" not in found
+    assert "internal-topics" in found["warn"]
+
+    wrong = told(file("least7", "least6"))
+    assert {"read", "write", "group", "internal-topics"} <= wrong["fail"]
 
 
 # --- orders ---------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ __all__ = [
     "needed_permissions",
     "remote_patterns",
     "source_patterns",
+    "syncs_writer",
 ]
 
 _IMPLIES = {
@@ -261,6 +262,12 @@ def _topic(client: ClusterClient, name: str, operation: str, why: str) -> _Need:
     return _Need(client, "TOPIC", Pattern(name), operation, why)
 
 
+def _created(admin: ClusterClient, name: str, why: str) -> Iterator[_Need]:
+    """Needs for an internal topic that each start creates if it does not see it."""
+    yield _topic(admin, name, "CREATE", why)
+    yield _topic(admin, name, "DESCRIBE", why)
+
+
 def _source_needs(flow: FlowSettings) -> Iterator[_Need]:
     for pattern in source_patterns(flow):
         yield _Need(flow.source, "TOPIC", pattern, "READ", "read the records")
@@ -300,14 +307,14 @@ def _target_needs(flow: FlowSettings) -> Iterator[_Need]:
             yield _Need(admin, "TOPIC", pattern, "CREATE", why)
             yield _Need(admin, "TOPIC", pattern, "DESCRIBE", "find topics for routed records")
     control, why = control_topic(flow), "driver and tasks talk through the control topic"
-    yield _topic(admin, control, "CREATE", "create the control topic")
+    yield from _created(admin, control, "create the control topic")
     yield _topic(admin, control, "DESCRIBE_CONFIGS", "find which topic configs the cluster knows")
     yield _topic(target, control, "READ", why)
     yield _topic(target, control, "WRITE", why)
     why = "read the orders to pause, resume and drain"
-    yield _topic(admin, orders_topic(flow), "CREATE", "create the topic of orders")
+    yield from _created(admin, orders_topic(flow), "create the topic of orders")
     yield _topic(target, orders_topic(flow), "READ", why)
-    yield _topic(admin, gaps_topic(flow), "CREATE", "create the topic of gap records")
+    yield from _created(admin, gaps_topic(flow), "create the topic of gap records")
     yield _topic(target, gaps_topic(flow), "READ", "report gaps")
     yield _topic(target, gaps_topic(flow), "WRITE", "record what is lost")
     if flow.keeps_names:
@@ -318,7 +325,7 @@ def _target_needs(flow: FlowSettings) -> Iterator[_Need]:
         yield _topic(admin, REMOTE_NAMES_TOPIC, "READ", "sparkmirror topics, plan, lag, verify")
     if mm2:
         storage = offset_storage_topic(flow)
-        yield _topic(admin, storage, "CREATE", "create the offset storage topic")
+        yield from _created(admin, storage, "create the offset storage topic")
         yield _topic(target, storage, "READ", "take over a Java MirrorMaker's positions")
         yield _topic(target, storage, "WRITE", "keep the positions for a Java MirrorMaker")
         group = Pattern(flow.position_group)
@@ -347,15 +354,20 @@ def _sync_needs(flow: FlowSettings) -> Iterator[_Need]:
         yield _Need(flow.target_admin, "CLUSTER", CLUSTER, "ALTER", why)
 
 
+def syncs_writer(flow: FlowSettings) -> ClusterClient:
+    """The client that writes the flow's offset syncs."""
+    on_source = flow.offset_syncs.location == "source"
+    if flow.exactly_once and not on_source:
+        return flow.target  # offset syncs are written in the transactions of the records
+    return flow.offset_syncs.client or (flow.source if on_source else flow.target)
+
+
 def _offset_sync_needs(flow: FlowSettings) -> Iterator[_Need]:
     why = "emit.offset-syncs.enabled"
     on_source = flow.offset_syncs.location == "source"
     admin = flow.source_admin if on_source else flow.target_admin
-    writer = flow.offset_syncs.client or (flow.source if on_source else flow.target)
-    if flow.exactly_once and not on_source:
-        writer = flow.target  # offset syncs are written in the transactions of the records
     yield _topic(admin, offset_syncs_topic(flow), "CREATE", why)
-    yield _topic(writer, offset_syncs_topic(flow), "WRITE", why)
+    yield _topic(syncs_writer(flow), offset_syncs_topic(flow), "WRITE", why)
     yield _topic(flow.target_admin, runs_topic(flow), "CREATE", why)
     yield _topic(flow.target, runs_topic(flow), "WRITE", why)
 

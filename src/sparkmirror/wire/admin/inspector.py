@@ -46,6 +46,7 @@ __all__ = ["Inspector", "TriedTopic"]
 _NO_PARTITION = 2**31 - 1
 _OFFSETS_TOPIC = "__consumer_offsets"
 _UNKNOWN_TOPIC = 3
+_TOPIC_EXISTS = 36
 _TOPIC_DENIED, _GROUP_DENIED, _CLUSTER_DENIED = 29, 30, 31
 _NEWEST_TIME = -3
 # The first request may also have to connect.
@@ -55,11 +56,15 @@ _TRIPS_SIDE_BY_SIDE = 4
 
 @dataclass(frozen=True, slots=True)
 class TriedTopic:
-    """The result of a dry run of a topic's creation: an error, or the configs it would have."""
+    """The result of a dry run of a topic's creation: an error, or the configs it would have.
+
+    ``existed``: it exists already; a client that may create it need not be able to see it.
+    """
 
     name: str
     error: MirrorError | None = None
     configs: Mapping[str, ConfigEntry] = field(default_factory=dict)
+    existed: bool = False
 
 
 class Inspector:
@@ -157,7 +162,8 @@ class Inspector:
         found = {}
         for row in response.topics:
             error = None
-            if row.error_code:
+            existed = row.error_code == _TOPIC_EXISTS
+            if row.error_code and not existed:
                 error = translate(
                     error_for(row.error_code, getattr(row, "error_message", None)),
                     self.client,
@@ -165,7 +171,7 @@ class Inspector:
                     needs=Right("Create", "Topic", row.name, "(or on the Cluster)"),
                 )
             configs = {c.name: config_row(c) for c in getattr(row, "configs", None) or ()}
-            found[row.name] = TriedTopic(row.name, error, configs)
+            found[row.name] = TriedTopic(row.name, error, configs, existed)
         return found
 
     def newest_times_ms(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

@@ -20,6 +20,7 @@ from sparkmirror.control.permissions.needed import (
     remote_patterns,
     source_patterns,
 )
+from sparkmirror.control.topics.internal_topics import internal_names
 from sparkmirror.errors import Denied
 from sparkmirror.model import MirrorMode
 from sparkmirror.settings import (
@@ -244,6 +245,22 @@ def test_separate_principals_get_what_each_needs():
         ("User:admin", "DESCRIBE"),
         ("User:admin", "DESCRIBE_CONFIGS"),
     }
+
+
+def test_an_admin_of_its_own_sees_the_internal_topics_that_it_creates():
+    """Every start looks whether they are there."""
+    settings = replace(flow(), target_admin=replace(B, client_id="admin"))
+
+    def who(client: ClusterClient) -> str:
+        return "User:admin" if client.client_id == "admin" else "User:mirror"
+
+    found = {
+        (one.binding.name, one.binding.operation)
+        for one in needed_permissions(MirrorSettings((settings,), ()), who)
+        if one.binding.principal == "User:admin" and one.binding.resource_type == "TOPIC"
+    }
+    for name in internal_names(settings):
+        assert {(name, "CREATE"), (name, "DESCRIBE")} <= found
 
 
 def test_commands_are_quoted_and_say_why():
