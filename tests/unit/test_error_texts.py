@@ -6,6 +6,7 @@ import os
 import socket
 import ssl
 import struct
+import sys
 import urllib.error
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -189,6 +190,8 @@ def test_a_jaas_file_without_the_clients_entry_says_which_it_has(tmp_path: Path)
         ("none_such:x", None, "cannot be imported (No module named 'none_such')", "PYTHONPATH"),
         ("json:none", None, "cannot be imported (module 'json' has no attribute", "check the name"),
         ("failing:x", None, "the module fails (ZeroDivisionError: ", "Correct the module."),
+        ("ending:x", None, "cannot be imported: the module fails (SystemExit: 0)", "Correct the"),
+        ("made:Ending", None, "cannot be instantiated (SystemExit: 3)", "Its constructor takes"),
         ("json:__doc__", None, "json:__doc__ is neither a function nor a class.", "Name one"),
         ("json:JSONDecoder", "x", "cannot be instantiated (TypeErr", "takes the text of the args"),
         ("made:mask", "x", "made:mask is an object, which the text of the args", "Name its class"),
@@ -198,7 +201,9 @@ def test_a_callable_that_cannot_be_had(
     name: str, args: str | None, what: str, do: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "failing.py").write_text("1 / 0\n")
+    (tmp_path / "ending.py").write_text("import sys\nsys.exit(0)\n")
     made = "class Mask:\n    def __call__(self, record): ...\nmask = Mask()\n"
+    made += "class Ending:\n    def __init__(self): raise SystemExit(3)\n"
     (tmp_path / "made.py").write_text(made)
     monkeypatch.syspath_prepend(tmp_path)
     where = "--message.handler"
@@ -390,9 +395,18 @@ def failing(what: str, partitions: object, *args: str) -> None:
     raise ValueError(f"{what} {args}")
 
 
+def ending(what: str, partitions: object) -> None:
+    """A rebalance listener that ends its process."""
+    sys.exit(0)
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("Failing", "were revoked (KeyError: 'gone')."), ("failing", "revoked (ValueError: revoked")],
+    [
+        ("Failing", "were revoked (KeyError: 'gone')."),
+        ("failing", "revoked (ValueError: revoked"),
+        ("ending", "revoked (SystemExit: 0)"),
+    ],
 )
 def test_a_listener_that_fails_is_named(name: str, text: str) -> None:
     listener = RebalanceListener(GroupSettings(listener=f"{__name__}:{name}"))

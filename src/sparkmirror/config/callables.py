@@ -1,4 +1,4 @@
-"""Loads Python callables that the command line names as ``module:name``."""
+"""Loads Python callables of the user that options and keys name as ``module:name``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import Any
 
 from sparkmirror.errors import ConfigError
 
-__all__ = ["load_callable", "load_once"]
+__all__ = ["USERS_ERRORS", "load_callable", "load_once"]
+
+USERS_ERRORS = (Exception, SystemExit)
+"""What users' code may raise. ``sys.exit`` in it is a failure, and must not end the mirror as if
+all were done."""
 
 
 def load_callable(name: str, args: str | None, *, where: str) -> Callable[..., Any] | Any:
@@ -38,7 +42,7 @@ def load_callable(name: str, args: str | None, *, where: str) -> Callable[..., A
             where=where,
             do="Put the module's directory on PYTHONPATH, and check the names.",
         ) from error
-    except Exception as error:  # whatever the module raises while it is imported
+    except USERS_ERRORS as error:  # whatever the module raises while it is imported
         raise ConfigError(
             f"{name} cannot be imported: the module fails ({type(error).__name__}: {error}).",
             where=where,
@@ -51,7 +55,7 @@ def load_callable(name: str, args: str | None, *, where: str) -> Callable[..., A
     if isinstance(found, type):
         try:
             return found() if args is None else found(args)
-        except Exception as error:  # whatever its constructor raises
+        except USERS_ERRORS as error:  # whatever its constructor raises
             # The error may quote the text, which may be a secret.
             said = f": {error}" if args is None else ""
             raise ConfigError(

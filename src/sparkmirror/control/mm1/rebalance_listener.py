@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sparkmirror.config.callables import load_once
+from sparkmirror.config.callables import USERS_ERRORS, load_once
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import GroupSettings
@@ -51,7 +51,7 @@ class RebalanceListener:
                 self._target(what, listed, *extra)
             else:
                 getattr(self._target, f"on_partitions_{what}")(listed)
-        except Exception as error:  # user code may raise anything
+        except USERS_ERRORS as error:
             raise MirrorError(
                 f"the rebalance listener failed when partitions were {what} "
                 f"({type(error).__name__}: {error}).",

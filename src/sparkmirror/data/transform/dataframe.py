@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sparkmirror.config.callables import load_callable
+from sparkmirror.config.callables import USERS_ERRORS, load_callable
 from sparkmirror.data.transform.columns import COLUMNS, spark_schema
 from sparkmirror.data.transform.columns import used as columns_used
 from sparkmirror.data.transform.refusals import HINTS, LOOKUP, refused, words
@@ -152,7 +152,7 @@ def _called(function: Callable[..., Any], records: DataFrame, one: TransformSett
         what = f"{one.python} failed{_line(error)}: {words(str(error))}"
         do = f"Correct the function. A record has {', '.join(COLUMNS)}."
         raise refused(one, "python", what, do) from error
-    except Exception as error:  # whatever the user's code raises
+    except USERS_ERRORS as error:
         what = f"{one.python} failed{_line(error)}: {type(error).__name__}: {error}"
         raise refused(one, "python", what, "Correct the function.") from error
     finally:
@@ -163,7 +163,7 @@ def _called(function: Callable[..., Any], records: DataFrame, one: TransformSett
     return made
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     """The last line of the user's code: Spark's own code is of no help."""
     frames = [
         each

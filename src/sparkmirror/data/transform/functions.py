@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkmirror.config.callables import load_callable
+from sparkmirror.config.callables import USERS_ERRORS, load_callable
 from sparkmirror.data.transform.registry import register
 from sparkmirror.errors import ConfigError
 from sparkmirror.settings import FlowSettings
@@ -151,7 +151,7 @@ def _register_own(session: SparkSession, flow: FlowSettings) -> None:
             register = load_callable(name, None, where=place)
             try:
                 register(session)
-            except Exception as error:  # whatever the user's code raises
+            except USERS_ERRORS as error:
                 raise ConfigError(
                     f"the transform {one.name} cannot be used: {name} failed "
                     f"({type(error).__name__}: {_first_line(error)}).",
@@ -160,7 +160,7 @@ def _register_own(session: SparkSession, flow: FlowSettings) -> None:
                 ) from error
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from sparkmirror.config.callables import load_callable
+from sparkmirror.config.callables import USERS_ERRORS, load_callable
 from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import Partitioner, SourceRecord, TargetRecord
@@ -122,7 +122,7 @@ class MessageHandler:
                 return ()
             listed = (found,) if isinstance(found, TargetRecord) else tuple(found)
             listed = tuple(map(_with_read_headers, listed))
-        except Exception as error:  # any error of the user's code; no record may be lost by it
+        except USERS_ERRORS as error:  # no record may be lost by it
             raise self._failed(chunk, source, f"{type(error).__name__}: {error}") from error
         for one in listed:
             wrong = _wrong(one)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparkmirror.config.callables import load_callable
+from sparkmirror.config.callables import USERS_ERRORS, load_callable
 from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.data.transform.columns import TIME_MS_MAX
 from sparkmirror.data.transform.results import HEADERS
@@ -82,7 +82,7 @@ class RecordHandler:
                     fields = _fields(record, source, found, changed)
             except Refusal as error:
                 reasons[record.offset] = str(error)
-            except Exception as error:  # whatever the user's code raises
+            except USERS_ERRORS as error:
                 reasons[record.offset] = _told(error)
             made.append(fields)
         self.reasons = reasons
@@ -182,7 +182,7 @@ def _array(
     return pa.StructArray.from_arrays([record], ["record"], mask=mask)
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """The type of ``error`` and where it was raised; its text may have the record's data."""
     frames = traceback.extract_tb(error.__traceback__)[2:]
     place = f" in line {frames[-1].lineno} of {frames[-1].name}" if frames else ""

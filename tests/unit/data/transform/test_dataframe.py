@@ -372,12 +372,17 @@ def _raises(_: Any) -> Any:
     raise ValueError("no such region")
 
 
+def _ends(_: Any) -> Any:
+    sys.exit(0)
+
+
 @pytest.mark.parametrize(
     ("function", "said", "do"),
     [
         (lambda frame: frame.filter("valu = 1"), "`valu` cannot be resolved", "A record has topic"),
         (lambda frame: frame.filter("value >"), "Syntax error", "Correct the function"),
         (_raises, "ValueError: no such region", "Correct the function"),
+        (_ends, "SystemExit: 0", "Correct the function"),
         (lambda frame: None, "returned a NoneType, not a DataFrame", "Return the frame"),
         (lambda: None, "TypeError", "Correct the function"),
         (lambda frame: frame.count(), "streaming sources must be executed", "Correct"),

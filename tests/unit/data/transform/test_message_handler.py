@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -36,6 +37,10 @@ def choose(record: SourceRecord, args: str) -> list[TargetRecord] | None:
 
 def fail(record: SourceRecord) -> TargetRecord:
     raise KeyError(record.offset)
+
+
+def end(record: SourceRecord) -> TargetRecord:
+    sys.exit(0)
 
 
 def wrong(record: SourceRecord) -> list[str]:
@@ -177,6 +182,7 @@ def bytes_names(record: SourceRecord) -> TargetRecord:
     ("handler", "why"),
     [
         ("fail", "offset 0 of t-2: KeyError: 0"),
+        ("end", "offset 0 of t-2: SystemExit: 0"),
         ("wrong", "returned a str"),
         ("text", "returned a value of type str, not bytes"),
         ("text_key", "returned a key of type str, not bytes"),

@@ -45,6 +45,9 @@ def query(spark):
 def fails(spark):
     raise RuntimeError("no such luck\\nand more")
 
+def ends(spark):
+    raise SystemExit(0)
+
 nothing = None
 """
 
@@ -118,6 +121,7 @@ def test_an_argument_that_stays_a_projection_of_its_own_is_refused(spark: SparkS
     ("name", "said"),
     [
         ("fails", "own_functions_of_a_user:fails failed (RuntimeError: no such luck)"),
+        ("ends", "own_functions_of_a_user:ends failed (SystemExit: 0)"),
         ("java", "own_functions_of_a_user:java failed (AnalysisException: "),
         ("missing", "own_functions_of_a_user:missing cannot be imported"),
         ("nothing", "own_functions_of_a_user:nothing is neither a function nor a class"),

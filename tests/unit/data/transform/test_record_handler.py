@@ -58,7 +58,7 @@ class Chosen:
 
     def __call__(self, record: SourceRecord) -> Any:
         found = self.results.get(record.value, record.to_target())
-        if isinstance(found, Exception):
+        if isinstance(found, BaseException):
             raise found
         return found(record) if callable(found) else found
 
@@ -165,6 +165,7 @@ def test_every_field_can_be_replaced() -> None:
     ("result", "said"),
     [
         (ValueError(f"bad card {_SECRET}"), "ValueError in line "),
+        (SystemExit(f"bad card {_SECRET}"), "SystemExit in line "),
         (lambda record: [record.to_target()] * 2, "it returned 2 records: one cannot become"),
         (5, "it returned a int, not a TargetRecord"),
         (TargetRecord("other", b""), "it returned another topic: route records in SQL"),
