@@ -13,6 +13,7 @@ from sparkmirror.config.connectors import Connector, ConnectorSetup, connector_k
 from sparkmirror.config.files.documents import Node, load_json
 from sparkmirror.config.files.origin import Origin
 from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.placeholders import REFERENCE
 from sparkmirror.errors import ConfigError
 
 __all__ = ["read_connect"]
@@ -96,6 +97,14 @@ def _connector(kind: str, name: str, where: str, entries: dict[str, Entry]) -> C
             do="Add it: the name of the source cluster.",
         )
     target = entries.get("target.cluster.alias")
+    for entry in (source, target):
+        if entry is not None and REFERENCE.search(entry.value):
+            raise ConfigError(
+                f"{entry.key} contains a placeholder.",
+                where=entry.where,
+                do="Write the alias itself: it is a part of the new file's keys, and placeholders "
+                "are resolved only in values.",
+            )
     given = entries.get("name")
     return Connector(
         kind,

@@ -7,7 +7,6 @@ keys of the clusters. Keys without a counterpart become a comment in the file, a
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +15,7 @@ from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.values import check, parse_boolean
 from sparkmirror.config.mm2.keys import OF_CONNECTOR, KeyUse, Lost, classify, nearest
 from sparkmirror.config.mm2.smts import smt_settings
+from sparkmirror.config.placeholders import PROVIDERS, REFERENCE
 from sparkmirror.config.table.settings import (
     CLIENT_SET,
     DROPPED_KEYS,
@@ -59,14 +59,6 @@ _OWNED = {
                  "checkpoints.topic.", "group.filter.class"),
     HEARTBEAT: ("emit.heartbeats.", "heartbeats.topic."),
 }  # fmt: skip
-_REFERENCE = re.compile(r"\$\{[^}]*\}")
-_STOCK = "org.apache.kafka.common.config.provider."
-_PROVIDERS = {
-    "file": f"{_STOCK}FileConfigProvider",
-    "directory": f"{_STOCK}DirectoryConfigProvider",
-    "env": f"{_STOCK}EnvVarConfigProvider",
-}
-_PROVIDER = re.compile(r"\$\{([^}:]+):")
 _DEFAULT_STORAGE = "mm2-offsets.{}.internal"
 
 
@@ -173,7 +165,7 @@ def mm2_file(setup: ConnectorSetup) -> Migrated:
 def _put(page: Page, key: str, taken: Taken) -> None:
     value = taken.entry.value if is_secret(key) else taken.entry.value.strip()
     origin = f"{taken.entry.where}: {taken.entry.key}" if taken.entry.where else ""
-    reference = taken.reference or bool(_REFERENCE.fullmatch(value.strip()))
+    reference = taken.reference or bool(REFERENCE.fullmatch(value.strip()))
     page.put(key, value, origin, reference=reference)
 
 
@@ -253,7 +245,7 @@ def _check(entry: Entry, key: str, clusters: Sequence[str]) -> KeyUse | Lost | N
             do="Remove it from the file if the mirror does not need it.",
         )
     supported = outcome.setting.status is Status.SUPPORTED and not outcome.family
-    if supported and not _REFERENCE.search(entry.value):
+    if supported and not REFERENCE.search(entry.value):
         check(entry, outcome.setting)
     return outcome
 
@@ -313,7 +305,7 @@ def _flow_lines(
 def _disabled(connector: Connector) -> bool:
     """Whether ``enabled=false`` keeps the connector from having tasks."""
     entry = connector.config.get("enabled")
-    return entry is not None and not _REFERENCE.search(entry.value) and not parse_boolean(entry)
+    return entry is not None and not REFERENCE.search(entry.value) and not parse_boolean(entry)
 
 
 def _add_defaults(sources: Sequence[Connector], lines: dict[str, Taken]) -> None:
@@ -359,7 +351,7 @@ def _check_smts(flow: str, connectors: Sequence[Connector]) -> None:
     """Raise ConfigError for single message transforms that the flow cannot have."""
     for connector in connectors:
         smts = {key: one for key, one in connector.config.items() if _of_smts(key)}
-        if not any(_REFERENCE.search(one.value) for one in smts.values()):
+        if not any(REFERENCE.search(one.value) for one in smts.values()):
             smt_settings(smts, flow)
         for other in connectors:
             theirs = {key: one.value for key, one in other.config.items() if _of_smts(key)}
@@ -457,9 +449,9 @@ def _find_providers(setup: ConnectorSetup) -> None:
     of_connectors = (entry for one in setup.connectors for entry in one.config.values())
     seen = set()
     for entry in (*of_clusters, *of_connectors):
-        for name in _PROVIDER.findall(entry.value):
-            if name in _PROVIDERS:
-                setup.providers[name] = _PROVIDERS[name]
+        for name in REFERENCE.findall(entry.value):
+            if name in PROVIDERS:
+                setup.providers[name] = PROVIDERS[name]
             elif (name, entry.where) not in seen:
                 seen.add((name, entry.where))
                 setup.notes.append(

@@ -14,6 +14,7 @@ import pytest
 from sparkmirror.cli.main import main
 from sparkmirror.config.clients.sasl import OAuthLogin, sasl_settings
 from sparkmirror.config.clients.tls import tls_settings
+from sparkmirror.config.files.properties import load_properties
 from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.settings import FlowSettings, MirrorSettings
 from sparkmirror.wire.security.oauth import TokenSource
@@ -388,6 +389,98 @@ def test_placeholders_stay_and_need_no_file_here(
     assert f"B.ssl.truststore.password = {password}" in told.out
     assert "config.providers = file\nconfig.providers.file.class = org.apache" in told.out
     assert "the class of the config provider vault is unknown" in " ".join(told.err.split())
+
+
+LOGIN = {
+    "source__cluster__security__protocol": "SASL_SSL",
+    "source__cluster__sasl__mechanism": "PLAIN",
+    "source__cluster__sasl__jaas__config": JAAS,
+}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"source__cluster__bootstrap__servers": "${file:/opt/c.properties:a}"},
+        {"source__cluster__bootstrap__servers": "a1:9092,${env:MORE}"},
+        {"topics": "${env:TOPICS}"},
+        {"topics": "orders.*,${directory:/opt:topics}"},
+        {"topics__exclude": "${vault:a:topics}"},
+        {"tasks__max": "${env:TASKS}"},
+        {"replication__factor": "${env:FACTOR}"},
+        {"sync__topic__acls__enabled": "${env:ACLS}"},
+        {"offset-syncs__topic__location": "${env:SIDE}"},
+        {"replication__policy__class": "${env:POLICY}"},
+        {"replication__policy__separator": "${env:SEPARATOR}"},
+        {"source__consumer__fetch__max__bytes": "${env:BYTES}"},
+        {"source__consumer__auto__offset__reset": "${env:RESET}"},
+        {"producer__override__acks": "${env:ACKS}"},
+        {"transforms": "${env:NAMES}"},
+        {"transforms": "one", "transforms__one__type": "${env:TYPE}"},
+        LOGIN | {"source__cluster__security__protocol": "${env:PROTOCOL}"},
+        LOGIN | {"source__cluster__sasl__mechanism": "${env:MECHANISM}"},
+        LOGIN | {"source__cluster__sasl__jaas__config": "${file:/opt/c.properties:jaas}"},
+        LOGIN | {"source__cluster__sasl__jaas__config": JAAS.replace(f'"{SECRET}"', "${env:P}")},
+        LOGIN | {"source__cluster__ssl__truststore__location": "${env:STORE}"},
+        LOGIN | {
+            "source__cluster__ssl__truststore__location": "/store",
+            "source__cluster__ssl__truststore__type": "${env:TYPE}",
+        },
+        {
+            "source__cluster__security__protocol": "SASL_SSL",
+            "source__cluster__sasl__mechanism": "OAUTHBEARER",
+            "source__cluster__sasl__oauthbearer__token__endpoint__url": "${env:URL}",
+            "source__cluster__sasl__jaas__config": "org.apache.kafka.common.security.oauthbearer."
+            'OAuthBearerLoginModule required clientId="a" clientSecret="${env:SECRET}";',
+        },
+    ],
+)  # fmt: skip
+def test_any_value_may_have_placeholders(keys: dict[str, str], tmp_path: Path) -> None:
+    """What they stand for is checked where the mirror runs."""
+    given = changed(SOURCE, **keys)
+    path = tmp_path / "made.properties"
+    assert main([*options(tmp_path, given), "--output", str(path)]) == 0
+    written = load_properties(path)
+    for key, value in keys.items():
+        name = f"A->B.{key}".replace("__", ".").replace("A->B.source.cluster.", "A.")
+        assert written[name].value == value
+
+
+def test_placeholders_of_one_setting_do_not_hide_the_faults_of_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = changed(SOURCE, topics="${env:T}", transforms="x", transforms__x__type="${env:X}",
+                    source__cluster__ssl__keystore__password="${env:P}",
+                    source__cluster__security__protocol="SSL")  # fmt: skip
+    assert main(options(tmp_path, given)) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "source.cluster.ssl.keystore.password: Cluster 'A'" in told
+
+
+def test_two_ways_with_placeholders_for_topics_are_no_loop(tmp_path: Path) -> None:
+    """Which topics they stand for is not known, so they may be different ones."""
+    there = changed(SOURCE, replication__policy__class="IdentityReplicationPolicy")
+    back = changed(
+        there,
+        topics="${env:TOPICS}",
+        source__cluster__alias="B",
+        target__cluster__alias="A",
+        source__cluster__bootstrap__servers="b1:9092",
+        target__cluster__bootstrap__servers="a1:9092,a2:9092",
+    )
+    assert main([*options(tmp_path, there, back), "--output", str(tmp_path / "out")]) == 0
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_an_alias_is_no_placeholder(
+    side: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is a part of the new file's keys, where nothing is resolved."""
+    key = f"{side}__cluster__alias"
+    assert main(options(tmp_path, changed(SOURCE, **{key: "${env:ALIAS}"}))) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"0.json:18: {side}.cluster.alias contains a placeholder" in told
+    assert "Write the alias itself" in told
 
 
 @pytest.mark.parametrize(

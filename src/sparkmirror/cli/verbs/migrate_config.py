@@ -302,16 +302,13 @@ def _load(path: Path) -> tuple[FlowSettings, ...]:
 
 
 def _flows_of(made: Migrated) -> tuple[FlowSettings, ...]:
-    """The flows of the new file, which must load without error before it is handed out.
+    """The flows of the new file, which must load without error before it is handed out."""
+    from sparkmirror.config.placeholders import checkable  # noqa: PLC0415
 
-    Placeholders are not resolved: the files that they refer to need not be on this machine.
-    """
     with tempfile.TemporaryDirectory(prefix="sparkmirror-") as directory:
         path = Path(directory) / "mm2.properties"
         path.touch(mode=0o600)
-        path.write_text(
-            re.sub(r"(?m)^config\.providers\b", "# \\g<0>", made.text), encoding="ascii"
-        )
+        path.write_text(checkable(made.text, path), encoding="ascii")
         try:
             return _load(path)
         except ConfigError as error:

@@ -1,0 +1,68 @@
+"""Placeholders of config providers in a MirrorMaker 2 file that is written for another machine.
+
+What they refer to need not be on this machine, so they stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sparkmirror.config.files.properties import parse_properties
+from sparkmirror.config.files.values import parse_list
+from sparkmirror.config.mm2.keys import OF_CONNECTOR, KeyUse, classify
+from sparkmirror.config.table.settings import CLIENT_SET, Type
+
+__all__ = ["PROVIDERS", "REFERENCE", "checkable"]
+
+REFERENCE = re.compile(r"\$\{([^}:]+):[^}]*\}")
+"""A placeholder; its group is the provider's name."""
+_STOCK = "org.apache.kafka.common.config.provider."
+PROVIDERS = {
+    "file": f"{_STOCK}FileConfigProvider",
+    "directory": f"{_STOCK}DirectoryConfigProvider",
+    "env": f"{_STOCK}EnvVarConfigProvider",
+}
+"""Classes of providers by their usual names; in Kafka Connect, the workers' files declare them."""
+# Valid values for settings that cannot be left out. Of flows with unknown topics, none may seem to
+# be part of a loop.
+_STAND_INS = {"bootstrap.servers": "localhost:9092", "topics": ""}
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+def checkable(text: str, path: Path) -> str:
+    """The ``text`` of a new file, to be checked without what its placeholders stand for.
+
+    Settings with placeholders have another value or are left out; no line gets another number. If a
+    login depends on placeholders, no login of the file can be checked. ``path``: for errors.
+    """
+    entries = parse_properties(text.encode("ascii"), path)
+    aliases = parse_list(entries["clusters"])
+    uses = [use for one in entries.values() if isinstance(use := classify(one, aliases), KeyUse)]
+    unknown = [use for use in uses if REFERENCE.search(use.entry.value) and not _is_opaque(use)]
+    without = {use.entry.key: _STAND_INS.get(use.setting.name) for use in unknown}
+    logins = any(use.setting.name in CLIENT_SET - _STAND_INS.keys() for use in unknown)
+    smts = {use.flow for use in unknown if _is_of_smts(use)}
+    for use in uses:
+        if logins and use.setting.name == "security.protocol":
+            without[use.entry.key] = "PLAINTEXT"
+        if use.setting.name == "config.providers" or (use.flow in smts and _is_of_smts(use)):
+            without[use.entry.key] = None
+    lines = text.split("\n")
+    for key, value in without.items():
+        index = entries[key].line - 1
+        start = lines[index].partition(" = ")[0]
+        lines[index] = "#" if value is None else f"{start} = {value}"
+    return "\n".join(lines)
+
+
+def _is_of_smts(use: KeyUse) -> bool:
+    return use.entry.key.removeprefix(f"{use.flow}.").partition(".")[0] in OF_CONNECTOR
+
+
+def _is_opaque(use: KeyUse) -> bool:
+    """Whether the checks of a login take any text for this value: a password, a file's name."""
+    name, value = use.setting.name, use.entry.value
+    if name == "sasl.jaas.config":
+        return REFERENCE.search(_QUOTED.sub("", value)) is None
+    return name in CLIENT_SET and (use.setting.type is Type.PASSWORD or name.endswith(".location"))
