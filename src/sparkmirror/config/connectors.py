@@ -45,6 +45,7 @@ KINDS = (SOURCE, CHECKPOINT, HEARTBEAT)
 _SIDES = ("source.cluster.", "target.cluster.")
 # Keys that are written elsewhere in the new file.
 _PLACED = frozenset({"name", "connector.class", "source.cluster.alias", "target.cluster.alias"})
+_ROLES = ("consumer", "producer", "admin")
 _CONVERTERS = ("key.converter", "value.converter", "header.converter")
 # Keys that determine topic names and locations. Connectors of one flow must have the same values.
 _SHARED = (
@@ -56,7 +57,7 @@ _SHARED = (
 # Keys that only one kind of connector reads.
 _OWNED = {
     CHECKPOINT: ("groups", "emit.checkpoints.", "sync.group.offsets.", "refresh.groups.",
-                 "checkpoints.topic.", "group.filter.class"),
+                 "checkpoints.topic.", "group.filter.class", "target.consumer."),
     HEARTBEAT: ("emit.heartbeats.", "heartbeats.topic."),
 }  # fmt: skip
 _DEFAULT_STORAGE = "mm2-offsets.{}.internal"
@@ -110,7 +111,9 @@ class ConnectorSetup:
 
     def leave_out(self, entry: Entry, reason: str) -> None:
         """Note that ``entry`` is left out of the file, and the ``reason``."""
-        self.notes.append(f"{entry.where}: {entry.key}: {reason}")
+        note = f"{entry.where}: {entry.key}: {reason}"
+        if note not in self.notes:
+            self.notes.append(note)
 
     def take(self, alias: str, key: str, entry: Entry, *, reference: bool = False) -> None:
         """Add a setting of the cluster ``alias``. Raises ConfigError if it has another value."""
@@ -283,16 +286,17 @@ def _flow_lines(
                 why = f" ({DROPPED_KEYS[key]})" if key else ""
                 setup.leave_out(entry, f"it has no replacement{why}")
                 continue
-            outcome = _check(entry, f"{name}.{key}", clusters)
-            reason = _no_counterpart(outcome, name, key, clusters)
-            if not reason and connector.kind != _owner(key, connector.kind):
-                reason = f"a {connector.kind}Connector does not read it"
-            if not reason and connector.kind != SOURCE and _of_smts(key):
-                reason = "checkpoints and heartbeats do not pass single message transforms here"
-            if reason:
-                setup.leave_out(entry, reason)
-            else:
-                _merge(setup, lines, key, entry, connector)
+            for place in _places(key, connector):
+                outcome = _check(entry, f"{name}.{place}", clusters)
+                reason = _no_counterpart(outcome, name, place, clusters)
+                if not reason and connector.kind != _owner(place, connector.kind):
+                    reason = f"a {connector.kind}Connector does not read it"
+                if not reason and connector.kind != SOURCE and _of_smts(place):
+                    reason = "checkpoints and heartbeats do not pass single message transforms here"
+                if reason:
+                    setup.leave_out(entry, reason)
+                else:
+                    _merge(setup, lines, place, entry, connector)
     _check_smts(name, [one for one in connectors if one.kind == SOURCE])
     # Connect runs only features with a connector; here a flow runs all that are not disabled.
     if CHECKPOINT not in kinds and SOURCE in kinds:
@@ -300,6 +304,23 @@ def _flow_lines(
     if HEARTBEAT in kinds:
         lines.setdefault("emit.heartbeats.enabled", _own("emit.heartbeats.enabled", "true"))
     return lines
+
+
+def _places(key: str, connector: Connector) -> list[str]:
+    """The flow's keys for ``key`` of a connector.
+
+    In Java, ``consumer.sasl.*`` and the like override the logins of the clusters. In the file,
+    clients have the login of their cluster, and only keys of one side override it.
+    """
+    role, _, name = key.partition(".")
+    if role not in _ROLES or name not in CLIENT_SET or name == "bootstrap.servers":
+        return [key]
+    both = [f"source.{key}", f"target.{key}"]
+    return [
+        place
+        for place in both
+        if place not in connector.config and connector.kind == _owner(place, connector.kind)
+    ]
 
 
 def _disabled(connector: Connector) -> bool:

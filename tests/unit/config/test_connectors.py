@@ -16,7 +16,7 @@ from sparkmirror.config.clients.sasl import OAuthLogin, sasl_settings
 from sparkmirror.config.clients.tls import tls_settings
 from sparkmirror.config.files.properties import load_properties
 from sparkmirror.config.mm2.load import load_mm2
-from sparkmirror.settings import FlowSettings, MirrorSettings
+from sparkmirror.settings import ClusterClient, FlowSettings, MirrorSettings
 from sparkmirror.wire.security.oauth import TokenSource
 from tests.certificates import Authority
 from tests.unit.config_files import write
@@ -389,6 +389,68 @@ def test_placeholders_stay_and_need_no_file_here(
     assert f"B.ssl.truststore.password = {password}" in told.out
     assert "config.providers = file\nconfig.providers.file.class = org.apache" in told.out
     assert "the class of the config provider vault is unknown" in " ".join(told.err.split())
+
+
+def login(user: str) -> str:
+    return JAAS.replace('"u"', f'"{user}"')
+
+
+USERS = {
+    "source__cluster__security__protocol": "SASL_SSL",
+    "source__cluster__sasl__mechanism": "PLAIN",
+    "source__cluster__sasl__jaas__config": login("source"),
+    "target__cluster__security__protocol": "SASL_SSL",
+    "target__cluster__sasl__mechanism": "PLAIN",
+    "target__cluster__sasl__jaas__config": login("target"),
+}
+
+
+def user(client: ClusterClient) -> str:
+    return client.properties["sasl.jaas.config"].partition('username="')[2].partition('"')[0]
+
+
+def test_logins_of_one_kind_of_client_stay(tmp_path: Path) -> None:
+    """In Java they override those of the clusters, and count for both sides."""
+    keys = {f"{role}__sasl__jaas__config": login(role) for role in ("consumer", "admin")}
+    offset_syncs = {"producer__sasl__jaas__config": login("producer")}
+    given = changed(SOURCE, **USERS, **keys, **offset_syncs)
+    checkpoint = changed(CHECKPOINT, **USERS, **keys)
+    settings = made(tmp_path, options(tmp_path, given, checkpoint, changed(HEARTBEAT, **USERS)))
+    one = flow(settings)
+    assert (user(one.source), user(one.target)) == ("consumer", "target")
+    assert (user(one.source_admin), user(one.target_admin)) == ("admin", "admin")
+    assert user(one.checkpoints.client or one.target) == "consumer"
+    assert user(one.offset_syncs.client or one.target) == "producer"
+
+
+def test_a_login_of_one_side_comes_before_one_of_both(tmp_path: Path) -> None:
+    keys = {
+        "consumer__sasl__jaas__config": login("consumer"),
+        "source__consumer__sasl__jaas__config": login("reader"),
+        "admin__sasl__jaas__config": login("admin"),
+        "target__admin__sasl__jaas__config": login("creator"),
+    }
+    one = flow(made(tmp_path, options(tmp_path, changed(SOURCE, **USERS, **keys))))
+    assert user(one.source) == "reader"
+    assert (user(one.source_admin), user(one.target_admin)) == ("admin", "creator")
+
+
+def test_each_connector_has_its_own_logins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the checkpoint connector consumes from the target."""
+    given = changed(SOURCE, **USERS, consumer__sasl__jaas__config=login("reader"))
+    plain = changed(CHECKPOINT, **USERS, tasks__max=None)
+    loading = changed(plain, target__consumer__sasl__jaas__config=login("loader"))
+    for checkpoint, expected in ((plain, "target"), (loading, "loader")):
+        one = flow(made(tmp_path, options(tmp_path, given, checkpoint)))
+        assert user(one.source) == "reader"
+        assert user(one.checkpoints.client or one.target) == expected
+        assert "left out" not in capsys.readouterr().err
+    other = changed(CHECKPOINT, **USERS, admin__sasl__jaas__config=login("other"))
+    assert user(flow(made(tmp_path, options(tmp_path, given, other))).source_admin) == "source"
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.count("admin.sasl.jaas.config: the flow uses the value of its MirrorSource") == 1
 
 
 LOGIN = {
