@@ -15,7 +15,7 @@ from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.values import check, parse_boolean
 from sparkmirror.config.mm2.keys import OF_CONNECTOR, KeyUse, Lost, classify, nearest
 from sparkmirror.config.mm2.smts import smt_settings
-from sparkmirror.config.placeholders import PROVIDERS, REFERENCE
+from sparkmirror.config.placeholders import REFERENCE, providers_of
 from sparkmirror.config.table.settings import (
     CLIENT_SET,
     DROPPED_KEYS,
@@ -140,6 +140,7 @@ def mm2_file(setup: ConnectorSetup) -> Migrated:
     aliases = list(dict.fromkeys(alias for one in setup.connectors for alias in _ends(one)))
     for one in setup.connectors:
         _cluster_keys(setup, one)
+    _check_addresses(setup)
     _find_providers(setup)
     body = {name: _flow_lines(setup, connectors, aliases) for name, connectors in flows.items()}
     page = Page()
@@ -208,6 +209,12 @@ def _flows(setup: ConnectorSetup) -> dict[str, list[Connector]]:
                     where=other.where,
                     do="Leave out one of them.",
                 )
+    if all(one.kind == HEARTBEAT for one in setup.connectors):
+        raise ConfigError(
+            "no MirrorSourceConnector is given, so the new file would mirror nothing.",
+            where=setup.connectors[0].where,
+            do="Give that connector's file, too.",
+        )
     return found
 
 
@@ -223,12 +230,19 @@ def _cluster_keys(setup: ConnectorSetup, connector: Connector) -> None:
                 continue
             _check(entry, f"{alias}.{name}", (alias,))
             setup.take(alias, name, entry)
-        if "bootstrap.servers" not in setup.clusters.get(alias, {}):
-            raise ConfigError(
-                f"{side}bootstrap.servers of connector {connector.name} is missing.",
-                where=connector.where,
-                do=f"Add it: the brokers of cluster {alias}.",
-            )
+
+
+def _check_addresses(setup: ConnectorSetup) -> None:
+    """Raise ConfigError for a cluster without an address. Heartbeats only need their target's."""
+    for connector in setup.connectors:
+        for side, alias in zip(_SIDES, _ends(connector), strict=True):
+            needed = connector.kind != HEARTBEAT or alias == connector.target
+            if needed and "bootstrap.servers" not in setup.clusters.get(alias, {}):
+                raise ConfigError(
+                    f"{side}bootstrap.servers of connector {connector.name} is missing.",
+                    where=connector.where,
+                    do=f"Add it: the brokers of cluster {alias}.",
+                )
 
 
 def _check(entry: Entry, key: str, clusters: Sequence[str]) -> KeyUse | Lost | None:
@@ -468,17 +482,9 @@ def _find_providers(setup: ConnectorSetup) -> None:
     clusters = (one for lines in setup.clusters.values() for one in lines.values())
     of_clusters = (one.entry for one in clusters if not one.reference)
     of_connectors = (entry for one in setup.connectors for entry in one.config.values())
-    seen = set()
-    for entry in (*of_clusters, *of_connectors):
-        for name in REFERENCE.findall(entry.value):
-            if name in PROVIDERS:
-                setup.providers[name] = PROVIDERS[name]
-            elif (name, entry.where) not in seen:
-                seen.add((name, entry.where))
-                setup.notes.append(
-                    f"{entry.where}: {entry.key}: the class of the config provider {name} is "
-                    "unknown; its placeholder is kept: declare it under config.providers"
-                )
+    providers, notes = providers_of([*of_clusters, *of_connectors])
+    setup.providers |= providers
+    setup.notes += notes
 
 
 def _providers(page: Page, setup: ConnectorSetup) -> None:

@@ -6,28 +6,45 @@ What they refer to need not be on this machine, so they stay as they are.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
-from sparkmirror.config.files.properties import parse_properties
+from sparkmirror.config.files.properties import Entry, parse_properties
 from sparkmirror.config.files.values import parse_list
 from sparkmirror.config.mm2.keys import OF_CONNECTOR, KeyUse, classify
 from sparkmirror.config.table.settings import CLIENT_SET, Type
 
-__all__ = ["PROVIDERS", "REFERENCE", "checkable"]
+__all__ = ["REFERENCE", "checkable", "providers_of"]
 
 REFERENCE = re.compile(r"\$\{([^}:]+):[^}]*\}")
 """A placeholder; its group is the provider's name."""
 _STOCK = "org.apache.kafka.common.config.provider."
-PROVIDERS = {
+# Classes of providers by their usual names; in Kafka Connect, the workers' files declare them.
+_PROVIDERS = {
     "file": f"{_STOCK}FileConfigProvider",
     "directory": f"{_STOCK}DirectoryConfigProvider",
     "env": f"{_STOCK}EnvVarConfigProvider",
 }
-"""Classes of providers by their usual names; in Kafka Connect, the workers' files declare them."""
 # Valid values for settings that cannot be left out. Of flows with unknown topics, none may seem to
 # be part of a loop.
 _STAND_INS = {"bootstrap.servers": "localhost:9092", "topics": ""}
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+def providers_of(entries: Iterable[Entry]) -> tuple[dict[str, str], list[str]]:
+    """The class of each provider that ``entries`` refer to, and a note where it is unknown."""
+    found: dict[str, str] = {}
+    notes: dict[str, None] = {}
+    for entry in entries:
+        for name in REFERENCE.findall(entry.value):
+            if name in _PROVIDERS:
+                found[name] = _PROVIDERS[name]
+            else:
+                notes[
+                    f"{entry.where}: {entry.key}: the class of the config provider {name} is "
+                    "unknown; its placeholder is kept: declare it under config.providers"
+                ] = None
+    return found, list(notes)
 
 
 def checkable(text: str, path: Path) -> str:

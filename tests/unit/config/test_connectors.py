@@ -217,6 +217,20 @@ def test_an_enabled_heartbeat_connector_mirrors_nothing(tmp_path: Path) -> None:
         assert [beat.name for beat in settings.heartbeats] == ["B->A"]
 
 
+@pytest.mark.parametrize("first", ["source", "heartbeat"])
+def test_a_heartbeat_connector_needs_no_address_of_its_source(first: str, tmp_path: Path) -> None:
+    """It only writes to its target, so Connect runs it without."""
+    beat = changed(HEARTBEAT, source__cluster__bootstrap__servers=None)
+    documents = [SOURCE, beat] if first == "source" else [beat, SOURCE]
+    settings = made(tmp_path, options(tmp_path, *documents))
+    assert flow(settings).source.bootstrap_servers == ("a1:9092", "a2:9092")
+    assert [one.name for one in settings.heartbeats] == ["A->B"]
+    elsewhere = changed(beat, source__cluster__alias="C")
+    settings = made(tmp_path, options(tmp_path, elsewhere, SOURCE))
+    assert flow(settings).name == "A->B"
+    assert [one.name for one in settings.heartbeats] == ["C->B"]
+
+
 def test_a_disabled_checkpoint_connector_makes_no_checkpoints(tmp_path: Path) -> None:
     one = flow(made(tmp_path, options(tmp_path, SOURCE, changed(CHECKPOINT, enabled="false"))))
     assert (one.checkpoints.enabled, one.checkpoints.sync_enabled) == (False, False)
@@ -282,6 +296,13 @@ BROKEN = [
     ([changed(SOURCE, source__cluster__security__protocol="SSH")],
      "source.cluster.security.protocol", "security.protocol"),
     ([CHECKPOINT], "config", "no MirrorSourceConnector"),
+    ([HEARTBEAT], "config", "no MirrorSourceConnector is given, so the new file would mirror"),
+    ([SOURCE, changed(HEARTBEAT, target__cluster__alias="C",
+                      target__cluster__bootstrap__servers=None)],
+     "config", "target.cluster.bootstrap.servers of connector mm2-heartbeat is missing"),
+    ([changed(HEARTBEAT, source__cluster__bootstrap__servers=None),
+      changed(SOURCE, source__cluster__bootstrap__servers=None)],
+     "config", "source.cluster.bootstrap.servers of connector mm2-source is missing"),
     ([SOURCE, CHECKPOINT, CHECKPOINT], "config", "two MirrorCheckpointConnectors"),
     ([SOURCE, changed(CHECKPOINT, source__cluster__bootstrap__servers="z:1")],
      "source.cluster.bootstrap.servers", "differs from source.cluster.bootstrap.servers"),
