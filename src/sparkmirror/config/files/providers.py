@@ -121,24 +121,23 @@ def _check_keys(raw: Mapping[str, Entry], providers: Mapping[str, _Provider]) ->
     for key, entry in raw.items():
         if not key.startswith("config.providers."):
             continue
-        name, _, rest = key.removeprefix("config.providers.").partition(".")
+        name = key.removeprefix("config.providers.").partition(".")[0]
         if name not in providers:
             what = f"{key}: config.providers does not name '{name}'."
             do = f"Add '{name}' to config.providers, or remove the key."
-        elif rest != "class" and rest.removeprefix("param.") not in _parameters(raw, name):
-            what = f"{key} is not a parameter of this provider."
-            do = "Known: " + ", ".join(
-                f"config.providers.{name}.param.{parameter}" for parameter in _parameters(raw, name)
-            )
-            do += "."
         else:
-            continue
+            known = _parameters(raw, name)
+            if key == f"config.providers.{name}.class" or key in known:
+                continue
+            what = f"{key} is not a parameter of this provider."
+            do = f"Known: {', '.join(known)}."
         raise ConfigError(what, where=entry.where, do=do)
 
 
-def _parameters(raw: Mapping[str, Entry], name: str) -> tuple[str, ...]:
+def _parameters(raw: Mapping[str, Entry], name: str) -> list[str]:
+    """The full keys of the provider's parameters."""
     kind = raw[f"config.providers.{name}.class"].value.strip().removeprefix(_PACKAGE)
-    return _PARAMETERS[kind]
+    return [f"config.providers.{name}.param.{parameter}" for parameter in _PARAMETERS[kind]]
 
 
 def _fetcher(

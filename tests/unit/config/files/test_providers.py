@@ -82,6 +82,15 @@ def test_undeclared_placeholders_stay_and_are_told(tmp_path: Path) -> None:
         ("config.providers=x\nconfig.providers.x.class=com.acme.Vault", "custom Java classes"),
         ("config.providers.x.class=y", "config.providers does not name 'x'"),
         (ENV + "config.providers.env.param.foo=1", "is not a parameter of this provider"),
+        (
+            ENV + "config.providers.env.allowlist.pattern=MM_.*",
+            "config.providers.env.allowlist.pattern is not a parameter of this provider",
+        ),
+        (
+            f"config.providers=f\nconfig.providers.f.class={PACKAGE}FileConfigProvider\n"
+            "config.providers.f.allowed.paths=/opt",
+            "config.providers.f.allowed.paths is not a parameter of this provider",
+        ),
     ],
 )
 def test_what_cannot_be_resolved(lines: str, what: str) -> None:
