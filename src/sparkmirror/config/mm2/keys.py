@@ -41,7 +41,11 @@ _FAMILIES = {
     "value.converter.": "value.converter",
     "header.converter.": "header.converter",
 }
-
+_CONVERTERS = ("key.converter.", "value.converter.", "header.converter.")
+# Topics of Connect's workers. Their further keys are configs of these topics (KIP-605).
+_STORAGES = ("offset.storage.", "config.storage.", "status.storage.")
+_OWN_CONFIGS = "the mirror creates this topic with configs of its own"
+_MISSPELT = 0.7  # more alike than any config of a topic is to a key
 
 # Families whose keys a connector reads; Java drops them at the top level.
 OF_CONNECTOR = frozenset({"transforms", "predicates"})
@@ -175,6 +179,9 @@ def _top_key(entry: Entry) -> Outcome:
         if name.startswith(_WORKER_TOP_PREFIXES):
             return KeyUse(entry, worker)
         return Lost(entry, f"B.{name}")
+    storage = _storage(entry, name)
+    if storage is not None:
+        return storage
     for prefix, spelling in (
         ("producer.override.", "A->B.producer.override.{}"),
         ("source.", "A.{role}.{}"),
@@ -198,7 +205,7 @@ def _bare_client_key(entry: Entry, name: str, *spellings: str) -> Lost | None:
     return None
 
 
-def _family(entry: Entry, name: str, flow: str = "") -> KeyUse | None:
+def _family(entry: Entry, name: str, flow: str = "", alias: str = "") -> KeyUse | None:
     """The meaning of a key that contains names chosen by the user; None for other keys."""
     if name.startswith("config.providers."):
         row = find("config.providers", Scope.DRIVER)
@@ -210,7 +217,20 @@ def _family(entry: Entry, name: str, flow: str = "") -> KeyUse | None:
                 return KeyUse(entry, row, flow=flow, family=True)
             reason = "records are copied as raw batches and never decoded"
             ignored = (row.reason or reason) if row else reason
-            return KeyUse(entry, row, flow=flow, ignored=ignored) if row else None
+            return KeyUse(entry, row, alias=alias, flow=flow, ignored=ignored) if row else None
+    return None
+
+
+def _storage(entry: Entry, name: str, alias: str = "") -> KeyUse | None:
+    """The meaning of a config of a topic of Connect's workers; None for other keys."""
+    for prefix in _STORAGES:
+        if not name.startswith(prefix):
+            continue
+        row = find(f"{prefix}topic", Scope.WORKER)
+        known = [one[len(prefix) :] for one in names(Scope.WORKER) if one.startswith(prefix)]
+        if row is None or difflib.get_close_matches(name[len(prefix) :], known, 1, _MISSPELT):
+            return None
+        return KeyUse(entry, row, alias=alias, ignored=row.reason or _OWN_CONFIGS)
     return None
 
 
@@ -226,6 +246,11 @@ def _cluster_key(entry: Entry, alias: str, name: str) -> Outcome:
     row = find(name, Scope.WORKER)
     if row is not None and not name.startswith(("replication.policy.", "config.providers")):
         return KeyUse(entry, row, alias=alias)
+    worker = _storage(entry, name, alias)
+    if worker is None and name.startswith(_CONVERTERS):
+        worker = _family(entry, name, alias=alias)
+    if worker is not None:
+        return worker
     if name in FLOW_ONLY:
         return Lost(entry, f"A->B.{name}")
     if find(name, *_TOP) is not None:

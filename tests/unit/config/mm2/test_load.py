@@ -286,6 +286,39 @@ def test_ignored_keys_are_one_remark_by_reason(tmp_path: Path) -> None:
     assert f"B.group.id (line {line + 4}): no Kafka Connect runs here" in remark
 
 
+@pytest.mark.parametrize("place", ["", "B."])
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("offset.storage.segment.bytes", "the mirror creates this topic with configs of its own"),
+        ("offset.storage.retention.ms", "the mirror creates this topic with configs of its own"),
+        ("config.storage.min.insync.replicas", "no Kafka Connect runs here"),
+        ("config.storage.partitions", "no Kafka Connect runs here"),
+        ("status.storage.cleanup.policy", "no Kafka Connect runs here"),
+        ("key.converter.schemas.enable", "records are copied as raw batches and never decoded"),
+        ("value.converter.a.b", "records are copied as raw batches and never decoded"),
+        ("header.converter.x", "records are copied as raw batches and never decoded"),
+    ],
+)
+def test_further_keys_of_workers_are_ignored(
+    place: str, key: str, reason: str, tmp_path: Path
+) -> None:
+    """Java's workers pass them on to their topics (KIP-605) and converters."""
+    settings = load(tmp_path, BASE + QUIET + f"{place}{key}=1\n")
+    (remark,) = settings.warnings
+    line = LINE + QUIET.count("\n")
+    assert f"{place}{key} (line {line}): {reason}" in remark
+
+
+@pytest.mark.parametrize("key", ["offset.storage.partition", "config.storage.replicaton.factor"])
+@pytest.mark.parametrize("place", ["", "B."])
+def test_a_misspelt_key_of_workers_is_no_config_of_their_topics(
+    place: str, key: str, tmp_path: Path
+) -> None:
+    error = refused(tmp_path, BASE + f"{place}{key}=1\n")
+    assert f"{place}{key} is unknown" in error.what
+
+
 @pytest.mark.parametrize(
     ("key", "instead"),
     [
