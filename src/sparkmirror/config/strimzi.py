@@ -163,7 +163,7 @@ class _Reader:
             self._take(alias, key, node, entry.value)
 
     def _tls(self, alias: str, cluster: Node) -> None:
-        tls = cluster.table().get("tls")
+        tls = cluster.get("tls")
         protocol = "PLAINTEXT"
         if tls is not None:
             protocol = "SSL"
@@ -243,7 +243,7 @@ class _Reader:
             ends = (self._end(mirror, "sourceCluster", aliases),
                     self._end(mirror, "targetCluster", aliases))  # fmt: skip
         for field, kind in _CONNECTORS.items():
-            node = mirror.table().get(field)
+            node = mirror.get(field)
             if node is None:
                 continue
             self._name_others(node, _CONNECTOR, "not a field of a connector")

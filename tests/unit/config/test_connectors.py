@@ -697,6 +697,40 @@ def mounted(directory: Path) -> Path:
     return directory / "secrets"
 
 
+MERGES = """\
+kind: KafkaMirrorMaker2
+common:
+  patterns: &patterns {topicsPattern: "orders.*", groupsPattern: "billing.*"}
+  tasks: &tasks {tasksMax: 5}
+spec:
+  clusters:
+    - {alias: west, bootstrapServers: "west:9092", tls: }
+    - {alias: east, bootstrapServers: "east:9092"}
+  mirrors:
+    - <<: *patterns
+      sourceCluster: west
+      targetCluster: east
+      sourceConnector:
+        <<: [*tasks]
+      checkpointConnector: {}
+      heartbeatConnector:
+"""
+
+
+def test_what_a_resource_of_strimzi_merges_or_leaves_empty(tmp_path: Path) -> None:
+    """YAML's merge keys count, and a field without a value is one that is missing."""
+    path = write(tmp_path, MERGES, "mirror.yaml")
+    settings = made(tmp_path, ["migrate-config", "--strimzi", str(path)])
+    one = flow(settings)
+    assert one.source.security_protocol == "PLAINTEXT"
+    assert (one.topics.include, one.tasks_max) == (("orders.*",), 5)
+    assert one.checkpoints.include == ("billing.*",)
+    assert settings.heartbeats == ()
+    path.write_text(MERGES.replace("tls: }", "tls: {}}"))
+    one = flow(made(tmp_path, ["migrate-config", "--strimzi", str(path)]))
+    assert one.source.security_protocol == "SSL"
+
+
 @pytest.mark.parametrize("resource", [strimzi, strimzi_v1], ids=["v1beta2", "v1"])
 def test_a_resource_of_strimzi(
     resource: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -33,6 +33,7 @@ _PARTS_MAX = 100_000
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _PLAIN = re.compile(r"[^ \t\r\n,\]}]+")
 _NULL, _BOOLEAN = "tag:yaml.org,2002:null", "tag:yaml.org,2002:bool"
+_MERGE = "tag:yaml.org,2002:merge"
 _TRUE = ("true", "yes", "on", "y")
 
 
@@ -236,9 +237,7 @@ class _YamlReader:
         self._parts = 0
 
     def node(self, node: YamlNode, path: str) -> Node:
-        self._parts += 1
-        if self._parts > _PARTS_MAX:
-            raise _too_large(self._path)
+        self._count()
         where = self._where(node)
         if isinstance(node, MappingNode):
             return Node(dict(self._entries(node, path)), where, path)
@@ -252,11 +251,18 @@ class _YamlReader:
             text = "true" if node.value.lower() in _TRUE else "false"
         return Node(text, where, path)
 
+    def _count(self) -> None:
+        self._parts += 1
+        if self._parts > _PARTS_MAX:
+            raise _too_large(self._path)
+
     def _where(self, node: YamlNode) -> str:
         return f"{self._path}:{node.start_mark.line + 1}"
 
     def _entries(self, node: MappingNode, path: str) -> Iterator[tuple[str, Node]]:
+        """The entries of a mapping: its own, then those of merge keys that it does not have."""
         seen = set()
+        merged: list[MappingNode] = []
         for key, value in node.value:
             if not isinstance(key, ScalarNode):
                 raise ConfigError(
@@ -265,6 +271,24 @@ class _YamlReader:
             if key.value in seen:
                 raise _twice(key.value, path, self._where(key))
             seen.add(key.value)
+            if key.tag == _MERGE:
+                merged = self._merged(value, key, path)
+                continue
             # Use the line of the key, because a value may begin on the next line.
             found = self.node(value, _below(path, key.value))
             yield key.value, Node(found.value, self._where(key), found.path)
+        for one in merged:
+            for name, found in self._entries(one, path):
+                if name not in seen:
+                    seen.add(name)
+                    yield name, found
+
+    def _merged(self, value: YamlNode, key: YamlNode, path: str) -> list[MappingNode]:
+        """The mappings that a merge key (``<<``) names, the one that wins first."""
+        named = value.value if isinstance(value, SequenceNode) else [value]
+        for one in named:
+            self._count()
+            if not isinstance(one, MappingNode):
+                what = "is not a table of keys and values, nor a list of them"
+                Node(None, self._where(key), _below(path, "<<")).wrong(what)
+        return list(named)

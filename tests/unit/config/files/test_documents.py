@@ -114,8 +114,43 @@ def test_json_errors_name_the_line(tmp_path: Path, text: str, line: int, words: 
     assert caught.value.where == f"{path}:{line}" if line else str(path)
 
 
+MERGED = """\
+one: &one
+  a: 1
+  b: {c: 2}
+two: &two
+  <<: *one
+  a: 3
+three:
+  a: own
+  <<: [*two, {d: 4, b: later}]
+"<<": text
+"""
+
+
+def test_merge_keys_are_merged(tmp_path: Path) -> None:
+    """As PyYAML merges them: own keys win, then the first of a list; lines are the origins'."""
+    (found,) = load_yaml(write(tmp_path, MERGED, "x.yaml"))
+    assert plain(found) == {
+        "one": {"a": "1", "b": {"c": "2"}},
+        "two": {"a": "3", "b": {"c": "2"}},
+        "three": {"a": "own", "b": {"c": "2"}, "d": "4"},
+        "<<": "text",
+    }
+    three = found.table()["three"].table()
+    lines = {key: one.where.rpartition(":")[2] for key, one in three.items()}
+    assert lines == {"a": "8", "b": "3", "d": "9"}
+    assert three["b"].table()["c"].path == "three.b.c"
+    merged = yaml.safe_load(MERGED)
+    assert plain(found) == json.loads(json.dumps(merged), parse_int=str)
+
+
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join([f'*{chr(97 + n)}'] * 10)}]\n" for n in range(9)
+)
+MERGE_BOMB = "a: &a {}\n" + "".join(
+    f"{chr(98 + n)}: &{chr(98 + n)}\n  <<: [{', '.join([f'*{chr(97 + n)}'] * 10)}]\n"
+    for n in range(9)
 )
 
 
@@ -129,6 +164,12 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("? [1]\n: 2\n", 1, "a key is not a text"),
         ("a: \x01\n", 0, "characters that YAML does not allow"),
         (BOMB, 0, "more than 100,000 parts"),
+        (MERGE_BOMB, 0, "more than 100,000 parts"),
+        ("a: &a\n  <<: *a\n", 0, "too deeply"),
+        ("a: 1\nb:\n  <<: 5\n", 3, "b.<< is not a table of keys and values, nor a list of them"),
+        ("b:\n  <<:\n    - {}\n    - [1]\n", 2, "b.<< is not a table"),
+        ("a: {}\nb:\n  <<: {}\n  <<: {}\n", 4, "b.<< is defined twice"),
+        ("a: {}\nb:\n  <<: {}\n  c: 1\n  c: 2\n", 5, "b.c is defined twice"),
     ],
 )
 def test_yaml_errors_name_the_line(tmp_path: Path, text: str, line: int, words: str) -> None:
