@@ -16,17 +16,22 @@ _ISO_8601 = re.compile(
     r"(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{0,9})?)S)?)?",
     re.IGNORECASE | re.ASCII,
 )
+_MS_END = 2**63
 _MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000}
 
 
 def duration_ms(reset: str) -> int | None:
-    """The duration of ``by_duration:P…`` (ISO 8601) in ms; None for any other value."""
+    """The duration of ``by_duration:P…`` (ISO 8601) in ms, which fit in 64 bits.
+
+    None for any other value.
+    """
     if not reset.lower().startswith(_BY_DURATION):
         return None
     match = _ISO_8601.fullmatch(reset[len(_BY_DURATION) :])
     if match is None:
         return None
-    return int(sum(float(match[unit] or 0) * ms for unit, ms in _MS.items()))
+    total_ms = sum(float(match[unit] or 0) * ms for unit, ms in _MS.items())
+    return int(total_ms) if total_ms < _MS_END else None
 
 
 def reset_time_ms(reset: str, now_ms: int) -> int:

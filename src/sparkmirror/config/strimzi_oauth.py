@@ -18,6 +18,7 @@ _PACKAGE = "org.apache.kafka.common.security.oauthbearer"
 _PREFIX = "sasl.oauthbearer."
 _READY = ("accessToken", "accessTokenLocation")
 _EXTENSION = "extension_"
+_DIGITS_MAX = 18
 # Without these the token endpoint would refuse the request or return another token.
 _REFUSED = {
     "refreshToken": "is a refresh token, but Kafka's settings request tokens without one",
@@ -145,6 +146,8 @@ def _whole(node: Node) -> int:
     text = node.text()
     if not (text.isascii() and text.isdigit()):
         node.wrong("is not a whole number")
+    if len(text) > _DIGITS_MAX:
+        node.wrong("is too large a number")
     return int(text)
 
 

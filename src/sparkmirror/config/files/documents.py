@@ -100,7 +100,7 @@ def load_json(path: Path) -> Node:
     """Read a JSON file. Raises ConfigError with the line of the fault."""
     text = _text(path)
     try:
-        json.loads(text)
+        json.loads(text, parse_int=str)  # Python's int refuses several thousand digits
         return _JsonReader(text, path).document()
     except json.JSONDecodeError as error:
         raise ConfigError(

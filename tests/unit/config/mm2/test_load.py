@@ -568,6 +568,7 @@ def test_a_start_by_duration(tmp_path: Path, value: str) -> None:
 
 def test_times_of_offset_resets() -> None:
     assert duration_ms("by_duration:P1DT2H3M4.5S") == 93_784_500
+    assert duration_ms("by_duration:P106751991167D") == 106_751_991_167 * 86_400_000
     assert reset_time_ms("by_duration:PT1S", 5_000) == 4_000
     assert reset_time_ms("by_duration:P100D", 5_000) == 0
     assert [reset_time_ms(name, 5_000) for name in ("earliest", "latest")] == [EARLIEST, LATEST]
