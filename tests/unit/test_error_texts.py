@@ -331,6 +331,7 @@ def test_settings_are_sealed_for_one_run(monkeypatch: pytest.MonkeyPatch) -> Non
         ("localhost", "is not an address to listen on"),
         (":9404", "is not an address to listen on"),
         ("127.0.0.1:70000", "is not an address to listen on"),
+        ("127.0.0.1:" + "9" * 5_000, "is not an address to listen on"),
         ("127.0.0.1:٣", "is not an address to listen on"),
         ("a..b:1", "cannot be found"),
     ],

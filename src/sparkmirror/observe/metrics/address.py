@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from dataclasses import dataclass
 
@@ -23,6 +24,9 @@ class Address:
         return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
 
 
+_PORT = re.compile(r"[0-9]{1,5}")
+
+
 def resolve(listen: str, where: str) -> Address:
     """Resolve ``HOST:PORT``, ``[IPv6]:PORT`` or ``PORT`` (on 127.0.0.1). Raises `ConfigError`.
 
@@ -30,7 +34,7 @@ def resolve(listen: str, where: str) -> Address:
     """
     host, _, port = listen.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
-    if not (port.isascii() and port.isdigit()) or int(port) > 65_535 or listen.startswith(":"):
+    if not _PORT.fullmatch(port) or int(port) > 65_535 or listen.startswith(":"):
         raise ConfigError(
             f"{listen!r} is not an address to listen on.",
             where=where,
