@@ -309,9 +309,10 @@ def loop_example(ring: Sequence[FlowNaming]) -> list[str] | None:
     paths = itertools.product(*map(ways_of, ring))
     for path in itertools.islice(paths, _PATHS_MAX):
         try:
-            if not _may_be_taken(path):
+            arriving = _arriving(path)
+            if arriving is None:
                 continue
-            for topic in _beginnings(path):
+            for topic in _beginnings(path, arriving):
                 names = named(topic)
                 if names is not None:
                     return names
@@ -323,28 +324,32 @@ def loop_example(ring: Sequence[FlowNaming]) -> list[str] | None:
     return None
 
 
-def _may_be_taken(path: Sequence[Way]) -> bool:
-    """Whether any topic may pass through all of ``path``. Raises `Undecided`.
+def _arriving(path: Sequence[Way]) -> str | None:
+    """The name with which a topic may come to the last of ``path``. Raises `Undecided`.
 
-    False is certain, True is not.
+    None: no topic passes through all of ``path``. That is certain, a name is not.
     """
     names: list[Names] = []
+    found = None
     for way in path:
         names += way.domain
-        if common_name(names) is None:
-            return False
+        found = common_name(names)
+        if found is None:
+            return None
         if way.prefixes:
             prefix = way.image.prefix
             names = [Names(one.include, one.exclude, prefix + one.prefix) for one in names]
         else:
             names = [way.image]
-    return True
+    return found
 
 
-def _beginnings(path: Sequence[Way]) -> Iterator[str]:
-    """Some topics that may pass through all of ``path``."""
-    yield from _some(path[0].domain)
+def _beginnings(path: Sequence[Way], arriving: str) -> Iterator[str]:
+    """Some topics that may pass through all of ``path``. ``arriving``: see `_arriving`."""
     *before, last = path
+    if all(way.prefixes for way in before):
+        yield arriving.removeprefix("".join(way.image.prefix for way in reversed(before)))
+    yield from _some(path[0].domain)
     yield from _back(before, last.domain)
 
 

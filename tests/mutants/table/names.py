@@ -112,6 +112,17 @@ NAMES: tuple[Mutant, ...] = (
         ("tests/unit/config/mm2/test_topics_map.py::test_a_loop_is_refused_with_an_example",),
     ),
     Mutant(
+        "loops of flows with several policies are not looked for",
+        "A remote topic holds the records of one source topic",
+        "config/mm2/overlaps.py",
+        "names = loop_example([*ring, *ring])",
+        "names = loop_example([*ring, *ring]) and None",
+        (
+            "tests/unit/config/mm2/test_overlaps.py"
+            "::test_policies_that_do_not_know_each_others_names_are_no_way_round",
+        ),
+    ),
+    Mutant(
         "an example of a loop is believed though a flow leaves it out",
         "A remote topic holds the records of one source topic",
         "names/topic_ways.py",

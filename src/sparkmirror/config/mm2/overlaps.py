@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, cycle
 
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.table.settings import HIDDEN
@@ -75,13 +75,14 @@ def check_names(flows: Sequence[FlowNaming], path: str, maps: Maps | None = None
     """Remarks on conflicting names. Pure.
 
     Raises ConfigError for flows that form a loop, if a topic would be copied in an endless loop:
-    one that is in the lists of all of them, if all keep names (IdentityReplicationPolicy) or a map
-    gives names. Also for rules that give only names of internal topics.
+    one that is in the lists of all of them, if all keep names (IdentityReplicationPolicy), if a map
+    gives names, or if the policies differ. Also for rules that give only names of internal topics.
     """
     maps = maps or {}
     return [
         *_rules(flows, maps),
         *_loops(flows, path),
+        *_mixed_loops(flows, path),
         *_mapped_loops(flows, path, maps),
         *_own_collisions(flows, maps),
         *_collisions(flows, path),
@@ -163,6 +164,51 @@ def _loops(flows: Sequence[FlowNaming], path: str) -> Iterator[str]:
             )
 
 
+def _mixed_loops(flows: Sequence[FlowNaming], path: str) -> Iterator[str]:
+    """Loops without maps of flows with different policies or separators."""
+    for ring in _rings(flows):
+        pairs = list(zip(ring, [*ring[1:], ring[0]], strict=True))
+        prefixing = [pair for pair in pairs if pair[0].policy.kind != "identity"]
+        renamed = any(flow.topics.renamed for flow in ring)
+        if renamed or not prefixing or any(_shows(*pair) for pair in pairs):
+            continue
+        before, after = prefixing[0]
+        what = (
+            f"the flows {_way(ring)} form a loop, and their replication policies differ, so that "
+            "names do not show where a topic has been"
+        )
+        do = (
+            f"Leave what {before.name} creates out of {after.name} ({after.name}.topics.exclude), "
+            "give the flows topics that do not overlap, or give all of them "
+            "DefaultReplicationPolicy with one separator."
+        )
+        try:
+            # Twice round: a list may leave out the name with which a topic comes back.
+            names = loop_example([*ring, *ring])
+        except Undecided:
+            yield (
+                f"{path}: {what}. Their lists are too complex to decide whether a topic is copied "
+                f"endlessly. {do}"
+            )
+            continue
+        if names is not None:
+            raise ConfigError(
+                f"{what}: a topic would be copied endlessly. For example, {_hops(ring, names)}.",
+                where=path,
+                do=do,
+            )
+
+
+def _shows(flow: FlowNaming, following: FlowNaming) -> bool:
+    """Whether a topic's name shows ``flow`` that the topic has passed through both flows.
+
+    The second one puts the alias of its source in front, which is the target of the first one.
+    """
+    policies = flow.policy, following.policy
+    prefixed = all(policy.kind != "identity" for policy in policies)
+    return prefixed and policies[0].separator == policies[1].separator
+
+
 def _mapped_loops(flows: Sequence[FlowNaming], path: str, maps: Maps) -> Iterator[str]:
     """Loops with a map: names of remote topics do not show where they come from."""
     for ring in _rings(flows):
@@ -187,17 +233,22 @@ def _mapped_loops(flows: Sequence[FlowNaming], path: str, maps: Maps) -> Iterato
             )
             continue
         if names is not None:
-            first, *others = names
-            stations = [flow.target for flow in ring]
-            hops = ", then ".join(
-                f"'{name}' on {cluster}" for name, cluster in zip(others, stations, strict=True)
-            )
             raise ConfigError(
                 f"the flows {way} form a loop, and a topic would be copied endlessly: for example, "
-                f"'{first}' of {ring[0].source} becomes {hops}.",
+                f"{_hops(ring, names)}.",
                 where=where,
                 do=do,
             )
+
+
+def _hops(ring: Sequence[FlowNaming], names: Sequence[str]) -> str:
+    """The way of a topic as text. ``names``: of `loop_example`, for any number of rounds."""
+    first, *others = names
+    stations = cycle(flow.target for flow in ring)
+    hops = ", then ".join(
+        f"'{name}' on {cluster}" for name, cluster in zip(others, stations, strict=False)
+    )
+    return f"'{first}' of {ring[0].source} becomes {hops}"
 
 
 def _way(ring: Sequence[FlowNaming]) -> str:

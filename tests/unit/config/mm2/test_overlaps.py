@@ -7,6 +7,7 @@ import pytest
 from tests.unit.config_files import BASE, load, refused
 
 _BOTH = BASE + "B->A.enabled=true\nreplication.policy.class=IdentityReplicationPolicy\n"
+_BACK = "B->A.replication.policy.class=DefaultReplicationPolicy\n"
 _THREE = (
     "clusters=A,B,C\nbootstrap.servers=x:1\nreplication.policy.class=IdentityReplicationPolicy\n"
 )
@@ -35,7 +36,10 @@ def test_a_ring_of_unrenamed_topics_is_refused(tmp_path: Path, extra: str, topic
         "A->B.topics=orders.*\nB->A.topics=payments.*\n",
         "A->B.topics=.*\nA->B.topics.exclude=.*[.]b\nB->A.topics=.*[.]b\n",
         "A->B.topics=\n",
-        "B->A.replication.policy.class=DefaultReplicationPolicy\n",
+        # Each topic ends after a round: a list leaves out the name with which it comes back.
+        _BACK + "A->B.topics=orders\n",
+        _BACK + "A->B.topics.exclude=B[.].*\n",
+        _BACK + "B->A.topics=payments\nA->B.topics=orders.*\n",
         # Never mirrored, or renamed under every policy.
         "A->B.topics=__.*,mm2-x[.]internal,heartbeats\n",
         "A->B.topics=(?!x).*\nB->A.topics=x\n",
@@ -44,6 +48,37 @@ def test_a_ring_of_unrenamed_topics_is_refused(tmp_path: Path, extra: str, topic
 def test_lists_that_have_nothing_in_common_are_no_ring(tmp_path: Path, extra: str) -> None:
     told = load(tmp_path, _BOTH + extra).warnings
     assert [line for line in told if "is empty, so no topic" not in line] == []
+
+
+@pytest.mark.parametrize(
+    ("extra", "way"),
+    [
+        (_BACK, "'a' of A becomes 'a' on B, then 'B.a' on A, then 'B.a' on B, then 'B.B.a' on A"),
+        (
+            "A->B.replication.policy.class=DefaultReplicationPolicy\nB->A.topics=.*orders\n",
+            "'orders' of A becomes 'A.orders' on B, then 'A.orders' on A, then 'A.A.orders' on B",
+        ),
+        # Each flow looks for its own separator.
+        (
+            _BACK + "A->B.replication.policy.class=DefaultReplicationPolicy\n"
+            "A->B.replication.policy.separator=-\n",
+            "'a' of A becomes 'A-a' on B, then 'B.A-a' on A, then 'A-B.A-a' on B",
+        ),
+    ],
+)
+def test_policies_that_do_not_know_each_others_names_are_no_way_round(
+    tmp_path: Path, extra: str, way: str
+) -> None:
+    error = refused(tmp_path, _BOTH + extra)
+    assert "the flows A->B->A form a loop" in error.what
+    assert way in error.what
+    assert ".topics.exclude" in error.do
+
+
+def test_lists_beyond_comparison_are_told_with_several_policies_too(tmp_path: Path) -> None:
+    (remark,) = load(tmp_path, _BOTH + _BACK + "A->B.topics=(?!x).*\n").warnings
+    assert "A->B->A form a loop" in remark
+    assert "Leave what B->A creates out of A->B (A->B.topics.exclude)" in remark
 
 
 def test_lists_beyond_comparison_are_told(tmp_path: Path) -> None:
@@ -58,6 +93,16 @@ def test_a_longer_ring(tmp_path: Path) -> None:
     # Each two of the lists have something in common, all three have not.
     lists = "A->B.topics=x,y\nB->C.topics=y,z\nC->A.topics=z,x\n"
     assert load(tmp_path, text + lists).warnings == ()
+
+
+def test_a_longer_ring_with_several_policies(tmp_path: Path) -> None:
+    text = _THREE + "A->B.enabled=true\nB->C.enabled=true\nC->A.enabled=true\n"
+    default = "->{}.replication.policy.class=DefaultReplicationPolicy\n"
+    error = refused(tmp_path, text + "C" + default.format("A"))
+    assert "'C.a' on A" in error.what
+    # Two of them that follow one another know each other's names.
+    more = "C" + default.format("A") + "B" + default.format("C")
+    assert load(tmp_path, text + more).warnings == ()
 
 
 def test_a_ring_that_another_node_closes_is_seen(tmp_path: Path) -> None:
