@@ -8,6 +8,7 @@
     ├── ClusterError                 a Kafka cluster cannot be reached or used
     │   ├── Unreachable              no broker of the bootstrap list responds
     │   ├── NotKafka                 something responds that does not speak Kafka
+    │   ├── QuotaExceeded            a quota of the cluster allows no more at present
     │   ├── Unsupported              the broker lacks an API, or the client a security setting
     │   ├── Denied                   the principal lacks a permission
     │   ├── GroupRefused             the consumer group refuses this member for good
@@ -40,6 +41,7 @@ __all__ = [
     "MirrorError",
     "NotKafka",
     "PartitionError",
+    "QuotaExceeded",
     "TargetLost",
     "TooSlow",
     "TopicError",
@@ -110,6 +112,12 @@ class NotKafka(ClusterError):
     """Something responds on that port, but it does not speak Kafka's protocol."""
 
     code = "NOT_KAFKA"
+
+
+class QuotaExceeded(ClusterError):
+    """A quota of the cluster allows no more at present; the same request may succeed later."""
+
+    code = "QUOTA_EXCEEDED"
 
 
 class Unsupported(ClusterError):

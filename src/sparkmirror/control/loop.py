@@ -375,16 +375,18 @@ class ControlLoop:
         return next((name for name in self._flows if job.endswith(f"-{name}")), "")
 
     def _topics_job(self, flow: FlowControl) -> Job:
-        """The job that discovers topics at the refresh interval, and more often after `refresh`."""
+        """The job that discovers topics at the refresh interval.
+
+        More often after `refresh`, and while the target refuses topics for the moment.
+        """
         topics, wake = flow.settings.topics, self._wake[flow.name]
         interval_s = float(topics.refresh_interval_s) if topics.refresh_enabled else None
         quick_rounds = 0
 
         def wait(failing: bool) -> None:
             nonlocal quick_rounds
-            asked = self._await_round(
-                flow, _QUICK_ROUND_S if quick_rounds or failing else interval_s
-            )
+            soon = quick_rounds or failing or flow.topics.unsettled
+            asked = self._await_round(flow, _QUICK_ROUND_S if soon else interval_s)
             wake.clear()
             quick_rounds = _QUICK_ROUNDS if asked else max(0, quick_rounds - 1)
 

@@ -16,9 +16,11 @@ from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.error_translation import translated
+from sparkmirror.wire.admin.inspector import Inspector
 from sparkmirror.wire.cluster.acl_advice import Right
 from sparkmirror.wire.cluster.views import Committed, GroupMember, GroupView, NewTopic
 from sparkmirror.wire.protocol_errors import BrokerError, code_of
+from tests.kafka.clusters.faults import set_quota
 from tests.kafka.harness.mirror_process import wait_until
 from tests.kafka.harness.support import (
     Sent,
@@ -104,6 +106,29 @@ def test_more_topics_than_one_request_takes(cluster, cluster_a, topic_name):
     wait_until(lambda: topic_names(cluster_a) >= set(names), "all topics")
     configs = cluster.topic_configs(names)
     assert configs.keys() == set(names)
+
+
+def test_more_partitions_than_one_request_takes(cluster, topic_name):
+    """In a dry run; the controller would refuse all three for 10,000 partitions."""
+    wanted = [NewTopic(f"{topic_name}.{number}", 4_000) for number in range(3)]
+    tried = Inspector(cluster).try_create(wanted)
+    assert {name: one.error for name, one in tried.items()} == {one.name: None for one in wanted}
+
+
+def test_new_topics_wait_for_a_quota(cluster_a, topic_name):
+    """It allows 22 new partitions at once, then 2 a second."""
+    servers = tuple(cluster_a.bootstrap_servers.split(","))
+    set_quota(cluster_a, topic_name, "controller_mutation_rate=2")
+    slow = Cluster(ClusterClient("A", servers, topic_name))
+    try:
+        names = [f"{topic_name}.{number}" for number in range(8)]
+        outcomes = slow.create_topics([NewTopic(name, 4) for name in names])
+        assert {name: one.error for name, one in outcomes.items()} == dict.fromkeys(names)
+        assert slow.topics(names).keys() == set(names)
+        grown = slow.grow_topics(dict.fromkeys(names[:3], 6))
+        assert {name: one.error for name, one in grown.items()} == dict.fromkeys(names[:3])
+    finally:
+        slow.close()
 
 
 def test_grow_topics(cluster, cluster_a, topic_name):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkmirror.config.mm2.load import load_mm2
+from sparkmirror.control import loop as loop_module
 from sparkmirror.control.coordination.contest import ClaimState
 from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.jobs import run_once
@@ -47,6 +48,23 @@ def test_each_reason_in_a_row_of_failures_is_told_once() -> None:
         ["ends: works again"],
         ["ends: no answer in 6 s"],
     ]
+
+
+@pytest.mark.parametrize(("refresh", "usual_s"), [("true", 600.0), ("false", None)])
+def test_topics_are_discovered_soon_while_the_target_refuses_some_for_the_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refresh: str, usual_s: float | None
+) -> None:
+    text = f"{BASE}refresh.topics.enabled={refresh}\n"
+    loop = ControlLoop(load_mm2(write(tmp_path, text)), once=False, run_id="r")
+    flow = loop._flows["A->B"]
+    waited: list[float | None] = []
+    monkeypatch.setattr(loop, "_await_round", lambda _, pause_s: waited.append(pause_s))
+    wait = loop._topics_job(flow).wait
+    assert wait is not None
+    for unsettled in (False, True, False):
+        monkeypatch.setattr(flow.topics._discovery, "unsettled", unsettled)
+        wait(False)
+    assert waited == [usual_s, loop_module._QUICK_ROUND_S, usual_s]
 
 
 def test_who_stands_by_writes_no_heartbeats(

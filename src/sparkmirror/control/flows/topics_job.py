@@ -86,6 +86,11 @@ class TopicsJob:
         return self._adopt_found()
 
     @property
+    def unsettled(self) -> bool:
+        """Whether the last discovery left out topics that the target may accept soon."""
+        return self._discovery.unsettled
+
+    @property
     def has_leaderless(self) -> bool:
         """Whether a partition waits for a leader: its start offset depends on the leader."""
         return self.share is None and (self._behind or bool(self.leaderless()))

@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 Configs = Mapping[str, ConfigEntry]
 
+_TOPICS_ASKED = 3
 _OWN = "DYNAMIC_TOPIC_CONFIG"
 # Removed in Kafka 4. Only used if the target does not show which configs it knows.
 _REMOVED_IN_KAFKA_4 = frozenset({"message.format.version", "message.downconversion.enable"})
@@ -113,11 +114,11 @@ def observe_configs(source: Cluster, target: Cluster, remote: Mapping[str, str])
 
 
 def known_configs(target: Cluster, topics: Sequence[str]) -> frozenset[str] | None:
-    """The topic configs that the target's brokers know, read from the first of ``topics``.
+    """The topic configs that the target's brokers know, read from one of the first ``topics``.
 
-    None if ``topics`` is empty or the topic may not be described. Raises `MirrorError`.
+    None if ``topics`` is empty or none of these may be described. Raises `MirrorError`.
     """
-    for described in target.topic_configs(topics[:1]).values():
+    for described in target.topic_configs(topics[:_TOPICS_ASKED]).values():
         if not isinstance(described, MirrorError):
             return frozenset(described)
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sparkmirror.errors import MirrorError
 from sparkmirror.names.replication_policy import FaultPolicy, dead_letter_topic
 from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
@@ -31,19 +32,21 @@ def plan_dead_letter_topics(remote: Mapping[str, str], flow: FlowSettings) -> li
 
 def create_dead_letter_topics(
     target: Cluster, remote: Mapping[str, str], flow: FlowSettings
-) -> list[str]:
-    """Create missing dead-letter topics; returns a notice per topic created or not created.
+) -> tuple[list[MirrorError], list[str]]:
+    """Create missing dead-letter topics; returns errors, and a notice per topic created or not.
 
     Raises `MirrorError` if the target does not respond.
     """
     wanted = plan_dead_letter_topics(remote, flow)
     present = target.topics([topic.name for topic in wanted])
+    errors: list[MirrorError] = []
     lines = []
     for name, outcome in target.create_topics(
         [topic for topic in wanted if topic.name not in present]
     ).items():
         if outcome.error is not None:
+            errors.append(outcome.error)
             lines.append(f"{flow.name}: no dead-letter topic: {outcome.error}")
         elif not outcome.existed:
             lines.append(f"{target.alias}: created dead-letter topic {name}")
-    return lines
+    return errors, lines

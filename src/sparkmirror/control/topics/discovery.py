@@ -12,6 +12,7 @@ from sparkmirror.control.topics.sync import (
     apply_topics,
     assign,
     observe_topics,
+    passing,
     plan_topics,
 )
 from sparkmirror.errors import ConfigError
@@ -47,6 +48,8 @@ class Discovery:
         self._halts_reported: dict[TopicPartition, str] = {}
         self._said: set[str] = set()
         self._names = names
+        self.unsettled = False
+        """Whether the last discovery left something that may succeed soon (`sync.passing`)."""
 
     def discover(self, *, first: bool, at_start: bool = False) -> Assignment:
         """Discover topics, create and grow remote topics; returns what the flow mirrors now.
@@ -74,7 +77,9 @@ class Discovery:
             raise next(iter(errors.values()))  # nothing can be mirrored: the run ends with this
         self._report_halts(assignment)
         remote = {p.topic: p.remote_topic for p in assignment.partitions}
-        for line in create_dead_letter_topics(self._target, remote, self._settings):
+        lacking, lines = create_dead_letter_topics(self._target, remote, self._settings)
+        self.unsettled = any(map(passing, [*errors.values(), *lacking]))
+        for line in lines:
             if line not in self._said:
                 self._said.add(line)
                 self._notify(line)

@@ -17,6 +17,7 @@ from sparkmirror.control.topics.sync import (
     ObservedTopics,
     RefuseTopic,
     apply_topics,
+    passing,
     plan_creation,
 )
 from sparkmirror.errors import MirrorError, TopicError
@@ -64,7 +65,7 @@ def observe_routed(
         there,
         source.topic_configs(missing),
         len(target.describe().brokers),
-        known_configs(target, [*there, control_topic(flow)]),
+        known_configs(target, [control_topic(flow), *there]),
     )
 
 
@@ -175,7 +176,9 @@ class RoutedTopicsJob:
         made = [name for name in allowed if name not in errors and name not in before.created]
         created = (*before.created, *made)
         refused = {name: why for name, why in before.refused.items() if name not in wanted}
-        refused |= faults | {name: str(error) for name, error in errors.items()}
+        # What may succeed soon is no fault of the records: slots wait, and ask again.
+        lasting = {name: str(one) for name, one in errors.items() if not passing(one)}
+        refused |= faults | lasting
         self._answer = replace(
             before,
             created=created,

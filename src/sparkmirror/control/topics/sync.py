@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from sparkmirror.control.topics.config_sync import config_to_create_with, known_configs
-from sparkmirror.errors import Denied, MirrorError, TopicError
+from sparkmirror.errors import Denied, MirrorError, QuotaExceeded, TopicError, Unreachable
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.model import MirrorMode, Partitioner, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
@@ -119,9 +119,9 @@ def observe_topics(
 ) -> ObservedTopics:
     """Read the topics of both clusters. Raises `MirrorError` if one does not respond.
 
-    ``own_topics``: internal topics on the target. If no remote topic exists yet, they show which
-    configs the target knows. ``refuse``: returns the topics that are left out, and why
-    (`control.topics.remote_names`).
+    ``own_topics``: internal topics on the target. They show which configs the target knows: a flow
+    that only creates topics needs no right to describe the remote ones. ``refuse``: returns the
+    topics that are left out, and why (`control.topics.remote_names`).
     """
     with ThreadPoolExecutor(1, "topics") as pool:
         there = pool.submit(target.topics)
@@ -141,7 +141,7 @@ def observe_topics(
         present,
         source.topic_configs(missing),
         len(target.describe().brokers),
-        known_configs(target, [*sorted(present), *own_topics]),
+        known_configs(target, [*own_topics, *sorted(present)]),
         refused,
     )
 
@@ -264,6 +264,11 @@ def apply_topics(
     hidden = _await_visible(target, expected)
     errors |= {one.topic: hidden[one.new.name] for one in creations if one.new.name in hidden}
     return errors, done
+
+
+def passing(error: MirrorError) -> bool:
+    """Whether an error of `apply_topics` may be over soon: a quota, or no answer in time. Pure."""
+    return isinstance(error, QuotaExceeded | Unreachable)
 
 
 def _await_visible(target: Cluster, expected: Mapping[str, int]) -> dict[str, MirrorError]:

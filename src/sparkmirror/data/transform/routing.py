@@ -255,7 +255,7 @@ class Router:
             if self._create is not None:
                 do = self._refused.get(name, "")
                 if not do:  # no fault of the records
-                    raise Unreachable(f"topic {name!r} was created and is not visible yet.")
+                    raise Unreachable(f"topic {name!r} is being created and is not there yet.")
             routed.faults.append(Fault(f"the target has no topic {name!r}: {do}", rows))
             return
         if keyed.any():

@@ -10,6 +10,7 @@ from sparkmirror.errors import (
     ClusterError,
     Denied,
     MirrorError,
+    QuotaExceeded,
     Unreachable,
     Unsupported,
 )
@@ -70,6 +71,12 @@ def translate(
             f"{doing} failed: no answer ({said}).",
             where=where,
             do="Check that the brokers run and that their advertised.listeners can be reached.",
+        )
+    if broker and broker.name == "THROTTLING_QUOTA_EXCEEDED":
+        return QuotaExceeded(
+            f"{doing} failed: a quota allows no more at present ({said}).",
+            where=where,
+            do="Raise controller_mutation_rate for this client, or wait.",
         )
     return ClusterError(
         f"{doing} failed ({said}).", where=where, do="See the broker's log for the reason."

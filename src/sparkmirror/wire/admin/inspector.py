@@ -30,8 +30,10 @@ from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.error_translation import translate
 from sparkmirror.wire.admin.messages import (
     broker_configs_request,
+    by_records,
     config_row,
     create_topics_request,
+    creation_records,
     error_code,
     not_controller,
     record_batch,
@@ -49,6 +51,7 @@ _UNKNOWN_TOPIC = 3
 _TOPIC_EXISTS = 36
 _TOPIC_DENIED, _GROUP_DENIED, _CLUSTER_DENIED = 29, 30, 31
 _NEWEST_TIME = -3
+_TRIED_TOPICS_PER_REQUEST = 1_000
 # The first request may also have to connect.
 _TRIPS = 4
 _TRIPS_SIDE_BY_SIDE = 4
@@ -148,19 +151,20 @@ class Inspector:
 
     def try_create(self, topics: Sequence[NewTopic]) -> dict[str, TriedTopic]:
         """The result of a dry run of the creation of ``topics``; nothing is created."""
-        if not topics:
-            return {}
-        response = self._requester.request(
-            partial(
-                create_topics_request, topics, self.client.request_timeout_ms, validate_only=True
-            ),
-            "trying to create topics",
-            node=CONTROLLER,
-            check=not_controller,
-            needs=Right("Create", "Topic", note="(or on the Cluster)"),
-        )
+        rows: list[Any] = []
+        for piece in by_records(topics, creation_records, _TRIED_TOPICS_PER_REQUEST):
+            response = self._requester.request(
+                partial(
+                    create_topics_request, piece, self.client.request_timeout_ms, validate_only=True
+                ),
+                "trying to create topics",
+                node=CONTROLLER,
+                check=not_controller,
+                needs=Right("Create", "Topic", note="(or on the Cluster)"),
+            )
+            rows += response.topics
         found = {}
-        for row in response.topics:
+        for row in rows:
             error = None
             existed = row.error_code == _TOPIC_EXISTS
             if row.error_code and not existed:

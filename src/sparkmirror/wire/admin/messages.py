@@ -6,7 +6,7 @@ the meaning of a field.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kafka.protocol.admin import (
@@ -27,11 +27,13 @@ from sparkmirror.wire.cluster.views import ConfigEntry, NewTopic, TopicView
 __all__ = [
     "alter_configs_request",
     "broker_configs_request",
+    "by_records",
     "chunks",
     "commit_error",
     "config_row",
     "create_partitions_request",
     "create_topics_request",
+    "creation_records",
     "error_code",
     "fetch_request",
     "not_controller",
@@ -43,6 +45,8 @@ __all__ = [
 
 T = TypeVar("T")
 
+# A KRaft controller writes at most 10,000 records at once, and creates at most as many partitions.
+_RECORDS_PER_REQUEST = 9_000
 _NO_ID = "00000000-0000-0000-0000-000000000000"
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 _SET, _DELETE = 0, 1
@@ -55,6 +59,25 @@ def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """``items`` in pieces of at most ``size``, one for each request."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+def by_records(items: Iterable[T], records: Callable[[T], int], size: int) -> Iterator[list[T]]:
+    """``items`` in pieces of at most ``size`` for requests that make the controller write.
+
+    ``records``: how many records it writes for an item. It refuses a request with too many of them
+    as a whole, so an item that has too many itself is alone.
+    """
+    piece: list[T] = []
+    total = 0
+    for item in items:
+        count = records(item)
+        if piece and (len(piece) == size or total + count > _RECORDS_PER_REQUEST):
+            yield piece
+            piece, total = [], 0
+        piece.append(item)
+        total += count
+    if piece:
+        yield piece
 
 
 def topic_view(topic: Any) -> TopicView:
@@ -133,6 +156,11 @@ def create_topics_request(
         # Before version 4, -1 ("the broker's default", KIP-464) is not supported.
         min_version=4 if any(topic.replication_factor < 0 for topic in topics) else 0,
     )
+
+
+def creation_records(topic: NewTopic) -> int:
+    """How many records a KRaft controller writes to create ``topic``."""
+    return 1 + topic.partitions + len(topic.configs)
 
 
 def create_partitions_request(counts: Mapping[str, int], timeout_ms: int) -> Any:

@@ -8,6 +8,7 @@ told when the cluster does not respond.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -55,6 +56,7 @@ class Requester:
         self.client = client
         self._pool = BrokerPool(client)
         self.closes = 0
+        self._closed = threading.Condition()
         self._ended = False
         self._settled = False  # a broker has responded, or its advertised address is not the cause
         self._login_checked = False
@@ -189,13 +191,23 @@ class Requester:
             raise reason
         self._settled = True
 
+    def pause(self, seconds: float) -> bool:
+        """Wait before a request is repeated; False, at once, if the connections are closed."""
+        closes = self.closes
+        with self._closed:
+            return not self._closed.wait_for(
+                lambda: self._ended or self.closes != closes, timeout=seconds
+            )
+
     def close(self, *, for_good: bool = False) -> None:
         """Close the connections; requests in flight on other threads fail at once.
 
         A later request opens new connections, or fails, too, after ``for_good``.
         """
-        self._ended = self._ended or for_good
-        self.closes += 1
+        with self._closed:
+            self._ended = self._ended or for_good
+            self.closes += 1
+            self._closed.notify_all()
         self._controller = None
         self._coordinators.clear()
         self._pool.close()

@@ -83,6 +83,9 @@ class Refusing(FakeCluster):
         self.created += topics
         return create_topics(cast(Requester, self), topics)
 
+    def pause(self, _seconds: float) -> bool:
+        return False
+
     def request(self, *_: object, **__: object) -> object:
         rows = [
             SimpleNamespace(name=new.name, error_code=self.code, error_message="not today")

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from sparkmirror.control.topics.routed_topics import RoutedTopicsJob, constant_topics
-from sparkmirror.errors import Denied, MirrorError
+from sparkmirror.errors import Denied, MirrorError, QuotaExceeded
 from sparkmirror.internal_topics.routed_topics import RoutedTopics, TopicRequest, encode_routed
 from sparkmirror.settings import ClusterClient, FlowSettings, TopicSettings
 from sparkmirror.transform_settings import TransformSettings
@@ -40,6 +40,7 @@ class Side:
     def __init__(self, counts: dict[str, int], refuses: Iterable[str] = ()) -> None:
         self.counts = counts
         self.refuses = set(refuses)
+        self.refusal: MirrorError = Denied("no.", do="Grant Create.")
         self.made: list[NewTopic] = []
         self.records: list[tuple[int, bytes, bytes]] = []
 
@@ -56,8 +57,8 @@ class Side:
     def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
         found: dict[str, TopicOutcome] = {}
         for one in topics:
-            error = Denied("no.", do="Grant Create.") if one.name in self.refuses else None
-            found[one.name] = TopicOutcome(one.name, cast("MirrorError | None", error))
+            error = self.refusal if one.name in self.refuses else None
+            found[one.name] = TopicOutcome(one.name, error)
             if error is None:
                 self.made.append(one)
                 self.counts[one.name] = one.partitions
@@ -159,6 +160,17 @@ def test_a_denial_is_the_reason_and_is_tried_again() -> None:
     target.refuses.clear()
     answer = driver.ask("eu")
     assert (answer.created, answer.refused) == (("us", "eu"), {})
+
+
+def test_a_refusal_that_may_pass_is_no_reason() -> None:
+    """Nothing is wrong with the records: the slot waits for the topic, and asks again."""
+    target = Side({}, refuses=["eu"])
+    target.refusal = QuotaExceeded("not now.")
+    driver = Driver(_flow(), target)
+    answer = driver.ask("eu", "us")
+    assert (answer.created, answer.refused) == (("us",), {})
+    target.refuses.clear()
+    assert driver.ask("eu").created == ("us", "eu")
 
 
 def test_a_source_topic_that_is_gone_is_a_reason() -> None:

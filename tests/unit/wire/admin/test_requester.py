@@ -8,6 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,19 @@ def test_what_comes_after_the_end_connects_nowhere(for_good: bool) -> None:
                 server.accept()
         else:
             server.accept()[0].close()  # a later request opens connections again
+
+
+def test_the_end_cuts_a_pause_short(world: World) -> None:
+    link = world.requester()
+    assert link.pause(0.0)
+    with ThreadPoolExecutor(1) as pool:
+        pausing = pool.submit(link.pause, 600.0)
+        while not pausing.done():  # it may not have begun to wait yet
+            link.close()
+            wait([pausing], 0.01)
+        assert not pausing.result()
+    link.close(for_good=True)
+    assert not link.pause(600.0)
 
 
 def test_each_request_goes_to_its_broker(world: World) -> None:

@@ -1,0 +1,133 @@
+"""A discovery: what it asks the target for, and whether the next one should come soon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from sparkmirror.control.topics.config_sync import known_configs
+from sparkmirror.control.topics.discovery import Discovery
+from sparkmirror.control.topics.remote_names import RemoteNames
+from sparkmirror.control.topics.routed_topics import observe_routed
+from sparkmirror.errors import Denied, MirrorError, QuotaExceeded, TopicError, Unreachable
+from sparkmirror.internal_topics.commands import control_topic
+from sparkmirror.names.replication_policy import FlowTopics
+from sparkmirror.settings import ClusterClient, FaultSettings, FlowSettings, TopicSettings
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import (
+    BrokerView,
+    ClusterView,
+    ConfigEntry,
+    NewTopic,
+    TopicOutcome,
+    TopicView,
+)
+
+A, B = (ClusterClient(name, (f"{name}:1",), "c") for name in "AB")
+FLOW = FlowSettings(A, B, A, B, topics=TopicSettings(replication_factor=1))
+CONTROL = control_topic(FLOW)
+SET_HERE = ConfigEntry("5", "DYNAMIC_TOPIC_CONFIG")
+
+
+class Side:
+    """A cluster with ``names``. Only topics of ``described`` may be described; None: all.
+
+    ``known``: its configs. ``refusals``: the error of creating a topic.
+    """
+
+    alias = "B"
+
+    def __init__(self, *names: str, known: Iterable[str] = ("retention.ms",)) -> None:
+        self.there = {name: TopicView(name, "", 1, 1) for name in names}
+        self.known = tuple(known)
+        self.described: set[str] | None = None
+        self.refusals: dict[str, MirrorError] = {}
+        self.made: list[NewTopic] = []
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
+        wanted = self.there if names is None else names
+        return {name: self.there[name] for name in wanted if name in self.there}
+
+    def topic_configs(
+        self, names: Iterable[str], **_: str
+    ) -> dict[str, Mapping[str, ConfigEntry] | MirrorError]:
+        configs = dict.fromkeys(self.known, SET_HERE)
+        return {
+            name: configs if self.described is None or name in self.described else Denied("no")
+            for name in names
+        }
+
+    def describe(self) -> ClusterView:
+        return ClusterView("id", (BrokerView(0, "b", 1, ""),), 0)
+
+    def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
+        self.made += topics
+        for one in topics:
+            if one.name not in self.refusals:
+                self.there[one.name] = TopicView(one.name, "", one.partitions, 1)
+        return {one.name: TopicOutcome(one.name, self.refusals.get(one.name)) for one in topics}
+
+    def grow_topics(self, counts: Mapping[str, int]) -> dict[str, TopicOutcome]:
+        assert not counts
+        return {}
+
+    def literal_errors(self, names: Iterable[str], **_: str) -> dict[str, MirrorError]:
+        return {}
+
+
+def discovery(source: Side, target: Side, flow: FlowSettings = FLOW) -> Discovery:
+    wanted = FlowTopics(flow)
+    names = RemoteNames(cast(Cluster, target), flow, wanted)
+    sides: Any = (source, target)
+    return Discovery(flow, *sides, wanted, lambda _: None, names)
+
+
+# --- which configs the target knows ---------------------------------------------------------------
+
+
+def test_the_mirrors_own_topic_shows_which_configs_the_target_knows() -> None:
+    """The right to describe remote topics is not among those that a flow needs."""
+    source = Side("old", "new", known=("retention.ms", "new.config"))
+    target = Side("A.old", CONTROL)
+    target.described = {CONTROL}
+    discovery(source, target).discover(first=False)
+    assert target.made == [NewTopic("A.new", 1, 1, {"retention.ms": "5"})]
+    seen = observe_routed(
+        cast(Cluster, source), cast(Cluster, target), FLOW, {"A.old": "old", "eu": "new"}
+    )
+    assert seen.known_configs == {"retention.ms"}
+
+
+def test_a_topic_that_may_not_be_described_is_passed_over() -> None:
+    target = Side()
+    target.described = {"c"}
+    known = [known_configs(cast(Cluster, target), names) for names in (["a", "b", "c"], ["a"], [])]
+    assert known == [{"retention.ms"}, None, None]
+
+
+# --- what may succeed soon ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "soon"),
+    [(QuotaExceeded("no"), True), (Unreachable("no"), True), (Denied("no"), False),
+     (TopicError("no"), False)],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["A.new", "A.old.dead-letter"])
+def test_the_next_discovery_comes_soon_after_a_refusal_that_may_pass(
+    error: MirrorError, soon: bool, name: str
+) -> None:
+    flow = replace(FLOW, faults=FaultSettings(bad_record="dead-letter"))
+    source, target = Side("old", "new"), Side("A.old", CONTROL)
+    target.refusals[name] = error
+    found = discovery(source, target, flow)
+    assert not found.unsettled
+    assignment = found.discover(first=False)
+    assert found.unsettled is soon
+    assert {tp.topic for tp in assignment.halted} == ({"new"} if name == "A.new" else set())
+    target.refusals.clear()
+    assert found.discover(first=False).topics == ("new", "old")
+    assert not found.unsettled
