@@ -208,11 +208,13 @@ def test_offsets_of_many_groups_go_in_few_requests(cluster, cluster_a, topic_nam
     assert cluster.committed_by_group([]) == {}
 
 
-def test_many_commits_go_in_several_requests(cluster, cluster_a, topic_name, monkeypatch):
-    monkeypatch.setattr("sparkmirror.wire.admin.groups._COMMITS_PER_REQUEST", 20)
-    create_topic(cluster_a, topic_name, 50)
-    offsets = {TopicPartition(topic_name, n): (n, "m" * 60) for n in range(50)}
-    cluster.commit_offsets(topic_name, offsets)
+def test_commits_with_large_metadata_go_in_several_requests(cluster, cluster_a, topic_name):
+    """A coordinator writes each request as one batch, of at most 1 MiB."""
+    create_topic(cluster_a, topic_name, 300)
+    offsets = {TopicPartition(topic_name, n): (n, "m" * 4_000) for n in range(300)}
+    unknown = {TopicPartition("no-such-topic", 0): (1, "")}
+    with pytest.raises(ClusterError, match="no-such-topic-0"):
+        cluster.commit_offsets(topic_name, unknown | offsets)
     found = cluster.committed_offsets(topic_name, offsets)
     assert {tp: (c.offset, c.metadata) for tp, c in found.items()} == offsets
 

@@ -245,7 +245,7 @@ class Cluster:
         """Commit ``(offset, metadata)`` per partition, without being a member of the group.
 
         The broker accepts this only while the group has no active members. Raises `ClusterError`
-        when it has some, and a `MirrorError` when a partition is refused.
+        when it has some, and a `MirrorError` when a partition is refused; the others are committed.
         """
         commit_offsets(self.requester, group, offsets)
 

@@ -31,8 +31,12 @@ from sparkmirror.wire.admin.messages import (
 from sparkmirror.wire.admin.raw_responses import DecodeCache, RawResponse, undecoded
 from sparkmirror.wire.admin.requester import Requester, error_for
 from sparkmirror.wire.cluster.acl_advice import Right
+from sparkmirror.wire.cluster.messages import (
+    commit_portions,
+    offset_commit_request,
+    offset_fetch_request,
+)
 from sparkmirror.wire.cluster.messages import committed_offsets as committed_rows
-from sparkmirror.wire.cluster.messages import offset_commit_request, offset_fetch_request
 from sparkmirror.wire.cluster.views import Committed, GroupView
 
 __all__ = [
@@ -52,8 +56,6 @@ GroupOffsets = dict[TopicPartition, Committed]
 _OffsetFetch = undecoded(OffsetFetchRequest)
 
 _GROUPS_PER_REQUEST = 200
-# A commit becomes one batch of __consumer_offsets, which has Kafka's usual 1 MiB limit.
-_COMMITS_PER_REQUEST = 2_000
 _ATTEMPTS = 4
 # A broker that is down refuses sooner, and may be back for the next attempt.
 _SILENT_S = 3.0
@@ -63,6 +65,11 @@ _AWAY_MAX = 2
 _MOVED = frozenset({14, 15, 16})
 GROUP_NOT_FOUND = 69
 _UNKNOWN_MEMBER, _ILLEGAL_GENERATION = 25, 22
+_INVALID_GROUP_ID, _GROUP_DENIED = 24, 30
+# Reasons to refuse all partitions of a commit.
+_OF_THE_GROUP = frozenset(
+    {_UNKNOWN_MEMBER, _ILLEGAL_GENERATION, _INVALID_GROUP_ID, _GROUP_DENIED, GROUP_NOT_FOUND}
+)
 # Classic groups of other clients (Connect's workers, for example) have another protocol type.
 CONSUMER_PROTOCOLS = frozenset({"", "consumer"})
 _CONSUMER_TYPES = frozenset({"", "unknown", "classic", "consumer"})
@@ -143,36 +150,50 @@ def commit_offsets(
     """Commit ``(offset, metadata)`` per partition, without being a member of the group.
 
     The broker accepts this only while the group has no active members. Raises `ClusterError` when
-    it has some, and a `MirrorError` when a partition is refused.
+    it has some, and a `MirrorError` when a partition is refused; the others are committed then.
     """
-    for chunk in chunks(sorted(offsets), _COMMITS_PER_REQUEST):
+    refused: MirrorError | None = None
+    for portion in commit_portions(group, offsets):
         response = requester.request(
-            partial(offset_commit_request, group, {tp: offsets[tp] for tp in chunk}),
+            partial(offset_commit_request, group, portion),
             f"committing offsets of group {group}",
             group=group,
             check=commit_error,
             needs=Right("Read", "Group", group, "and on its topics"),
         )
-        _check_commit(requester, group, response)
+        error = _first_refusal(requester, group, response)
+        refused = refused or error
+    if refused is not None:
+        raise refused
 
 
-def _check_commit(requester: Requester, group: str, response: Any) -> None:
-    for topic in response.topics:
-        for row in topic.partitions:
-            if row.error_code in (_UNKNOWN_MEMBER, _ILLEGAL_GENERATION):
-                raise ClusterError(
-                    f"the group {group} has active members, its offsets cannot be set.",
-                    where=f"cluster {requester.client.alias}",
-                    do="Stop the consumers of this group first.",
-                )
-            if row.error_code:
-                raise translate(
-                    error_for(row.error_code),
-                    requester.client,
-                    f"committing the offset of {topic.name}-{row.partition_index} "
-                    f"for group {group}",
-                    needs=Right("Read", "Group", group, f"and on Topic {topic.name}"),
-                )
+def _first_refusal(requester: Requester, group: str, response: Any) -> MirrorError | None:
+    """Why a partition is refused; None if none is. Raises if the whole group is refused."""
+    refused = [
+        (topic.name, row.partition_index, row.error_code)
+        for topic in response.topics
+        for row in topic.partitions
+        if row.error_code
+    ]
+    if not refused:
+        return None
+    # Brokers refuse unknown topics by themselves; the other rows are from the group's coordinator.
+    name, partition, code = min(refused, key=lambda one: one[2] not in _OF_THE_GROUP)
+    if code in (_UNKNOWN_MEMBER, _ILLEGAL_GENERATION):
+        raise ClusterError(
+            f"the group {group} has active members, its offsets cannot be set.",
+            where=f"cluster {requester.client.alias}",
+            do="Stop the consumers of this group first.",
+        )
+    error = translate(
+        error_for(code),
+        requester.client,
+        f"committing the offset of {name}-{partition} for group {group}",
+        needs=Right("Read", "Group", group, f"and on Topic {name}"),
+    )
+    if code in _OF_THE_GROUP:
+        raise error
+    return error
 
 
 class GroupRow(NamedTuple):

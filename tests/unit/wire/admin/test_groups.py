@@ -15,7 +15,12 @@ from sparkmirror.errors import ClusterError, Denied, Unreachable, Unsupported
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient
 from sparkmirror.wire.admin import groups as groups_module
-from sparkmirror.wire.admin.groups import GroupRow, committed_by_group, list_groups
+from sparkmirror.wire.admin.groups import (
+    GroupRow,
+    commit_offsets,
+    committed_by_group,
+    list_groups,
+)
 from sparkmirror.wire.admin.leaders import Leaders
 from sparkmirror.wire.admin.raw_responses import DecodeCache
 from sparkmirror.wire.admin.requester import Requester
@@ -122,6 +127,62 @@ def test_older_brokers_are_asked_for_each_group_until_two_are_silent(readable: b
     with pytest.raises(Unreachable):
         found()
     assert asked == ["e", "f"]
+
+
+class Coordinator:
+    """A `Requester` to the coordinator of one group. ``codes``: what it refuses, by topic."""
+
+    def __init__(self, **codes: int) -> None:
+        self.client = ClusterClient("A", ("x:1",), "c")
+        self.codes = codes
+        self.requests = 0
+        self.committed: set[TopicPartition] = set()
+
+    def request(self, make: Callable[[], Any], _doing: str, **_: Any) -> Any:
+        message = make()
+        self.requests += 1
+        assert len(message.encode(version=7)) < 1 << 20
+        topics = []
+        for topic in message.topics:
+            code = self.codes.get(topic.name, 0)
+            numbers = [row.partition_index for row in topic.partitions]
+            rows = [SimpleNamespace(partition_index=one, error_code=code) for one in numbers]
+            topics.append(SimpleNamespace(name=topic.name, partitions=rows))
+            self.committed |= {TopicPartition(topic.name, one) for one in numbers if not code}
+        return SimpleNamespace(topics=topics)
+
+    def commit(self, offsets: dict[TopicPartition, tuple[int, str]]) -> None:
+        commit_offsets(cast(Requester, self), "g", offsets)
+
+
+def _large(topic: str, count: int) -> dict[TopicPartition, tuple[int, str]]:
+    return {TopicPartition(topic, number): (1, "m" * 4_000) for number in range(count)}
+
+
+def test_a_commit_with_large_metadata_goes_in_several_requests() -> None:
+    """The coordinator writes each as one batch, of at most 1 MiB."""
+    coordinator = Coordinator()
+    coordinator.commit(_large("t", 300))
+    assert coordinator.committed == _large("t", 300).keys()
+    assert coordinator.requests == 3
+
+
+def test_a_partition_that_is_refused_holds_up_no_other() -> None:
+    coordinator = Coordinator(gone=3, denied=29)
+    wanted = _large("gone", 1) | _large("denied", 1) | _large("t", 300)
+    with pytest.raises(ClusterError, match="offset of denied-0 for group g is not allowed"):
+        coordinator.commit(wanted)
+    assert coordinator.committed == _large("t", 300).keys()
+
+
+@pytest.mark.parametrize("code", [22, 24, 25, 30, 69])
+def test_a_group_that_is_refused_is_not_asked_again(code: int) -> None:
+    coordinator = Coordinator(gone=3, t=code)
+    with pytest.raises(ClusterError) as caught:
+        coordinator.commit(_large("gone", 1) | _large("t", 300))
+    assert coordinator.requests == 1
+    assert ("has active members" in str(caught.value)) is (code in (22, 25))
+    assert "gone-0" not in str(caught.value)
 
 
 @pytest.fixture
