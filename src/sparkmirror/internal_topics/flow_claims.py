@@ -28,6 +28,7 @@ from sparkmirror.settings import EXACT_SLOTS_MAX, FlowSettings
 __all__ = [
     "Claim",
     "Standby",
+    "claim_key",
     "claim_signer",
     "decode_claim",
     "decode_standby",
@@ -133,6 +134,11 @@ def taken_over(flow: FlowSettings, claim: Claim, run_id: str) -> Fenced:
     )
 
 
+def claim_key(flow: str) -> bytes:
+    """Key of the claims of ``flow``; the topic is compacted, so that only the last one stays."""
+    return f"{flow}{_SUFFIX}".encode()
+
+
 def claim_signer(flow: FlowSettings) -> Signer | None:
     """The signer for claims of ``flow``; None without a secret."""
     return Signer(flow.control_secret) if flow.control_secret else None
@@ -140,7 +146,7 @@ def claim_signer(flow: FlowSettings) -> Signer | None:
 
 def encode_claim(claim: Claim, signer: Signer | None = None) -> tuple[bytes, bytes]:
     """Key and value of ``claim``, for the command partition; signed if there is a ``signer``."""
-    key = f"{claim.flow}{_SUFFIX}"
+    key = claim_key(claim.flow).decode()
     document: dict[str, object] = {
         "run_id": claim.run_id,
         "slots": claim.slots,

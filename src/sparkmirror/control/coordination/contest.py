@@ -22,6 +22,7 @@ from sparkmirror.internal_topics.commands import (
 from sparkmirror.internal_topics.driver_report import DriverReport, decode_driver_report
 from sparkmirror.internal_topics.flow_claims import (
     Claim,
+    claim_key,
     claim_signer,
     decode_claim,
     is_believed,
@@ -68,6 +69,11 @@ class Contest:
         """
         self.sealed = False
         """Whether the newest claim is signed and we have no secret to check it with."""
+        self.buried = False
+        """Whether a later record, which counts for nothing, has the key of the newest claim.
+
+        Compaction leaves only that record. Never without a secret: there the last claim counts.
+        """
         self._drivers: dict[str, DriverReport] = {}
         self._reported_s: dict[str, float] = {}
         self._since_s: float | None = None
@@ -83,21 +89,26 @@ class Contest:
             self._apply_report(key, value, now_s)
 
     def _apply_command(self, key: bytes | None, value: bytes | None, now_s: float) -> None:
-        claim = decode_claim(key, value)
-        if claim is not None:
-            if claim.flow == self._flow.name and is_believed(key, value, self._signer):
-                older = self.claim is not None and claim.term < self.claim.term
-                if self._signer is None or not older:
-                    self.claim, self.stranger = claim, ""
-                    # A claim is a sign of life: its first report comes a moment later.
-                    self._reported_s[claim.run_id] = now_s
-                    self.sealed = self._signer is None and is_signed(value)
+        if key == claim_key(self._flow.name):
+            self._apply_claim(key, value, now_s)
             return
         command = decode_command(key, value) if self._signer is None else None
         if command is None or (command.flow, command.kind) != (self._flow.name, CommandKind.RUN):
             return
         claimed = self.claim is not None and self.claim.run_id == command.run_id
         self.stranger = "" if claimed else command.run_id
+
+    def _apply_claim(self, key: bytes, value: bytes | None, now_s: float) -> None:
+        claim = decode_claim(key, value)
+        signed = self._signer is not None
+        older = claim is not None and self.claim is not None and claim.term < self.claim.term
+        if claim is None or not is_believed(key, value, self._signer) or (signed and older):
+            self.buried = signed and self.claim is not None
+            return
+        self.claim, self.stranger, self.buried = claim, "", False
+        # A claim is a sign of life: its first report comes a moment later.
+        self._reported_s[claim.run_id] = now_s
+        self.sealed = not signed and is_signed(value)
 
     def _apply_report(self, key: bytes | None, value: bytes | None, now_s: float) -> None:
         report = decode_driver_report(key, value)

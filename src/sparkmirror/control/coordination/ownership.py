@@ -24,7 +24,14 @@ from sparkmirror.internal_topics.commands import (
     PROGRESS_PARTITION,
     control_topic,
 )
-from sparkmirror.internal_topics.flow_claims import Standby, encode_standby, standby_key, taken_over
+from sparkmirror.internal_topics.flow_claims import (
+    Standby,
+    claim_signer,
+    encode_claim,
+    encode_standby,
+    standby_key,
+    taken_over,
+)
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import FlowSettings
 from sparkmirror.ticks import ticks_s
@@ -175,9 +182,14 @@ class Ownership:
     def watch(self) -> None:
         """One check by the owner; `lost` has the result. Raises `MirrorError`.
 
-        Warns once of a run that mirrors the flow without a claim.
+        Warns once of a run that mirrors the flow without a claim. If a later record would take the
+        place of our claim at the next compaction, the claim is written again: processes that start
+        then would take the flow for free.
         """
-        self.check()
+        claim_state, claim = self.check(), self.contest.claim
+        if claim_state is ClaimState.OURS and claim is not None and self.contest.buried:
+            record = (COMMAND_PARTITION, *encode_claim(claim, claim_signer(self._flow)))
+            self._target.produce_many(control_topic(self._flow), [record])
         stranger = self.contest.stranger
         if stranger and stranger != self._reported_run:
             self._reported_run = stranger

@@ -13,7 +13,13 @@ from sparkmirror.control.coordination.ownership import Ownership, content_of
 from sparkmirror.errors import ClusterError, Denied, Unreachable
 from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.internal_topics.driver_report import DriverReport, encode_driver_report
-from sparkmirror.internal_topics.flow_claims import Standby, decode_standby
+from sparkmirror.internal_topics.flow_claims import (
+    Claim,
+    Standby,
+    claim_signer,
+    decode_standby,
+    encode_claim,
+)
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient, FlowSettings, TopicSettings
 from sparkmirror.wire.admin.cluster import Cluster
@@ -52,6 +58,13 @@ class Target:
             raise Denied("Write is missing", where="cluster B", do="grant Write")
         self.end_offsets([])
         self.records += records
+
+    def compact(self) -> None:
+        """Leave the last record of each key; offsets stay."""
+        last = {record[:2]: at for at, record in enumerate(self.records)}
+        for at, record in enumerate(self.records):
+            if last[record[:2]] != at:
+                self.records[at] = (-1, b"", None)
 
 
 class Tail:
@@ -234,6 +247,64 @@ def test_an_earlier_claim_written_once_more_holds_nobody_up(target: Target, secr
     target.records.clear()  # somebody emptied the topic
     fourth = Process(target, "fourth", flow)
     assert fourth.begins()
+
+
+SIGNED = replace(FLOW, control_secret="0123456789abcdef" * 2)
+
+
+def _late(flow: FlowSettings = SIGNED) -> Record:
+    """The claim of a process that waits, written long after it was made."""
+    return (0, *encode_claim(Claim(FLOW.name, "late", 0, term=5), claim_signer(flow)))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [_late(), _late(FLOW), (0, b"A->B/claim", None), (0, b"A->B/claim", b"?")],
+    ids=["earlier term", "no signature", "tombstone", "malformed"],
+)
+def test_what_counts_for_nothing_does_not_bury_the_owners_claim(
+    target: Target, record: Record
+) -> None:
+    first = Process(target, "first", SIGNED, now_ms=lambda: 10**12)
+    assert first.begins()
+    first.report()
+    target.records.append(record)
+    first.own.watch()
+    target.compact()
+    third = Process(target, "third", SIGNED)
+    assert not third.begins()
+    assert third.waits(60, first) == -1
+    first.own.watch()
+    first.own.watch()
+    claims = [value for _, key, value in target.records if key == b"A->B/claim"]
+    assert len(claims) == 1, "written once"
+
+
+def test_of_two_owners_the_one_with_the_earlier_term_ends(target: Target) -> None:
+    """The topic was compacted before the first one looked. Its clock is ahead of the others'."""
+    first = Process(target, "first", SIGNED, now_ms=lambda: 10**13)
+    assert first.begins()
+    target.records.append(_late())
+    target.compact()
+    third = Process(target, "third", SIGNED)
+    assert not third.begins()
+    assert third.waits(60) > 0
+    for _ in range(2):
+        first.own.watch()
+        third.own.watch()
+    assert first.own.lost() is None
+    assert third.own.lost() is not None
+    claims = [value for _, key, value in target.records if key == b"A->B/claim"]
+    assert b'"first"' in (claims[-1] or b"")
+
+
+def test_without_a_secret_the_last_claim_counts(target: Target) -> None:
+    first = Process(target, "first")
+    assert first.begins()
+    target.records.append(_late(FLOW))
+    first.own.watch()
+    assert first.own.lost() is not None
+    assert target.records[-1] == _late(FLOW)
 
 
 def test_take_over_asks_nobody(target: Target) -> None:
