@@ -11,8 +11,7 @@ from pathlib import Path
 
 from sparkmirror.config.clients.security import idle_reason
 from sparkmirror.config.files.origin import Kind
-from sparkmirror.config.files.properties import Entry, load_properties
-from sparkmirror.config.files.providers import placeholders
+from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.mm2.keys import OF_CONNECTOR, mm1_only
 from sparkmirror.config.mm2.load import Mm2File, client_configs, own_settings, read_mm2
 from sparkmirror.config.mm2.precedence import Part, given, scope_of
@@ -102,16 +101,15 @@ def explain(
                 where=str(path),
                 do=f"It enables {', '.join(names)}.",
             )
-    literal = {entry.where: entry.value for entry in load_properties(path).values()}
     explained = [
-        FlowSetup(flow.name, tuple(_flow(file, flow, literal)))
+        FlowSetup(flow.name, tuple(_flow(file, flow)))
         for flow in settings.flows
         if not flows or flow.name in flows
     ]
     return ExplainedFile(path, tuple(explained), settings)
 
 
-def _flow(file: Mm2File, flow: FlowSettings, literal: Mapping[str, str]) -> Iterator[Effective]:
+def _flow(file: Mm2File, flow: FlowSettings) -> Iterator[Effective]:
     source, target = flow.source.alias, flow.target.alias
     clients = client_configs(file.raw, source, target)
     syncs, checkpoints = flow.offset_syncs, flow.checkpoints
@@ -134,7 +132,7 @@ def _flow(file: Mm2File, flow: FlowSettings, literal: Mapping[str, str]) -> Iter
             places = given(file.raw, part, row.name, source, target, syncs.location)
             entry = conf.get(row.name)
             if places:
-                yield _from_file(part, row, places, ignored, literal, file.raw, flow)
+                yield _from_file(part, row, places, ignored, file.raw, flow)
             elif _counts(part, row, conf):
                 yield _without_file(part, row, entry, file.raw, flow)
         if client is not None:
@@ -200,7 +198,6 @@ def _from_file(
     row: Setting,
     places: Sequence[Entry],
     ignored: Mapping[str, str],
-    literal: Mapping[str, str],
     raw: Mapping[str, Entry],
     flow: FlowSettings,
 ) -> Effective:
@@ -209,8 +206,7 @@ def _from_file(
     adapted = _adapted(part, row, raw, flow)
     if first.secret:
         # The rest of the line may contain other secrets.
-        found = placeholders(raw, literal[first.where])
-        value, remark = HIDDEN, f"resolved from {', '.join(found)}"
+        value, remark = HIDDEN, f"resolved from {', '.join(first.placeholders)}"
     elif adapted is not None and adapted[0] != value.lower():
         value, remark = adapted
     return Effective(

@@ -1,6 +1,7 @@
 """``sparkmirror config``: effective values, where they come from, and what is never shown."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -199,6 +200,18 @@ def test_a_key_of_an_older_release_may_have_a_placeholder(
     ]
     assert exclude.value == HIDDEN
     assert exclude.remark == "resolved from ${env:LEFT_OUT}"
+
+
+def test_a_file_that_can_be_read_only_once_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from a command in Bash: ``sparkmirror config <(sops -d mirror.properties)``."""
+    monkeypatch.setenv("LEFT_OUT", "hunter3.*")
+    reader, writer = os.pipe()
+    with open(reader) as pipe, open(writer, "w") as file:
+        file.write(f"{BASE}{QUIET}{_ENV}topics.exclude=${{env:LEFT_OUT}}\n")
+        file.close()
+        (flow,) = explain(Path(f"/dev/fd/{pipe.fileno()}")).flows
+    (exclude,) = (one for one in flow.settings if one.key == "topics.exclude")
+    assert (exclude.value, exclude.remark) == (HIDDEN, "resolved from ${env:LEFT_OUT}")
 
 
 def test_what_is_made_from_a_providers_value_is_hidden_too(

@@ -50,12 +50,14 @@ class Entry:
 
     ``key``: as written, with its scope.
     ``secret``: the value came from a config provider, so it is never shown.
+    ``placeholders``: what config providers replaced in it, as written.
     """
 
     key: str
     value: str = field(repr=False)
     origin: Origin = DERIVED
     secret: bool = False
+    placeholders: tuple[str, ...] = ()
 
     @property
     def where(self) -> str:

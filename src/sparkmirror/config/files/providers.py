@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from sparkmirror.config.files.properties import Entry, load_properties
@@ -48,21 +49,16 @@ def resolve(
     resolved: dict[str, Entry] = {}
     remarks: list[str] = []
     for key, entry in raw.items():
-        undeclared: list[str] = []
-
-        def fill(match: re.Match[str], entry: Entry = entry, left: list[str] = undeclared) -> str:
-            provider = providers.get(match.group(1))
-            if provider is None:
-                left.append(match.group(1))
-                return match.group()
-            return _fetch(provider, match, entry)
-
         if key.startswith("config.providers"):
             resolved[key] = entry
             continue
-        value = _PLACEHOLDER.sub(fill, entry.value)
-        changed = value != entry.value
-        resolved[key] = replace(entry, value=value, secret=True) if changed else entry
+        found = list(_PLACEHOLDER.finditer(entry.value))
+        undeclared = [match.group(1) for match in found if match.group(1) not in providers]
+        replaced = tuple(match.group() for match in found if match.group(1) in providers)
+        resolved[key] = entry
+        if replaced:
+            value = _PLACEHOLDER.sub(partial(_fill, providers, entry), entry.value)
+            resolved[key] = replace(entry, value=value, secret=True, placeholders=replaced)
         remarks += [
             f"{entry.where}: {entry.key} contains a placeholder of '{name}', which "
             "config.providers does not name; it is used literally."
@@ -71,11 +67,9 @@ def resolve(
     return resolved, remarks
 
 
-def placeholders(raw: Mapping[str, Entry], value: str) -> list[str]:
-    """The placeholders in ``value`` that `resolve` replaces in the file ``raw``."""
-    listed = raw.get("config.providers")
-    names = parse_list(listed) if listed else ()
-    return [match.group() for match in _PLACEHOLDER.finditer(value) if match.group(1) in names]
+def _fill(providers: Mapping[str, _Provider], entry: Entry, match: re.Match[str]) -> str:
+    provider = providers.get(match.group(1))
+    return match.group() if provider is None else _fetch(provider, match, entry)
 
 
 def _fetch(provider: _Provider, match: re.Match[str], entry: Entry) -> str:
