@@ -37,6 +37,7 @@ from sparkmirror.errors import (
     MachineError,
     MirrorError,
     NotKafka,
+    QuotaExceeded,
     TopicError,
     UnknownCodec,
     Unreachable,
@@ -53,7 +54,7 @@ from sparkmirror.settings import ClusterClient, FlowSettings, GroupSettings
 from sparkmirror.testing import guard, maven
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.error_translation import translate
-from sparkmirror.wire.admin.groups import _check_commit
+from sparkmirror.wire.admin.groups import commit_offsets
 from sparkmirror.wire.cluster.acl_advice import Right
 from sparkmirror.wire.legacy.ambari import AmbariLogin, _http_error, _Server, parse_hosts
 from sparkmirror.wire.net.framing import ConnectionLost
@@ -476,6 +477,9 @@ def test_what_cannot_be_unpacked_is_named(codec: int, name: str) -> None:
          "advertised.listeners"),
         (BrokerError(8), Unreachable, "reading t failed: no answer (BROKER_NOT_AVAILABLE).",
          "advertised.listeners"),
+        (BrokerError(89), QuotaExceeded,
+         "reading t failed: a quota allows no more at present (THROTTLING_QUOTA_EXCEEDED).",
+         "controller_mutation_rate"),
         (BrokerError(-1, "odd"), ClusterError, "reading t failed (UNKNOWN_SERVER_ERROR: odd).",
          "broker's log"),
         (BrokerError(999), ClusterError, "reading t failed (error code 999).", "broker's log"),
@@ -511,8 +515,9 @@ def test_offsets_that_a_group_does_not_take(
 ) -> None:
     row = SimpleNamespace(error_code=code, partition_index=0)
     response = SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[row])])
-    link: Any = SimpleNamespace(client=CLIENT)
-    check(lambda: _check_commit(link, "g", response), kind, what, "cluster A", do)
+    link: Any = SimpleNamespace(client=CLIENT, request=lambda *_, **__: response)
+    offsets = {TopicPartition("t", 0): (1, "")}
+    check(lambda: commit_offsets(link, "g", offsets), kind, what, "cluster A", do)
 
 
 def test_a_topic_that_does_not_exist_cannot_be_followed() -> None:

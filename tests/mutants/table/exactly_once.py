@@ -184,7 +184,7 @@ EXACTLY_ONCE: tuple[Mutant, ...] = (
         "a new owner counts as silent since before its claim",
         "One process mirrors a flow",
         "control/coordination/contest.py",
-        "                    self._reported_s[claim.run_id] = now_s\n",
+        "        self._reported_s[claim.run_id] = now_s\n",
         "",
         (f"{_CONTEST}::test_a_new_owner_has_a_session_for_its_first_report",),
     ),
@@ -211,6 +211,17 @@ EXACTLY_ONCE: tuple[Mutant, ...] = (
         "        if self.check() is not ClaimState.OURS:\n",
         "        if self.check() is not self.check():\n",
         (f"{_OWNERSHIP}::test_of_two_that_claim_at_once_one_begins",),
+    ),
+    Mutant(
+        "an owner leaves its claim to the next compaction",
+        "One process mirrors a flow",
+        "control/coordination/ownership.py",
+        " and self.contest.buried:\n",
+        " and claim.run_id == self.contest.stranger:\n",
+        (
+            f"{_OWNERSHIP}::test_what_counts_for_nothing_does_not_bury_the_owners_claim",
+            f"{_OWNERSHIP}::test_of_two_owners_the_one_with_the_earlier_term_ends",
+        ),
     ),
     Mutant(
         "a second process begins beside the first",
