@@ -6,6 +6,7 @@ request, which does not find groups of the others. Brokers without the request h
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -28,6 +29,8 @@ from sparkmirror.wire.cluster.views import GroupMember, GroupOwner
 from sparkmirror.wire.group.assignors import decode_assignment
 
 __all__ = ["group_members", "group_owners"]
+
+log = logging.getLogger(__name__)
 
 
 class _Member(NamedTuple):
@@ -69,6 +72,7 @@ def group_members(requester: Requester, group: str, operation: str) -> tuple[Gro
 def group_owners(requester: Requester, group: str) -> dict[TopicPartition, GroupOwner]:
     """The owner of each partition of ``group``; empty without members.
 
+    A member whose assignment cannot be read owns none; a warning says so.
     A member of a streams group owns the partitions that its active tasks read. Raises
     `MirrorError`; `Denied` also if members of a newer group read a topic that this client may not
     describe.
@@ -113,7 +117,11 @@ def _member(row: Any, partitions: Iterable[TopicPartition]) -> _Member:
 def _classic(described: Any, row: Any) -> Iterable[TopicPartition]:
     if described.protocol_type not in CONSUMER_PROTOCOLS:
         return ()  # Connect's workers, for example, are assigned something else
-    return decode_assignment(row.member_assignment)
+    try:
+        return decode_assignment(row.member_assignment)
+    except ValueError as error:  # a member that leads the group has written it, not the broker
+        log.warning("group %s, member %s: %s", described.group_id, row.member_id, error)
+        return ()
 
 
 def _of_consumers(_described: Any) -> Callable[[Any], Iterator[TopicPartition]]:

@@ -203,6 +203,21 @@ def test_a_classic_group_is_described_by_one_request() -> None:
     assert set(coordinator.asked) == {"DescribeGroupsRequest"}
 
 
+def test_a_member_whose_assignment_cannot_be_read_is_a_member_without_partitions(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its group's leader has written it. Commands about all groups go on."""
+    odd = classic_member("m")
+    odd.member_assignment = b"\0"
+    answer = classic("Stable", odd, classic_member("n", A0))
+    assert members(answer) == (
+        GroupMember("m-client", "10.0.0.1"),
+        GroupMember("n-client", "10.0.0.1"),
+    )
+    assert owners(answer) == {A0: GroupOwner("n", "n-client", "10.0.0.1")}
+    assert "group g, member m: no assignment: it has no version" in caplog.text
+
+
 def test_a_classic_group_without_members_is_no_group_of_another_protocol() -> None:
     assert members(classic("Empty")) == ()
     assert owners(classic("Empty")) == {}
