@@ -383,7 +383,8 @@ def _subscription(strategy: str, rng: Random) -> bytes:
     )
     generation = rng.choice((-1, 1, 2, 2**31 - 1))
     topics = rng.choice((("a",), ("a", "b"), ("a", "a"), ("b", "gone"), ()))
-    data = encode_subscription(Subscription(topics, owned, generation), strategy)
+    member, cooperative = Subscription(topics, owned, generation), rng.random() < 0.5
+    data = encode_subscription(member, strategy, cooperative=cooperative)
     if strategy == "sticky" and rng.random() < 0.5:
         said = ConsumerProtocolSubscription.decode(data)
         data = bytes(

@@ -225,6 +225,51 @@ def test_a_member_that_was_given_up_starts_over_and_others_take_over(
         assert time.monotonic() - began < SESSION_MS / 1000 + 25  # a rebalance may take minutes
 
 
+@pytest.mark.parametrize("leader", ["the mirror", "the other"])
+def test_a_mirror_shares_with_a_member_that_is_only_cooperative(
+    cluster_a: KafkaCluster, leader: str
+) -> None:
+    """The broker chooses the cooperative assignor, by whose rules the mirror itself is eager."""
+    topic = f"session-{uuid.uuid4().hex[:8]}"
+    create_topic(cluster_a, topic, 4)
+    mirrors: list[_Mirror] = []
+    other = Consumer(
+        {
+            "bootstrap.servers": cluster_a.bootstrap_servers,
+            "group.id": topic,
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+    )
+
+    def start_mirror() -> None:
+        flow = _Flow("mirror", _World(), {topic: 4}, 0.2)
+        mirrors.append(_Mirror(flow, _settings(cluster_a, topic)))
+
+    def has(ours: int, theirs: int) -> Callable[[], bool]:
+        def poll() -> bool:
+            other.poll(0.1)
+            owned = {TopicPartition(one.topic, one.partition) for one in other.assignment()}
+            mine = {tp for mirror in mirrors for tp in mirror.flow.owned}
+            return (len(mine), len(owned)) == (ours, theirs) and not mine & owned
+
+        return poll
+
+    with _ended(mirrors):
+        try:
+            if leader == "the mirror":
+                start_mirror()
+                wait_until(lambda: _shares(mirrors) == [4], "the mirror has all")
+                other.subscribe([topic])
+            else:
+                other.subscribe([topic])
+                wait_until(has(0, 4), "the other has all")
+                start_mirror()
+            wait_until(has(2, 2), "two and two")
+        finally:
+            other.close()
+        wait_until(lambda: _shares(mirrors) == [4], "the mirror has all again")
+
+
 def _remove(settings: FlowSettings, member: Member) -> None:
     """As an administrator does it."""
     from kafka.protocol.consumer import LeaveGroupRequest

@@ -138,22 +138,35 @@ _ASSIGNORS: dict[str, Callable[..., Assigned]] = {
 # --- bytes --------------------------------------------------------------------------------------
 
 
-def encode_subscription(one: Subscription, strategy: str) -> bytes:
-    """The metadata of ``one`` in a JoinGroup request, for one strategy."""
+def encode_subscription(one: Subscription, strategy: str, *, cooperative: bool) -> bytes:
+    """The metadata of ``one`` in a JoinGroup request, for one strategy.
+
+    ``cooperative``: whether the member keeps its partitions while it joins. The leader gives what
+    an owner has to others only when the owner joins again without it. An eager member has given up
+    all of it already, so it must not claim any of it.
+    """
     rows = ConsumerProtocolSubscription.TopicPartition
     owned = _by_topic(one.owned)
-    # The eager sticky assignor sends the former partitions in its user data: the member gives all
-    # of them up before it joins.
-    sticky = strategy == STICKY and bool(owned)
-    kept = owned if strategy == COOPERATIVE_STICKY else {}
+    kept = owned if strategy == COOPERATIVE_STICKY and cooperative else {}
     found = ConsumerProtocolSubscription(
         version=_SUBSCRIPTION_VERSION,
         topics=sorted(one.topics),
-        user_data=_pack_sticky(owned, one.generation) if sticky else b"",
+        user_data=_user_data(one, strategy),
         owned_partitions=[rows(topic=topic, partitions=own) for topic, own in kept.items()],
         generation_id=one.generation,
     )
     return bytes(found.encode())
+
+
+def _user_data(one: Subscription, strategy: str) -> bytes:
+    """What Java's class of this strategy adds to a subscription."""
+    if strategy == STICKY and one.owned:
+        # The eager sticky assignor's members name their former partitions here.
+        return _pack_sticky(_by_topic(one.owned), one.generation)
+    if strategy == COOPERATIVE_STICKY:
+        # Java's older leaders do not know version 2, and take the generation from here.
+        return _INT.pack(one.generation)
+    return b""
 
 
 def decode_subscription(metadata: bytes, strategy: str, instance_id: str | None) -> Subscription:
@@ -166,8 +179,11 @@ def decode_subscription(metadata: bytes, strategy: str, instance_id: str | None)
         generation = getattr(found, "generation_id", -1)
         generation = -1 if generation is None else int(generation)
         topics = tuple(found.topics)
+        data = bytes(found.user_data or b"")
         if strategy == STICKY:
-            owned, generation = _unpack_sticky(bytes(found.user_data or b""))
+            owned, generation = _unpack_sticky(data)
+        elif strategy == COOPERATIVE_STICKY and generation < 0 and len(data) >= _INT.size:
+            generation = _INT.unpack_from(data)[0]  # of a client that does not know version 2
         if None in topics or any(tp.topic is None for tp in owned):
             raise ValueError("a topic without a name")
     except Exception as error:  # a decoder may raise anything

@@ -191,7 +191,10 @@ class GroupSession:
                 group_instance_id=one.instance_id,
                 protocol_type=_PROTOCOL_TYPE,
                 protocols=[
-                    rows(name=strategy, metadata=encode_subscription(one, strategy))
+                    rows(
+                        name=strategy,
+                        metadata=encode_subscription(one, strategy, cooperative=self.cooperative),
+                    )
                     for strategy in settings.strategies
                 ],
             ),

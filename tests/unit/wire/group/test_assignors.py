@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.group.assignors import (
@@ -99,7 +102,8 @@ def test_every_partition_goes_to_one_member_that_wants_it(
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_subscriptions_and_assignments_survive_the_wire(strategy: str) -> None:
     said = Subscription(("t0", "t1"), _tps("01 10"), 7, "static")
-    heard = decode_subscription(encode_subscription(said, strategy), strategy, "static")
+    told = encode_subscription(said, strategy, cooperative=True)
+    heard = decode_subscription(told, strategy, "static")
     assert heard.topics == said.topics
     assert heard.generation == 7
     assert heard.owned == (said.owned if "sticky" in strategy else ())
@@ -111,5 +115,30 @@ def test_garbage_is_no_subscription() -> None:
     with pytest.raises(ValueError, match="no subscription"):
         decode_subscription(b"\x00", "range", None)
     # What a sticky member says of its past is only a hint.
-    empty = encode_subscription(Subscription(("t0",)), "range")
+    empty = encode_subscription(Subscription(("t0",)), "range", cooperative=False)
     assert decode_subscription(empty, "sticky", None).owned == ()
+
+
+@pytest.mark.parametrize("generation", [-1, 7])
+def test_a_cooperative_member_says_its_generation_as_javas_class_does(generation: int) -> None:
+    """Java's older leaders know no other place; its members fill both (3.9.1 gives these bytes)."""
+    said = Subscription(("t0",), _tps("00"), generation)
+    told = encode_subscription(said, "cooperative-sticky", cooperative=True)
+    raw = ConsumerProtocolSubscription.decode(told)
+    assert bytes(raw.user_data) == struct.pack(">i", generation)
+    assert raw.generation_id == generation
+
+
+@pytest.mark.parametrize(
+    ("data", "generation"), [("00000005", 5), ("000000", -1), ("", -1), (None, -1)]
+)
+def test_an_older_cooperative_member_is_understood(data: str | None, generation: int) -> None:
+    rows = ConsumerProtocolSubscription.TopicPartition
+    told = ConsumerProtocolSubscription(
+        version=1,
+        topics=["t0"],
+        user_data=None if data is None else bytes.fromhex(data),
+        owned_partitions=[rows(topic="t0", partitions=[0])],
+    )
+    heard = decode_subscription(bytes(told.encode()), "cooperative-sticky", None)
+    assert (heard.owned, heard.generation) == (_tps("00"), generation)

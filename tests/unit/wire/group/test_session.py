@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 
+from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient, GroupSettings
 from sparkmirror.wire.group import session as sessions
+from sparkmirror.wire.group.assignors import (
+    Subscription,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from sparkmirror.wire.group.session import GroupSession
 
 _MEMBER_ID_REQUIRED, _UNKNOWN_MEMBER, _REBALANCING = 79, 25, 27
@@ -46,3 +53,106 @@ def test_a_coordinator_that_rejects_the_member_again_and_again_is_asked_with_pau
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert _pauses([_UNKNOWN_MEMBER] * 4, monkeypatch) == [0.25] * 3
+
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Coordinator:
+    """The coordinator of a group that gives every member ``T0``, and the connection to it.
+
+    ``highest``: its version of JoinGroup. ``others``: the topics of the other members.
+    """
+
+    def __init__(
+        self, *, leader: str = "m", skip: bool = False, highest: int = 9, others: str = ""
+    ) -> None:
+        self.leader, self.skip, self.highest = leader, skip, highest
+        self.subscriptions = {"other": Subscription((others,))} if others else {}
+        self.opened = 0
+        self.open = False
+        self.asked: list[Any] = []
+
+    def connection(self, _group: str) -> Coordinator:
+        self.opened += not self.open
+        self.open = True
+        return self
+
+    def close(self) -> None:
+        self.open = False
+
+    def api_version(self, _key: int, _lowest: int, highest: int, name: str) -> int:
+        return min(self.highest, highest) if name == "JoinGroupRequest" else highest
+
+    def begin(self, message: Any, _version: int) -> int:
+        self.asked.append(message)
+        return len(self.asked)
+
+    def readable(self, _timeout_s: float) -> bool:
+        return True
+
+    def finish(self, message: Any, version: int, _pending: int) -> Any:
+        if message.name == "SyncGroupRequest":
+            return SimpleNamespace(error_code=0, assignment=encode_assignment((T0,)))
+        own = {one.name: one.metadata for one in message.protocols}
+        strategy = min(own)
+        said = {"m": own[strategy]} | {
+            member: encode_subscription(one, strategy, cooperative=True)
+            for member, one in self.subscriptions.items()
+        }
+        return SimpleNamespace(
+            API_VERSION=version,
+            error_code=0,
+            generation_id=3,
+            leader=self.leader,
+            member_id="m",
+            members=[
+                SimpleNamespace(member_id=member, group_instance_id=None, metadata=metadata)
+                for member, metadata in said.items()
+            ],
+            protocol_name=strategy,
+            skip_assignment=self.skip and version >= 9,
+        )
+
+    def told(self, name: str) -> list[Any]:
+        return [one for one in self.asked if one.name == name]
+
+
+def _member(
+    coordinator: Coordinator, settings: GroupSettings, monkeypatch: pytest.MonkeyPatch
+) -> GroupSession:
+    """A member of that group, which has four partitions of each topic but ``gone``."""
+    session = GroupSession(
+        ClusterClient("A", ("localhost:1",), "test"),
+        "g",
+        settings,
+        counts=lambda topics: {topic: 4 for topic in topics if topic != "gone"},
+        stopping=lambda: False,
+    )
+    monkeypatch.setattr(session, "_coordinators", coordinator)
+    monkeypatch.setattr(session, "_beat", lambda: None)
+    return session
+
+
+@pytest.mark.parametrize(
+    ("strategies", "owned"),
+    [
+        (GroupSettings().strategies, ()),
+        (("sticky", "cooperative-sticky"), ()),
+        (("cooperative-sticky",), (T0, T1)),
+    ],
+)
+def test_only_who_keeps_its_partitions_claims_them(
+    strategies: tuple[str, ...],
+    owned: tuple[TopicPartition, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A claim makes the leader wait for a join without it: an eager member's never comes."""
+    coordinator = Coordinator()
+    session = _member(coordinator, GroupSettings(strategies=strategies), monkeypatch)
+    session.join(["t"], [T0, T1])
+    told = {one.name: one.metadata for one in coordinator.told("JoinGroupRequest")[0].protocols}
+    said = decode_subscription(told["cooperative-sticky"], "cooperative-sticky", None)
+    assert said.owned == owned
+    if "sticky" in told:  # it names there what it had
+        assert decode_subscription(told["sticky"], "sticky", None).owned == (T0, T1)
