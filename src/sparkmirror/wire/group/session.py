@@ -176,6 +176,9 @@ class GroupSession:
                 continue
             if joined is not None:
                 self._enter(joined)
+                # The next join may be hours away. A firewall may forget the connection until then,
+                # and the whole group would wait for a join that never arrives.
+                self._coordinators.close()
             return joined
         return None
 

@@ -156,3 +156,13 @@ def test_only_who_keeps_its_partitions_claims_them(
     assert said.owned == owned
     if "sticky" in told:  # it names there what it had
         assert decode_subscription(told["sticky"], "sticky", None).owned == (T0, T1)
+
+
+def test_no_connection_waits_for_the_next_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be hours away; a firewall that forgets the connection would delay the whole group."""
+    coordinator = Coordinator()
+    session = _member(coordinator, GroupSettings(), monkeypatch)
+    session.join(["t"])
+    assert not coordinator.open
+    session.join(["t"])
+    assert (coordinator.opened, coordinator.open) == (2, False)
