@@ -369,7 +369,7 @@ def _joined(message: Any, code: int, rng: Random) -> JoinGroupResponse:
         protocol_type="consumer",
         protocol_name=strategy,
         leader="m0",
-        skip_assignment=False,
+        skip_assignment=rng.random() < 0.2,
         member_id=rng.choice(("m0", "m0", "m0", "m1", "")),
         members=members,
     )

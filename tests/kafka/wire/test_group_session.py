@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -17,6 +18,7 @@ from sparkmirror.errors import Fenced, MirrorError
 from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.settings import ClusterClient, FlowSettings, GroupSettings, Member
 from sparkmirror.testing.clusters import KafkaCluster
+from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.coordinators import Coordinators
 from tests.kafka.harness.mirror_process import wait_until
@@ -39,6 +41,8 @@ class _Flow:
 
     def __init__(self, name: str, world: _World, counts: dict[str, int], drain_s: float) -> None:
         self.name = name
+        self.settings: FlowSettings | None = None
+        self.discoveries = 0
         self.counts = counts
         self.member: Member | None = None
         self.owned: frozenset[TopicPartition] = frozenset()
@@ -46,11 +50,24 @@ class _Flow:
         self._world, self._drain_s = world, drain_s
         self._planned = [(0.0, 0)]
 
+    def discover(self, counts: dict[str, int]) -> None:
+        """The topics are these from now on."""
+        self.counts = counts
+        self.discoveries += 1
+
     def topic_counts(self) -> Mapping[str, int]:
         return dict(self.counts)
 
     def partition_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
         return {topic: self.counts[topic] for topic in topics if topic in self.counts}
+
+    def assigned_counts(self) -> Mapping[str, int]:
+        assert self.settings is not None
+        cluster = Cluster(self.settings.source)
+        try:
+            return Counter(tp.topic for tp in cluster.group_owners(self.settings.group_id))
+        finally:
+            cluster.close()
 
     def publish(self, owned: Iterable[TopicPartition], member: Member | None) -> int:
         mine = frozenset(owned)
@@ -93,7 +110,8 @@ class _Mirror:
     """A `Membership` with a thread that steps it."""
 
     def __init__(self, flow: _Flow, settings: FlowSettings) -> None:
-        self.flow, self.settings = flow, settings
+        self.flow = flow
+        flow.settings = settings
         self.membership = Membership(flow, settings, alone=True)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -208,7 +226,7 @@ def test_a_member_that_was_given_up_starts_over_and_others_take_over(
         wait_until(lambda: _shares(mirrors) == [2, 2], "two share")
         # A topic that appears is subscribed to: each mirror discovers it by itself.
         for flow in flows:
-            flow.counts = {topic: 4, f"{topic}.new": 4}
+            flow.discover({topic: 4, f"{topic}.new": 4})
         wait_until(lambda: _shares(mirrors) == [4, 4], "the new topic is shared")
         before = flows[1].member
         assert before is not None
@@ -268,6 +286,34 @@ def test_a_mirror_shares_with_a_member_that_is_only_cooperative(
         finally:
             other.close()
         wait_until(lambda: _shares(mirrors) == [4], "the mirror has all again")
+
+
+def test_a_static_member_that_returns_has_its_share_and_what_is_new(
+    cluster_a: KafkaCluster,
+) -> None:
+    """Its group does not rebalance for it, and names no other leader."""
+    topic = f"session-{uuid.uuid4().hex[:8]}"
+    create_topic(cluster_a, topic, 4)
+    settings = _settings(cluster_a, topic, instance_id="one")
+
+    def started(**counts: int) -> _Mirror:
+        named = {topic + name: count for name, count in counts.items()}
+        return _Mirror(_Flow("mirror", _World(), named, 0.2), settings)
+
+    first = started(_a=4)
+    with _ended([first]):
+        wait_until(lambda: _shares([first]) == [4], "it has all")
+    again = started(_a=4)
+    with _ended([again]):
+        wait_until(lambda: _shares([again]) == [4], "it has all again")
+        assert first.flow.member is not None
+        assert again.flow.member is not None
+        assert again.flow.member.generation == first.flow.member.generation, "no rebalance"
+        again.flow.discover({f"{topic}_a": 6})
+        wait_until(lambda: _shares([again]) == [6], "partitions that are new while it runs")
+    last = started(_a=8, _b=4)
+    with _ended([last]):
+        wait_until(lambda: _shares([last]) == [12], "what was new when it returned")
 
 
 def _remove(settings: FlowSettings, member: Member) -> None:

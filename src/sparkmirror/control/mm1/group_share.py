@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -42,14 +43,26 @@ class GroupShare:
         notify: Callable[[str], None],
     ) -> None:
         self.name = settings.name
+        self.discoveries = 0
         self.candidates = candidates
         self.notify = notify
         self._source = source
+        self._group = settings.group_id
         self._publish = publish
         self._planned = -1
         self._first_positions = first_positions
         self._begun: frozenset[TopicPartition] = frozenset()
         self._membership = Membership(self, settings, alone=alone)
+
+    @property
+    def candidates(self) -> Assignment:
+        """All that the flow could mirror, as found last."""
+        return self._candidates
+
+    @candidates.setter
+    def candidates(self, found: Assignment) -> None:
+        self._candidates = found
+        self.discoveries += 1
 
     # --- for the membership -----------------------------------------------------------------
 
@@ -63,6 +76,10 @@ class GroupShare:
     def partition_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
         """Partition counts of any topics of the source. Raises `MirrorError`."""
         return {name: view.partitions for name, view in self._source.topics(topics).items()}
+
+    def assigned_counts(self) -> Mapping[str, int]:
+        """How many partitions of each topic the group has assigned. Raises `MirrorError`."""
+        return Counter(tp.topic for tp in self._source.group_owners(self._group))
 
     def publish(self, owned: Iterable[TopicPartition], member: Member | None) -> int:
         """Publish those of ``owned`` that can be mirrored as the assignment; returns its version.

@@ -40,6 +40,8 @@ class GroupFlow(Protocol):
     """The flow as the membership needs it (`control.mm1.group_share.GroupShare`)."""
 
     name: str
+    discoveries: int
+    """How often the topics of the source were discovered."""
 
     def topic_counts(self) -> Mapping[str, int]:
         """Partition count of each source topic that the flow could mirror."""
@@ -55,6 +57,9 @@ class GroupFlow(Protocol):
 
     def partition_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
         """Partition counts of any topics of the source. Raises `MirrorError`."""
+
+    def assigned_counts(self) -> Mapping[str, int]:
+        """How many partitions of each topic the group has assigned. Raises `MirrorError`."""
 
     def notify(self, line: str) -> None:
         """Show a notice to the user."""
@@ -81,12 +86,16 @@ class Membership:
             stopping=lambda: self._ending,
         )
         self._listener = RebalanceListener(settings.group)
+        self._static = bool(settings.group.instance_id)
         self._joined: Joined | None = None
         self._owned: frozenset[TopicPartition] = frozenset()
         # Assigned to others, who get them when this member has drained them and joined once more.
         self._leaving: frozenset[TopicPartition] = frozenset()
         self._release_due = False
         self._topics: Mapping[str, int] = {}
+        self._compared = -1
+        """The discovery after which the partition counts of the group were compared last."""
+        self._may_have_returned = False
 
     # --- one step ---------------------------------------------------------------------------
 
@@ -122,11 +131,35 @@ class Membership:
             self._session.news.wait(_WAIT_S)
 
     def _topics_changed(self) -> bool:
-        """Whether to rejoin: the topics changed or, if this member leads, partition counts."""
-        now = self._flow.topic_counts()
-        if now.keys() != self._topics.keys():
+        """Whether to rejoin: the own topics or watched partition counts differ from the group's."""
+        if self._flow.topic_counts().keys() != self._topics.keys():
             return True
-        return self._joined is not None and self._joined.leads and now != self._topics
+        watched = self._joined.counts if self._joined is not None else {}
+        if self._may_have_returned and self._unassigned({**self._topics, **watched}):
+            return True
+        self._may_have_returned = False
+        discoveries = self._flow.discoveries
+        if not watched or discoveries == self._compared:
+            return False
+        # Other members may have topics that this flow does not mirror.
+        found = self._flow.partition_counts(watched)
+        if any(found.get(topic, 0) != count for topic, count in watched.items()):
+            return True
+        self._compared = discoveries
+        return False
+
+    def _unassigned(self, counts: Mapping[str, int]) -> bool:
+        """Whether the group lacks some of these partitions.
+
+        When a static member returns in time, its group goes on with the assignment that it has,
+        even if topics or partitions are new since then.
+        """
+        try:
+            assigned = self._flow.assigned_counts()
+        except Denied as error:
+            log.warning("%s: new partitions may wait for a rebalance: %s", self._flow.name, error)
+            return False
+        return any(assigned.get(topic, 0) < count for topic, count in counts.items())
 
     def _rebalance(self) -> None:
         if self._joined is None:
@@ -141,13 +174,14 @@ class Membership:
             self._join(before)
 
     def _join(self, owned: Iterable[TopicPartition]) -> None:
-        topics = dict(self._flow.topic_counts())
+        topics, discoveries = dict(self._flow.topic_counts()), self._flow.discoveries
         joined = self._session.join(topics, owned)
         if joined is None:
             return
         kept = self._owned
         first = self._joined is None
-        self._joined, self._topics = joined, topics
+        self._may_have_returned = first and self._static
+        self._joined, self._topics, self._compared = joined, topics, discoveries
         self._owned = frozenset(joined.partitions)
         self._leaving = kept - self._owned
         self._release_due = bool(self._leaving)

@@ -53,6 +53,8 @@ _JOIN_GRACE_S = 10.0
 _LOADING, _NOT_AVAILABLE, _NOT_COORDINATOR = 14, 15, 16
 _ILLEGAL_GENERATION, _UNKNOWN_MEMBER, _REBALANCING = 22, 25, 27
 _MEMBER_ID_REQUIRED, _FENCED_INSTANCE = 79, 82
+# From this version of JoinGroup on, a restarted static member learns that it leads (KIP-814).
+_SKIP_ASSIGNMENT_VERSION = 9
 _COORDINATOR_MOVED = frozenset({_LOADING, _NOT_AVAILABLE, _NOT_COORDINATOR})
 _REFUSALS = {
     23: "its members share no assignor with this one, or speak another group protocol. Give all "
@@ -81,9 +83,11 @@ class MemberState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """One generation as this member sees it. ``leads``: it assigned the partitions of all.
+    """One generation as this member sees it. ``leads``: it assigns the partitions of all.
 
-    ``members``: their number, 0 unless it leads.
+    ``members``: their number, 0 unless it leads. ``counts``: of each topic that this member watches
+    for the group, the partitions that were assigned: when that changes, it must join again. If it
+    leads, these are the topics of all members. Topics that do not exist have 0.
     """
 
     member: Member
@@ -91,6 +95,7 @@ class Joined:
     partitions: tuple[TopicPartition, ...]
     leads: bool
     members: int
+    counts: Mapping[str, int]
 
 
 class _Rejoin(Exception):
@@ -184,7 +189,7 @@ class GroupSession:
 
     def _try_join(self, one: Subscription) -> Joined | None:
         rows = JoinGroupRequest.JoinGroupRequestProtocol
-        settings = self.settings
+        settings, returns = self.settings, bool(one.instance_id) and not self._member_id
         answer = self._exchange(
             JoinGroupRequest(
                 group_id=self.group,
@@ -201,7 +206,7 @@ class GroupSession:
                     for strategy in settings.strategies
                 ],
             ),
-            (2, 7),
+            (2, _SKIP_ASSIGNMENT_VERSION),
             settings.rebalance_timeout_ms / 1000 + _JOIN_GRACE_S,
         )
         if answer is None:
@@ -215,7 +220,15 @@ class GroupSession:
         leads = answer.leader == answer.member_id
         if leads and answer.members is None:
             raise ConnectionLost("the leader's JoinGroup response has no list of members")
-        assigned = self._assign(strategy, answer.members) if leads else {}
+        said = self._subscriptions(strategy, answer.members) if leads else {}
+        watched = said
+        if returns and not leads and answer.API_VERSION < _SKIP_ASSIGNMENT_VERSION:
+            # It may lead the group still: such brokers say so only when it joins once more.
+            watched = {self._member_id: one}
+        counts = self._partition_counts(watched.values())
+        # The group of a restarted leader goes on with the assignment that it has.
+        assigns = leads and not answer.skip_assignment
+        assigned = assign(strategy, said, counts) if assigns else {}
         shares = SyncGroupRequest.SyncGroupRequestAssignment
         synced = self._exchange(
             SyncGroupRequest(
@@ -250,13 +263,12 @@ class GroupSession:
             strategy,
             partitions,
             leads,
-            len(assigned),
+            len(said),
+            counts,
         )
 
-    def _assign(
-        self, strategy: str, members: Iterable[Any]
-    ) -> dict[str, tuple[TopicPartition, ...]]:
-        """The leader's task: assign partitions to every member."""
+    def _subscriptions(self, strategy: str, members: Iterable[Any]) -> dict[str, Subscription]:
+        """The subscription of each member, as the leader gets them."""
         if strategy not in self.settings.strategies:
             raise ClusterError(
                 f"the broker chose the assignor {strategy or '(none)'}, which was not offered.",
@@ -272,8 +284,13 @@ class GroupSession:
             except ValueError as error:
                 log.warning("%s: member %s: %s", self._where, member, error)
                 said[member] = Subscription(())
-        topics = sorted({topic for one in said.values() for topic in one.topics})
-        return assign(strategy, said, self._counts(topics))
+        return said
+
+    def _partition_counts(self, said: Iterable[Subscription]) -> dict[str, int]:
+        """The partition count of each topic of these subscriptions, 0 if it does not exist."""
+        topics = sorted({topic for one in said for topic in one.topics})
+        found = self._counts(topics) if topics else {}
+        return {topic: found.get(topic, 0) for topic in topics}
 
     def _check(self, code: int, doing: str) -> None:
         """Raise `_Rejoin` or the error that ``code`` of a join or sync means; nothing for 0."""

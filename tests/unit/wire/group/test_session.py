@@ -158,6 +158,47 @@ def test_only_who_keeps_its_partitions_claims_them(
         assert decode_subscription(told["sticky"], "sticky", None).owned == (T0, T1)
 
 
+def test_a_leader_watches_the_topics_of_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = Coordinator(others="u")
+    joined = _member(coordinator, GroupSettings(), monkeypatch).join(["t", "gone"])
+    assert joined is not None
+    assert (joined.leads, joined.members) == (True, 2)
+    assert joined.counts == {"t": 4, "u": 4, "gone": 0}
+    assert len(coordinator.told("SyncGroupRequest")[0].assignments) == 2
+
+
+def test_a_member_that_does_not_lead_watches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for settings in (GroupSettings(), GroupSettings(instance_id="one")):
+        joined = _member(Coordinator(leader="n"), settings, monkeypatch).join(["t"])
+        assert joined is not None
+        assert (joined.leads, joined.members, joined.counts) == (False, 0, {})
+
+
+def test_a_static_member_that_returns_as_the_leader_watches_and_leaves_the_shares(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    coordinator = Coordinator(skip=True, others="u")
+    joined = _member(coordinator, GroupSettings(instance_id="one"), monkeypatch).join(["t"])
+    assert joined is not None
+    assert (joined.leads, joined.members, joined.partitions) == (True, 2, (T0,))
+    assert joined.counts == {"t": 4, "u": 4}
+    assert coordinator.told("SyncGroupRequest")[0].assignments == []
+
+
+def test_brokers_before_3_2_do_not_tell_a_returning_static_member_that_it_leads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They name its former id as the leader's, until it joins once more."""
+    coordinator = Coordinator(leader="former", highest=7)
+    session = _member(coordinator, GroupSettings(instance_id="one"), monkeypatch)
+    joined = session.join(["t"])
+    assert joined is not None
+    assert (joined.leads, joined.counts) == (False, {"t": 4})
+    again = session.join(["t"])  # now it is known
+    assert again is not None
+    assert (again.leads, again.counts) == (False, {})
+
+
 def test_no_connection_waits_for_the_next_join(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be hours away; a firewall that forgets the connection would delay the whole group."""
     coordinator = Coordinator()
