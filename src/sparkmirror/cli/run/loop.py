@@ -263,9 +263,7 @@ class RunLoop:
         if not self._running:
             self._display.phase("stopping")
             interrupted = number == signal.SIGINT
-            raise _StoppedError(
-                EXIT_INTERRUPTED if interrupted else self._options.sigterm_exit_code
-            )
+            raise _StoppedError(EXIT_INTERRUPTED if interrupted else self._stop_exit_code())
         self._begin_drain(DRAINING)
 
     def _on_keys(self, pressed: str) -> None:

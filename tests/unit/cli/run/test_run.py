@@ -308,6 +308,17 @@ def test_a_signal_while_starting_stops_at_once(start: Start, number: int, code: 
     assert "[flow.start]" not in run.err
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_once_that_is_stopped_while_starting_copied_nothing(
+    start: Start, number: int, code: int
+) -> None:
+    run = start(once=True, prepare_s=60.0)
+    run.until("[prepare]")
+    run.send(number)
+    assert run.end() == code
+    assert "[flow.start]" not in run.err
+
+
 def test_spark_starts_before_the_control_plane_is_loaded(start: Start) -> None:
     run = start(loads_s=60.0, opens_slowly=True)
     deadline_s = time.monotonic() + 20
