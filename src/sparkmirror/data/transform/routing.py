@@ -167,6 +167,7 @@ class Router:
         create: Create | None = None,
     ) -> None:
         self._names = RoutedNames(flow)
+        self._target = flow.target.alias
         self._topics = topics or TargetTopics(flow)
         self._create = create
         self._refused: Mapping[str, str] = {}
@@ -193,6 +194,7 @@ class Router:
             codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         by_key = np.zeros(count, np.bool_)
         wanted = np.full(count, chunk.partition, np.int64)
+        needed = 1 if partitions is not None else chunk.partition + 1
         if partitions is not None:
             by_key = ~partitions.is_valid().to_numpy(zero_copy_only=False)
             numbers = partitions.fill_null(-1).to_numpy(zero_copy_only=False)
@@ -202,7 +204,7 @@ class Router:
             for code, name in enumerate(names):
                 rows = np.flatnonzero(codes == code)
                 if len(rows):
-                    self._topic(routed, chunk, records, name, rows, wanted, by_key)
+                    self._topic(routed, chunk, records, name, rows, wanted, by_key, needed)
         except (Denied, Unreachable) as error:
             routed.error = error  # all others end the task: `create` comes round meanwhile
         routed.faults.sort(key=lambda one: int(one.rows[0]))
@@ -231,8 +233,12 @@ class Router:
         rows: Int64s,
         wanted: Int64s,
         by_key: npt.NDArray[np.bool_],
+        needed: int,
     ) -> None:
-        """Route the records ``rows``, which go to topic ``name``."""
+        """Route the records ``rows``, which go to topic ``name``.
+
+        ``needed``: how many partitions of the chunk's own remote topic do not depend on the SQL.
+        """
         fault = "" if name == chunk.remote_topic else self._names.fault(name)
         if fault:
             shown = name if len(name) <= _SHOWN_CHARS_MAX else name[:_SHOWN_CHARS_MAX] + "…"
@@ -250,6 +256,13 @@ class Router:
         keyed = by_key[rows]
         if count and bool((~keyed & (numbers >= count)).any()):
             count = self._topics.partitions(name, again=True)
+        if name == chunk.remote_topic and count < needed:  # no fault of the records
+            lacks = f"has {count} partitions, and no partition {chunk.partition}"
+            raise Unreachable(
+                f"the remote topic {name!r} {lacks if count else 'is not there'} yet.",
+                where=f"cluster {self._target}",
+                do="The mirror creates and grows its remote topics, and tries again.",
+            )
         if not count:
             do = f"create it with at least {chunk.partition + 1} partitions"
             if self._create is not None:

@@ -15,7 +15,7 @@ import pytest
 from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row
 from sparkmirror.data.transform import routing
 from sparkmirror.data.transform.pack import Packed
-from sparkmirror.data.transform.routing import Router, TargetTopics
+from sparkmirror.data.transform.routing import Create, Router, TargetTopics
 from sparkmirror.errors import Denied, Fenced, Unreachable
 from sparkmirror.model import TopicPartition
 from sparkmirror.records.header import split
@@ -75,6 +75,7 @@ def _packed(
     topics: Topics | None = None,
     partition: int = 0,
     codec: int = 0,
+    router: Router | None = None,
 ) -> list[Packed]:
     data = encode_batch(records, codec=codec)
     first, end = records[0].offset, records[-1].offset + 1
@@ -82,7 +83,7 @@ def _packed(
         *("orders", partition, "A.orders", first, end, len(records)),
         *(max(one.timestamp for one in records), 0, len(data)),
     )
-    router = _router(flow, topics or Topics(dict(COUNTS)))
+    router = router or _router(flow, topics or Topics(dict(COUNTS)))
     rows = [build_row([chunk], memoryview(b""), [[data]]), FLUSH]
     return cast("list[Packed]", _through(rows, plan, *replaced, flow=flow, router=router))
 
@@ -262,6 +263,17 @@ def test_a_missing_topic_is_asked_for_again_after_a_second(monkeypatch: pytest.M
     assert topics.partitions("eu") == 3
 
 
+def test_a_topic_that_may_have_grown_is_asked_for_again_after_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topics, target = _topics(monkeypatch)
+    assert [topics.partitions("eu", again=True) for _ in range(5)] == [3] * 5
+    assert target.asked == 1
+    monkeypatch.setattr(routing, "_ASK_AGAIN_S", 0.0)
+    assert (topics.partitions("eu"), target.asked) == (3, 1)
+    assert (topics.partitions("eu", again=True), target.asked) == (3, 2)
+
+
 def test_a_topic_that_the_mirror_will_create_or_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     target = Target(UNKNOWN_TOPIC_OR_PARTITION)
     monkeypatch.setattr(routing, "ClusterConnections", lambda _: target)
@@ -305,6 +317,62 @@ def test_a_target_that_does_not_answer_is_no_fault_of_a_record(policy: str) -> N
     assert (packed.chunk.next_offset, packed.chunk.record_count, packed.failed) == (0, 0, ())
     assert packed.halt is not None
     assert (packed.halt.code, packed.halt.retriable) == ("UNREACHABLE", True)
+
+
+@pytest.mark.parametrize("counts", [{}, {"A.orders": 1}])
+@pytest.mark.parametrize("created", [False, True])
+@pytest.mark.parametrize("column", ["topic", "key"])
+def test_a_remote_topic_that_is_not_as_it_should_be_is_no_fault_of_its_records(
+    counts: dict[str, int], column: str, *, created: bool
+) -> None:
+    """The mirror creates and grows it, and these records wait, as those of raw topics do."""
+    flow = replace(ROUTED, faults=FaultSettings(bad_record="skip"))
+    topics = Topics(dict(counts))
+    create: Create | None = (lambda _topic, _names: {}) if created else None
+    router = Router(flow, cast(TargetTopics, topics), create)
+    kind = pa.string() if column == "topic" else pa.binary()
+
+    def packed() -> Packed:
+        (made,) = _packed(
+            *(_records(3), lambda _: {column: None}, (column, kind)),
+            flow=flow,
+            partition=1,
+            router=router,
+        )
+        return made
+
+    waits = packed()
+    assert (waits.failed, waits.chunk.next_offset, waits.chunk.record_count) == ((), 0, 0)
+    assert waits.halt is not None
+    assert waits.halt.retriable
+    lacks = "has 1 partitions, and no partition 1 yet" if counts else "is not there yet"
+    assert f"orders-1: cluster B: the remote topic 'A.orders' {lacks}" in waits.halt.reason
+    # The next attempt asks again.
+    topics.grown = {"A.orders": 2}
+    topics.counts |= {} if counts else {"A.orders": 1}
+    goes_on = packed()
+    assert (goes_on.halt, goes_on.chunk.targets, goes_on.failed) == (None, [["A.orders", 1]], ())
+
+
+def test_a_partition_of_the_remote_topic_that_the_sql_chose_is_a_fault_of_the_record() -> None:
+    flow = replace(ROUTED, faults=FaultSettings(bad_record="skip"))
+    (packed,) = _packed(
+        *(_records(3), lambda row: {"partition": row["offset"]}, INT),
+        flow=flow,
+        topics=Topics({"A.orders": 2}),
+        partition=7,
+    )
+    assert (packed.halt, packed.chunk.next_offset, packed.chunk.record_count) == (None, 3, 2)
+    assert [one.offset for each in packed.failed for one in each.records] == [2]
+
+
+def test_a_null_partition_is_chosen_by_the_key_however_few_there_are() -> None:
+    (packed,) = _packed(
+        *(_records(3), lambda _: {"partition": None}, INT),
+        topics=Topics({"A.orders": 1}),
+        partition=7,
+    )
+    assert (packed.halt, packed.chunk.targets) == (None, [["A.orders", 0]])
 
 
 def test_everything_is_filtered() -> None:
