@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from sparkmirror.config.callables import USERS_ERRORS, load_callable
 from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import Partitioner, SourceRecord, TargetRecord
+from sparkmirror.names.topics_map import name_fault
 from sparkmirror.records.header import codec as batch_codec
 from sparkmirror.records.header import split
 from sparkmirror.records.key_columns import COST_BYTES_MAX, scan
@@ -35,6 +37,8 @@ _OBJECTS_BYTES = 512
 _DELTAS_BYTES = 32
 _BYTES = (bytes, bytearray, memoryview, type(None))
 _TIME = (int, type(None))
+_TIME_MS_MAX, _PARTITION_MAX = (1 << 63) - 1, (1 << 31) - 1
+_topic_fault = lru_cache(maxsize=1024)(name_fault)
 _SEQUENCES, _PAIR = (tuple, list), 2
 
 
@@ -182,16 +186,40 @@ def _wrong(one: object) -> str:
     """What is wrong with a result; empty if it is a record that can be written."""
     if not isinstance(one, TargetRecord):
         return f"a {type(one).__name__}"
+    if not isinstance(one.topic, str):
+        return f"a topic of type {type(one.topic).__name__}, not str"
+    fault = _topic_fault(one.topic)
+    if fault:
+        return f"a wrong topic name: {fault}"
+    partition = one.partition
+    if partition is not None:
+        if not isinstance(partition, int) or isinstance(partition, bool):
+            return f"a partition of type {type(partition).__name__}, not int"
+        if not 0 <= partition <= _PARTITION_MAX:
+            return f"partition {partition}: numbers of partitions are 0 to {_PARTITION_MAX}"
     for name, field in (("key", one.key), ("value", one.value)):
         if not isinstance(field, _BYTES):
             return f"a {name} of type {type(field).__name__}, not bytes"
     if not isinstance(one.timestamp_ms, _TIME):
         return f"a timestamp of type {type(one.timestamp_ms).__name__}, not int"
+    if one.timestamp_ms is not None and one.timestamp_ms > _TIME_MS_MAX:
+        return "a timestamp that does not fit into 64 bits"
     for header in one.headers:
         pair = isinstance(header, _SEQUENCES) and len(header) == _PAIR
         if not (pair and isinstance(header[0], str) and isinstance(header[1], _BYTES)):
             return "headers that are not pairs of text and bytes"
+        if not (header[0].isascii() or _is_unicode(header[0])):
+            return "a header whose name is no valid Unicode: half a surrogate pair"
     return ""
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether UTF-8 can have ``text``. Python's strings may hold half a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _encoded(handled: list[TargetRecord]) -> Carried:

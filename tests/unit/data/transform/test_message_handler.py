@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -176,6 +177,67 @@ def names(record: SourceRecord) -> TargetRecord:
 
 def bytes_names(record: SourceRecord) -> TargetRecord:
     return replace(record.to_target(), headers=((b"h", b""),))  # type: ignore[arg-type]
+
+
+FIELDS: dict[str, Any] = {}
+
+
+def given(record: SourceRecord) -> TargetRecord:
+    """The record with what the test has chosen for its fields."""
+    return replace(record.to_target(), **FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"topic": None}, "a topic of type NoneType, not str"),
+        ({"topic": b"t"}, "a topic of type bytes, not str"),
+        ({"topic": ["t"]}, "a topic of type list, not str"),
+        ({"topic": ""}, "a wrong topic name: it is empty"),
+        ({"topic": "bad name"}, "a wrong topic name: it contains ' '"),
+        ({"topic": "t" * 250}, "a wrong topic name: it has 250 characters"),
+        ({"partition": -1}, "partition -1: numbers of partitions are 0 to 2147483647"),
+        ({"partition": 1 << 31}, "partition 2147483648: numbers of partitions are"),
+        ({"partition": "3"}, "a partition of type str, not int"),
+        ({"partition": True}, "a partition of type bool, not int"),
+        ({"partition": np.int64(3)}, "a partition of type int64, not int"),
+        ({"timestamp_ms": 1 << 63}, "a timestamp that does not fit into 64 bits"),
+        ({"timestamp_ms": 1 << 70}, "a timestamp that does not fit into 64 bits"),
+        ({"timestamp_ms": np.int64(3)}, "a timestamp of type int64, not int"),
+        ({"headers": (("\ud800", b""),)}, "a header whose name is no valid Unicode"),
+    ],
+)
+def test_a_record_that_cannot_be_written_stops_the_mirror_at_its_offset(
+    fields: dict[str, Any], why: str
+) -> None:
+    FIELDS.clear()
+    FIELDS.update(fields)
+    with pytest.raises(MirrorError, match=r"failed at offset 0 of t-2: it returned ") as raised:
+        list(_through("given", None, encode_batch(RECORDS)))
+    assert f"it returned {why}" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"topic": "t" * 249},
+        {"partition": 0},
+        {"partition": (1 << 31) - 1},
+        {"timestamp_ms": (1 << 63) - 1},
+        {"headers": (("größe", b"1"), ("\U0001f600", None))},
+    ],
+)
+def test_what_kafka_allows_is_written(fields: dict[str, Any]) -> None:
+    FIELDS.clear()
+    FIELDS.update(fields)
+    ((chunk, records, _),) = _through("given", None, encode_batch(RECORDS))
+    assert chunk.record_count == len(RECORDS)
+    first = next(iter(decode_records(records[chunk.start : chunk.start + chunk.size].cast("B"))))
+    topic, partition = fields.get("topic"), fields.get("partition", 2)
+    assert chunk.targets == [partition if topic is None else [topic, partition]]
+    assert first.timestamp == fields.get("timestamp_ms", 5)
+    if "headers" in fields:
+        assert first.headers == tuple((name.encode(), one) for name, one in fields["headers"])
 
 
 @pytest.mark.parametrize(
