@@ -50,6 +50,8 @@ def transform_settings(
             errors.append(error)
     errors += _met(made)
     errors += _tables_met(made)
+    if len(made) == len(names):
+        errors += _uncalled(made)
     if errors:
         raise merge_errors(errors, errors[0].where.rpartition(":")[0])
     return tuple(made)
@@ -216,6 +218,21 @@ def _tables_met(made: Sequence[TransformSettings]) -> Iterator[ConfigError]:
                     "mean different ones.",
                     where=one.place("tables"),
                     do="Give one of them another name: transforms of one flow share their tables.",
+                )
+
+
+def _uncalled(made: Sequence[TransformSettings]) -> Iterator[ConfigError]:
+    """Refuse functions and tables that nothing can call: all transforms of the flow are handlers.
+
+    Otherwise they may stand anywhere, because transforms of one flow share them.
+    """
+    for one in made if all(one.handler for one in made) else ():
+        for option, values in (("functions", one.functions), ("tables", one.tables)):
+            if values:
+                yield ConfigError(
+                    f"the transform {one.name} has a handler, which cannot use {option}.",
+                    where=one.place(option),
+                    do="Remove the key, or put it on a transform with where, select or python.",
                 )
 
 

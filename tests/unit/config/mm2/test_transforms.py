@@ -179,6 +179,28 @@ def test_transforms_may_name_the_same_table(tmp_path: Path) -> None:
     assert [len(one.tables) for one in flow.transforms] == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("functions", "nosuch:thing"), ("tables", "cust = parquet:/nowhere")]
+)
+def test_a_handler_does_not_use_functions_or_tables(
+    tmp_path: Path, option: str, value: str
+) -> None:
+    """Transforms of one flow share them, so they may stand beside a handler if others are SQL."""
+    path = tmp_path / "mm2.properties"
+    handlers = (_OTHER[0], f"{_KEY}.other.handler = json:loads", f"{_KEY}.other.{option} = {value}")
+    with pytest.raises(ConfigError) as raised:
+        _flows(path, "A->B.sparkmirror.transforms = other", *handlers)
+    assert str(raised.value) == (
+        f"{path}:9: {_KEY}.other.{option}: the transform other has a handler, which cannot use "
+        f"{option}. Remove the key, or put it on a transform with where, select or python."
+    )
+    (flow,) = _flows(path, _LISTED, *_CLEAN, *handlers)
+    assert flow.transforms[1].functions or flow.transforms[1].tables
+    python = (_CLEAN[0], f"{_KEY}.clean.python = mine:clean")
+    (flow,) = _flows(path, _LISTED, *python, *handlers)
+    assert flow.transforms[1].functions or flow.transforms[1].tables
+
+
 def test_the_salt_of_hashes_is_shown_nowhere(tmp_path: Path) -> None:
     """Neither in what `explain` prints, nor in options of Spark's query; no worker gets it."""
     path = tmp_path / "mm2.properties"
