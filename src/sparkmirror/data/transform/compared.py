@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkmirror.data.transform.columns import COLUMNS
 from sparkmirror.data.transform.pack import Packed
-from sparkmirror.data.transform.replay import Replay, groups, read_parts
+from sparkmirror.data.transform.replay import GROUP_BYTES, Replay, groups, read_parts
 from sparkmirror.internal_topics.assignments import SourcePartition
 from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy, FlowTopics
@@ -22,7 +22,6 @@ from sparkmirror.settings import FlowSettings
 
 __all__ = ["ReplayedTopics"]
 
-_JOB_BYTES = 8 << 20
 # Classes of expressions that give the time at which the SQL runs.
 _OF_THE_TIME = frozenset(
     {
@@ -85,7 +84,7 @@ class ReplayedTopics:
         replay = self._replay()
         source = SourcePartition(tp.topic, tp.partition, self._names.remote(tp.topic))
         pauses = self._policy.bad_record(tp.topic) == "pause"
-        for group in groups(read_parts(self._flow, source, start, end), _JOB_BYTES):
+        for group in groups(read_parts(self._flow, source, start, end), GROUP_BYTES):
             for packed in replay.packed(group, reasons=1 if pauses else 0):
                 carried = _carried(packed)
                 if packed.failed:

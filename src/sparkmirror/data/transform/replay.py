@@ -7,12 +7,12 @@ batches (`wire.fetch.record_stream`) → `Unpacker` → `TransformPlan` in a Spa
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -38,15 +38,24 @@ from sparkmirror.wire.fetch.record_stream import RecordStream
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Part", "Replay", "groups", "open_replay", "read_parts"]
+__all__ = ["GROUP_BYTES", "Part", "Replay", "grouped", "groups", "open_replay", "read_parts"]
 
 _ONE_TASK = {
     "spark.sql.execution.arrow.localRelationThreshold": "0",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 30),
 }
 
+GROUP_BYTES = 8 << 20
+"""Bytes of batches that `Replay.packed` is given at once: its results take as much memory."""
+
+# Of a job's rows, which are not compressed, Spark's driver has several copies. 100 MB were too many
+# for its heap of 1 GiB.
+_JOB_BYTES = 16 << 20
+
 Part = tuple[Chunk, bytes]
 """A chunk, and its batches."""
+
+_T = TypeVar("_T")
 
 
 class Replay:
@@ -69,7 +78,7 @@ class Replay:
         self._lock = threading.Lock()
 
     def packed(self, parts: Sequence[Part], *, reasons: int = 0) -> list[Packed]:
-        """New chunks for ``parts``, in their order, in one job of Spark if it computes any of them.
+        """New chunks for ``parts``, in their order, in as few jobs as fit into Spark's memory.
 
         Any thread may call it. Raises `MirrorError`, also if a mirror would stop for another reason
         than a record on which the SQL fails.
@@ -97,13 +106,14 @@ class Replay:
         finally:
             packer.close()
 
-    def _evaluated(self, rows: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    def _evaluated(self, rows: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         messages = Unpacker(self._flow, self._columns, None).rows(iter(rows))
-        table = pa.Table.from_batches(messages, arrow_schema(self._columns))
-        frame: Any = self.plan.transformed(self._frame(table))
-        # `toArrow` would cast the results, and refuses nulls in structs with a field that has none.
-        found: list[pa.RecordBatch] = frame._collect_as_arrow()
-        return found
+        for some in grouped(messages, lambda message: int(message.nbytes), _JOB_BYTES):
+            table = pa.Table.from_batches(some, arrow_schema(self._columns))
+            frame: Any = self.plan.transformed(self._frame(table))
+            # `toArrow` would cast the results, and refuses nulls in structs with a field that has
+            # none.
+            yield from frame._collect_as_arrow()
 
     def _router(self, parts: Sequence[Part]) -> Router | None:
         """A router for which the topics are there that a mirror would create."""
@@ -248,12 +258,17 @@ def _end_of(flow: FlowSettings, tp: TopicPartition, start: int, end: int, count:
 
 
 def groups(parts: Iterable[Part], bytes_max: int) -> Iterator[list[Part]]:
-    """``parts`` in groups of about ``bytes_max`` bytes, for one job each."""
-    group: list[Part] = []
+    """``parts`` in groups of about ``bytes_max`` bytes."""
+    return grouped(parts, lambda part: len(part[1]), bytes_max)
+
+
+def grouped(some: Iterable[_T], size_of: Callable[[_T], int], bytes_max: int) -> Iterator[list[_T]]:
+    """``some`` in lists of about ``bytes_max`` bytes. ``size_of``: the bytes of each."""
+    group: list[_T] = []
     size = 0
-    for part in parts:
-        group.append(part)
-        size += len(part[1])
+    for one in some:
+        group.append(one)
+        size += size_of(one)
         if size >= bytes_max:
             yield group
             group, size = [], 0

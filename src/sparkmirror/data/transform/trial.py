@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from sparkmirror.data.rows.rows import build_row, read_row
 from sparkmirror.data.transform.pack import Packed
 from sparkmirror.data.transform.portions import portions
-from sparkmirror.data.transform.replay import Part, Replay
+from sparkmirror.data.transform.replay import GROUP_BYTES, Part, Replay, grouped, groups
 from sparkmirror.data.transform.results import records_of
 from sparkmirror.errors import Defect
 from sparkmirror.model import TopicPartition
@@ -70,14 +70,15 @@ def tried(replay: Replay, parts: Sequence[Part]) -> list[Tried]:
     made: dict[tuple[str, int, int], Record] = {}
     targets: dict[tuple[str, int, int], TopicPartition] = {}
     failed: dict[tuple[str, int, int], str] = {}
-    for packed in replay.packed(parts, reasons=_REASONS_MAX):
-        at = packed.chunk.topic, packed.chunk.partition
-        new = new_records(packed)
-        made |= {(*at, offset): one for offset, one in new}
-        for (offset, _), target in zip(new, _places(packed), strict=False):
-            targets[*at, offset] = target
-        for each in packed.failed:
-            failed |= {(*at, one.offset): each.said(one.offset) for one in each.records}
+    for group in groups(parts, GROUP_BYTES):
+        for packed in replay.packed(group, reasons=_REASONS_MAX):
+            at = packed.chunk.topic, packed.chunk.partition
+            new = new_records(packed)
+            made |= {(*at, offset): one for offset, one in new}
+            for (offset, _), target in zip(new, _places(packed), strict=False):
+                targets[*at, offset] = target
+            for each in packed.failed:
+                failed |= {(*at, one.offset): each.said(one.offset) for one in each.records}
     found = []
     for chunk, data in parts:
         for portion in portions(chunk, memoryview(data)):
@@ -111,9 +112,13 @@ def _places(packed: Packed) -> list[TopicPartition]:
 
 
 def measure(replay: Replay, parts: Sequence[Part]) -> Cost:
-    """Measure the costs of ``parts``, which have records. Raises `MirrorError`."""
+    """Measure the costs of ``parts``, which have records: of the first of them, if they are large.
+
+    Raises `MirrorError`.
+    """
+    parts = next(grouped(parts, _records_bytes, _COST_BYTES_MAX))
     records = sum(chunk.record_count for chunk, _ in parts)
-    size = sum(len(data) for _, data in parts)
+    size = sum(map(_records_bytes, parts))
     repeats = max(1, min(-(-_COST_RECORDS // records), _COST_BYTES_MAX // size))
     many = [row for part in parts for row in _repeated(part, repeats)]
     replay.packed(many)  # compiles the SQL
@@ -126,6 +131,13 @@ def measure(replay: Replay, parts: Sequence[Part]) -> Cost:
     raw_s = time.perf_counter() - began
     count = records * repeats
     return Cost(count, repeats, count / raw_s, count / transformed_s)
+
+
+def _records_bytes(part: Part) -> int:
+    """The size of its records, which Spark gets without compression."""
+    chunk, data = part
+    found = portions(chunk, memoryview(data))
+    return sum(int(portion.columns.rest_bytes.sum()) for portion in found)
 
 
 def _repeated(part: Part, repeats: int) -> Iterator[Part]:

@@ -60,7 +60,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> dict[int, bytes]:
             )  # fmt: skip
 
     monkeypatch.setattr(compared, "read_parts", read_parts)
-    monkeypatch.setattr(compared, "_JOB_BYTES", 1)
+    monkeypatch.setattr(compared, "GROUP_BYTES", 1)
     return values
 
 

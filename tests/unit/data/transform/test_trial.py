@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.data.transform import replay as replays
 from sparkmirror.data.transform import trial
+from sparkmirror.data.transform.pack import Packed
 from sparkmirror.data.transform.plan import TransformPlan
 from sparkmirror.data.transform.replay import Part, Replay, groups, read_parts
 from sparkmirror.data.transform.routing import Router
@@ -21,7 +24,7 @@ from sparkmirror.settings import ClusterClient, FlowSettings
 from sparkmirror.transform_settings import TransformSettings
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _CLIENT = ClusterClient("A", ("localhost:1",), "test")
 _NUMBER = "CAST(CAST(value AS STRING) AS INT)"
@@ -92,6 +95,66 @@ def test_costs_are_measured_on_the_sample_repeated(
     cost = trial.measure(replay, [_part("numbers", 0, b"1", b"7", b"x")])
     assert (cost.records, cost.repeats, jobs) == (9, 3, [9, 9])
     assert cost.raw_records_s > cost.transform_records_s > 0
+
+
+def test_a_large_sample_is_tried_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [_part("numbers", 10 * n, b"7", b"8") for n in range(5)]
+    sizes: list[int] = []
+
+    class Groups:
+        def packed(self, some: Sequence[Part], *, reasons: int = 0) -> list[Packed]:
+            sizes.append(sum(len(data) for _, data in some))
+            return [
+                Packed(chunk, memoryview(data), sources=chunk.base_offset + np.arange(2))
+                for chunk, data in some
+            ]
+
+    size = len(parts[0][1])
+    monkeypatch.setattr(trial, "GROUP_BYTES", 2 * size)
+    found = trial.tried(cast(Replay, Groups()), parts)
+    assert sizes == [2 * size, 2 * size, size]
+    assert [one.before.offset for one in found] == [10 * n + m for n in range(5) for m in (0, 1)]
+    assert [one.after for one in found] == [one.before for one in found]
+
+
+def test_costs_of_large_records_are_measured_on_the_first_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if compression makes them small: Spark gets them without."""
+    parts = [_part("numbers", n, bytes(100_000)) for n in range(50)]
+    counts: list[int] = []
+
+    class Counting:
+        def packed(self, some: Sequence[Part]) -> None:
+            counts.append(sum(chunk.record_count for chunk, _ in some))
+
+    monkeypatch.setattr(trial, "_COST_BYTES_MAX", 1_000_000)
+    cost = trial.measure(cast(Replay, Counting()), parts)
+    assert (cost.records, cost.repeats, counts) == (10, 1, [10, 10])
+    cost = trial.measure(cast(Replay, Counting()), parts[:3])
+    assert (cost.records, cost.repeats, counts[2:]) == (9, 3, [9, 9])
+
+
+def test_spark_gets_a_sample_in_jobs_that_fit_into_its_memory(
+    replay: Replay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However well the records are compressed."""
+    parts = [_part("numbers", 10 * n, *[b" %d" % n + b" " * 5_000] * 3) for n in range(20)]
+    parts.append(_part("keys", 0, b"a"))
+    whole = trial.tried(replay, parts)
+    sizes: list[int] = []
+    frame = replay._frame
+
+    def counted(table: pa.Table) -> DataFrame:
+        sizes.append(table.nbytes)
+        return frame(table)
+
+    monkeypatch.setattr(replay, "_frame", counted)
+    monkeypatch.setattr(replays, "_JOB_BYTES", 1 << 20)
+    assert trial.tried(replay, parts) == whole
+    assert len(sizes) > 3
+    assert max(sizes) < 2 << 20
+    assert {one.outcome for one in whole} == {"kept", "filtered"}
 
 
 def test_a_sample_is_repeated_in_large_rows_that_are_read_as_a_whole(
