@@ -31,6 +31,7 @@ __all__ = [
     "MEASURED_EVERY",
     "MESSAGE_ROWS",
     "RECORDS",
+    "SQL_SETTINGS",
     "TIME_MS_MAX",
     "TRANSFORM",
     "arrow_schema",
@@ -67,6 +68,15 @@ COLUMNS = {
     "headers": "array<struct<key:string,value:binary>>",
 }
 """A record's columns, with Spark's types."""
+
+SQL_SETTINGS = {
+    # A cast that fails is an error. A null would leave out records, or empty them, in silence.
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.ansi.enforceReservedKeywords": "false",  # `offset` is such a word
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",  # what TIMESTAMP means, above and in SQL
+    "spark.sql.session.timeZone": "UTC",  # a timestamp has no time zone of its own
+}
+"""How Spark understands the SQL and the tables, whatever a user's spark-defaults.conf says."""
 
 _ARROW = {
     "topic": pa.string(),

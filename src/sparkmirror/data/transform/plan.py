@@ -26,6 +26,7 @@ from sparkmirror.data.transform.columns import (
     MEASURED_EVERY,
     MESSAGE_ROWS,
     RECORDS,
+    SQL_SETTINGS,
     TRANSFORM,
     encode_columns,
     message_bytes,
@@ -81,13 +82,14 @@ class TransformPlan:
         # Only this flow's rows travel in larger messages.
         self.session = spark.newSession()
         self.tables = Tables(self.session, flow)
+        _set_sql(self.session)
         register_functions(self.session, flow, self.tables.java)
+        _set_sql(self.session)  # functions of users may have changed it
         self.session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(MESSAGE_ROWS))
+        self.session.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "false")
         # Arguments of SQL functions are projections of their own until Spark merges them with ours:
         # only then a record on which one fails is a null, and does not end the task.
         self.session.conf.set("spark.sql.optimizer.collapseProjectAlwaysInline", "true")
-        # A timestamp has no time zone of its own.
-        self.session.conf.set("spark.sql.session.timeZone", "UTC")
         schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
         records = self.session.createDataFrame([], schema)
         names = RoutedNames(flow)
@@ -134,6 +136,11 @@ class TransformPlan:
 
         rows, result = _result(records, self.planned[number], F.lit(True), guard=_as_it_is)
         return rows.select(result)
+
+
+def _set_sql(session: SparkSession) -> None:
+    for name, value in SQL_SETTINGS.items():
+        session.conf.set(name, value)
 
 
 Guard = Callable[["Column"], "Column"]

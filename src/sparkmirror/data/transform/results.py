@@ -101,6 +101,7 @@ def encoded_headers(column: pa.Array) -> list[bytes]:
 
 def varbin_of(column: pa.Array) -> Varbin:
     """A column of strings as `Varbin`."""
+    column = column.cast(pa.binary())  # offsets of 32 bits
     count = len(column)
     _, offsets_buffer, data_buffer = column.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32, count + 1, column.offset * 4).astype(np.int64)

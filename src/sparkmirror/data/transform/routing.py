@@ -237,7 +237,8 @@ class Router:
     ) -> None:
         """Route the records ``rows``, which go to topic ``name``.
 
-        ``needed``: how many partitions of the chunk's own remote topic do not depend on the SQL.
+        ``needed``: how many partitions the mirror itself gives the chunk's remote topic, as far as
+        these records want them.
         """
         fault = "" if name == chunk.remote_topic else self._names.fault(name)
         if fault:

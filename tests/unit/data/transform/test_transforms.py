@@ -18,7 +18,7 @@ from sparkmirror.data.transform import unpack
 from sparkmirror.data.transform.columns import COLUMNS, TIME_MS_MAX, arrow_schema, message_bytes
 from sparkmirror.data.transform.pack import Packed, Packer
 from sparkmirror.data.transform.reasons import Reasons
-from sparkmirror.data.transform.results import encoded_headers
+from sparkmirror.data.transform.results import encoded_headers, varbin_of
 from sparkmirror.data.transform.routing import Router
 from sparkmirror.data.transform.unpack import Unpacker
 from sparkmirror.errors import Defect
@@ -247,6 +247,17 @@ def test_header_names_that_are_no_text_keep_their_bytes() -> None:
     assert encoded_headers(column) == [encode_headers([(b"\xff\xc3", b"x")])] + 2 * [
         encode_headers([])
     ]
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string()])
+def test_strings_with_offsets_of_any_size(kind: pa.DataType) -> None:
+    for missing, size in ((None, -1), (b"", 0)):
+        values = [b"0", b"abc", missing, b"", b"defg", b"hh", b"x"]
+        column = pa.array(values, pa.binary()).cast(kind)
+        for one in (column.slice(1, 5), column.take(pa.array([1, 2, 3, 4, 5]))):
+            found = varbin_of(one)
+            assert found.sizes.tolist() == [3, size, 0, 4, 2]
+            assert found.data.tobytes() == b"abcdefghh"
 
 
 def test_a_replaced_timestamp() -> None:

@@ -176,6 +176,50 @@ def test_a_sample_is_repeated_in_large_rows_that_are_read_as_a_whole(
         trial._pass((chunk, data))
 
 
+@pytest.fixture(params=["true", "false"], ids=["ansi", "not-ansi"])
+def defaults(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """Settings that a user's spark-defaults.conf may have: each new session has them."""
+    found = {
+        "spark.sql.execution.arrow.useLargeVarTypes": "true",
+        "spark.sql.ansi.enabled": request.param,
+        "spark.sql.ansi.enforceReservedKeywords": "true",
+        "spark.sql.timestampType": "TIMESTAMP_NTZ",
+        "spark.sql.session.timeZone": "Asia/Tokyo",
+    }
+    context: Any = spark.sparkContext
+    conf = context._jsc.sc().conf()
+    for name, value in found.items():
+        conf.set(name, value)
+    yield found
+    for name in found:
+        conf.remove(name)
+
+
+_SELECT = (
+    f"substr(CAST(value AS STRING), {_NUMBER}) AS value, timestamp + INTERVAL 1 HOUR AS timestamp, "
+    "date_format(timestamp, 'HH') AS key"
+)
+
+
+def test_spark_defaults_do_not_change_what_a_transform_gives(
+    spark: SparkSession, defaults: dict[str, str]
+) -> None:
+    session = spark.newSession()
+    assert {name: session.conf.get(name) for name in defaults} == defaults
+    transforms = (TransformSettings("all", ("t",), f"{_NUMBER} > 0", _SELECT),)
+    flow = FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT, transforms=transforms)
+    found = trial.tried(
+        Replay(TransformPlan(spark, flow), flow), [_part("t", 0, b"1", b"002", b"x", None, b"1")]
+    )
+    assert [one.outcome for one in found] == ["kept", "kept", "failed", "filtered", "kept"]
+    kept = [one.after for one in found if one.after]
+    assert [(one.key, one.value, one.timestamp) for one in kept] == [
+        (b"00", b"1", 3_601_000),
+        (b"00", b"02", 3_601_001),
+        (b"00", b"1", 3_601_004),
+    ]
+
+
 def test_the_plan_is_that_of_the_query(replay: Replay) -> None:
     plan = replay.spark_plan()
     assert plan.startswith("== Physical Plan ==")
