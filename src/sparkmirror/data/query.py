@@ -237,13 +237,22 @@ class FlowRunner:
     # -- while it runs ---------------------------------------------------------------------
 
     def active(self) -> bool:
-        """Whether any query still runs; one that is idle after a drain does not count."""
+        """Whether any query still runs; one that is idle after a drain does not count.
+
+        If none does, `errors` says afterwards whether any has failed.
+        """
+        # First, because `_ended` does not see the error of a query that ends later.
+        busy = any(self._returns(name) or self._busy(self._queries[name]) for name in self._wanted)
         for name in self._wanted:
-            self._ended(name)  # a query may have ended since `errors` looked
-        reviving = any(not revival.done for revival in self._reviving.values())
-        if reviving and not self._stopping:
-            return True
-        return any(self._busy(self._queries[name]) for name in self._wanted)
+            self._ended(name)
+        return busy or any(self._returns(name) for name in self._wanted)
+
+    def _returns(self, name: str) -> bool:
+        """Whether a query is being restarted, or was and is not yet one of ``_queries``."""
+        revival = self._reviving.get(name)
+        if revival is None or self._stopping:
+            return False
+        return not revival.done or revival.query is not None
 
     def _busy(self, query: StreamingQuery) -> bool:
         if not self._stopping or self._session is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from sparkmirror.data.query import FlowRunner, query_name
-from sparkmirror.data.spark.restarts import RESTARTS_MAX
-from sparkmirror.errors import ConfigError
+from sparkmirror.data.spark.restarts import RESTARTS_MAX, RestartLimit
+from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.observe.figures.queries import QueryFigures
 from tests.unit.config_files import BASE, load, load_flow
 
@@ -57,6 +59,40 @@ def test_what_each_attempt_mends_ends_no_query_for_good(
     assert "was truncated to offset 5" in told
     assert queries.begun == [False, *[True] * RESTARTS_MAX], "not for ever either"
     assert queries.runner._restarts[FLOW] == RESTARTS_MAX
+
+
+@pytest.mark.parametrize("error", [LOST, FENCED])
+def test_a_query_that_fails_while_it_is_looked_at_has_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    """Whenever that is: without an error, a run with --once would say that all is copied."""
+    looks = itertools.count()
+
+    class Query:
+        """It runs until it has been looked at some times."""
+
+        def __init__(self, looks_left: int) -> None:
+            self._looks_left = looks_left
+
+        @property
+        def isActive(self) -> bool:
+            self._looks_left -= 1
+            return self._looks_left >= 0
+
+        def exception(self) -> Exception:
+            return queries._error
+
+    queries = Queries(tmp_path, monkeypatch, error)
+    monkeypatch.setattr(queries.runner, "_start_query", lambda *_, **__: Query(next(looks)))
+    for first in range(4):
+        queries.runner._queries = {FLOW: cast(Any, Query(first))}
+        queries.runner._revivals = RestartLimit()
+        found: Sequence[MirrorError] = ()
+        while queries.runner.active():
+            found = queries.runner.errors()
+            if found:
+                break
+        assert found or queries.runner.errors()
 
 
 def test_what_spark_says_of_queries_is_asked_for_now_and_then(

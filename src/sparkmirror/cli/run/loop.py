@@ -218,11 +218,13 @@ class RunLoop:
         if self._control is None:
             raise Defect("the run has no control plane yet")
         try:
+            # First, because a query that ends later has an error that nobody has asked for.
+            active = self._flow.active() or self._waits(turns)
             lost = list(self._control.failures())
             # Another process's claim ends both the flow and its query; report one failure.
             known = {one.where for one in lost}
             errors = [*(one for one in self._flow.errors() if one.where not in known), *lost]
-            return errors, self._flow.active() or self._waits(turns)
+            return errors, active
         except MirrorError:
             raise
         except Exception as error:  # whatever py4j raises when the JVM is gone

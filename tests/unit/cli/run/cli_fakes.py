@@ -49,6 +49,7 @@ class Scenario:
     start_fails: bool = False
     query_fails_s: float = 0.0
     query_ends_s: float = 0.0
+    query_fails_late: bool = False  # after its errors were asked for
     spark_dies_s: float = 0.0
     drain_fails: bool = False
     rest_s: float = 0.3  # how long drained queries take to come to rest
@@ -262,6 +263,7 @@ class FakeFlow:
     def __init__(self, world: World, settings: MirrorSettings) -> None:
         self._world = world
         self.at_rest = False
+        self._ended = False
 
     def figures(self) -> dict[str, QueryFigures]:
         return {}
@@ -299,6 +301,7 @@ class FakeFlow:
         if scenario.spark_dies_s and run_s > scenario.spark_dies_s:
             raise ConnectionError("the JVM is gone")
         if scenario.once and run_s > scenario.once_s:
+            self._ended = True
             return False
         if scenario.stands_by_s and not self._world.began_s:
             return False  # no query has been started
@@ -307,7 +310,8 @@ class FakeFlow:
 
     def errors(self) -> tuple[MirrorError, ...]:
         fails_s = self._world.scenario.query_fails_s
-        if fails_s and self._world.run_s() > fails_s:
+        late = self._world.scenario.query_fails_late and self._ended
+        if late or (fails_s and self._world.run_s() > fails_s):
             return (MirrorError("the query failed: boom", where="flow A->B", do="Look."),)
         return ()
 

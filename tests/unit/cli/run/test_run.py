@@ -345,6 +345,12 @@ def test_a_failed_query_ends_the_run_with_1(start: Start) -> None:
     assert "error: flow A->B: the query failed: boom Look." in run.err
 
 
+def test_a_once_whose_query_fails_right_after_it_was_looked_at_is_not_done(start: Start) -> None:
+    run = start(once=True, query_fails_late=True)
+    assert run.end() == 1
+    assert "error: flow A->B: the query failed: boom Look." in run.err
+
+
 def test_a_query_that_ends_unasked_is_an_error(start: Start) -> None:
     run = start(query_ends_s=0.6)
     assert run.end() == 1
