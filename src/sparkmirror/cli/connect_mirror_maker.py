@@ -107,7 +107,7 @@ def _check_arguments(parser: argparse.ArgumentParser, options: argparse.Namespac
             "-daemon is an option of Kafka's shell scripts; this command stays in the foreground.",
             where=parser.prog,
             do="Let a service manager keep it running (a systemd unit with "
-            "ExecStart=connect-mirror-maker mm2.properties), or write "
+            "ExecStart=connect-mirror-maker mm2.properties and KillMode=mixed), or write "
             "'nohup connect-mirror-maker mm2.properties &'.",
         )
     if options.config is None:

@@ -115,6 +115,33 @@ def test_continuous_drain_restart_and_discovery(
     assert "--once" in events[2]["text"]
 
 
+def test_a_stop_that_reaches_every_process_at_once_drains(
+    cluster_a: KafkaCluster, cluster_b: KafkaCluster, tmp_path: Path
+) -> None:
+    """As of a service manager, or a machine that goes down: Spark leaves it to the driver."""
+    name = f"stopped-{uuid.uuid4().hex[:8]}"
+    create_topic(cluster_a, name, 2)
+    path = write_mm2(tmp_path / "mm2.properties", cluster_a, cluster_b, name)
+    mirror = MirrorProcess(tmp_path, ["run", str(path)], cold=True)
+    try:
+        wait_until(lambda: f"A.{name}" in topic_names(cluster_b), "the remote topic")
+        with _Steady(cluster_a, name):
+            wait_until(lambda: len(consume_all(cluster_b, f"A.{name}")) > 500, "steady traffic")
+            driver = psutil.Process(mirror.process.pid)
+            children = driver.children(recursive=True)
+            assert len(_pipeline_workers(driver.pid)) >= 2
+            for process in (*children, driver):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGTERM)
+            assert mirror.wait() == 0, mirror.text()
+    finally:
+        mirror.kill()
+    assert "drained: all records that were read are written" in mirror.text()
+    positions = _committed(cluster_b, "__mirror.A->B", f"A.{name}", 2)
+    _check_drained(cluster_b, f"A.{name}", positions, cluster_a, name)
+    assert psutil.wait_procs(children, timeout=patience())[1] == []
+
+
 def _pipeline_workers(pid: int) -> list[psutil.Process]:
     """The Python processes that run slots: children of the daemon, not the daemon."""
     found = {}

@@ -119,6 +119,7 @@ def test_mm2_daemon_says_what_to_use(capsys: pytest.CaptureFixture[str]) -> None
     connect_mirror_maker.main(["-daemon", "mm2.properties"])
     told = _err(capsys)
     assert "systemd" in told
+    assert "KillMode=mixed" in told
     assert "nohup connect-mirror-maker" in told
 
 

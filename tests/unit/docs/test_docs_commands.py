@@ -77,3 +77,15 @@ def test_the_pages_do_show_commands() -> None:
     """Else the pattern has stopped to find them."""
     found = {words[0] for page in PAGES for name, words in commands(page) if words}
     assert {"run", "doctor", "plan", "lag", "status", "verify", "config"} <= found
+
+
+def test_a_systemd_unit_lets_only_the_mirror_itself_have_sigterm() -> None:
+    """By default, systemd sends it to Spark and the workers, too."""
+    units = [
+        block
+        for page in PAGES
+        for block in re.findall(r"```ini\n(.+?)```", page.read_text(), re.DOTALL)
+        if "ExecStart=" in block
+    ]
+    assert units
+    assert all("\nKillMode=mixed\n" in unit for unit in units)

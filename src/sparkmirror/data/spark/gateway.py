@@ -6,6 +6,7 @@ for it there. Here it starts first, and this process loads PySpark meanwhile.
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import struct
@@ -27,6 +28,8 @@ _INFO = "gateway"
 _GATEWAY_SECRET = "PYSPARK_GATEWAY_SECRET"  # noqa: S105  (the variable's name)
 # Of Spark's launcher, a JVM that lives for a moment and only prints the command of the next one.
 _LAUNCHER = {"SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+# A JVM leaves a signal alone that is ignored when it starts.
+_IGNORING_SIGTERM = ("/bin/sh", "-c", "trap '' TERM; exec \"$@\"", "sh")
 
 
 def spark_home() -> Path | None:
@@ -40,13 +43,20 @@ def spark_home() -> Path | None:
 class GatewayProcess:
     """A JVM that starts; `connect` waits for it.
 
-    ``directory``: only this user may read it. ``output`` gets what the JVM prints. Raises
-    ``OSError``.
+    ``directory``: only this user may read it. ``output`` gets what the JVM prints. ``outlasts``:
+    SIGTERM does not end it. A stop may reach all processes at once, as of a service manager or of a
+    machine that goes down, and the driver drains with Spark. Python processes that the JVM itself
+    starts then ignore it, too. Raises ``OSError``.
     """
 
-    def __init__(self, conf: Mapping[str, str], directory: Path, output: BinaryIO) -> None:
+    def __init__(
+        self, conf: Mapping[str, str], directory: Path, output: BinaryIO, *, outlasts: bool
+    ) -> None:
         self._info = directory / _INFO
-        command = [str((spark_home() or Path()) / "bin" / "spark-submit")]
+        submit = (spark_home() or Path()) / "bin" / "spark-submit"
+        if not os.access(submit, os.X_OK):
+            raise FileNotFoundError(errno.ENOENT, "there is no such program", str(submit))
+        command = [*(_IGNORING_SIGTERM if outlasts else ()), str(submit)]
         for key, value in conf.items():
             command += ["--conf", f"{key}={value}"]
         command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))

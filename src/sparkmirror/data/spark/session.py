@@ -313,7 +313,8 @@ class Spark:
             if GATEWAY_PORT not in os.environ:
                 # Everything that the JVM gets now is visible on its command line.
                 shown = {key: conf[key] for key in conf.keys() - withheld(conf)}
-                self._jvm = GatewayProcess(shown, self._scratch.path, output)
+                # Elsewhere, Spark's planner is a process of the JVM that only SIGTERM ends at once.
+                self._jvm = GatewayProcess(shown, self._scratch.path, output, outlasts=local)
             if local:
                 jvm = 0 if self._jvm is None else self._jvm.process.pid
                 self._prefork_server = start_prefork_server(

@@ -4,7 +4,8 @@ PySpark has no hook for what our tasks need, so its function is wrapped:
 
 * a sink must know its input, to see that Spark has given the task up, and its output, to send each
   row at once (`data.rows.worker_pipes`);
-* files that a message handler creates get the user's umask, not that of the daemon.
+* files that a message handler creates get the user's umask, not that of the daemon;
+* SIGTERM does not end a worker: a stop that reaches all processes is for the driver, which drains.
 
 The replaced function is private to PySpark, so `wrap_main` checks it before it does anything.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import signal
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, BinaryIO
@@ -40,7 +42,8 @@ def wrap_main() -> None:
             "this sparkmirror is made for.",
             do="Install the version that it requires: pip install --force-reinstall sparkmirror.",
         )
-    worker.main = worker_pipes.watched(_with_umask(found))  # type: ignore[attr-defined]
+    wrapped = _outliving_sigterm(_with_umask(found))
+    worker.main = worker_pipes.watched(wrapped)  # type: ignore[attr-defined]
 
 
 def _with_umask(worker_main: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,6 +53,28 @@ def _with_umask(worker_main: Callable[..., Any]) -> Callable[..., Any]:
 
     def main(*files: BinaryIO) -> Any:
         os.umask(mask)
+        return worker_main(*files)
+
+    return main
+
+
+def _outliving_sigterm(worker_main: Callable[..., Any]) -> Callable[..., Any]:
+    """``worker_main`` in a process that SIGTERM does not end.
+
+    The daemon may block the signal. Programs that a message handler starts would inherit that, but
+    no handler; processes that it forks do, so there the default action follows.
+    """
+
+    def main(*files: BinaryIO) -> Any:
+        own = os.getpid()
+
+        def received(number: int, _frame: object) -> None:
+            if os.getpid() != own:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+
+        signal.signal(signal.SIGTERM, received)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         return worker_main(*files)
 
     return main

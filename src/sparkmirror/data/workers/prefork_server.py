@@ -140,6 +140,8 @@ class PreforkServer:
         Returns only in this process; a fork exits instead.
         """
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        # A stop that reaches all processes is for the driver, which drains with this one's forks.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         for file in (self._listener, self._woken, self._lifeline):
             self._selector.register(file, selectors.EVENT_READ)
@@ -192,7 +194,8 @@ class PreforkServer:
     def _close_inherited(self, peer: socket.socket) -> None:
         """In a fork: close everything of this process; only its modules stay."""
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         self._selector.close()
         for each in (self._listener, self._wake, self._woken, peer, *self._forks.values()):
             each.close()
@@ -229,8 +232,7 @@ class PreforkServer:
         self._selector.unregister(peer)
         del self._forks[pid]
         peer.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+        _kill_with_group(pid)
 
 
 class _Group:
@@ -309,6 +311,9 @@ def _run(arguments: Sequence[str]) -> int:
     _, module, *rest = arguments
     sys.argv[:] = [module, *rest]
     if module == _DAEMON:
+        # As for the server. Spark also closes its input to end it. A handler would be replaced by
+        # PySpark's, which ends all workers.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         daemon.main(pandas=False)  # it is loaded, or hidden
     else:
         runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -38,7 +38,7 @@ def _submit(home: Path, then: str) -> None:
 
 def _started(home: Path, conf: dict[str, str]) -> GatewayProcess:
     with (home / "log").open("ab") as output:
-        return GatewayProcess(conf, home, output)
+        return GatewayProcess(conf, home, output, outlasts=True)
 
 
 def test_it_is_reached_at_the_port_and_with_the_secret_that_it_wrote(
@@ -89,6 +89,23 @@ def test_a_jvm_that_ends_at_once_is_noticed(home: Path) -> None:
     with pytest.raises(ConnectionError, match="the JVM has ended"):
         jvm.connect()
     jvm.end()
+
+
+def test_sigterm_leaves_it_to_who_drains(home: Path) -> None:
+    """A stop may reach all processes at once; the driver drains with Spark and ends it."""
+    _submit(home, f"kill -TERM $$\n{_ANSWERS}")
+    jvm = _started(home, {})
+    assert jvm.process.stdin is not None
+    jvm.process.stdin.close()
+    assert jvm.process.wait(30) == 0
+    assert (home / "gateway").exists()
+
+
+def test_a_spark_that_is_not_there_is_named(home: Path) -> None:
+    (home / "bin" / "spark-submit").unlink()
+    with pytest.raises(FileNotFoundError) as caught:
+        _started(home, {})
+    assert caught.value.filename == str(home / "bin" / "spark-submit")
 
 
 def test_it_ends_with_the_pipe_from_us(home: Path) -> None:

@@ -95,6 +95,36 @@ def test_what_a_worker_makes_has_the_modes_of_the_process_that_was_started() -> 
         os.umask(before)
 
 
+_TASK = """
+import multiprocessing, os, signal, subprocess, time
+from sparkmirror.data.workers.patched_worker import _outliving_sigterm
+
+def task():
+    os.kill(os.getpid(), signal.SIGTERM)
+    program = subprocess.Popen(["sleep", "600"])
+    program.terminate()
+    forks = multiprocessing.get_context("fork")
+    runs = forks.Event()
+    fork = forks.Process(target=lambda: (runs.set(), time.sleep(600)))
+    fork.start()
+    runs.wait()
+    fork.terminate()
+    fork.join()
+    print(program.wait(), fork.exitcode)
+
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # as in the daemon
+os.kill(os.getpid(), signal.SIGTERM)
+_outliving_sigterm(task)()
+"""
+
+
+def test_a_worker_outlives_sigterm_but_what_its_code_starts_does_not() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _TASK], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("-15 -15\n", "", 0)
+
+
 def test_a_pyspark_with_another_worker_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def main(infile: object, outfile: object, more: object) -> None: ...
 

@@ -9,6 +9,7 @@ import os
 import selectors
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -171,15 +172,59 @@ def test_who_kills_what_it_started_kills_the_fork(
     asked = _knock(prefork_dir, modules, "-m", "waiting_fork", cwd=tmp_path)
     assert asked.stdout is not None
     fork = psutil.Process(int(asked.stdout.readline()))
-    # The fork may run before its client knows its process id: SIGTERM would end the client alone.
-    deadline = time.monotonic() + 60
-    while not _catches(asked.pid, signal.SIGTERM):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    _wait_until_it_catches(asked.pid, signal.SIGTERM)
     asked.send_signal(number)
     assert psutil.wait_procs([fork], timeout=60)[1] == []
     asked.communicate(timeout=60)
     assert asked.returncode in (128 + signal.SIGTERM, -signal.SIGKILL)
+
+
+def test_a_stop_that_reaches_all_processes_ends_neither_the_server_nor_a_daemon(
+    tmp_path: Path, modules: Path
+) -> None:
+    """The driver drains with them: it ends the one, Spark the other, by closing its input."""
+    with (tmp_path / "log").open("ab") as log:
+        server = start_prefork_server(tmp_path, log)
+    try:
+        planner = "pyspark.sql.worker.create_data_source"
+        module = "sparkmirror.data.workers.daemon"
+        asked = _knock(tmp_path, modules, "-m", module, planner, cwd=tmp_path)
+        assert asked.stdout is not None
+        (port,) = struct.unpack(">i", asked.stdout.buffer.read(4))
+        _wait_until_it_catches(asked.pid, signal.SIGTERM)
+        processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children()]
+        assert len(processes) == 2
+        for process in (*processes, asked):
+            process.send_signal(signal.SIGTERM)
+        other = _knock(tmp_path, modules, "-m", "talking_fork", cwd=tmp_path)
+        assert json.loads(other.communicate("line\n", 60)[0])[4] != other.pid, "it is a fork"
+        with socket.create_connection(("127.0.0.1", port), 60) as peer:
+            assert len(peer.recv(4, socket.MSG_WAITALL)) == 4, "the process id of a worker"
+        asked.communicate("", 60)
+        assert psutil.wait_procs(processes[1:], timeout=60)[1] == []
+    finally:
+        end_prefork_server(server)
+    assert server.returncode == 0
+
+
+def test_with_its_client_a_daemon_that_listens_to_no_signal_is_killed(
+    prefork_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "deaf_group.py").write_text(_DEAF_GROUP)
+    asked = _knock(prefork_dir, tmp_path, "-m", "deaf_group", cwd=tmp_path)
+    assert asked.stdout is not None
+    started = [psutil.Process(int(pid)) for pid in asked.stdout.readline().split()]
+    asked.kill()
+    asked.communicate(timeout=60)
+    assert psutil.wait_procs(started, timeout=60)[1] == []
+
+
+def _wait_until_it_catches(client: int, number: int) -> None:
+    """A fork may run before its client knows its process id: SIGTERM would end the client alone."""
+    deadline = time.monotonic() + 60
+    while not _catches(client, number):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def _catches(process: int, number: int) -> bool:
