@@ -3,6 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Whether this environment works: not where venv failed (Debian without python3-venv), nor after the
+# system's Python has become another one. Then it is made again.
+WORKS := $(BIN)/python -c 'import pip' 2>/dev/null
+$(shell $(WORKS) || rm -f $(STAMP))
 # Workers: by cores and memory (tests/conftest.py), or TEST_WORKERS=2. A file's tests share its
 # clusters. The order of files is that of tests/conftest.py, and so is which worker gets them: by
 # itself xdist begins the files of one long test last.
@@ -130,7 +134,9 @@ prepare: $(STAMP)
 $(STAMP): requirements.lock requirements-build.lock requirements-uv.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "sparkmirror needs Python 3.11 or newer; $(PYTHON) is older. Set PYTHON=..."; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 14))' || \
+	  echo "warning: sparkmirror is not tested with a Python newer than 3.13; $(PYTHON) is. Set PYTHON=..."
+	$(WORKS) || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
 	  -r requirements-uv.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --no-deps \

@@ -40,6 +40,76 @@ def test_what_starts_mirrors_makes_the_class_archive_first() -> None:
         assert needs[target] == "prepare", target
 
 
+# Stands for Python and for the one in the environment that it makes, which has pip if that file is
+# there.
+_PYTHON = """#!/bin/sh
+case "$*" in
+  "-m venv"*)
+    echo "$*" >> told
+    rm -rf .venv && mkdir -p .venv/bin && cp "$0" .venv/bin/python && touch .venv/bin/pip
+    printf '#!/bin/sh\\necho uv >> told\\n' > .venv/bin/uv && chmod +x .venv/bin/uv ;;
+  *pip*) test -e "$(dirname "$0")/pip" ;;
+esac
+"""
+_MADE = ["-m venv --clear .venv", "uv", "uv", "uv"]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What the rule of the environment needs, and no environment."""
+    for path in (ROOT / "Makefile", ROOT / "pyproject.toml", *ROOT.glob("*.lock")):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "python").write_text(_PYTHON)
+    (tmp_path / "python").chmod(0o755)
+    return tmp_path
+
+
+def _installed(checkout: Path) -> list[str]:
+    """What `make` runs there for the environment."""
+    (checkout / "told").write_text("")
+    command = ["make", "-s", "-C", checkout, ".venv/.installed", f"PYTHON={checkout / 'python'}"]
+    # Not what an outer make was told.
+    environment = {name: value for name, value in os.environ.items() if "MAKE" not in name}
+    subprocess.run(command, env=environment, check=True, timeout=60)
+    assert (checkout / ".venv" / ".installed").exists()
+    return (checkout / "told").read_text().splitlines()
+
+
+def test_an_environment_is_made_once_and_kept(checkout: Path) -> None:
+    assert _installed(checkout) == _MADE
+    assert _installed(checkout) == []
+    (checkout / ".venv" / "bin" / "of mine").touch()
+    os.utime(checkout / ".venv" / ".installed", (0, 0))  # a lock file is newer
+    assert _installed(checkout) == ["uv", "uv", "uv"]
+    assert (checkout / ".venv" / "bin" / "of mine").exists()
+
+
+def test_an_environment_that_venv_could_not_complete_is_made_again(checkout: Path) -> None:
+    """Without python3-venv, Debian's Python leaves one without pip."""
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    (checkout / ".venv" / "bin" / "python").symlink_to(checkout / "python")
+    assert _installed(checkout) == _MADE
+
+
+@pytest.mark.parametrize("kind", ["gone", "another"])
+def test_an_environment_whose_python_the_system_has_replaced_is_made_again(
+    checkout: Path, kind: str
+) -> None:
+    assert _installed(checkout) == _MADE
+    python = checkout / ".venv" / "bin" / "python"
+    if kind == "gone":
+        python.unlink()
+        python.symlink_to(checkout / "python3.11")
+    else:  # it does not see the packages of the one before
+        (checkout / ".venv" / "bin" / "pip").unlink()
+    assert _installed(checkout) == _MADE
+
+
+def test_an_environment_needs_a_package_of_debian_s_that_is_named() -> None:
+    for page in ("README.md", "CONTRIBUTING.md", "docs/quickstart.md"):
+        assert "python3-venv" in (ROOT / page).read_text(), page
+
+
 def test_every_folder_of_tests_that_is_named_exists() -> None:
     named = re.findall(r"`(tests/[a-z/_]+)`", PAGE)
     assert named
