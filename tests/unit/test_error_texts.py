@@ -359,10 +359,12 @@ def test_what_is_no_maven_coordinate(text: str) -> None:
          "HTTPS_PROXY"),
         (["x", "\t:: a#b;1: not found"], "cannot be resolved: a#b;1: not found", "version number"),
         ([], "cannot be resolved: []", "version number"),
+        (["\tYour proxy requires authentication."], "cannot be downloaded: the proxy wants a login",
+         "http://user:password@host:port"),
     ],
 )  # fmt: skip
 def test_jars_that_cannot_be_had(output: list[str], what: str, do: str) -> None:
-    error = maven._explained([maven._parse("a:b:1")], output)
+    error = maven._explained([maven._parse("a:b:1")], [], output)
     assert type(error) is MachineError
     assert "The jars of a:b:1" in error.what
     assert what in error.what

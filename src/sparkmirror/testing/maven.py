@@ -7,6 +7,7 @@ against `pins` before they are returned.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -15,10 +16,10 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from xml.sax.saxutils import quoteattr
 
 from sparkmirror.cache import cache_directory, locked
@@ -34,6 +35,12 @@ _SETTINGS_VARIABLE = "SPARKMIRROR_IVY_SETTINGS"
 _NO_NETWORK = re.compile(
     r"UnknownHost|ConnectException|Connection refused|Connection timed out|timed out|NoRouteToHost"
     r"|Network is unreachable|Server access error|SSLHandshake|PKIX|Unable to tunnel|not found\.$",
+)
+# What Ivy says where the proxy did not get a login, or not one that it accepts.
+_NO_LOGIN = "Your proxy requires authentication"
+_PROXY_ADDRESS = (
+    "Write http://host:port, or http://user:password@host:port, with %40, %2F, %3A and %25 for the"
+    " characters @, /, : and % in the password."
 )
 
 
@@ -138,6 +145,8 @@ def _fetch(
     progress: Callable[[Fetching], None] | None,
     java: JavaHome,
 ) -> tuple[Path, ...]:
+    proxies = _proxies(os.environ)
+    login = _login(proxies)
     work = cache / "work"
     work.mkdir(parents=True, exist_ok=True)
     settings = os.environ.get(_SETTINGS_VARIABLE, "")
@@ -150,18 +159,19 @@ def _fetch(
     command = [
         str(java.java),
         "-XX:TieredStopAtLevel=1",  # Ivy runs for seconds, so full optimization would not pay off
-        *_proxy_options(os.environ),
+        *_proxy_options(proxies),
+        *(["@/dev/stdin"] if login else []),  # others may read a command line
         "-jar",
         str(_ivy_jar()),
         *("-cache", str(cache / "ivy"), "-settings", settings, "-ivy", str(module)),
         *("-confs", "default", "-cachepath", str(paths)),
     ]
-    output = _run(command, _Reader(progress))
+    output = _run(command, login, _Reader(progress))
     names = paths.read_text("utf-8").strip().split(os.pathsep) if output is None else []
     module.unlink()
     paths.unlink(missing_ok=True)
     if output is not None:
-        raise _explained(wanted, output)
+        raise _explained(wanted, proxies, output)
     return tuple(Path(name) for name in names)
 
 
@@ -213,19 +223,80 @@ def _ivy_jar() -> Path:
     return found[-1]
 
 
-def _proxy_options(environment: Mapping[str, str]) -> list[str]:
-    """JVM options for the usual proxy variables of command-line tools."""
-    options = []
+@dataclass(frozen=True, slots=True)
+class _Proxy:
+    """The proxy for addresses of ``scheme``, from the environment variable ``name``."""
+
+    name: str
+    scheme: str
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+
+
+def _proxies(environment: Mapping[str, str]) -> list[_Proxy]:
+    """The proxies in the usual variables of command-line tools.
+
+    Raises MachineError for what is not an HTTP proxy, without the value: it may hold a password.
+    """
+    found = []
     for scheme in ("http", "https"):
-        name = f"{scheme}_proxy"
-        value = environment.get(name) or environment.get(name.upper()) or ""
-        parts = urlsplit(value if "//" in value else f"//{value}")
-        if parts.hostname:
-            options += [
-                f"-D{scheme}.proxyHost={parts.hostname}",
-                f"-D{scheme}.proxyPort={parts.port or 3128}",
-            ]
+        names = (f"{scheme}_proxy", f"{scheme}_proxy".upper())
+        name = next((one for one in names if environment.get(one)), None)
+        if name is None:
+            continue
+        value = environment[name]
+        try:
+            parts = urlsplit(value if "//" in value else f"//{value}")
+            host, port = parts.hostname, parts.port or 3128
+        except ValueError:
+            raise _no_proxy(name) from None
+        if not host or parts.scheme not in ("", "http", "https"):
+            raise _no_proxy(name)
+        login = (unquote(parts.username or ""), unquote(parts.password or ""))
+        found.append(_Proxy(name, scheme, host, port, *login))
+    return found
+
+
+def _no_proxy(name: str) -> MachineError:
+    return MachineError(
+        "This variable does not hold the address of an HTTP proxy.",
+        where=name,
+        do=f"{_PROXY_ADDRESS} For a SOCKS proxy, unset it and set"
+        " JDK_JAVA_OPTIONS='-DsocksProxyHost=host -DsocksProxyPort=port'.",
+    )
+
+
+def _proxy_options(proxies: Sequence[_Proxy]) -> list[str]:
+    """JVM options with the addresses of ``proxies``."""
+    options = []
+    for one in proxies:
+        options += [
+            f"-D{one.scheme}.proxyHost={one.host}",
+            f"-D{one.scheme}.proxyPort={one.port}",
+        ]
     return options
+
+
+def _login(proxies: Sequence[_Proxy]) -> str:
+    """A file of arguments for Java with the login for ``proxies``; empty if they name none.
+
+    Ivy has one login for all proxies, in the last two properties. Of two logins, that for HTTPS
+    counts: the central repository's address begins so. Without the first property, Java offers no
+    password to a proxy that tunnels HTTPS.
+    """
+    users = [one for one in proxies if one.user]
+    if not users:
+        return ""
+    values = {
+        "jdk.http.auth.tunneling.disabledSchemes": "",
+        "http.proxyUser": users[-1].user,
+        "http.proxyPassword": users[-1].password,
+    }
+    lines = (f"-D{name}={value}" for name, value in values.items())
+    escaped = (line.replace("\\", r"\\").replace('"', r"\"") for line in lines)
+    return "".join(f'"{line}"\n' for line in escaped)
 
 
 class _Reader:
@@ -260,12 +331,12 @@ class _Reader:
         self._progress(Fetching(phase, name, done, total, self._bytes))
 
 
-def _run(command: list[str], reader: _Reader) -> list[str] | None:
-    """Run Ivy; returns None if it succeeded, else the last lines of its log."""
+def _run(command: list[str], text: str, reader: _Reader) -> list[str] | None:
+    """Run Ivy with ``text`` as input; returns None if it succeeded, else its log's last lines."""
     tail: deque[str] = deque(maxlen=200)
     with subprocess.Popen(  # noqa: S603  (an argument list, no shell)
         command,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -276,8 +347,11 @@ def _run(command: list[str], reader: _Reader) -> list[str] | None:
         timer.daemon = True
         timer.start()
         try:
-            if process.stdout is None:
-                raise Defect("the process has no pipe to write to")
+            if process.stdin is None or process.stdout is None:
+                raise Defect("the process has no pipes")
+            with contextlib.suppress(BrokenPipeError):  # it has ended; its log says why
+                process.stdin.write(text)
+                process.stdin.close()
             for line in process.stdout:
                 tail.append(line.rstrip())
                 reader.read(line)
@@ -288,9 +362,18 @@ def _run(command: list[str], reader: _Reader) -> list[str] | None:
     return None if process.returncode == 0 else list(tail)
 
 
-def _explained(wanted: Sequence[_Coordinate], output: list[str]) -> MachineError:
+def _explained(
+    wanted: Sequence[_Coordinate], proxies: Sequence[_Proxy], output: list[str]
+) -> MachineError:
     """The error for a failed Ivy run, from its log."""
     names = ", ".join(f"{one.group}:{one.artifact}:{one.version}" for one in wanted)
+    if any(_NO_LOGIN in line for line in output):
+        which = "another login" if any(one.user for one in proxies) else "a login"
+        return MachineError(
+            f"The jars of {names} cannot be downloaded: the proxy wants {which}.",
+            where=", ".join(one.name for one in proxies) or "Maven repository",
+            do=_PROXY_ADDRESS,
+        )
     trouble = next((line.strip() for line in output if _NO_NETWORK.search(line)), "")
     if "PKIX" in trouble:
         return MachineError(

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hashlib
 import re
+import socket
 import subprocess
 import sys
+import threading
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +21,10 @@ from sparkmirror.cache import cache_directory, locked
 from sparkmirror.errors import MachineError
 from sparkmirror.testing import maven, pins
 from sparkmirror.testing.jvm import KAFKA_VERSION
-from sparkmirror.testing.maven import Fetching, _proxy_options, _Reader, resolve
+from sparkmirror.testing.maven import Fetching, _login, _proxies, _proxy_options, _Reader, resolve
 from sparkmirror.testing.probe import free_ports, port_is_free
+
+LOGGER = "org.slf4j:slf4j-simple:1.7.36"
 
 
 @pytest.fixture(autouse=True)
@@ -61,11 +70,100 @@ def test_progress_follows_the_log() -> None:
 
 
 def test_proxy_variables_become_jvm_options() -> None:
-    assert _proxy_options({"HTTPS_PROXY": "http://proxy:8080", "http_proxy": "other"}) == [
+    proxies = _proxies({"HTTPS_PROXY": "http://proxy:8080", "http_proxy": "other"})
+    assert _proxy_options(proxies) == [
         *("-Dhttp.proxyHost=other", "-Dhttp.proxyPort=3128"),
         *("-Dhttps.proxyHost=proxy", "-Dhttps.proxyPort=8080"),
     ]
-    assert _proxy_options({}) == []
+    assert _login(proxies) == ""
+    assert _proxies({}) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["http://proxy:port", "http://me:s3cret@proxy:99999", "http://me:s3/cret@proxy:3128",
+     "http://[me:s3cret@proxy", "http://me:s3cret@:3128", "socks5h://me:s3cret@proxy:1080"],
+)  # fmt: skip
+def test_a_variable_that_holds_no_address_of_a_proxy_is_named_without_its_value(value: str) -> None:
+    with pytest.raises(MachineError, match="not hold the address of an HTTP proxy") as caught:
+        _proxies({"https_proxy": value})
+    assert caught.value.where == "https_proxy"
+    assert "s3" not in "".join(traceback.format_exception(caught.value)).replace(value, "")
+    assert "socksProxyHost" in caught.value.do
+
+
+class _Proxy:
+    """A proxy that tunnels to nowhere, and that only for who has the login."""
+
+    def __init__(self, login: str) -> None:
+        self._wanted = base64.b64encode(login.encode())
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.accepted: list[bytes] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                peer, _ = self._listener.accept()
+                with peer, peer.makefile("rb") as stream:
+                    lines = [line.strip() for line in iter(stream.readline, b"\r\n")]
+                    peer.sendall(self._answer(lines) + b"\r\nContent-Length: 0\r\n\r\n")
+
+    def _answer(self, lines: list[bytes]) -> bytes:
+        pairs = (line.split(b": ", 1) for line in lines[1:])
+        headers = {name.lower(): value for name, value in pairs}
+        if headers.get(b"proxy-authorization") != b"Basic " + self._wanted:
+            return b'HTTP/1.1 407 Login\r\nProxy-Authenticate: Basic realm="here"'
+        self.accepted.append(lines[0])
+        return b"HTTP/1.1 403 Not there"
+
+    def close(self) -> None:
+        # Nobody else ends the accept of the other thread.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.fixture
+def proxy() -> Iterator[_Proxy]:
+    found = _Proxy('me:s3\\c"r/t %')
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize(
+    ("login", "told"),
+    [("", "the proxy wants a login"), ("me:s3cret@", "the proxy wants another login")],
+)
+def test_a_proxy_that_wants_a_login_is_named_without_the_password(
+    proxy: _Proxy, monkeypatch: pytest.MonkeyPatch, login: str, told: str
+) -> None:
+    monkeypatch.setenv("https_proxy", f"http://{login}127.0.0.1:{proxy.port}")
+    with pytest.raises(MachineError, match=told) as caught:
+        resolve(LOGGER)
+    assert caught.value.where == "https_proxy"
+    assert "http://user:password@host:port" in caught.value.do
+    assert "s3cret" not in str(caught.value)
+    assert proxy.accepted == []
+
+
+def test_a_proxy_gets_the_login_and_nobody_else_sees_it(
+    proxy: _Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    popen = subprocess.Popen
+
+    def start(command: list[str], **options: Any) -> subprocess.Popen[str]:
+        commands.append(command)
+        return popen(command, **options)
+
+    monkeypatch.setattr(maven.subprocess, "Popen", start)
+    monkeypatch.setenv("https_proxy", f"http://me:s3%5Cc%22r%2Ft%20%25@127.0.0.1:{proxy.port}")
+    with pytest.raises(MachineError, match=r"cannot be downloaded: .*403") as caught:
+        resolve(LOGGER)
+    assert set(proxy.accepted) == {b"CONNECT repo1.maven.org:443 HTTP/1.1"}
+    assert "s3" not in f"{caught.value}{commands}"
+    assert not [path for path in cache_directory().rglob("*") if "s3" in path.name]
 
 
 def test_the_lock_excludes_another_process_and_ends_with_it(tmp_path: Path) -> None:
@@ -95,8 +193,6 @@ def test_free_ports_are_free_and_different() -> None:
 
 
 # --- hashes ---------------------------------------------------------------------------------------
-
-LOGGER = "org.slf4j:slf4j-simple:1.7.36"
 
 
 def listed(monkeypatch: pytest.MonkeyPatch, coordinate: str, *jars: Path) -> None:
