@@ -6,6 +6,7 @@ between them, a function in Python on the way. So the list of classes is that of
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,8 +25,10 @@ from sparkmirror.data.coordination.sealed_options import new_key
 from sparkmirror.data.rows.rows import rehearsal
 from sparkmirror.data.rows.schema import SCHEMA
 from sparkmirror.data.spark.class_archive import ClassArchive
+from sparkmirror.data.spark.gateway import spark_home
 from sparkmirror.data.spark.session import Spark
 from sparkmirror.data.spark.temp_dir import TempDirectory
+from sparkmirror.data.workers.spark_versions import check_installed
 from sparkmirror.errors import MachineError
 from sparkmirror.java import find_java
 from sparkmirror.settings import MirrorSettings
@@ -47,6 +50,15 @@ def prepare(say: Callable[[str], None]) -> ClassArchive:
     ``say`` gets a line before each step that takes long. Several processes may call this at a time:
     one makes the archive, and the others wait for it. Raises `MachineError`.
     """
+    check_installed(os.environ)
+    home = spark_home()
+    if home is not None and not (home / "jars").is_dir():
+        raise MachineError(
+            "There is no Spark: the directory jars is missing.",
+            where=f"SPARK_HOME={home}" if os.environ.get("SPARK_HOME") else str(home),
+            do="Unset SPARK_HOME, because PySpark brings a Spark of its own; or name the directory"
+            " that has Spark's bin and jars.",
+        )
     java = find_java()
     archive = ClassArchive.find(java)
     if archive is None:

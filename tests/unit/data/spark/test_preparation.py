@@ -84,6 +84,28 @@ def test_a_user_without_a_place_is_told(monkeypatch: pytest.MonkeyPatch) -> None
         prepare(lambda _: None)
 
 
+def test_a_spark_home_without_a_spark_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is wrong with the place of the archive, then."""
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(MachineError, match="the directory jars is missing") as caught:
+        prepare(lambda _: None)
+    assert caught.value.where == f"SPARK_HOME={tmp_path}"
+    assert "Unset SPARK_HOME" in caught.value.do
+
+
+def test_a_spark_home_of_another_release_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-core_2.13-3.5.1.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(MachineError, match=r"Spark 3\.5\.1 is there") as caught:
+        prepare(lambda _: None)
+    assert caught.value.where == f"SPARK_HOME={tmp_path}"
+
+
 def test_the_command_says_where_it_is(
     environment: Path, made: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
