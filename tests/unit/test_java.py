@@ -17,6 +17,7 @@ def _home(path: Path, version: str, *, release: bool = True, modules: str = "jav
     program.parent.mkdir(parents=True)
     program.write_text(
         f'#!/bin/sh\n[ "$1" = -version ] && echo \'openjdk version "{version}"\' >&2 && exit\n'
+        f'[ "$1" = -XshowSettings:properties ] && echo "    java.home = {path}" >&2 && exit\n'
         'printf "%s\\n" "$@"\n'
     )
     program.chmod(0o755)
@@ -67,6 +68,27 @@ def test_none_and_a_java_home_without_java(tmp_path: Path) -> None:
         find_java({"PATH": str(tmp_path)})
     with pytest.raises(MachineError, match="JAVA_HOME: no executable"):
         find_java({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)})
+
+
+@pytest.mark.usefixtures("no_wheel")
+def test_a_version_manager_s_script_is_asked_for_the_home(tmp_path: Path) -> None:
+    """As those of jenv and asdf, which start the version that the directory or the user chose."""
+    home = _home(tmp_path / "a home", "21.0.1")
+    script = tmp_path / "manager" / "shims" / "java"
+    script.parent.mkdir(parents=True)
+    script.write_text(f"#!/bin/sh\nexec '{home}/bin/java' \"$@\"\n")
+    script.chmod(0o755)
+    assert find_java({"PATH": str(script.parent)}) == JavaHome(home, "21.0.1", "PATH")
+
+
+@pytest.mark.usefixtures("no_wheel")
+def test_a_script_that_starts_no_java_is_no_java(tmp_path: Path) -> None:
+    script = tmp_path / "manager" / "shims" / "java"
+    script.parent.mkdir(parents=True)
+    script.write_text("#!/bin/sh\necho 'no version is chosen' >&2; exit 1\n")
+    script.chmod(0o755)
+    with pytest.raises(MachineError, match="PATH: no executable"):
+        find_java({"PATH": str(script.parent)})
 
 
 def test_a_complete_java_is_used_as_it_is(tmp_path: Path) -> None:
