@@ -41,3 +41,13 @@ def test_spark_and_python_are_those_of_the_project() -> None:
     classified = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
     assert re.findall(r"3\.\d+", versions("Python")) == classified
     assert PROJECT["requires-python"] == f">={classified[0]}"
+    assert f"Python {classified[0]} to {classified[-1]}" in README
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    oldest, untested = re.findall(r"sys\.version_info [<>]=? \(3, (\d+)\)", makefile)
+    assert f"3.{oldest}" == classified[0]
+    assert f"3.{int(untested) - 1}" == classified[-1]
+
+
+def test_the_package_says_that_it_has_types_and_has_the_file_that_lets_others_see_them() -> None:
+    marker = ROOT / "src" / "sparkmirror" / "py.typed"
+    assert ("Typing :: Typed" in PROJECT["classifiers"]) is marker.is_file()
