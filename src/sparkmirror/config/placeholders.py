@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from sparkmirror.config.files.page import Page
 from sparkmirror.config.files.properties import Entry, parse_properties
 from sparkmirror.config.files.values import parse_list
 from sparkmirror.config.mm2.keys import OF_CONNECTOR, KeyUse, classify
@@ -25,9 +26,8 @@ _PROVIDERS = {
     "directory": f"{_STOCK}DirectoryConfigProvider",
     "env": f"{_STOCK}EnvVarConfigProvider",
 }
-# Valid values for settings that cannot be left out. Of flows with unknown topics, none may seem to
-# be part of a loop.
-_STAND_INS = {"bootstrap.servers": "localhost:9092", "topics": ""}
+# Keys that determine which topics a flow has, and their names.
+_NAMING = ("topics", "replication.policy.")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
@@ -50,27 +50,30 @@ def providers_of(entries: Iterable[Entry]) -> tuple[dict[str, str], list[str]]:
 def checkable(text: str, path: Path) -> str:
     """The ``text`` of a new file, to be checked without what its placeholders stand for.
 
-    Settings with placeholders have another value or are left out; no line gets another number. If a
-    login depends on placeholders, no login of the file can be checked. ``path``: for errors.
+    Settings with placeholders are left out, or have other values at the end: no line gets another
+    number. Flows and logins that depend on placeholders are not judged. ``path``: for errors.
     """
     entries = parse_properties(text.encode("ascii"), path)
     aliases = parse_list(entries["clusters"])
     uses = [use for one in entries.values() if isinstance(use := classify(one, aliases), KeyUse)]
     unknown = [use for use in uses if REFERENCE.search(use.entry.value) and not _is_opaque(use)]
-    without = {use.entry.key: _STAND_INS.get(use.setting.name) for use in unknown}
-    logins = any(use.setting.name in CLIENT_SET - _STAND_INS.keys() for use in unknown)
     smts = {use.flow for use in unknown if _is_of_smts(use)}
-    for use in uses:
-        if logins and use.setting.name == "security.protocol":
-            without[use.entry.key] = "PLAINTEXT"
-        if use.setting.name == "config.providers" or (use.flow in smts and _is_of_smts(use)):
-            without[use.entry.key] = None
+    page = Page()
+    for use in unknown:
+        if use.setting.name == "bootstrap.servers":
+            page.put(use.entry.key, "localhost:9092")
+    for flow in smts | {use.flow for use in unknown if use.setting.name.startswith(_NAMING)}:
+        page.put(f"{flow}.topics", "")  # a flow without topics is part of no loop
+    if any(use.setting.name in CLIENT_SET - {"bootstrap.servers"} for use in unknown):
+        for use in uses:
+            if use.setting.name == "security.protocol":
+                page.put(use.entry.key, "PLAINTEXT")
     lines = text.split("\n")
-    for key, value in without.items():
-        index = entries[key].line - 1
-        start = lines[index].partition(" = ")[0]
-        lines[index] = "#" if value is None else f"{start} = {value}"
-    return "\n".join(lines)
+    for use in uses:
+        of_smts = use.flow in smts and _is_of_smts(use)
+        if use in unknown or of_smts or use.setting.name == "config.providers":
+            lines[use.entry.line - 1] = "#"
+    return "\n".join([*lines, *page.lines, ""])
 
 
 def _is_of_smts(use: KeyUse) -> bool:

@@ -542,12 +542,27 @@ def test_placeholders_of_one_setting_do_not_hide_the_faults_of_another(
     assert "source.cluster.ssl.keystore.password: Cluster 'A'" in told
 
 
-def test_two_ways_with_placeholders_for_topics_are_no_loop(tmp_path: Path) -> None:
-    """Which topics they stand for is not known, so they may be different ones."""
-    there = changed(SOURCE, replication__policy__class="IdentityReplicationPolicy")
+@pytest.mark.parametrize(
+    ("there", "back"),
+    [
+        ({}, {"topics": "${env:TOPICS}"}),
+        ({}, {"topics__exclude": "${env:TOPICS}"}),
+        ({}, {"transforms": "one", "transforms__one__type": "${env:TYPE}"}),
+        ({}, {"replication__policy__class": "${env:POLICY}"}),
+        (
+            {"replication__policy__class": None, "replication__policy__separator": "_"},
+            {"replication__policy__class": None, "replication__policy__separator": "${env:S}"},
+        ),
+    ],
+)
+def test_what_may_be_no_loop_is_none(
+    there: dict[str, str | None], back: dict[str, str | None], tmp_path: Path
+) -> None:
+    """Which topics and names the placeholders stand for is not known."""
+    identity = changed(SOURCE, replication__policy__class="IdentityReplicationPolicy")
+    there = changed(identity, **there)
     back = changed(
-        there,
-        topics="${env:TOPICS}",
+        changed(identity, **back),
         source__cluster__alias="B",
         target__cluster__alias="A",
         source__cluster__bootstrap__servers="b1:9092",

@@ -308,8 +308,8 @@ def _flows_of(made: Migrated) -> tuple[FlowSettings, ...]:
     with tempfile.TemporaryDirectory(prefix="sparkmirror-") as directory:
         path = Path(directory) / "mm2.properties"
         path.touch(mode=0o600)
-        path.write_text(checkable(made.text, path), encoding="ascii")
         try:
+            path.write_text(checkable(made.text, path), encoding="ascii")
             return _load(path)
         except ConfigError as error:
             raise _at_its_origin(error, path, made) from None
