@@ -27,6 +27,9 @@ from sparkmirror.settings import FlowNaming, FlowSettings
 # Limit of the loops that are searched; a file with more has failed or warned before.
 _RINGS_MAX = 200
 _PAIRS_SHOWN_MAX = 3
+# A topic that passes so often through a ring that gives it another name each time passes for ever:
+# lists name few topics that came back, if any.
+_ROUNDS = 5
 
 Maps = Mapping[str, Entry]
 """The entry of each flow's map of topic names, by the flow's name."""
@@ -169,8 +172,10 @@ def _mixed_loops(flows: Sequence[FlowNaming], path: str) -> Iterator[str]:
     for ring in _rings(flows):
         pairs = list(zip(ring, [*ring[1:], ring[0]], strict=True))
         prefixing = [pair for pair in pairs if pair[0].policy.kind != "identity"]
-        renamed = any(flow.topics.renamed for flow in ring)
-        if renamed or not prefixing or any(_shows(*pair) for pair in pairs):
+        # What a flow put in front is hidden behind a prefix with another separator.
+        one_separator = len({before.policy.separator for before, _ in prefixing}) == 1
+        shown = one_separator and any(_shows(*pair) for pair in pairs)
+        if shown or not prefixing or any(flow.topics.renamed for flow in ring):
             continue
         before, after = prefixing[0]
         what = (
@@ -183,8 +188,8 @@ def _mixed_loops(flows: Sequence[FlowNaming], path: str) -> Iterator[str]:
             "DefaultReplicationPolicy with one separator."
         )
         try:
-            # Twice round: a list may leave out the name with which a topic comes back.
-            names = loop_example([*ring, *ring])
+            # Once round is no loop: a list may leave out the name with which a topic comes back.
+            names = loop_example([*ring] * 2) and loop_example([*ring] * _ROUNDS)
         except Undecided:
             yield (
                 f"{path}: {what}. Their lists are too complex to decide whether a topic is copied "
@@ -193,7 +198,8 @@ def _mixed_loops(flows: Sequence[FlowNaming], path: str) -> Iterator[str]:
             continue
         if names is not None:
             raise ConfigError(
-                f"{what}: a topic would be copied endlessly. For example, {_hops(ring, names)}.",
+                f"{what}: a topic would be copied endlessly. For example, "
+                f"{_hops(ring, names[: 2 * len(ring) + 1])}.",
                 where=path,
                 do=do,
             )

@@ -40,6 +40,8 @@ def test_a_ring_of_unrenamed_topics_is_refused(tmp_path: Path, extra: str, topic
         _BACK + "A->B.topics=orders\n",
         _BACK + "A->B.topics.exclude=B[.].*\n",
         _BACK + "B->A.topics=payments\nA->B.topics=orders.*\n",
+        # Or after two, of which the lists say so.
+        _BACK + "A->B.topics=t,B[.]t\n",
         # Never mirrored, or renamed under every policy.
         "A->B.topics=__.*,mm2-x[.]internal,heartbeats\n",
         "A->B.topics=(?!x).*\nB->A.topics=x\n",
@@ -103,6 +105,15 @@ def test_a_longer_ring_with_several_policies(tmp_path: Path) -> None:
     # Two of them that follow one another know each other's names.
     more = "C" + default.format("A") + "B" + default.format("C")
     assert load(tmp_path, text + more).warnings == ()
+
+
+def test_a_longer_ring_with_several_separators(tmp_path: Path) -> None:
+    text = "clusters=A,B,C\nbootstrap.servers=x:1\nA->B.enabled=true\nB->C.enabled=true\n"
+    text += "C->A.enabled=true\n"
+    assert load(tmp_path, text).warnings == ()
+    # Two that follow one another have the same, and the third one hides what they wrote.
+    error = refused(tmp_path, text + "C->A.replication.policy.separator=-\n")
+    assert "'C-B.A.a' on A" in error.what
 
 
 def test_a_ring_that_another_node_closes_is_seen(tmp_path: Path) -> None:
