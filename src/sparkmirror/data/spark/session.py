@@ -119,6 +119,8 @@ def _spark_settings(
         # they waited for seconds.
         "spark.buffer.size": "256",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "2",
+        # Kryo would not take what tasks return, if spark-defaults.conf wants classes registered.
+        "spark.serializer": "org.apache.spark.serializer.JavaSerializer",
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "sparkmirror.data.workers.daemon",
         "spark.python.unix.domain.socket.enabled": "true",

@@ -41,8 +41,11 @@ def test_what_flows_compute_decides_which_compilers_there_are(
     assert (conf.get("spark.sql.codegen.wholeStage") == "false") is not both
 
 
-def test_spark_draws_no_bar_of_progress_in_its_log(tmp_path: Path) -> None:
-    """Its JVM is started as a shell, for which Spark would turn the bar on."""
+def test_what_users_set_for_other_applications_is_not_the_mirrors(tmp_path: Path) -> None:
+    """Its JVM is started as a shell, for which Spark would draw a bar of progress into the log.
+
+    Kryo refuses what tasks return, if a spark-defaults.conf wants its classes registered.
+    """
     conf = _spark_settings(
         MirrorSettings((FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT),), ("A", "B")),
         master="local[*]",
@@ -51,6 +54,7 @@ def test_spark_draws_no_bar_of_progress_in_its_log(tmp_path: Path) -> None:
         cores=2,
     )
     assert conf["spark.ui.showConsoleProgress"] == "false"
+    assert conf["spark.serializer"] == "org.apache.spark.serializer.JavaSerializer"
 
 
 @pytest.mark.parametrize(
