@@ -161,6 +161,7 @@ class Inspector:
                 node=CONTROLLER,
                 check=not_controller,
                 needs=Right("Create", "Topic", note="(or on the Cluster)"),
+                apart=True,  # a dry run counts for the quota on new partitions, too
             )
             rows += response.topics
         found = {}

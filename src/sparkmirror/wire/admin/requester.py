@@ -74,6 +74,7 @@ class Requester:
         check: Callable[[Any], int] | None = None,
         needs: Right | None = None,
         timeout_ms: int | None = None,
+        apart: bool = False,
     ) -> Any:
         """Send ``make()`` and return the response object.
 
@@ -84,6 +85,7 @@ class Requester:
         grant. Retriable errors are retried for ``timeout_ms`` (default: the request timeout), each
         time with a new message and a new lookup of the broker. So requests must be idempotent. A
         request to a named ``node`` is not retried: the caller knows which broker to try next.
+        ``apart``: see `BrokerPool.to`.
         """
         bound_ms = self.client.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline = time.monotonic() + bound_ms / 1000
@@ -92,7 +94,7 @@ class Requester:
         with translated(self.client, doing, needs=needs):
             while True:
                 try:
-                    return self._once(make, node, group, read, check, deadline)
+                    return self._once(make, node, group, read, check, deadline, apart)
                 except RequestError as error:
                     self._explain_advertised(deadline)
                     left_s = deadline - time.monotonic()
@@ -118,6 +120,7 @@ class Requester:
         read: Callable[[Any], Any] | None,
         check: Callable[[Any], int] | None,
         deadline: float,
+        apart: bool,
     ) -> Any:
         if self._ended:
             raise ConnectionLost("the connection was closed")
@@ -125,7 +128,7 @@ class Requester:
             node = self._coordinator(group, deadline)
         elif node == CONTROLLER:
             node = self._controller_node(deadline)
-        response = self.send(make(), node, deadline)
+        response = self.connection(node, deadline, apart=apart).request(make(), deadline)
         if read is not None:
             response = _read(response, read)
         self._settled = True
@@ -154,11 +157,16 @@ class Requester:
         """Send ``message`` once, to ``node`` or `ANY`. Raises `RequestError`, `Denied`."""
         return self.connection(node, deadline).request(message, deadline)
 
-    def connection(self, node: int, deadline: float) -> SharedConnection:
-        """The connection to ``node``, or one to `ANY` broker. Raises as `send`."""
+    def connection(self, node: int, deadline: float, *, apart: bool = False) -> SharedConnection:
+        """The connection to ``node``, or one to `ANY` broker. Raises as `send`.
+
+        ``apart``: see `BrokerPool.to`.
+        """
         if not self._login_checked:
             self._check_login()
-        return self._pool.any(deadline) if node == ANY else self._pool.to(node, deadline)
+        if node == ANY:
+            return self._pool.any(deadline)
+        return self._pool.to(node, deadline, apart=apart)
 
     def _check_login(self) -> None:
         """Raise `ConfigError` for wrong settings: they are no failure of a broker."""

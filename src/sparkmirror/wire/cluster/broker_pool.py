@@ -1,6 +1,7 @@
 """The driver's connections to the brokers of one cluster, shared between its threads.
 
-There is at most one connection to each broker. Connecting happens on threads of its own, because
+There is one connection to each broker, and a second one for requests with a quota that must not
+hold up others. Connecting happens on threads of its own, because
 name resolution has no time limit and a server may accept a connection and then hang: who waits for
 a connection gives up in time, or tries the next server meanwhile.
 """
@@ -57,12 +58,14 @@ class _Failure:
 class BrokerPool:
     """Connections by broker, and the brokers' addresses. Safe to share between threads.
 
-    Raises `Denied` if a broker refuses the login, `CannotConnect`, `NoResponse` at the deadline,
-    `ConnectionLost` after `close`, and `NoBroker`.
+    ``ends_throttled``: see `SharedConnection`. Raises `Denied` if a broker refuses the login,
+    `CannotConnect`, `NoResponse` at the deadline, `ConnectionLost` after `close`, and `NoBroker`.
     """
 
-    def __init__(self, client: ClusterClient) -> None:
+    def __init__(self, client: ClusterClient, *, ends_throttled: bool = False) -> None:
         self.client = client
+        self._ends_throttled = ends_throttled
+        self._apart: BrokerPool | None = None
         self._changed = threading.Condition()
         self._brokers: dict[int, Address] = {}
         self._learned_at = 0.0
@@ -88,8 +91,12 @@ class BrokerPool:
                 self._brokers = {}  # they may all have moved: bootstrap again
             raise
 
-    def to(self, node: int, deadline: float) -> SharedConnection:
-        """The connection to the broker ``node``."""
+    def to(self, node: int, deadline: float, *, apart: bool = False) -> SharedConnection:
+        """The connection to the broker ``node``.
+
+        ``apart``: the second one. The broker reads nothing from a connection that it throttles, so
+        that one ends then, and the next call opens another.
+        """
         with self._changed:
             now = time.monotonic()
             old = (now - self._learned_at) * 1000 >= self.client.metadata_age_ms_max
@@ -108,12 +115,19 @@ class BrokerPool:
                 address = known
         if address is None:
             raise NoBroker(f"the cluster has no broker {node} at present")
+        pool = self._second() if apart else self
         try:
-            return self._connected([address], deadline)
+            return pool._connected([address], deadline)
         except CannotConnect:
             with self._changed:
                 self._learned_at = float("-inf")  # it may have moved
             raise
+
+    def _second(self) -> BrokerPool:
+        with self._changed:
+            if self._apart is None:
+                self._apart = BrokerPool(self.client, ends_throttled=True)
+            return self._apart
 
     def learn(self, deadline: float) -> None:
         """Request the brokers' addresses: from a known broker, else from a bootstrap server."""
@@ -225,7 +239,10 @@ class BrokerPool:
         before = self._rested(address, generation)
         try:
             if self._generation == generation:
-                connection = SharedConnection(Connection(*address, self._patient(before)))
+                connection = SharedConnection(
+                    Connection(*address, self._patient(before)),
+                    ends_throttled=self._ends_throttled,
+                )
         except ClusterError as error:
             failure = error
         except Exception as error:
@@ -284,8 +301,11 @@ class BrokerPool:
         with self._changed:
             self._generation += 1
             live, self._live = list(self._live.values()), {}
+            second = self._apart
             self._brokers, self._failures = {}, {}
             self.bootstrapped = False
             self._changed.notify_all()
         for one in live:
             one.close()
+        if second is not None:
+            second.close()

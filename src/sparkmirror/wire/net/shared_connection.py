@@ -71,15 +71,18 @@ class _NewBuffers:
 class SharedConnection:
     """Requests of several threads over ``connection``, which it owns.
 
-    Raises `ConnectionLost` (`NoResponse`: in time), `ApiUnsupported` and `UnreadableResponse`.
+    While the broker throttles this client, requests wait; with ``ends_throttled`` the connection
+    ends instead. Raises `ConnectionLost` (`NoResponse`: in time), `ApiUnsupported` and
+    `UnreadableResponse`.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, ends_throttled: bool = False) -> None:
         self.address = connection.host, connection.port
         self._connection = connection
         self._versions = connection.api_versions
         release = infer_broker_version_from_api_versions(self._versions)
         self._pauses = release >= _CLIENTS_PAUSE_FROM
+        self._ends_throttled = ends_throttled
         # Guards the socket, too: TLS does not allow two threads to use it at a time.
         self._turn = threading.Condition()
         self._waiting: deque[Sent] = deque()
@@ -144,7 +147,7 @@ class SharedConnection:
                 self._fail(error)
                 raise
             if now >= deadline:
-                raise NoResponse(f"{self._where()}: the broker throttles this client")
+                raise NoResponse(self._throttled())
             self._turn.wait(min(deadline - now, pause_s) if pause_s > 0 else deadline - now)
 
     def finish(self, sent: Sent, deadline: float) -> Any:
@@ -220,6 +223,9 @@ class SharedConnection:
         throttle_ms = getattr(response, "throttle_time_ms", 0) or 0
         if throttle_ms > 0 and self._pauses:
             with self._turn:
+                if self._ends_throttled:
+                    self._fail(ConnectionLost(self._throttled()))
+                    return
                 until = time.monotonic() + throttle_ms / 1000
                 self._paused_until = max(self._paused_until, until)
 
@@ -273,6 +279,9 @@ class SharedConnection:
         with contextlib.suppress(OSError):  # it has ended already
             # Not TLS's own ``shutdown``, which would change an object that another thread uses.
             socket.socket.shutdown(self._connection.socket, socket.SHUT_RDWR)
+
+    def _throttled(self) -> str:
+        return f"{self._where()}: the broker throttles this client"
 
     def _where(self) -> str:
         return f"{self.address[0]}:{self.address[1]}"

@@ -14,19 +14,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka.protocol.admin import ListGroupsRequest, ListGroupsResponse
+from kafka.protocol.admin import (
+    CreatePartitionsResponse,
+    CreateTopicsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 from kafka.protocol.metadata import FindCoordinatorResponse, MetadataRequest
 
-from sparkmirror.errors import ClusterError, MirrorError, Unreachable, Unsupported
+from sparkmirror.errors import (
+    ClusterError,
+    MirrorError,
+    QuotaExceeded,
+    Unreachable,
+    Unsupported,
+)
 from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.probe import free_ports
+from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.inspector import Inspector
 from sparkmirror.wire.admin.messages import error_code
 from sparkmirror.wire.admin.requester import CONTROLLER, Requester
 from sparkmirror.wire.cluster import broker_pool
+from sparkmirror.wire.cluster.views import NewTopic
 from tests.certificates import Authority
 from tests.unit.wire.fake_broker import FakeBroker, metadata
 
 METADATA, FIND_COORDINATOR, LIST_GROUPS = 3, 10, 16
+CREATE_TOPICS, CREATE_PARTITIONS = 19, 37
+QUOTA = 89
 
 
 class World:
@@ -390,3 +406,72 @@ def test_a_throttled_client_pauses(world: World) -> None:
     began_s = time.monotonic()
     ask(link, node=0)
     assert time.monotonic() - began_s > 0.2
+
+
+# --- quotas on new partitions ---------------------------------------------------------------------
+
+
+class Creating(World):
+    """Each request for new partitions of topic ``t`` gets ``code`` and ``throttle_ms``."""
+
+    def __init__(self, code: int = 0, throttle_ms: int = 0) -> None:
+        super().__init__()
+        self.code, self.throttle_ms = code, throttle_ms
+        for broker in self.nodes.values():
+            broker.versions |= {CREATE_TOPICS: (2, 7), CREATE_PARTITIONS: (0, 3)}
+        self.cluster = Cluster(self.client)
+        self.made.append(self.cluster.requester)
+
+    def said(self, node: int, key: int, _version: int) -> Any:
+        row: dict[str, Any] = {"name": "t", "error_code": self.code, "error_message": None}
+        head = {"throttle_time_ms": self.throttle_ms}
+        if key == CREATE_TOPICS:
+            topic = CreateTopicsResponse.CreatableTopicResult(
+                **row, topic_id=None, topic_config_error_code=0, num_partitions=1,
+                replication_factor=1, configs=[],
+            )  # fmt: skip
+            return CreateTopicsResponse(**head, topics=[topic])
+        if key == CREATE_PARTITIONS:
+            result = CreatePartitionsResponse.CreatePartitionsTopicResult(**row)
+            return CreatePartitionsResponse(**head, results=[result])
+        return super().said(node, key, _version)
+
+    def ask(self, doing: str) -> MirrorError | None:
+        if doing == "create":
+            return self.cluster.create_topics([NewTopic("t", 1)])["t"].error
+        if doing == "try":
+            return Inspector(self.cluster).try_create([NewTopic("t", 1)])["t"].error
+        return self.cluster.grow_topics({"t": 1})["t"].error
+
+
+@pytest.mark.parametrize("doing", ["create", "grow", "try"])
+def test_a_quota_on_new_partitions_holds_up_no_other_request(doing: str) -> None:
+    """Its pause is longer than a request may take. The next one learns the quota again, too."""
+    world = Creating(QUOTA, throttle_ms=40_000)
+    try:
+        for _ in range(2):
+            assert isinstance(world.ask(doing), QuotaExceeded)
+            assert world.cluster.topics() == {}
+            ask(world.cluster.requester, node=1)
+    finally:
+        world.stop()
+
+
+def test_requests_for_new_partitions_share_a_connection_of_their_own() -> None:
+    world = Creating()
+    try:
+        assert world.ask("create") is None
+        accepted = [broker.accepted for broker in world.nodes.values()]
+        for doing in ("grow", "create"):
+            assert world.ask(doing) is None
+        assert [broker.accepted for broker in world.nodes.values()] == accepted
+        one, other = (
+            world.cluster.requester.connection(1, time.monotonic() + 5, apart=apart)
+            for apart in (True, False)
+        )
+        assert one is not other
+        world.cluster.close()
+        assert (one.fileno(), other.fileno()) == (-1, -1)
+        assert world.ask("create") is None, "a closed one connects again when it is used again"
+    finally:
+        world.stop()

@@ -127,6 +127,21 @@ def test_a_broker_that_hangs_up_fails_all_at_once(world: World) -> None:
     assert {type(one) for one in outcomes} == {ConnectionLost}
 
 
+def test_a_throttle_ends_a_connection_that_does_not_pause(world: World) -> None:
+    """Who waits on it learns that at once: the broker would answer when the pause is over."""
+    world.shared = SharedConnection(world.connection, ends_throttled=True)
+    throttled = ListGroupsResponse(throttle_time_ms=600_000, error_code=0, groups=[])
+    world.answers = [throttled, ...]
+    first, second = (
+        world.shared.begin(ListGroupsRequest(), time.monotonic() + 60) for _ in range(2)
+    )
+    assert world.shared.finish(first, time.monotonic() + 60).groups == []
+    with pytest.raises(ConnectionLost, match="the broker throttles this client"):
+        world.shared.finish(second, time.monotonic() + 60)
+    assert not world.shared.usable()
+    assert world.shared.fileno() == -1
+
+
 def test_closing_wakes_who_waits_and_frees_the_descriptor(world: World) -> None:
     world.answers = [...] * 9
     threading.Timer(0.2, world.shared.close).start()
