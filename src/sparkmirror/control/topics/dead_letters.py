@@ -31,18 +31,23 @@ def plan_dead_letter_topics(remote: Mapping[str, str], flow: FlowSettings) -> li
 
 
 def create_dead_letter_topics(
-    target: Cluster, remote: Mapping[str, str], flow: FlowSettings
+    target: Cluster,
+    remote: Mapping[str, str],
+    flow: FlowSettings,
+    *,
+    patience_s: float | None = None,
 ) -> tuple[list[MirrorError], list[str]]:
     """Create missing dead-letter topics; returns errors, and a notice per topic created or not.
 
-    Raises `MirrorError` if the target does not respond.
+    ``patience_s``: see `Cluster.create_topics`. Raises `MirrorError` if the target does not
+    respond.
     """
     wanted = plan_dead_letter_topics(remote, flow)
     present = target.topics([topic.name for topic in wanted])
     errors: list[MirrorError] = []
     lines = []
     for name, outcome in target.create_topics(
-        [topic for topic in wanted if topic.name not in present]
+        [topic for topic in wanted if topic.name not in present], patience_s=patience_s
     ).items():
         if outcome.error is not None:
             errors.append(outcome.error)

@@ -23,6 +23,8 @@ from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
 _TOPICS_SHOWN_MAX = 10
+# Less than the time to the next discovery, which asks again.
+_PATIENCE_S = 3.0
 
 
 class Discovery:
@@ -66,7 +68,9 @@ class Discovery:
         if at_start:
             self._refuse_merging(observed)
         actions = plan_topics(observed, self._settings, self._wanted)
-        errors, done = apply_topics(self._target, actions)
+        # After the first discovery, a run that can mirror nothing ends.
+        patience_s = None if first else _PATIENCE_S
+        errors, done = apply_topics(self._target, actions, patience_s=patience_s)
         for line in done[:_TOPICS_SHOWN_MAX]:
             self._notify(line)
         if len(done) > _TOPICS_SHOWN_MAX:
@@ -77,7 +81,9 @@ class Discovery:
             raise next(iter(errors.values()))  # nothing can be mirrored: the run ends with this
         self._report_halts(assignment)
         remote = {p.topic: p.remote_topic for p in assignment.partitions}
-        lacking, lines = create_dead_letter_topics(self._target, remote, self._settings)
+        lacking, lines = create_dead_letter_topics(
+            self._target, remote, self._settings, patience_s=patience_s
+        )
         self.unsettled = any(map(passing, [*errors.values(), *lacking]))
         for line in lines:
             if line not in self._said:

@@ -210,7 +210,9 @@ class RoutedTopicsJob:
         if not wanted:
             return {}
         observed = observe_routed(self._source, self._target, self._flow, wanted)
-        errors, done = apply_topics(self._target, plan_routed(observed, self._flow, wanted))
+        # Slots wait for the answer, all of them, and ask again after a refusal that may pass.
+        actions = plan_routed(observed, self._flow, wanted)
+        errors, done = apply_topics(self._target, actions, patience_s=0)
         for line in done:
             self._notify(line)
         for name, error in errors.items():

@@ -215,18 +215,19 @@ def _too_few(view: TopicView, present: TopicView, flow: FlowSettings) -> TopicEr
 
 
 def apply_topics(
-    target: Cluster, actions: Sequence[Action]
+    target: Cluster, actions: Sequence[Action], *, patience_s: float | None = None
 ) -> tuple[dict[str, MirrorError], list[str]]:
     """Apply ``actions``; returns errors by source topic, and one notice per change.
 
-    Waits at most ten seconds until the new partitions are visible and have leaders. After that the
-    data path meets the missing ones as errors, and retries. Raises `MirrorError`.
+    ``patience_s``: see `Cluster.create_topics`. Waits at most ten seconds until the new partitions
+    are visible and have leaders. After that the data path meets the missing ones as errors, and
+    retries. Raises `MirrorError`.
     """
     errors = {action.topic: action.error for action in actions if isinstance(action, RefuseTopic)}
     done: list[str] = []
     expected: dict[str, int] = {}
     creations = [action for action in actions if isinstance(action, CreateTopic)]
-    outcomes = target.create_topics([action.new for action in creations])
+    outcomes = target.create_topics([one.new for one in creations], patience_s=patience_s)
     for creation in creations:
         outcome = outcomes[creation.new.name]
         if outcome.error is not None:
@@ -247,7 +248,9 @@ def apply_topics(
                 target.alias, creation.new.name, names,
             )  # fmt: skip
     growths = [action for action in actions if isinstance(action, GrowTopic)]
-    outcomes = target.grow_topics({action.remote_topic: action.partitions for action in growths})
+    outcomes = target.grow_topics(
+        {action.remote_topic: action.partitions for action in growths}, patience_s=patience_s
+    )
     for growth in growths:
         error = outcomes[growth.remote_topic].error
         if error is not None:

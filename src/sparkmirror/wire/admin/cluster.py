@@ -125,16 +125,24 @@ class Cluster:
         """
         return alter_topic_configs(self.requester, changes)
 
-    def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
+    def create_topics(
+        self, topics: Sequence[NewTopic], *, patience_s: float | None = None
+    ) -> dict[str, TopicOutcome]:
         """Create each of ``topics`` that is missing; one outcome per topic.
 
-        An existing topic is left as it is and counts as success.
+        An existing topic is left as it is and counts as success. What is refused for the moment is
+        asked for again, for at most ``patience_s`` (None: a request timeout).
         """
-        return create_topics(self.requester, topics)
+        return create_topics(self.requester, topics, patience_s=patience_s)
 
-    def grow_topics(self, counts: Mapping[str, int]) -> dict[str, TopicOutcome]:
-        """Raise topics to the given partition counts; one outcome per topic."""
-        return grow_topics(self.requester, counts)
+    def grow_topics(
+        self, counts: Mapping[str, int], *, patience_s: float | None = None
+    ) -> dict[str, TopicOutcome]:
+        """Raise topics to the given partition counts; one outcome per topic.
+
+        ``patience_s``: as for `create_topics`.
+        """
+        return grow_topics(self.requester, counts, patience_s=patience_s)
 
     # --- permissions ------------------------------------------------------------------------
 

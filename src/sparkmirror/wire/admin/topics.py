@@ -62,11 +62,13 @@ def alter_topic_configs(
     return result
 
 
-def create_topics(requester: Requester, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
+def create_topics(
+    requester: Requester, topics: Sequence[NewTopic], *, patience_s: float | None = None
+) -> dict[str, TopicOutcome]:
     """Create each of ``topics`` that is missing; one outcome per topic.
 
     An existing topic is left as it is and counts as success. What is refused for the moment is
-    asked for again, for at most a request timeout. Raises `MirrorError`.
+    asked for again, for at most ``patience_s`` (None: a request timeout). Raises `MirrorError`.
     """
     wanted = {topic.name: topic for topic in topics}
     answers = _asked(
@@ -77,6 +79,7 @@ def create_topics(requester: Requester, topics: Sequence[NewTopic]) -> dict[str,
         ),
         "creating topics",
         Right("Create", "Topic", note="(or on the Cluster)"),
+        patience_s,
     )
     return {name: _created(requester, name, one.row) for name, one in answers.items()}
 
@@ -90,11 +93,13 @@ def _created(requester: Requester, name: str, row: Any) -> TopicOutcome:
     return TopicOutcome(name, _error(requester, row, f"creating topic {name}", needs))
 
 
-def grow_topics(requester: Requester, counts: Mapping[str, int]) -> dict[str, TopicOutcome]:
+def grow_topics(
+    requester: Requester, counts: Mapping[str, int], *, patience_s: float | None = None
+) -> dict[str, TopicOutcome]:
     """Raise topics to the given partition counts; one outcome per topic.
 
-    What is refused for the moment is asked for again, for at most a request timeout. Raises
-    `MirrorError`.
+    What is refused for the moment is asked for again, for at most ``patience_s`` (None: a request
+    timeout). Raises `MirrorError`.
     """
     answers = _asked(
         requester,
@@ -104,6 +109,7 @@ def grow_topics(requester: Requester, counts: Mapping[str, int]) -> dict[str, To
         ),
         "adding partitions",
         Right("Alter", "Topic"),
+        patience_s,
     )
     return {name: _grown(requester, name, one) for name, one in answers.items()}
 
@@ -131,16 +137,19 @@ def _asked(
     make: Callable[[Sequence[str]], Any],
     doing: str,
     needs: Right,
+    patience_s: float | None,
 ) -> dict[str, _Answer]:
     """The controller's answers for the topics of ``records``, by topic. Raises `MirrorError`.
 
     ``records``: how many records the controller writes for a topic. Topics that it refuses for the
-    moment are asked for again after the others. From the first of them on, that takes at most a
-    request timeout; topics that were not asked for until then have the answer of a refused one.
+    moment are asked for again after the others. From the first of them on, that takes at most
+    ``patience_s``; topics that were not asked for until then have the answer of a refused one.
     """
     answers: dict[str, _Answer] = {}
     client = requester.client
     backoff_s, deadline = client.retry_backoff_ms / 1000, 0.0
+    if patience_s is None:
+        patience_s = client.request_timeout_ms / 1000
     left = list(records)
     while left:
         names = next(by_records(left, records.__getitem__, _TOPICS_PER_REQUEST))
@@ -159,7 +168,7 @@ def _asked(
         if not refused:
             continue
         now_s = time.monotonic()
-        deadline = deadline or now_s + client.request_timeout_ms / 1000
+        deadline = deadline or now_s + patience_s
         # The quota allows nothing before.
         pause_s = max(backoff_s, getattr(response, "throttle_time_ms", 0) / 1000)
         if now_s + pause_s >= deadline or not requester.pause(pause_s):

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from sparkmirror.control import loop
 from sparkmirror.control.topics.config_sync import known_configs
 from sparkmirror.control.topics.discovery import Discovery
 from sparkmirror.control.topics.remote_names import RemoteNames
@@ -46,6 +47,7 @@ class Side:
         self.described: set[str] | None = None
         self.refusals: dict[str, MirrorError] = {}
         self.made: list[NewTopic] = []
+        self.patience: list[float | None] = []
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
         wanted = self.there if names is None else names
@@ -63,14 +65,20 @@ class Side:
     def describe(self) -> ClusterView:
         return ClusterView("id", (BrokerView(0, "b", 1, ""),), 0)
 
-    def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
+    def create_topics(
+        self, topics: Sequence[NewTopic], *, patience_s: float | None = None
+    ) -> dict[str, TopicOutcome]:
+        self.patience.append(patience_s)
         self.made += topics
         for one in topics:
             if one.name not in self.refusals:
                 self.there[one.name] = TopicView(one.name, "", one.partitions, 1)
         return {one.name: TopicOutcome(one.name, self.refusals.get(one.name)) for one in topics}
 
-    def grow_topics(self, counts: Mapping[str, int]) -> dict[str, TopicOutcome]:
+    def grow_topics(
+        self, counts: Mapping[str, int], *, patience_s: float | None = None
+    ) -> dict[str, TopicOutcome]:
+        self.patience.append(patience_s)
         assert not counts
         return {}
 
@@ -131,3 +139,16 @@ def test_the_next_discovery_comes_soon_after_a_refusal_that_may_pass(
     target.refusals.clear()
     assert found.discover(first=False).topics == ("new", "old")
     assert not found.unsettled
+
+
+def test_a_refusal_is_waited_for_at_the_start_only() -> None:
+    """A run that could mirror nothing would end. Later, the next discovery comes in 5 s."""
+    source, target = Side("old"), Side(CONTROL)
+    found = discovery(source, target)
+    found.discover(first=True)
+    assert set(target.patience) == {None}
+    target.patience.clear()
+    found.discover(first=False)
+    (patience_s,) = set(target.patience)
+    assert patience_s is not None
+    assert patience_s <= loop._QUICK_ROUND_S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,8 @@ from sparkmirror.internal_topics.routed_topics import RoutedTopics, TopicRequest
 from sparkmirror.settings import ClusterClient, FlowSettings, TopicSettings
 from sparkmirror.transform_settings import TransformSettings
 from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.admin.requester import Requester
+from sparkmirror.wire.admin.topics import create_topics
 from sparkmirror.wire.cluster.views import (
     BrokerView,
     ClusterView,
@@ -54,7 +57,9 @@ class Side:
     def describe(self) -> ClusterView:
         return ClusterView("id", (BrokerView(0, "b", 1, ""),), 0)
 
-    def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
+    def create_topics(
+        self, topics: Sequence[NewTopic], *, patience_s: float | None = None
+    ) -> dict[str, TopicOutcome]:
         found: dict[str, TopicOutcome] = {}
         for one in topics:
             error = self.refusal if one.name in self.refuses else None
@@ -64,7 +69,7 @@ class Side:
                 self.counts[one.name] = one.partitions
         return found
 
-    def grow_topics(self, counts: Mapping[str, int]) -> dict[str, TopicOutcome]:
+    def grow_topics(self, counts: Mapping[str, int], **_: object) -> dict[str, TopicOutcome]:
         assert not counts
         return {}
 
@@ -171,6 +176,43 @@ def test_a_refusal_that_may_pass_is_no_reason() -> None:
     assert (answer.created, answer.refused) == (("us",), {})
     target.refuses.clear()
     assert driver.ask("eu").created == ("us", "eu")
+
+
+class Busy(Side):
+    """Its controller refuses every creation with ``code`` for the moment."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__({})
+        self.code = code
+        self.client = replace(B, request_timeout_ms=30_000)
+        self.requests = 0
+
+    def create_topics(
+        self, topics: Sequence[NewTopic], *, patience_s: float | None = None
+    ) -> dict[str, TopicOutcome]:
+        self.made = list(topics)
+        return create_topics(cast(Requester, self), topics, patience_s=patience_s)
+
+    def request(self, *_: object, **__: object) -> object:
+        self.requests += 1
+        rows = [
+            SimpleNamespace(name=new.name, error_code=self.code, error_message="")
+            for new in self.made
+        ]
+        return SimpleNamespace(topics=rows, throttle_time_ms=1_000)
+
+    def pause(self, seconds: float) -> bool:
+        raise AssertionError(f"all slots would wait for {seconds} s")
+
+
+@pytest.mark.parametrize("code", [7, 89], ids=["REQUEST_TIMED_OUT", "THROTTLING_QUOTA_EXCEEDED"])
+def test_no_slot_waits_for_the_end_of_a_refusal_that_may_pass(code: int) -> None:
+    """It asks again. Without an answer, it would take the driver for silent."""
+    target = Busy(code)
+    driver = Driver(_flow(), target)
+    for count in (1, 2):
+        answer = driver.ask("eu", "us", slot=count)
+        assert (answer.created, answer.refused, target.requests) == ((), {}, count)
 
 
 def test_a_source_topic_that_is_gone_is_a_reason() -> None:

@@ -150,11 +150,11 @@ def test_plan_and_apply_leave_nothing_to_plan(source, target, flow):
 @pytest.mark.parametrize(("now", "refused"), [(3, False), (2, True)])
 def test_a_topic_that_others_grew_since_we_looked_is_no_error(now: int, refused: bool):
     class Target:
-        def create_topics(self, wanted):
+        def create_topics(self, wanted, **_):
             assert not wanted
             return {}
 
-        def grow_topics(self, counts):
+        def grow_topics(self, counts, **_):
             return {name: TopicOutcome(name, TopicError("invalid")) for name in counts}
 
         def topics(self, names):

@@ -60,11 +60,11 @@ class Controller:
         more = {kind: rows, "responses": rows}
         return SimpleNamespace(throttle_time_ms=self.throttle_ms * throttled, **more)
 
-    def create(self, *topics: NewTopic) -> dict[str, Any]:
-        return create_topics(cast(Requester, self), topics)
+    def create(self, *topics: NewTopic, **options: Any) -> dict[str, Any]:
+        return create_topics(cast(Requester, self), topics, **options)
 
-    def grow(self, counts: Mapping[str, int]) -> dict[str, Any]:
-        return grow_topics(cast(Requester, self), counts)
+    def grow(self, counts: Mapping[str, int], **options: Any) -> dict[str, Any]:
+        return grow_topics(cast(Requester, self), counts, **options)
 
 
 @pytest.fixture
@@ -163,6 +163,18 @@ def test_a_quota_holds_up_nobody_for_longer_than_a_request_timeout(controller: A
     assert all("controller_mutation_rate" in one for one in told)
     assert isinstance(outcomes["t149"].error, QuotaExceeded)
     assert outcomes["t1"].error is None
+
+
+@pytest.mark.parametrize("code", [TIMED_OUT, QUOTA])
+def test_the_caller_says_how_long_it_waits(controller: Any, code: int) -> None:
+    for patience_s, at_most_s in ((0, 0), (3, 3), (None, 30)):
+        busy = controller({"t": [code] * 999})
+        assert busy.create(NewTopic("t", 1), patience_s=patience_s)["t"].error is not None
+        assert busy.now_s <= at_most_s
+        assert (len(busy.asked) == 1) is (patience_s == 0)
+        grows = controller({"t": [code] * 999})
+        assert grows.grow({"t": 3}, patience_s=patience_s)["t"].error is not None
+        assert grows.now_s == busy.now_s
 
 
 def test_the_end_of_the_mirror_is_not_waited_for(controller: Any) -> None:
