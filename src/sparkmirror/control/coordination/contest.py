@@ -74,6 +74,8 @@ class Contest:
 
         Compaction leaves only that record. Never without a secret: there the last claim counts.
         """
+        self.rival: Claim | None = None
+        """The claim in that record, if another run has signed it with another secret."""
         self._drivers: dict[str, DriverReport] = {}
         self._reported_s: dict[str, float] = {}
         self._since_s: float | None = None
@@ -102,10 +104,14 @@ class Contest:
         claim = decode_claim(key, value)
         signed = self._signer is not None
         older = claim is not None and self.claim is not None and claim.term < self.claim.term
-        if claim is None or not is_believed(key, value, self._signer) or (signed and older):
+        believed = is_believed(key, value, self._signer)
+        if claim is None or not believed or (signed and older):
             self.buried = signed and self.claim is not None
+            # A copy of our own claim is no other run's, whoever has changed it.
+            others = claim is not None and claim.run_id != self._run_id
+            self.rival = claim if others and not believed and is_signed(value) else None
             return
-        self.claim, self.stranger, self.buried = claim, "", False
+        self.claim, self.stranger, self.buried, self.rival = claim, "", False, None
         # A claim is a sign of life: its first report comes a moment later.
         self._reported_s[claim.run_id] = now_s
         self.sealed = not signed and is_signed(value)

@@ -12,6 +12,7 @@ import hashlib
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import datetime
 
@@ -25,6 +26,7 @@ from sparkmirror.internal_topics.commands import (
     control_topic,
 )
 from sparkmirror.internal_topics.flow_claims import (
+    Claim,
     Standby,
     claim_signer,
     encode_claim,
@@ -42,6 +44,7 @@ _SETTLE_S = 0.3
 # Random delay, so that standbys do not all claim at the same moment.
 _SPREAD_S = 0.3
 _LOOK_S_MAX = 1.0
+_RIVALS_KEPT = 100
 
 
 def content_of(flow: FlowSettings, release: str) -> str:
@@ -80,6 +83,7 @@ class Ownership:
         self._run_id = run_id
         self._notify = notify
         self._reported_run = ""
+        self._rivals: deque[str] = deque(maxlen=_RIVALS_KEPT)
         self._file = file
         self._release = release
         self._content = content_of(flow, release)
@@ -182,14 +186,14 @@ class Ownership:
     def watch(self) -> None:
         """One check by the owner; `lost` has the result. Raises `MirrorError`.
 
-        Warns once of a run that mirrors the flow without a claim. If a later record would take the
-        place of our claim at the next compaction, the claim is written again: processes that start
-        then would take the flow for free.
+        Warns once of a run that mirrors the flow without a claim, and of one whose claim is signed
+        with another secret. If a later record would take the place of our claim at the next
+        compaction, the claim is written again: processes that start then would take the flow for
+        free.
         """
         claim_state, claim = self.check(), self.contest.claim
         if claim_state is ClaimState.OURS and claim is not None and self.contest.buried:
-            record = (COMMAND_PARTITION, *encode_claim(claim, claim_signer(self._flow)))
-            self._target.produce_many(control_topic(self._flow), [record])
+            self._restore(claim)
         stranger = self.contest.stranger
         if stranger and stranger != self._reported_run:
             self._reported_run = stranger
@@ -197,6 +201,20 @@ class Ownership:
                 f"{self._flow.name}: run {stranger} has started to mirror this flow too, without a "
                 "claim: its release makes none. Stop it, or records arrive twice"
             )
+
+    def _restore(self, claim: Claim) -> None:
+        """Write our claim again; after that of a run with another secret, once per run.
+
+        That run does the same with its own claim: neither believes the other's.
+        """
+        rival = self.contest.rival
+        if rival is not None and rival.run_id in self._rivals:
+            return
+        record = (COMMAND_PARTITION, *encode_claim(claim, claim_signer(self._flow)))
+        self._target.produce_many(control_topic(self._flow), [record])
+        if rival is not None:
+            self._rivals.append(rival.run_id)
+            self._notify(str(other_secret(self._flow, rival)))
 
     def lost(self) -> Fenced | None:
         """Why this owner must end: another process has claimed the flow. None otherwise."""

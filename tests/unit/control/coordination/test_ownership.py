@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from sparkmirror.control.coordination import contest, ownership
+from sparkmirror.control.coordination import claim, contest, ownership
 from sparkmirror.control.coordination.ownership import Ownership, content_of
 from sparkmirror.errors import ClusterError, Denied, Unreachable
 from sparkmirror.internal_topics.commands import control_topic
@@ -199,13 +200,13 @@ def test_of_two_that_claim_at_once_one_begins(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = Process(target, "first"), Process(target, "second")
-    claim = ownership.claim_flow
+    claim_flow = ownership.claim_flow
     begun: list[bool] = []
 
     def claim_both(cluster: Cluster, flow: FlowSettings, run_id: str, *rest: Any, **more: Any):
         if run_id == "first":  # the other one has looked just as late, and claims as well
             begun.append(second.begins())
-        return claim(cluster, flow, run_id, *rest, **more)
+        return claim_flow(cluster, flow, run_id, *rest, **more)
 
     monkeypatch.setattr(ownership, "claim_flow", claim_both)
     assert not first.begins(), "on a far target its look is long ago"
@@ -220,7 +221,7 @@ def test_of_two_that_claim_at_once_one_begins(
     def claimed_meanwhile(seconds: float) -> None:
         sleep(seconds)
         monkeypatch.setattr(ownership.time, "sleep", sleep)
-        claim(cast(Cluster, target), FLOW, "fourth", 0)
+        claim_flow(cast(Cluster, target), FLOW, "fourth", 0)
 
     monkeypatch.setattr(ownership.time, "sleep", claimed_meanwhile)
     assert not third.begins(take_over=True), "a newer claim came before anything was begun"
@@ -296,6 +297,53 @@ def test_of_two_owners_the_one_with_the_earlier_term_ends(target: Target) -> Non
     assert third.own.lost() is not None
     claims = [value for _, key, value in target.records if key == b"A->B/claim"]
     assert b'"first"' in (claims[-1] or b"")
+
+
+def _claims(target: Target) -> list[bytes | None]:
+    return [value for _, key, value in target.records if key == b"A->B/claim"]
+
+
+def test_owners_with_different_secrets_report_each_other_and_do_not_race(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The secret was changed while the first one was frozen: neither accepts the other's claim."""
+    silent = SimpleNamespace(runs={})
+    monkeypatch.setattr(claim, "observe_status", lambda *_: silent)
+    rotated = replace(SIGNED, control_secret="fedcba9876543210" * 2)
+    first, second = Process(target, "first", SIGNED), Process(target, "second", rotated)
+    assert first.begins()
+    target.now_s += 40
+    assert second.begins()
+    for _ in range(10):
+        first.own.watch()
+        second.own.watch()
+    assert first.own.lost() is None
+    assert second.own.lost() is None
+    assert len(_claims(target)) <= 4, "each has written its claim once more"
+    for one, other in ((first, second), (second, first)):
+        (line,) = one.said
+        assert line.startswith("flow A->B: ")
+        assert f"(run {other.name}, host " in line
+        assert "give both the same sparkmirror.control.secret" in line
+    target.records.append((0, b"A->B/claim", None))
+    count = len(_claims(target))
+    first.own.watch()
+    assert len(_claims(target)) == count + 1, "what is no claim of another mirror is still buried"
+    third = Process(target, "third", replace(SIGNED, control_secret="another secret, long enough!"))
+    assert third.begins(), "nobody reports"
+    first.own.watch()
+    assert "(run third, host " in first.said[-1]
+
+
+def test_a_forged_copy_of_the_owners_claim_is_no_other_owner(target: Target) -> None:
+    first = Process(target, "first", SIGNED)
+    assert first.begins()
+    (own,) = _claims(target)
+    for _ in range(3):
+        target.records.append((0, b"A->B/claim", (own or b"").replace(b'"slots":', b'"slots":9')))
+        first.own.watch()
+        assert _claims(target)[-1] == own
+    assert first.said == []
 
 
 def test_without_a_secret_the_last_claim_counts(target: Target) -> None:
