@@ -377,7 +377,8 @@ class ControlLoop:
     def _topics_job(self, flow: FlowControl) -> Job:
         """The job that discovers topics at the refresh interval.
 
-        More often after `refresh`, and while the target refuses topics for the moment.
+        More often after `refresh`, and while the target refuses topics for the moment. Without a
+        refresh interval, only `refresh` takes up new topics.
         """
         topics, wake = flow.settings.topics, self._wake[flow.name]
         interval_s = float(topics.refresh_interval_s) if topics.refresh_enabled else None
@@ -388,6 +389,8 @@ class ControlLoop:
             soon = quick_rounds or failing or flow.topics.unsettled
             asked = self._await_round(flow, _QUICK_ROUND_S if soon else interval_s)
             wake.clear()
+            refreshes = topics.refresh_enabled or asked or quick_rounds > 0
+            flow.topics.fresh = refreshes or (failing and flow.topics.fresh)
             quick_rounds = _QUICK_ROUNDS if asked else max(0, quick_rounds - 1)
 
         return Job(

@@ -67,6 +67,29 @@ def test_topics_are_discovered_soon_while_the_target_refuses_some_for_the_moment
     assert waited == [usual_s, loop_module._QUICK_ROUND_S, usual_s]
 
 
+@pytest.mark.parametrize("refresh", [True, False])
+def test_without_a_refresh_only_who_asks_gets_new_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refresh: bool
+) -> None:
+    """A discovery that repeats what the target refused, or that failed, is no refresh."""
+    text = f"{BASE}refresh.topics.enabled={str(refresh).lower()}\n"
+    loop = ControlLoop(load_mm2(write(tmp_path, text)), once=False, run_id="r")
+    flow = loop._flows["A->B"]
+    asked, rounds = iter([False, False, True, *[False] * 9]), list[bool]()
+    monkeypatch.setattr(loop, "_await_round", lambda *_: next(asked))
+    monkeypatch.setattr(
+        flow.topics._discovery, "discover", lambda *, fresh, **_: rounds.append(fresh)
+    )
+    wait = loop._topics_job(flow).wait
+    assert wait is not None
+    # The last round of the six after `refresh` fails: until it succeeds, it is still due.
+    for failing in [False, True, *[False] * 7, True, True, False]:
+        wait(failing)
+        flow.topics.observe()
+    soon = [False] * 2 + [True] * (1 + loop_module._QUICK_ROUNDS) + [True] * 2 + [False]
+    assert rounds == ([True] * 12 if refresh else soon)
+
+
 def test_who_stands_by_writes_no_heartbeats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,8 @@ class TopicsJob:
 
     ``found``: all that can be mirrored, including partitions that wait for a leader. ``share``: the
     share of a MirrorMaker 1 group, once there is one; the group then assigns the partitions.
-    ``at_start``: the next discovery is the first one of the process.
+    ``at_start``: the next discovery is the first one of the process. ``fresh``: the next one takes
+    up new topics and partitions; otherwise, it only repeats what the last one could not do.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class TopicsJob:
         self.found = published.assignment()
         self.share: GroupShare | None = None
         self.at_start = False
+        self.fresh = True
         self._behind = False
         """Whether the writing of what was found has failed."""
         self.first_positions = FirstPositions(clusters.keeper, clusters.source, settings)
@@ -61,7 +63,8 @@ class TopicsJob:
     def observe(self) -> Assignment:
         """Discover what to mirror, and create remote topics. Raises `MirrorError`."""
         at_start, self.at_start = self.at_start, False
-        return self._discovery.discover(first=not self._published.version, at_start=at_start)
+        first = not self._published.version
+        return self._discovery.discover(first=first, at_start=at_start, fresh=self.fresh)
 
     def plan(self, found: Assignment) -> _Found:
         """Find what is new."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sparkmirror.control.topics.dead_letters import create_dead_letter_topics
 from sparkmirror.control.topics.remote_names import RemoteNames
@@ -21,6 +21,7 @@ from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import TopicView
 
 _TOPICS_SHOWN_MAX = 10
 # Less than the time to the next discovery, which asks again.
@@ -50,21 +51,25 @@ class Discovery:
         self._halts_reported: dict[TopicPartition, str] = {}
         self._said: set[str] = set()
         self._names = names
+        self._seen: Mapping[str, TopicView] | None = None
         self.unsettled = False
         """Whether the last discovery left something that may succeed soon (`sync.passing`)."""
 
-    def discover(self, *, first: bool, at_start: bool = False) -> Assignment:
+    def discover(self, *, first: bool, at_start: bool = False, fresh: bool = True) -> Assignment:
         """Discover topics, create and grow remote topics; returns what the flow mirrors now.
 
         ``first``: nothing is mirrored yet, so if every topic fails, the error of one is raised.
         ``at_start``: this is the process's first discovery; it raises `ConfigError` if a topic
-        would get the remote topic of another flow. Later, such topics are left out. Raises other
+        would get the remote topic of another flow. Later, such topics are left out. ``fresh``: read
+        the source's topics; otherwise, those of the last discovery are taken. Raises other
         `MirrorError`.
         """
         control = control_topic(self._settings)
         observed = observe_topics(
-            *(self._source, self._target, self._wanted, [control]), self._names.settle
+            *(self._source, self._target, self._wanted, [control], self._names.settle),
+            seen=None if fresh else self._seen,
         )
+        self._seen = observed.source
         if at_start:
             self._refuse_merging(observed)
         actions = plan_topics(observed, self._settings, self._wanted)

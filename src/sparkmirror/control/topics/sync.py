@@ -116,20 +116,24 @@ def observe_topics(
     wanted: FlowTopics,
     own_topics: Sequence[str] = (),
     refuse: Callable[[Collection[str]], Mapping[str, MirrorError]] = lambda _: {},
+    seen: Mapping[str, TopicView] | None = None,
 ) -> ObservedTopics:
     """Read the topics of both clusters. Raises `MirrorError` if one does not respond.
 
     ``own_topics``: internal topics on the target. They show which configs the target knows: a flow
     that only creates topics needs no right to describe the remote ones. ``refuse``: returns the
-    topics that are left out, and why (`control.topics.remote_names`).
+    topics that are left out, and why (`control.topics.remote_names`). ``seen``: the source topics
+    of an earlier observation, which are then not read again.
     """
     with ThreadPoolExecutor(1, "topics") as pool:
         there = pool.submit(target.topics)
-        found = {
-            name: view
-            for name, view in source.topics().items()
-            if wanted.mirrors(name, internal=view.internal)
-        }
+        found = seen
+        if found is None:
+            found = {
+                name: view
+                for name, view in source.topics().items()
+                if wanted.mirrors(name, internal=view.internal)
+            }
         refused = refuse(found)
         remote = {wanted.remote(name): name for name in found if name not in refused}
         present = {name: view for name, view in there.result().items() if name in remote}

@@ -79,8 +79,9 @@ class Side:
         self, counts: Mapping[str, int], *, patience_s: float | None = None
     ) -> dict[str, TopicOutcome]:
         self.patience.append(patience_s)
-        assert not counts
-        return {}
+        for name, count in counts.items():
+            self.there[name] = TopicView(name, "", count, 1)
+        return {name: TopicOutcome(name) for name in counts}
 
     def literal_errors(self, names: Iterable[str], **_: str) -> dict[str, MirrorError]:
         return {}
@@ -152,3 +153,18 @@ def test_a_refusal_is_waited_for_at_the_start_only() -> None:
     (patience_s,) = set(target.patience)
     assert patience_s is not None
     assert patience_s <= loop._QUICK_ROUND_S
+
+
+def test_a_discovery_may_repeat_the_last_one_without_new_topics() -> None:
+    """What the target refused is created; what came or grew since then is not looked for."""
+    source, target = Side("old", "refused"), Side("A.old", CONTROL)
+    target.refusals["A.refused"] = QuotaExceeded("no")
+    found = discovery(source, target)
+    assert found.discover(first=False, fresh=False).topics == ("old",), "there was none before"
+    source.there["new"] = TopicView("new", "", 1, 1)
+    source.there["old"] = TopicView("old", "", 2, 1)
+    target.refusals.clear()
+    again = found.discover(first=False, fresh=False)
+    assert (again.topics, len(again.partitions)) == (("old", "refused"), 2)
+    assert [one.name for one in target.made] == ["A.refused"] * 2
+    assert "new" in found.discover(first=False).topics
