@@ -57,6 +57,16 @@ def refused(directory: Path, text: str, clusters: Sequence[str] = ()) -> ConfigE
 
 
 @contextmanager
+def pipe(text: str) -> Iterator[str]:
+    """The path of a pipe with ``text``, as Bash gives it for ``<(sops -d mm2.properties)``."""
+    reader, writer = os.pipe()
+    with open(reader, "rb") as held:
+        with open(writer, "w", encoding="utf-8") as file:
+            file.write(text)
+        yield f"/dev/fd/{held.fileno()}"
+
+
+@contextmanager
 def without_root() -> Iterator[None]:
     """Root's rights dropped for as long as the block runs: no file is locked to root."""
     user = os.geteuid()

@@ -24,7 +24,7 @@ from sparkmirror.control.mm1.rebalance_listener import RebalanceListener
 from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.observe.display.line_view import LineDisplay
 from sparkmirror.settings import MirrorSettings
-from tests.unit.config_files import BASE, LINE, write
+from tests.unit.config_files import BASE, LINE, pipe, write
 
 
 class Handed:
@@ -69,6 +69,12 @@ def test_mm2_runs_the_file(tmp_path: Path, handed: Handed) -> None:
     assert handed.options == RunOptions(
         sigterm_exit_code=143, start_failure_exit_code=3, option_prefix="sparkmirror."
     )
+
+
+def test_mm2_runs_a_file_that_can_be_read_only_once(handed: Handed) -> None:
+    with pipe(BASE) as path:
+        assert connect_mirror_maker.main([path]) == 0
+    assert handed.settings is not None
 
 
 def test_mm2_spark_master(tmp_path: Path, handed: Handed) -> None:

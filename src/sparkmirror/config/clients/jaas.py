@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from sparkmirror.config.clients.stream_tokenizer import Token, tokens
+from sparkmirror.config.files.properties import file_bytes
 from sparkmirror.errors import ConfigError
 
 __all__ = [
@@ -271,7 +272,7 @@ def read_file_entry(system: Mapping[str, str], *, where: str) -> LoginModule | N
     try:
         if location.startswith("file:"):
             path = Path(unquote(urlsplit(location).path))
-        text = path.read_text(encoding="utf-8")
+        text = file_bytes(path).decode("utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not the URL of a file"
         if isinstance(error, UnicodeDecodeError):

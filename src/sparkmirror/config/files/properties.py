@@ -5,11 +5,17 @@ would read keys from them. Two kinds of lines are read as Java reads them, with 
 without a separator is a key with an empty value, which is nearly always a mistake. A byte that is
 not ASCII is one ISO-8859-1 character, so a UTF-8 file silently means something else; ``\uXXXX``
 means the same everywhere.
+
+Commands read a file several times, but a pipe, such as Bash's ``<(sops -d mm2.properties)``, only
+once has something to read. So what it contained is kept for as long as the process lives.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +26,7 @@ from sparkmirror.errors import ConfigError
 __all__ = [
     "Entry",
     "Properties",
+    "file_bytes",
     "load_properties",
     "may_be_secret",
     "parse_properties",
@@ -33,6 +40,9 @@ _HEX4 = re.compile(r"[0-9A-Fa-f]{4}")
 # Enough for any configuration; a larger file is most likely a data file.
 _FILE_BYTES_MAX = 16 * 1024 * 1024
 _SAMPLE_BYTES = 64 * 1024
+# Contents of pipes, FIFOs and devices. The time of the last change, beside device and inode, tells a
+# new FIFO that gets the inode of a removed one.
+_read_once: dict[tuple[int, int, int], bytes] = {}
 # Kafka's tools read files so: each byte is one character.
 _BYTEWISE = "iso-8859-1"
 # The longest key without a dot is shorter; a line of base64 is longer, but for the last one.
@@ -122,8 +132,7 @@ def read_file(path: Path) -> bytes:
     Raises ConfigError if it is missing, unreadable or too large.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(_FILE_BYTES_MAX + 1)
+        return file_bytes(path)
     except FileNotFoundError:
         raise ConfigError(
             "There is no such file.", where=str(path), do="Check the path of the properties file."
@@ -139,18 +148,38 @@ def read_file(path: Path) -> bytes:
             do="Make it readable for the user who runs the mirror.",
         ) from None
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise ConfigError(
+                f"The file is larger than {_FILE_BYTES_MAX // 1024 // 1024} MiB.",
+                where=str(path),
+                do="Name a properties file.",
+            ) from None
         raise ConfigError(
             f"The file cannot be read: {error.strerror or error}.",
             where=str(path),
             do="Check the path and the disk.",
         ) from error
+
+
+def file_bytes(path: Path) -> bytes:
+    """The bytes of a file; those of a pipe, a FIFO or a device are read once, and kept.
+
+    Raises OSError, also (``EFBIG``) for a file that is larger than any configuration.
+    """
+    data = _read_once.get(_identity(path.stat()))
+    if data is None:
+        with path.open("rb") as file:
+            data = file.read(_FILE_BYTES_MAX + 1)
+            status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            _read_once[_identity(status)] = data
     if len(data) > _FILE_BYTES_MAX:
-        raise ConfigError(
-            f"The file is larger than {_FILE_BYTES_MAX // 1024 // 1024} MiB.",
-            where=str(path),
-            do="Name a properties file.",
-        )
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     return data
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 def parse_properties(data: bytes, path: Path, encoding: str = _BYTEWISE) -> Properties:

@@ -13,7 +13,7 @@ from sparkmirror.cli.shared.settings_options import Files, TopicFiles, load_sett
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import MirrorMode, Partitioner
 from sparkmirror.settings import MirrorSettings
-from tests.unit.config_files import BASE, write
+from tests.unit.config_files import BASE, pipe, write
 
 CONSUMER = "bootstrap.servers=127.0.0.1:1\ngroup.id=g\n"
 PRODUCER = "bootstrap.servers=127.0.0.1:2\n"
@@ -196,3 +196,29 @@ def test_lag_takes_the_consumer_file_by_its_option(
         assert "127.0.0.1:1: connection refused" in capsys.readouterr().err
     assert main(["lag", consumer, "--consumer.config", consumer]) == 2
     assert "two files" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("verb", "topics"), _ALL, ids=[verb[0] for verb, _ in _ALL])
+def test_every_verb_takes_files_that_can_be_read_only_once(
+    verb: list[str], topics: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As from a command in Bash: ``--consumer.config <(sops -d consumer.properties)``."""
+    more = ["--include", "t"] if topics else []
+    for options in (["--consumer.config"], []):
+        with pipe(CONSUMER) as consumer, pipe(PRODUCER) as producer:
+            given = [*options, consumer, "--producer.config", producer]
+            assert main([*verb, *given, *more]) == (0 if verb == ["config"] else _away(verb))
+        assert "missing" not in capsys.readouterr().err
+
+
+def test_lag_takes_files_that_can_be_read_only_once(capsys: pytest.CaptureFixture[str]) -> None:
+    mm2 = BASE.replace("a:9092", "127.0.0.1:1").replace("b:9092", "127.0.0.1:1")
+    for text, option, group in (
+        (mm2, [], []),
+        (CONSUMER, [], []),
+        (CONSUMER, [], ["--group", "other"]),
+        (CONSUMER, ["--command-config"], ["--group", "other"]),
+    ):
+        with pipe(text) as file:
+            assert main(["lag", *option, file, *group]) == 3
+        assert "127.0.0.1:1: connection refused" in capsys.readouterr().err

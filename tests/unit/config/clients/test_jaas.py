@@ -19,6 +19,7 @@ from sparkmirror.config.clients.jaas import (
 )
 from sparkmirror.config.clients.stream_tokenizer import tokens
 from sparkmirror.errors import ConfigError
+from tests.unit.config_files import pipe
 from tests.vectors import load
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -116,6 +117,13 @@ def test_a_file(tmp_path: Path):
     assert module is not None
     assert dict(module.options) == {"username": "/h/x", "password": "y"}
     assert read_file_entry({}, where="cluster A") is None
+
+
+def test_each_client_of_a_mirror_reads_a_file_that_can_be_read_only_once():
+    with pipe(f"KafkaClient {{ {PLAIN} required; }};") as path:
+        system = {"java.security.auth.login.config": path}
+        read = [read_file_entry(system, where="cluster A") for _ in range(2)]
+    assert read == [LoginModule(PLAIN, "required")] * 2
 
 
 @pytest.mark.parametrize(

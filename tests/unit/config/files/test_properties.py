@@ -1,6 +1,8 @@
 """Java properties files: the same keys and values as java.util.Properties, and better errors."""
 
+import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from sparkmirror.config.files.origin import TABLE
 from sparkmirror.config.files.properties import Entry, load_properties, parse_properties
 from sparkmirror.errors import ConfigError
-from tests.unit.config_files import without_root
+from tests.unit.config_files import pipe, without_root
 from tests.vectors import load
 
 FILE = Path("mm2.properties")
@@ -158,3 +160,44 @@ def test_a_file_too_large_to_be_a_configuration(tmp_path: Path) -> None:
         file.truncate(17 * 1024 * 1024)
     with pytest.raises(ConfigError, match="larger than 16 MiB"):
         load_properties(path)
+
+
+def test_a_file_without_an_end() -> None:
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="larger than 16 MiB"):
+            load_properties(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("text", ["a=1", ""])
+def test_a_pipe_is_the_same_file_each_time(text: str) -> None:
+    with pipe(text) as path:
+        read = [list(load_properties(Path(path))) for _ in range(3)]
+    assert read == [["a"] if text else []] * 3
+
+
+def test_pipes_are_not_mistaken_for_each_other() -> None:
+    with pipe("a=1") as one, pipe("b=2") as other:
+        for _ in range(2):
+            assert [*load_properties(Path(one)), *load_properties(Path(other))] == ["a", "b"]
+    with pipe("c=3") as again:
+        assert list(load_properties(Path(again))) == ["c"]
+
+
+def test_a_fifo_waits_for_its_writer_once(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    with ThreadPoolExecutor(1) as writers:
+        first = writers.submit(path.write_text, "a=1")
+        assert list(load_properties(path)) == ["a"]
+        first.result()
+        second = writers.submit(path.write_text, "b=2")  # waits until somebody opens the FIFO
+        assert list(load_properties(path)) == ["a"]
+        assert path.read_text() == "b=2"
+        second.result()
+
+
+def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "regular"
+    for text in ("a=1", "b=2"):
+        path.write_text(text)
+        assert list(load_properties(path)) == [text[0]]

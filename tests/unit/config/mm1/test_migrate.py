@@ -26,7 +26,7 @@ from tests.unit.config.mm1.test_legacy import (
     PRODUCER_09,
     fake_brokers,
 )
-from tests.unit.config_files import write
+from tests.unit.config_files import pipe, write
 
 SECRET = "hun\\\\ter 2 \\u00e9"
 SASL = (
@@ -332,6 +332,26 @@ def test_the_command_writes_secrets_to_a_private_file_only(
     assert "The file exists" in capsys.readouterr().err
     assert main([*arguments, "--output", str(path), "--force"]) == 0
     assert [each.name for each in tmp_path.iterdir() if "made" in each.name] == [path.name]
+
+
+def test_the_command_takes_files_that_can_be_read_only_once(tmp_path: Path) -> None:
+    """As from a command in Bash: ``--consumer.config <(sops -d consumer.properties)``."""
+    consumer = f"bootstrap.servers=a:1\ngroup.id=g\nfetch.max.bytes=99999\n{SASL}{LEGACY}"
+    producer = f"bootstrap.servers=b:1\nacks=1\ncompression.type=gzip\n{SASL}"
+    made = []
+    with pipe(consumer) as one, pipe(producer) as other:
+        # The new file names the old ones, so all have the same names.
+        for directory in (Path(one).parent, tmp_path):
+            files = [directory / Path(each).name for each in (one, other)]
+            if directory == tmp_path:
+                for path, text in zip(files, (consumer, producer), strict=True):
+                    write(tmp_path, text, path.name)
+            arguments = ["--consumer.config", str(files[0]), "--producer.config", str(files[1])]
+            path = tmp_path / f"made-{len(made)}"
+            assert main(["migrate-config", *arguments, "--output", str(path)]) == 0
+            made.append(path.read_text())
+    assert made[0] == made[1]
+    assert made[0].count("sasl.jaas.config") == 2
 
 
 @pytest.mark.parametrize(
