@@ -1,7 +1,8 @@
-"""Effective consumer and producer settings of MirrorMaker 1's files, with the line of each.
+"""Effective settings of MirrorMaker 1's files, with the line of each.
 
 This is `explain` for MirrorMaker 1. An old key is listed under its current name, with its line and
-spelling in the file. Keys that no longer have an effect are among the warnings.
+spelling in the file. Keys that no longer have an effect are among the warnings. Keys of MirrorMaker
+2 that the files set are listed too, without the defaults of the others.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from sparkmirror.config.clients.security import idle_reason
 from sparkmirror.config.explain import Effective, ExplainedFile, FlowSetup, Place
 from sparkmirror.config.files.origin import Kind
 from sparkmirror.config.files.properties import Entry, load_properties
-from sparkmirror.config.mm1.legacy import BrokerLookup, translate
-from sparkmirror.config.mm1.load import load_mm1
+from sparkmirror.config.mm1.legacy import BrokerLookup
+from sparkmirror.config.mm1.load import load_mm1, read_file
 from sparkmirror.config.mm2.precedence import Part
 from sparkmirror.config.table.own import MM1_OWN_ROWS
 from sparkmirror.config.table.setting import Scope, Setting, Status
@@ -29,19 +30,27 @@ __all__ = ["explain_mm1"]
 def explain_mm1(
     consumers: Sequence[Path], producer: Path, *, find_brokers: BrokerLookup
 ) -> ExplainedFile:
-    """Read the files as a run does, and return the settings of each flow's clients.
+    """Read the files as a run does, and return the settings of each flow and its clients.
 
     Raises the same ConfigError as a run, and the errors of ``find_brokers``.
     """
     look_up = lru_cache(find_brokers)
     settings = load_mm1(consumers, producer, include=".*", find_brokers=look_up)
-    target = list(_Explained(producer, Scope.PRODUCER, Part.PRODUCER, look_up).rows())
+    target = _Explained(producer, Scope.PRODUCER, Part.PRODUCER, look_up)
     flows = []
     for path, flow in zip(consumers, settings.flows, strict=True):
-        source = _Explained(path, Scope.CONSUMER, Part.CONSUMER, look_up).rows()
-        rows = tuple(_derived(row, flow) for row in (*source, *target))
-        flows.append(FlowSetup(flow.name, rows))
+        source = _Explained(path, Scope.CONSUMER, Part.CONSUMER, look_up)
+        rows = (*_of_both(source, target), *source.rows(), *target.rows())
+        flows.append(FlowSetup(flow.name, tuple(_derived(row, flow) for row in rows)))
     return ExplainedFile(consumers[0], tuple(flows), settings)
+
+
+def _of_both(consumer: _Explained, producer: _Explained) -> Iterator[Effective]:
+    """MirrorMaker 2's keys in the files; the consumer file's override the producer file's."""
+    own, shared = consumer.mm2_rows(), producer.mm2_rows()
+    for key, row in sorted((shared | own).items()):
+        overridden = shared[key].place if key in own and key in shared else None
+        yield row if overridden is None else replace(row, overrides=(overridden,))
 
 
 def _derived(row: Effective, flow: FlowSettings) -> Effective:
@@ -65,7 +74,8 @@ class _Explained:
         file = load_properties(path)
         self._part = part
         self._scope = scope
-        self._conf = translate(file, scope, look_up).file
+        translation, self._mode = read_file(file, scope, look_up)
+        self._conf = translation.file
         self._spelling = {entry.where: key for key, entry in file.items()}
 
     def rows(self) -> Iterator[Effective]:
@@ -76,13 +86,20 @@ class _Explained:
         for part, row in sorted(known, key=lambda one: (one[0] is Part.OWN, one[1].name)):
             entry = self._conf.get(row.name)
             if entry is not None:
-                yield self._given(part, row, entry)
+                ignored = row.reason if row.status is not Status.SUPPORTED else self._idle(row.name)
+                yield self._given(part, row, entry, ignored)
             elif row.status is Status.SUPPORTED and not self._idle(row.name):
                 yield Effective(part, row.name, row.default, Kind.DEFAULT)
 
-    def _given(self, part: Part, row: Setting, entry: Entry) -> Effective:
+    def mm2_rows(self) -> dict[str, Effective]:
+        """The rows of MirrorMaker 2's keys in the file, by their current names."""
+        return {
+            use.setting.name: self._given(Part.FLOW, use.setting, use.entry, use.ignored)
+            for use in self._mode.uses
+        }
+
+    def _given(self, part: Part, row: Setting, entry: Entry, ignored: str) -> Effective:
         value = HIDDEN if entry.secret else redact(row.name, entry.value.strip())
-        ignored = row.reason if row.status is not Status.SUPPORTED else self._idle(row.name)
         spelling = self._spelling.get(entry.where)
         if spelling is None:  # a default of the release that the file was written for
             return Effective(part, row.name, value, Kind.DERIVED, remark=entry.where)

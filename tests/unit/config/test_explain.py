@@ -1,7 +1,6 @@
 """``sparkmirror config``: effective values, where they come from, and what is never shown."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from sparkmirror.config.mm2.precedence import Part, scope_of, spellings
 from sparkmirror.config.mm2.precedence import given as entries_for
 from sparkmirror.config.mm2.scoping import connector_config, worker_config
 from sparkmirror.config.table.settings import CLIENT_SET, HIDDEN, names
-from tests.unit.config_files import BASE, LINE, QUIET, write
+from tests.unit.config_files import BASE, LINE, QUIET, pipe, write
 
 _ENV = (
     "config.providers=env\n"
@@ -205,11 +204,8 @@ def test_a_key_of_an_older_release_may_have_a_placeholder(
 def test_a_file_that_can_be_read_only_once_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     """As from a command in Bash: ``sparkmirror config <(sops -d mirror.properties)``."""
     monkeypatch.setenv("LEFT_OUT", "hunter3.*")
-    reader, writer = os.pipe()
-    with open(reader) as pipe, open(writer, "w") as file:
-        file.write(f"{BASE}{QUIET}{_ENV}topics.exclude=${{env:LEFT_OUT}}\n")
-        file.close()
-        (flow,) = explain(Path(f"/dev/fd/{pipe.fileno()}")).flows
+    with pipe(f"{BASE}{QUIET}{_ENV}topics.exclude=${{env:LEFT_OUT}}\n") as path:
+        (flow,) = explain(Path(path)).flows
     (exclude,) = (one for one in flow.settings if one.key == "topics.exclude")
     assert (exclude.value, exclude.remark) == (HIDDEN, "resolved from ${env:LEFT_OUT}")
 
@@ -337,6 +333,50 @@ def test_mirrormaker_1s_files(tmp_path: Path) -> None:
     assert rows["producer", "batch.size"].origin == "file"
     assert ("consumer", "auto.commit.enable") not in rows
     assert any("auto.commit.enable has no effect" in line for line in setup.settings.warnings)
+
+
+def test_keys_of_mirrormaker_2_in_mirrormaker_1s_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = (
+        write(tmp_path, f"bootstrap.servers={name}:1\ngroup.id=g\n{more}", name)
+        for name, more in (
+            ("x", "topics=x.*\nreplication.factor=2\nsync.topic.acls.enabled=true\n"),
+            ("y", "topics.blacklist=y\nrefresh.topics.interval.seconds=7\n"),
+        )
+    )
+    text = "bootstrap.servers=b:1\nreplication.factor=1\nemit.heartbeats.enabled=false\n"
+    producer = write(tmp_path, text, "p")
+    setup = explain_mm1([one, other], producer, find_brokers=lambda *_: ())
+    first, second = (
+        [row for row in flow.settings if row.part is Part.FLOW] for flow in setup.flows
+    )
+    assert [row.key for row in first] == [
+        "emit.heartbeats.enabled", "replication.factor", "sync.topic.acls.enabled", "topics",
+    ]  # fmt: skip
+    beats, factor, acls, topics = first
+    assert (factor.value, factor.place, factor.overrides) == (
+        "2",
+        Place(f"{one}:4", "replication.factor", "consumer file"),
+        (Place(f"{producer}:2", "replication.factor", "producer file"),),
+    )
+    assert (topics.value, topics.place, topics.ignored) == (
+        "x.*", Place(f"{one}:3", "topics", "consumer file"), "",
+    )  # fmt: skip
+    assert "not supported with MirrorMaker 1's files" in acls.ignored
+    assert beats.ignored == "always so with MirrorMaker 1's files"
+    assert [(row.key, row.value, row.place) for row in second[1:]] == [
+        ("refresh.topics.interval.seconds", "7",
+         Place(f"{other}:4", "refresh.topics.interval.seconds", "consumer file")),
+        ("replication.factor", "1", Place(f"{producer}:2", "replication.factor", "producer file")),
+        ("topics.exclude", "y", Place(f"{other}:3", "topics.blacklist", "consumer file")),
+    ]  # fmt: skip
+    assert main(["config", str(one), "--producer.config", str(producer), "--given"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    overridden = "overrides line 2 replication.factor (producer file)"
+    assert (
+        f"flow replication.factor 2 line 4 replication.factor (consumer file); {overridden}" in told
+    )
 
 
 def test_the_verb_with_mirrormaker_1s_files(
