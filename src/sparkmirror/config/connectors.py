@@ -16,6 +16,7 @@ from sparkmirror.config.files.values import check, parse_boolean
 from sparkmirror.config.mm2.keys import OF_CONNECTOR, KeyUse, Lost, classify, nearest
 from sparkmirror.config.mm2.smts import smt_settings
 from sparkmirror.config.placeholders import REFERENCE, providers_of
+from sparkmirror.config.table.setting import java_int
 from sparkmirror.config.table.settings import (
     CLIENT_SET,
     DROPPED_KEYS,
@@ -445,10 +446,10 @@ def _merge(
         old = before.entry.value.strip()
         if key == "topics":
             lines[key] = Taken(Entry(key, f"{old},{new}", entry.origin))
-        elif old.isdecimal() and new.isdecimal():
-            lines[key] = Taken(Entry(key, str(int(old) + int(new)), entry.origin))
-        else:
+        elif REFERENCE.search(old) or REFERENCE.search(new):  # unknown until the mirror starts
             raise _differs(f"flow {connector.flow}", before.entry, entry)
+        else:
+            lines[key] = Taken(Entry(key, str(java_int(old) + java_int(new)), entry.origin))
     elif before.entry.value.strip() != new:
         raise _differs(f"flow {connector.flow}", before.entry, entry)
 

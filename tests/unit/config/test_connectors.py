@@ -160,6 +160,12 @@ def test_several_source_connectors_of_one_flow(tmp_path: Path) -> None:
     assert one.tasks_max == 8
 
 
+@pytest.mark.parametrize("tasks", ["+1", f"{'0' * 5_000}1"])
+def test_tasks_are_counted_as_java_reads_them(tmp_path: Path, tasks: str) -> None:
+    other = changed(SOURCE, topics="logs", tasks__max=tasks)
+    assert flow(made(tmp_path, options(tmp_path, SOURCE, other))).tasks_max == 5
+
+
 def test_a_source_connector_without_topics_has_all(tmp_path: Path) -> None:
     one, other = changed(SOURCE, topics=None), changed(SOURCE, topics="logs")
     both = flow(made(tmp_path, options(tmp_path, one, other)))

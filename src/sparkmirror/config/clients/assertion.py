@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sparkmirror.config.table.setting import java_int
 from sparkmirror.errors import ConfigError
 
 __all__ = ["PREFIX", "RETRIEVER", "Assertion", "assertion_of"]
@@ -49,8 +50,8 @@ def assertion_of(properties: Mapping[str, str], *, where: str) -> Assertion:
         template=text("template.file"),
         claims={name: text(f"claim.{name}") for name in ("aud", "iss", "sub")
                 if text(f"claim.{name}")},
-        expires_s=int(text("claim.exp.seconds") or 300),
-        before_s=int(text("claim.nbf.seconds") or 60),
+        expires_s=java_int(text("claim.exp.seconds") or "300"),
+        before_s=java_int(text("claim.nbf.seconds") or "60"),
         numbered=text("claim.jti.include").lower() == "true",
     )  # fmt: skip
     if not (found.file or found.key_file):

@@ -28,6 +28,7 @@ from sparkmirror.config.mm2.keys import KeyUse, unknown_keys_error
 from sparkmirror.config.mm2.overlaps import beside, check_names
 from sparkmirror.config.mm2.slips import globs, repeated_keys
 from sparkmirror.config.table.own import MM1_OWN_ROWS, TOPICS_MAP
+from sparkmirror.config.table.setting import java_int
 from sparkmirror.config.table.settings import Scope, Status, Type, find, names
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import MirrorMode
@@ -229,7 +230,7 @@ def _streams(option: int | None, consumer: TranslatedFile, mode: LegacyMode) -> 
     if option is not None:
         return option
     if consumer.streams is not None:
-        return int(consumer.streams.value)
+        return java_int(consumer.streams.value.strip())
     return mode.tasks_max or 1
 
 
@@ -464,7 +465,7 @@ def _weakened(file: Properties) -> list[str]:
     unsafe: dict[str, Callable[[str], bool]] = {
         "acks": lambda value: value not in ("all", "-1"),
         "enable.idempotence": lambda value: value.lower() == "false",
-        "delivery.timeout.ms": lambda value: int(value) < _DELIVERY_TIMEOUT_MS_DEFAULT,
+        "delivery.timeout.ms": lambda value: java_int(value) < _DELIVERY_TIMEOUT_MS_DEFAULT,
     }
     lines = []
     for key, is_unsafe in unsafe.items():

@@ -9,6 +9,7 @@ from sparkmirror.config.clients.security import idle_reason
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.values import shown
 from sparkmirror.config.mm2.keys import KeyUse, Lost
+from sparkmirror.config.table.setting import java_int
 from sparkmirror.config.table.settings import Status
 from sparkmirror.settings import FETCH_BYTES_MAX
 
@@ -52,7 +53,7 @@ def capped(uses: Iterable[KeyUse]) -> list[str]:
         for use in uses
         if use.setting.name == "fetch.max.bytes"
         and not use.ignored
-        and int(use.entry.value) > FETCH_BYTES_MAX
+        and java_int(use.entry.value.strip()) > FETCH_BYTES_MAX
     ]
 
 

@@ -8,7 +8,7 @@ from enum import Enum
 
 __all__ = ["Scope", "Setting", "Status", "Type", "java_int"]
 
-_WHOLE = re.compile(r"[+-]?0*([0-9]+)")
+_WHOLE = re.compile(r"([+-]?)0*([0-9]+)")
 _DIGITS_MAX = 19  # as many as 64 bits have
 
 
@@ -91,7 +91,9 @@ def java_int(text: str, bits: int = 32) -> int:
     match = _WHOLE.fullmatch(text)
     if match is None:
         raise ValueError("is not a whole number")
+    sign, digits = match.groups()
     limit = 1 << bits - 1
-    if len(match[1]) > _DIGITS_MAX or not -limit <= int(text) < limit:
+    # Python's int refuses more than 4300 digits, also if they are zeros.
+    if len(digits) > _DIGITS_MAX or not -limit <= int(sign + digits) < limit:
         raise ValueError(f"does not fit in {bits} bits")
-    return int(text)
+    return int(sign + digits)

@@ -105,6 +105,17 @@ def test_options_and_keys(tmp_path: Path) -> None:
     assert flow.produce.acks == 1
 
 
+def test_numbers_may_have_any_number_of_zeros_before_them(tmp_path: Path) -> None:
+    zeros = "0" * 5_000
+    consumer = f"fetch.max.bytes={zeros}9000000\nmirror.consumer.numthreads={zeros}3\n"
+    settings = _load(tmp_path, CONSUMER + consumer, f"{PRODUCER}delivery.timeout.ms={zeros}7\n")
+    (flow,) = settings.flows
+    assert (flow.tasks_max, flow.produce.delivery_timeout_ms) == (3, 7)
+    told = " ".join(settings.warnings)
+    assert "is limited to" in told
+    assert "delivery.timeout.ms is overridden to" in told
+
+
 def test_the_consumer_file_may_say_what_to_do_about_lost_data(tmp_path: Path) -> None:
     own = "sparkmirror.on.source.loss=record-and-continue\n"
     own += "sparkmirror.on.source.loss.fail.topics=p.*,q\n"

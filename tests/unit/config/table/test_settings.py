@@ -5,6 +5,7 @@ import pytest
 from sparkmirror.config.files.origin import TABLE
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.files.values import ValueReader, check, split_list
+from sparkmirror.config.table.setting import java_int
 from sparkmirror.config.table.settings import (
     CLIENT_SET,
     SETTINGS,
@@ -228,3 +229,10 @@ def test_a_time_of_64_bits_is_read_as_one_that_can_be_waited(row: Setting) -> No
     read = ValueReader({row.name: entry}, *row.scopes).integer(row.name)
     # A poll waits for 31 bits of milliseconds at most. This one counts records.
     assert read == 2**63 - 1 if row.name == "offset.lag.max" else read < 2**31
+
+
+@pytest.mark.parametrize(("text", "number"), [("{}1", 1), ("-{}7", -7), ("+{}", 0), ("{}", 0)])
+@pytest.mark.parametrize("zeros", [1, 5_000])
+def test_leading_zeros_are_no_digits_too_many(text: str, number: int, zeros: int) -> None:
+    """Java reads any number of them; Python's ``int`` refuses more than 4300 digits."""
+    assert java_int(text.format("0" * zeros)) == number

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
+from sparkmirror.config.clients.assertion import assertion_of
 from sparkmirror.config.clients.sasl import sasl_settings
 from sparkmirror.errors import ConfigError, Denied
 from sparkmirror.wire.security.oauth import TokenSource
@@ -104,6 +105,13 @@ def _verify(algorithm: str, signed: bytes, signature: bytes) -> None:
         return
     r, s = (int.from_bytes(signature[at : at + 32], "big") for at in (0, 32))
     public.verify(encode_dss_signature(r, s), signed, ec.ECDSA(SHA256()))
+
+
+def test_times_may_have_any_number_of_zeros_before_them() -> None:
+    zeros = "0" * 5_000
+    given = _properties("u", file="f", claim_exp_seconds=f"{zeros}9", claim_nbf_seconds=f"+{zeros}")
+    found = assertion_of(given, where="cluster A")
+    assert (found.expires_s, found.before_s) == (9, 0)
 
 
 @pytest.mark.parametrize(
