@@ -40,8 +40,8 @@ _HEX4 = re.compile(r"[0-9A-Fa-f]{4}")
 # Enough for any configuration; a larger file is most likely a data file.
 _FILE_BYTES_MAX = 16 * 1024 * 1024
 _SAMPLE_BYTES = 64 * 1024
-# Contents of pipes, FIFOs and devices. The time of the last change, beside device and inode, tells a
-# new FIFO that gets the inode of a removed one.
+# Contents of pipes, FIFOs and devices, by device, inode and time of the last change: a new FIFO may
+# get the inode of a removed one.
 _read_once: dict[tuple[int, int, int], bytes] = {}
 # Kafka's tools read files so: each byte is one character.
 _BYTEWISE = "iso-8859-1"
