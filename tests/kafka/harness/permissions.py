@@ -120,13 +120,13 @@ def attempt(settings: MirrorSettings) -> list[str]:
             told += map(str, loop.failures())
         partitions = loop.assignment(flow.name).partitions
         ends = loop.frozen_ends(flow.name)
-        member = loop._flows[flow.name].published.member
+        published = loop._flows[flow.name].published
         record = (
             begin_epoch(flow, run_id, ControlWatch(flow, run_id)) if flow.exactly_once else None
         )
         for plan in plan_slots(
             partitions, slots_max=1, epoch=0, run_id=run_id, ends=ends, control_offset=0,
-            member=member,
+            version=published.version, member=published.member,
         ):  # fmt: skip
             reader = SlotReader(flow, replace(plan, record=record))
             SlotSink(flow).run(reader.rows())

@@ -20,7 +20,15 @@ from tests.kafka.harness.permissions import (
     names,
     needed,
 )
-from tests.kafka.harness.support import TIMEOUT_S, Sent, admin, create_topic, produce, topic_names
+from tests.kafka.harness.support import (
+    TIMEOUT_S,
+    Sent,
+    admin,
+    consume_all,
+    create_topic,
+    produce,
+    topic_names,
+)
 
 
 @pytest.fixture
@@ -96,3 +104,5 @@ def test_each_missing_permission_of_every_feature_is_named(
     assert silent == {}
     again()
     assert not [line for line in attempt(settings) if "Grant" in line]
+    # Or else a slot that did nothing would lack nothing.
+    assert len(consume_all(target.kafka, f"{alias}.{new}")) == 2
