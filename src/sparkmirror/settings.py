@@ -437,6 +437,23 @@ class FlowSettings:
         """The consumer group whose committed offsets are this flow's positions."""
         return self.group_id or f"__mirror.{self.name}"
 
+    @property
+    def syncs_writer(self) -> ClusterClient:
+        """The client that writes the flow's offset syncs."""
+        if self.offset_syncs.location == "source":
+            return self.offset_syncs.client or self.source
+        if self.exactly_once:
+            return self.target  # offset syncs are written in the transactions of the records
+        return self.offset_syncs.client or self.target
+
+    @property
+    def clients(self) -> tuple[ClusterClient, ...]:
+        """The clients that the flow uses, each of which may have a login of its own."""
+        syncs = [self.syncs_writer] if self.offset_syncs.enabled else []
+        checkpoints = [self.checkpoints.client or self.target] if self.checkpoints.enabled else []
+        data = self.source, self.source_admin, self.target, self.target_admin
+        return (*data, *syncs, *checkpoints)
+
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:

@@ -17,7 +17,6 @@ from itertools import chain
 from typing import TypeVar
 
 from sparkmirror.control.coordination.status import observe_status
-from sparkmirror.control.permissions.needed import syncs_writer
 from sparkmirror.control.positions.lag import observe_flow
 from sparkmirror.doctor import rights
 from sparkmirror.doctor.clocks import check_clock
@@ -38,6 +37,7 @@ from sparkmirror.doctor.finding import Finding, Level, at_work, gathered, ok
 from sparkmirror.doctor.jobs import at_once
 from sparkmirror.doctor.network import Network, check_round_trip, explore, path_key
 from sparkmirror.doctor.remote_names import judge_names, look_at_names
+from sparkmirror.doctor.rights import Side
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
@@ -99,26 +99,20 @@ def check_heartbeats(flow: FlowSettings, heartbeats: Iterable[HeartbeatSettings]
     return [ok("heartbeats", f"flow {flow.name}", "read the file", found)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """The inspectors of one cluster, each with the settings of a client of the mirror.
-
-    ``data`` reads or writes the records; ``syncs`` writes the offset syncs, if they are here.
-    Clients with the same settings share one.
-    """
-
-    admin: Inspector
-    data: Inspector
-    syncs: Inspector
-
-
 class _FlowExamination:
     def __init__(self, flow: FlowSettings, how: Examination) -> None:
         self.flow = flow
-        # Admin, data and syncs, as in `_Side`.
+        source, target = flow.source, flow.target
+        reader = flow.checkpoints.client if flow.checkpoints.enabled else None
+        # Admin, data, syncs and checkpoints, as in `Side`.
         self.clients = {
-            "source": (flow.source_admin, flow.source, self._syncs("source", flow.source)),
-            "target": (flow.target_admin, flow.target, self._syncs("target", flow.target)),
+            "source": (flow.source_admin, source, self._syncs("source", source), source),
+            "target": (
+                flow.target_admin,
+                target,
+                self._syncs("target", target),
+                reader or target,
+            ),
         }
         self.how = how
         self.deadline = time.monotonic() + how.limit_s
@@ -132,14 +126,15 @@ class _FlowExamination:
             self._check_clusters(source, target)
         finally:
             for side in filter(None, (source, target)):
-                for one in {side.admin, side.data, side.syncs}:
+                inspectors = {side.admin, side.data, side.syncs, side.checkpoints}
+                for one in filter(None, inspectors):
                     # Closed on a thread, because an abandoned check may hold its lock.
                     threading.Thread(target=one.cluster.close, daemon=True).start()
         return self.findings
 
     def _syncs(self, side: str, otherwise: ClusterClient) -> ClusterClient:
         syncs = self.flow.offset_syncs
-        return syncs_writer(self.flow) if syncs.enabled and syncs.location == side else otherwise
+        return self.flow.syncs_writer if syncs.enabled and syncs.location == side else otherwise
 
     # -- steps -----------------------------------------------------------------------------
 
@@ -190,24 +185,30 @@ class _FlowExamination:
             what += ", and topics keep their names: they would be mirrored into themselves"
         self.findings.append(Finding("clusters", level, subject, tried, what, do))
 
-    def _side(self, side: str, usable: Mapping[str, bool]) -> _Side | None:
-        """The inspectors of a cluster; None, and a finding, unless all its clients can use it."""
+    def _side(self, side: str, usable: Mapping[str, bool]) -> Side | None:
+        """The inspectors of a cluster; None, and a finding, unless its clients can use it.
+
+        Records are mirrored without the one that reads checkpoints, so it alone may be missing.
+        """
         clients = self.clients[side]
-        if all(usable.get(path_key(client), False) for client in clients):
+        admin, data, syncs, checkpoints = map(path_key, clients)
+        if all(usable.get(way, False) for way in (admin, data, syncs)):
             inspectors: dict[str, Inspector] = {}
             for client in clients:
-                if path_key(client) not in inspectors:
+                way = path_key(client)
+                if usable.get(way, False) and way not in inspectors:
                     bounded = min(_REQUEST_MS_MAX, client.request_timeout_ms)
                     cluster = Cluster(replace(client, request_timeout_ms=bounded))
-                    inspectors[path_key(client)] = Inspector(cluster)
-            return _Side(*(inspectors[path_key(client)] for client in clients))
+                    inspectors[way] = Inspector(cluster)
+            vital = inspectors[admin], inspectors[data], inspectors[syncs]
+            return Side(*vital, inspectors.get(checkpoints))
         what = "no other check was run, because no advertised broker can be used from here"
         do = "Repair the network or the login first, then run the command again."
         subject = f"cluster {clients[0].alias}"
         self.findings.append(Finding("cluster", Level.SKIP, subject, "check it", what, do))
         return None
 
-    def _check_clusters(self, source: _Side | None, target: _Side | None) -> None:
+    def _check_clusters(self, source: Side | None, target: Side | None) -> None:
         flow = self.flow
         keeper = source if flow.mode is MirrorMode.MM1 else target
         first: dict[str, Check] = {}
@@ -215,15 +216,14 @@ class _FlowExamination:
             if one is not None:
                 first[f"clock {side}"] = partial(check_clock, one.admin, self.how.now_s)
                 first[f"round-trip {side}"] = partial(check_round_trip, one.admin, flow, side)
-                first[f"group-topics {side}"] = partial(
-                    rights.check_group_topics, one.admin, one.data, one.syncs, flow, side
-                )
+                first[f"group-topics {side}"] = partial(rights.check_group_topics, one, flow, side)
         if keeper is not None:
             first["group"] = partial(rights.check_group, keeper.data, flow)
         if target is not None:
             first["internal-topics"] = partial(
                 rights.check_internal, target.admin, target.data, flow
             )
+            first["transactions"] = partial(rights.check_transactions, target.data, flow)
             first["auto-create"] = partial(_auto_create, target.admin)
             now_ms = int(self.how.now_s() * 1000)
             first["mirrors"] = partial(_mirrors, target.data.cluster, flow, now_ms)
@@ -252,6 +252,7 @@ class _FlowExamination:
             self.findings += judge_names(flow, topics, found)
             topics = topics.without(found)
         then["write"] = partial(rights.check_write, target.data, flow, topics)
+        then["commit"] = partial(rights.check_group_offsets, target.admin, flow, topics)
         there = partial(observe_target, target.admin, flow, topics)
         remote = self._fact("remote topics", there, then)
         if remote is not None:
@@ -303,7 +304,7 @@ class _FlowExamination:
         return compare_topics(self.flow, both, len(target.cluster.brokers))
 
     def _times(
-        self, source: _Side, target: _Side, topics: SourceFacts, remote: TargetFacts
+        self, source: Side, target: Side, topics: SourceFacts, remote: TargetFacts
     ) -> list[Finding]:
         both = list(pairs(self.flow, topics, remote))
         now_ms = time.time() * 1000

@@ -19,7 +19,7 @@ from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
 from sparkmirror.data.query import FlowRunner
 from sparkmirror.data.spark.session import task_capacity
 from sparkmirror.doctor.finding import Finding, Level, gathered
-from sparkmirror.doctor.network import explore
+from sparkmirror.doctor.network import explore, path_key
 from sparkmirror.errors import MachineError, MirrorError
 from sparkmirror.settings import MirrorSettings
 
@@ -102,9 +102,11 @@ def explore_from_here(flows: str) -> str:
     for name, text in json.loads(flows).items():
         try:
             flow = decode_flow(text)
+            used = [flow.source, flow.target]
+            used += [flow.syncs_writer] if flow.offset_syncs.enabled else []
             findings = [
                 one
-                for client in (flow.source, flow.target)
+                for client in {path_key(each): each for each in used}.values()
                 for one in explore(client, timeout_s=_NETWORK_S).findings
             ]
         except MirrorError as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sparkmirror.control.coordination.orders_topic import orders_topic
 from sparkmirror.control.groups.job import checkpoints_topic, offset_topics
@@ -17,9 +17,11 @@ from sparkmirror.doctor.facts import SourceFacts, TargetFacts
 from sparkmirror.doctor.finding import Finding, Level, failed, gathered, listed, ok
 from sparkmirror.errors import ConfigError, Denied, MirrorError, TopicError
 from sparkmirror.internal_topics.commands import control_topic
+from sparkmirror.internal_topics.flow_claims import transactional_id, transactional_id_prefix
 from sparkmirror.internal_topics.gaps import gaps_topic
 from sparkmirror.internal_topics.mm2_records import offset_syncs_topic
 from sparkmirror.internal_topics.remote_names import REMOTE_NAMES_TOPIC
+from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import MirrorMode
 from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.replication_policy import FlowTopics
@@ -31,6 +33,21 @@ _GRANT = (
     "Grant the mirror's principal on {alias} {acl}; sparkmirror acls needed FILE prints all ACLs "
     "that it needs."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The inspectors of one cluster, each with the settings of a client of the mirror.
+
+    ``data`` reads or writes the records. ``syncs`` writes the offset syncs, if they are here.
+    ``checkpoints`` reads them and the checkpoints; None: it cannot use the cluster. Clients with
+    the same settings share one.
+    """
+
+    admin: Inspector
+    data: Inspector
+    syncs: Inspector
+    checkpoints: Inspector | None
 
 
 def _grant(alias: str, acl: str) -> str:
@@ -138,12 +155,14 @@ def check_read(reader: Inspector, flow: FlowSettings, facts: SourceFacts) -> lis
 
 
 def _refused(
-    allowed: Mapping[str, bool], check: str, tried: str, alias: str, right: str
+    allowed: Mapping[str, bool], check: str, tried: str, alias: str, right: str, why: str = ""
 ) -> list[Finding]:
+    """The finding about ``right`` on topics. ``why``: what cannot be done without it."""
     denied = sorted(name for name, may in allowed.items() if not may)
     if denied:
         subject = f"cluster {alias}, topic {listed(denied)}"
         found = f"refused: the principal lacks {right} on {len(denied)} of {len(allowed)} topics"
+        found += f", so {why}" if why else ""
         do = _grant(alias, f"{right} on Topic {listed(denied)}")
         return [Finding(check, Level.FAIL, subject, tried, found, do)]
     if not allowed:
@@ -251,15 +270,58 @@ def _hidden(
 
 
 def check_write(writer: Inspector, flow: FlowSettings, source: SourceFacts) -> list[Finding]:
-    """Check Write on all remote topics, existing or not. Raises `MirrorError`.
+    """Check Write on all remote topics, existing or not, and Read, which commits of positions need.
+
+    ``writer``: the producer's, which also commits the positions. Raises `MirrorError`.
+    """
+    names = _remote_names(flow, source)
+    if not names:
+        return []
+    tried = "produce to a partition that does not exist"
+    findings = _refused(writer.writable(names), "write", tried, writer.alias, "Write")
+    if flow.mode is MirrorMode.MM2:  # MirrorMaker 1 commits the positions at the source
+        findings += _commits(writer, names, "positions cannot be committed")
+    return findings
+
+
+def check_group_offsets(admin: Inspector, flow: FlowSettings, source: SourceFacts) -> list[Finding]:
+    """Check Read on all remote topics, which the admin needs to commit offsets of groups.
+
+    Records are mirrored without it, so every finding is at most a warning. Raises `MirrorError`.
+    """
+    names = _remote_names(flow, source)
+    if not names or not flow.checkpoints.sync_enabled:
+        return []
+    found = _commits(admin, names, "offsets of groups cannot be committed")
+    return [one if one.level is Level.OK else replace(one, level=Level.WARN) for one in found]
+
+
+def _remote_names(flow: FlowSettings, source: SourceFacts) -> list[str]:
+    wanted = FlowTopics(flow)
+    return [wanted.remote(name) for name in source.topics if not wanted.fault(name)]
+
+
+def _commits(client: Inspector, topics: Iterable[str], why: str) -> list[Finding]:
+    """Check Read, without which a broker refuses offsets of the topic."""
+    tried = "fetch from a partition that does not exist: commits need the same permission"
+    return _refused(client.readable(topics), "commit", tried, client.alias, "Read", why)
+
+
+def check_transactions(writer: Inspector, flow: FlowSettings) -> list[Finding]:
+    """Check Write on the transactional ids of exactly-once. Raises `MirrorError`.
 
     ``writer``: the producer's.
     """
-    wanted = FlowTopics(flow)
-    names = [wanted.remote(name) for name in source.topics if not wanted.fault(name)]
-    tried = "produce to a partition that does not exist"
-    allowed = writer.writable(names) if names else {}
-    return _refused(allowed, "write", tried, writer.alias, "Write")
+    if not flow.exactly_once:
+        return []
+    check, ids = "transactions", transactional_id_prefix(flow)
+    subject = f"cluster {writer.alias}, transactional ids {ids}*"
+    tried = "produce to a partition that does not exist, in a transaction"
+    if writer.may_transact(transactional_id(flow, 0)):
+        return [ok(check, subject, tried, "transactions are allowed")]
+    found = "refused: the principal lacks Write, so the mirror does not start"
+    do = _grant(writer.alias, f"Write on all TransactionalIds that begin with {ids}")
+    return [Finding(check, Level.FAIL, subject, tried, found, do)]
 
 
 def check_internal(admin: Inspector, writer: Inspector, flow: FlowSettings) -> list[Finding]:
@@ -298,22 +360,19 @@ def check_internal(admin: Inspector, writer: Inspector, flow: FlowSettings) -> l
     return gathered(findings) or [ok(check, f"cluster {alias}", tried, ", ".join(names))]
 
 
-def check_group_topics(
-    admin: Inspector, writer: Inspector, syncs: Inspector, flow: FlowSettings, side: str
-) -> list[Finding]:
-    """Check creating and writing the topics of offset syncs and checkpoints on one ``side``.
+def check_group_topics(here: Side, flow: FlowSettings, side: str) -> list[Finding]:
+    """Check creating, writing and reading the topics of offset syncs and checkpoints on ``side``.
 
-    ``side``: ``source`` or ``target``. ``admin`` creates them, ``syncs`` writes the offset syncs,
-    and ``writer`` (the producer's) the others. Records are mirrored without these topics, so every
-    finding is at most a warning. Raises `MirrorError`.
+    ``side``: ``source`` or ``target``. Records are mirrored without these topics, so every finding
+    is at most a warning. Raises `MirrorError`.
     """
-    check, alias = "group-topics", admin.alias
+    check, alias, admin = "group-topics", here.admin.alias, here.admin
     wanted = [topic for place, topic in offset_topics(flow) if place == side]
     if side == "target" and flow.checkpoints.enabled:
         wanted.append(checkpoints_topic(flow))
     if not wanted:
         return []
-    tried = "create (validate_only) and write the topics of offset syncs and checkpoints"
+    tried = "create (validate_only), write and read the topics of offset syncs and checkpoints"
     missing, refused = [], []
     for topic in wanted:
         try:
@@ -331,11 +390,29 @@ def check_group_topics(
     names = [topic.name for topic in wanted]
     of_syncs = [name for name in names if name == offset_syncs_topic(flow)]
     others = [name for name in names if name not in of_syncs]
-    for client, topics in ((syncs, of_syncs), (writer, others)):
+    for client, topics in ((here.syncs, of_syncs), (here.data, others)):
         if topics:
             refused += _lacking(check, tried, alias, client.writable(topics), "Write")
-    found = [replace(one, level=Level.WARN) for one in refused]
+    skipped = []
+    if flow.checkpoints.enabled:
+        runs = [name for name in names if name == runs_topic(flow)]
+        rest = [name for name in names if name not in runs]
+        for reader, topics in ((here.data, runs), (here.checkpoints, rest)):
+            if not topics:
+                continue
+            if reader is None:
+                skipped.append(_not_read(check, tried, alias, topics))
+            else:
+                refused += _lacking(check, tried, alias, reader.readable(topics), "Read")
+    found = [replace(one, level=Level.WARN) for one in refused] + skipped
     return gathered(found) or [ok(check, f"cluster {alias}", tried, ", ".join(names))]
+
+
+def _not_read(check: str, tried: str, alias: str, topics: Iterable[str]) -> Finding:
+    subject = f"cluster {alias}, topic {listed(topics)}"
+    what = "reading was not tried, because the consumer of checkpoints cannot use the cluster"
+    do = "Repair its network or its login first, then run the command again."
+    return Finding(check, Level.SKIP, subject, tried, what, do)
 
 
 def _lacking(

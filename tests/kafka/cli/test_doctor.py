@@ -202,7 +202,7 @@ def test_nothing_is_wrong_and_nothing_is_changed(
     assert code == 0, flow
     assert flow["counts"]["fail"] == flow["counts"]["skip"] == 0, flow
     for check in ("dns", "tcp", "api-versions", "clock", "round-trip", "clusters", "topics",
-                  "leaders", "read", "describe-configs", "group", "create", "write",
+                  "leaders", "read", "describe-configs", "group", "create", "write", "commit",
                   "internal-topics", "partitions", "replication", "message-size", "settings",
                   "timestamps", "auto-create", "retention"):  # fmt: skip
         assert told[check]["level"] == "ok", told.get(check)
@@ -423,6 +423,7 @@ def test_a_principal_without_permissions_on_the_target(
     findings = timed(flow_of(tmp_path, cluster_a, sick.kafka, topic, changes))
     assert "Create on Topic" in the(findings, "create", "fail").do
     assert f"Write on Topic A.{topic}" in the(findings, "write", "fail").do
+    assert f"Read on Topic A.{topic}" in the(findings, "commit", "fail").do
     internal = " ".join(one.subject for one in problems(findings)["internal-topics"])
     assert "mm2-sparkmirror.A.internal" in internal
     assert "mm2-offsets.A.internal" in internal

@@ -18,6 +18,7 @@ from sparkmirror.config.mm2.load import load_mm2
 from sparkmirror.control.coordination.control_topic import ControlTopicReader, ControlTopicWriter
 from sparkmirror.control.coordination.orders_topic import orders_topic
 from sparkmirror.control.loop import ControlLoop
+from sparkmirror.doctor.quick_check import QuickCheck
 from sparkmirror.errors import Denied
 from sparkmirror.internal_topics.commands import (
     CONTROL_PARTITIONS,
@@ -252,37 +253,27 @@ def test_the_doctor_asks_each_principal_for_what_it_needs(
     source, target = authorized
     create_topic(source.kafka, topic_name)
     produce(source.kafka, topic_name, [Sent(value=b"v")])
+    with target.super_user() as cluster:  # it may have had no group yet
+        cluster.committed_offsets("any", [TopicPartition(topic_name, 0)])
 
     def file(data: str, other: str) -> Path:
         own = properties(other)["sasl.jaas.config"]
         admins = {f"{one}.admin.sasl.jaas.config": own for one in (alias, "B")}
         return mm2(authorized, data, alias, topic_name, tmp_path, **admins)
 
-    def told(path: Path) -> dict[str, set[str]]:
-        """The checks, by level."""
-        capsys.readouterr()
-        code = main(["doctor", str(path), "--format", "json"])
-        (flow,) = json.loads(capsys.readouterr().out)["flows"]
-        found: dict[str, set[str]] = {}
-        for one in flow["findings"]:
-            found.setdefault(one["level"], set()).add(one["check"])
-        assert code == ("fail" in found)
-        print(flow["findings"])  # pytest shows it with the failure
-        return found
-
     path = file("least6", "least7")
     allowed = needed(capsys, str(path))
     granted(authorized, alias, allowed)
-    rights = {"read", "describe-configs", "group", "create", "write", "internal-topics",
+    rights = {"read", "describe-configs", "group", "create", "write", "commit", "internal-topics",
               "group-topics", "mirrors", "retention"}  # fmt: skip
-    found = told(path)
+    found = examined(capsys, path)
     assert rights <= found["ok"]
     assert "fail" not in found
     assert not rights & found.get("warn", set())
 
     assert not [line for line in attempt(load_mm2(path)) if "Grant" in line]
     assert len(arrived(target, f"{alias}.{topic_name}")) == 1
-    found = told(path)
+    found = examined(capsys, path)
     assert rights | {"alter", "alter-configs"} <= found["ok"]
     assert "fail" not in found
     # Of an internal topic that exists the admin needs no more than Create; a start takes longer.
@@ -291,12 +282,73 @@ def test_the_doctor_asks_each_principal_for_what_it_needs(
         for name, one in allowed
         if name == "B" and one.operation == "DESCRIBE" and one.name.startswith("mm2-")
     )
-    found = told(path)
+    found = examined(capsys, path)
     assert "fail" not in found
     assert "internal-topics" in found["warn"]
 
-    wrong = told(file("least7", "least6"))
+    wrong = examined(capsys, file("least7", "least6"))
     assert {"read", "write", "group", "internal-topics"} <= wrong["fail"]
+
+
+def test_the_doctor_finds_what_commits_transactions_and_checkpoints_lack(
+    authorized: Pair, alias: str, topic_name: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):  # fmt: skip
+    """One permission is missing at a time; the last file has no login that reads checkpoints."""
+    source, target = authorized
+    create_topic(source.kafka, topic_name)
+    more = {"sync.group.offsets.enabled": "true", **MODES["exactly-once"]}
+    path = mm2(authorized, "least6", alias, topic_name, tmp_path, **more)
+    allowed = needed(capsys, str(path))
+    granted(authorized, alias, allowed)
+    checks = {"write", "commit", "transactions", "group-topics"}
+    found = examined(capsys, path)
+    assert checks <= found["ok"]
+    assert not checks & (found.get("warn", set()) | found.get("fail", set()))
+
+    remote = f"{alias}.{topic_name}"
+    for operation, name, check, level in (
+        ("READ", remote, "commit", "fail"),
+        ("WRITE", f"__mirror.{alias}->B-", "transactions", "fail"),
+        ("READ", f"{alias}.checkpoints.internal", "group-topics", "warn"),
+        ("READ", f"mm2-offset-syncs.{alias}.internal", "group-topics", "warn"),
+    ):
+        lacking = [one for _, one in allowed if (one.operation, one.name) == (operation, name)]
+        assert len(lacking) == 1
+        target.forbid(lacking)
+        found = examined(capsys, path)
+        lines: list[str] = []
+        if name == remote:
+            QuickCheck(load_mm2(path), lines.append, lambda: True).run()
+        target.allow(lacking)
+        assert check in found[level]
+        assert found.get("fail", {check}) == {check}
+        if name == remote:
+            assert any(
+                "lacks Read on 1 of 1 topics, so positions cannot be committed" in line
+                and f"Read on Topic {remote}" in line
+                for line in lines
+            ), lines
+
+    login = properties("least6")["sasl.jaas.config"].replace("secret", "wrong")
+    more[f"{alias}->B.target.consumer.sasl.jaas.config"] = login
+    found = examined(capsys, mm2(authorized, "least6", alias, topic_name, tmp_path, **more))
+    assert found["fail"] == {"sasl"}
+    assert "group-topics" in found["skip"]
+    assert {"write", "commit", "transactions"} <= found["ok"]
+
+
+def examined(capsys: pytest.CaptureFixture[str], path: Path) -> dict[str, set[str]]:
+    """The doctor's checks of one flow, by level."""
+    capsys.readouterr()
+    code = main(["doctor", str(path), "--format", "json"])
+    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    found: dict[str, set[str]] = {}
+    for one in flow["findings"]:
+        found.setdefault(one["level"], set()).add(one["check"])
+    assert code == ("fail" in found)
+    print(flow["findings"])  # pytest shows it with the failure
+    return found
 
 
 # --- orders ---------------------------------------------------------------------------------

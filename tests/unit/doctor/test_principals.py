@@ -13,11 +13,13 @@ from sparkmirror.control.permissions.needed import needed_permissions
 from sparkmirror.control.positions.lag import LagView
 from sparkmirror.control.topics.internal_topics import internal_names
 from sparkmirror.doctor import examine as examination
-from sparkmirror.doctor.finding import Level
+from sparkmirror.doctor import executors
+from sparkmirror.doctor.finding import Finding, Level
 from sparkmirror.doctor.network import Network
 from sparkmirror.doctor.rights import check_internal
 from sparkmirror.errors import Unsupported
 from sparkmirror.internal_topics.commands import control_topic
+from sparkmirror.internal_topics.remote_names import REMOTE_NAMES_TOPIC
 from sparkmirror.settings import ClusterClient, FlowSettings, MirrorSettings
 from sparkmirror.wire.admin.inspector import TriedTopic
 from sparkmirror.wire.cluster.views import BrokerView, ClusterView, NewTopic, TopicView
@@ -109,6 +111,10 @@ class SpyingInspector:
         self.cluster.note("CREATE", *(topic.name for topic in topics))
         return {topic.name: TriedTopic(topic.name) for topic in topics}
 
+    def may_transact(self, transactional_id: str) -> bool:
+        self.cluster.note("WRITE", transactional_id.removesuffix("0"))  # the right is for a prefix
+        return True
+
     def has_groups(self) -> bool:
         return True
 
@@ -153,23 +159,32 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
         target.note("READ", flow.position_group)
         return LagView(flow.name, flow.position_group, target.alias, ())
 
+    def names(target: SpiedCluster, *_: object) -> dict[str, str]:
+        target.note("READ", REMOTE_NAMES_TOPIC)
+        return {}
+
     monkeypatch.setattr(examination, "Cluster", Cluster)
     monkeypatch.setattr(examination, "Inspector", SpyingInspector)
     monkeypatch.setattr(examination, "explore", usable)
     monkeypatch.setattr(examination, "observe_status", status)
     monkeypatch.setattr(examination, "observe_flow", lag)
-    monkeypatch.setattr(examination, "look_at_names", lambda *_: {})
+    monkeypatch.setattr(examination, "look_at_names", names)
     return found
 
 
+def problems(findings: Iterable[Finding]) -> dict[str, Finding]:
+    """Warnings and failures by check."""
+    return {one.check: one for one in findings if one.level in (Level.WARN, Level.FAIL)}
+
+
 def needed(flow: FlowSettings, *operations: str) -> set[Asked]:
-    """What ``acls needed`` names for topics, and for the group of positions."""
+    """What ``acls needed`` names for topics, transactions and the group of positions."""
     found = needed_permissions(MirrorSettings((flow,), ()), lambda one: principal_of(one) or "")
     return {
         (one.binding.operation, one.binding.name, one.client.alias, one.binding.principal)
         for one in found
         if one.binding.operation in operations
-        and (one.binding.resource_type == "TOPIC" or one.binding.name == flow.position_group)
+        and (one.binding.resource_type != "GROUP" or one.binding.name == flow.position_group)
     }
 
 
@@ -180,6 +195,9 @@ def needed(flow: FlowSettings, *operations: str) -> set[Asked]:
         "offset-syncs.topic.location=target\n",
         "offset-syncs.topic.location=target\nB.exactly.once.source.support=enabled\n",
         "offset-syncs.topic.location=target\n" + logins("A->B.target.producer"),
+        "offset-syncs.topic.location=target\n" + logins("A->B.target.consumer"),
+        "sync.group.offsets.enabled=true\n",
+        "emit.checkpoints.enabled=false\n",
         "emit.offset-syncs.enabled=false\n",
         "sparkmirror.topics.map = t => u\n",
     ],
@@ -190,12 +208,8 @@ def test_each_right_is_asked_for_by_who_needs_it(
     flow = load_flow(tmp_path, f"{TOPICS}{EACH}{lines}")
     findings = examination.examine(flow)
     assert {one.level for one in findings} <= {Level.OK, Level.SKIP}, findings
-    tried = {one for one in brokers.asked if one[0] in ("WRITE", "CREATE")}
-    assert tried == needed(flow, "WRITE", "CREATE")
-    read = {one for one in brokers.asked if one[0] == "READ"}
-    assert read <= needed(flow, "READ")
-    own = internal_names(flow)
-    assert {name for _, name, _, _ in read} == {"t", flow.position_group, *own}
+    asked = {one for one in brokers.asked if one[0] != "ALTER"}
+    assert asked == needed(flow, "READ", "WRITE", "CREATE")
 
 
 def test_clients_with_the_same_settings_share_a_connection(
@@ -227,6 +241,65 @@ def test_a_cluster_is_left_out_when_one_of_its_logins_is_refused(
     assert {client.alias for client in brokers.clients} == {"B"}
 
 
+def test_checkpoints_that_cannot_be_read_are_no_failure(
+    tmp_path: Path, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records are mirrored without them: all else is checked, also if the login is refused."""
+    lines = f"{TOPICS}{EACH}{logins('A->B.target.consumer')}sync.group.offsets.enabled=true\n"
+    flow = load_flow(tmp_path, lines)
+    who, topics = "User:A->B.target.consumer", "cluster B, topic A.checkpoints.internal"
+
+    class Denying(SpyingInspector):
+        def readable(self, topics: Iterable[str]) -> dict[str, bool]:
+            denied = principal_of(self.cluster.client) in (who, "User:B.admin")
+            return dict.fromkeys(super().readable(topics), not denied)
+
+    monkeypatch.setattr(examination, "Inspector", Denying)
+    found = problems(examination.examine(flow))
+    assert set(found) == {"group-topics", "commit"}
+    assert {one.level for one in found.values()} == {Level.WARN}
+    assert found["group-topics"].subject == topics
+    assert "lacks Read on 1 of 1 topics" in found["group-topics"].found
+    assert "offsets of groups cannot be committed" in found["commit"].found
+    assert "Read on Topic A.t" in found["commit"].do
+
+    def refusing(client: ClusterClient, **_: object) -> Network:
+        usable = principal_of(client) != who
+        return Network(client, (), ClusterView(client.alias, (), 1), usable=usable)
+
+    monkeypatch.setattr(examination, "Inspector", SpyingInspector)
+    monkeypatch.setattr(examination, "explore", refusing)
+    findings = examination.examine(flow)
+    assert problems(findings) == {}
+    (skipped,) = [one for one in findings if one.check == "group-topics" and "B" in one.subject]
+    assert skipped.level is Level.SKIP
+    assert skipped.subject == topics
+    assert "login" in skipped.do
+
+
+def test_executors_try_each_login_that_they_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the consumer and the producer, and that which writes offset syncs."""
+    tried: list[str | None] = []
+
+    def exploring(client: ClusterClient, **_: object) -> Network:
+        tried.append(principal_of(client))
+        return Network(client, (), None, usable=True)
+
+    monkeypatch.setattr(executors, "explore", exploring)
+    for lines, expected in (
+        (EACH, ["User:A.consumer", "User:B.producer", "User:A.producer"]),
+        (f"{EACH}emit.offset-syncs.enabled=false\n", ["User:A.consumer", "User:B.producer"]),
+        (logins("A", "B"), ["User:A", "User:B"]),
+    ):
+        flow = load_flow(tmp_path, f"{TOPICS}{lines}")
+        monkeypatch.setattr(executors, "decode_flow", lambda _, flow=flow: flow)
+        tried.clear()
+        executors.explore_from_here('{"A->B": ""}')
+        assert tried == expected
+
+
 def test_internal_topics_that_exist_are_not_tried(tmp_path: Path, brokers: Brokers) -> None:
     flow = load_flow(tmp_path, f"{TOPICS}sparkmirror.topics.map = t => u\n{EACH}")
     brokers.there = {"t", *internal_names(flow)}
@@ -234,6 +307,29 @@ def test_internal_topics_that_exist_are_not_tried(tmp_path: Path, brokers: Broke
     tried = {name for operation, name, _, _ in brokers.asked if operation == "CREATE"}
     assert "u" in tried
     assert not tried & set(internal_names(flow))
+
+
+def test_what_commits_and_transactions_need_is_named(
+    tmp_path: Path, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Denying(SpyingInspector):
+        def readable(self, topics: Iterable[str]) -> dict[str, bool]:
+            return {name: name != "A.t" for name in super().readable(topics)}
+
+        def may_transact(self, _: str) -> bool:
+            return False
+
+    monkeypatch.setattr(examination, "Inspector", Denying)
+    flow = load_flow(tmp_path, f"{TOPICS}{EACH}B.exactly.once.source.support=enabled\n")
+    found = problems(examination.examine(flow))
+    assert set(found) == {"commit", "transactions"}
+    assert {one.level for one in found.values()} == {Level.FAIL}
+    assert found["commit"].subject == "cluster B, topic A.t"
+    assert "positions cannot be committed" in found["commit"].found
+    assert "Read on Topic A.t" in found["commit"].do
+    assert "Write on all TransactionalIds that begin with __mirror.A->B-" in (
+        found["transactions"].do
+    )
 
 
 def test_internal_topics_that_the_admin_may_not_see_are_no_failure(

@@ -44,7 +44,6 @@ __all__ = [
     "needed_permissions",
     "remote_patterns",
     "source_patterns",
-    "syncs_writer",
 ]
 
 _IMPLIES = {
@@ -354,20 +353,12 @@ def _sync_needs(flow: FlowSettings) -> Iterator[_Need]:
         yield _Need(flow.target_admin, "CLUSTER", CLUSTER, "ALTER", why)
 
 
-def syncs_writer(flow: FlowSettings) -> ClusterClient:
-    """The client that writes the flow's offset syncs."""
-    on_source = flow.offset_syncs.location == "source"
-    if flow.exactly_once and not on_source:
-        return flow.target  # offset syncs are written in the transactions of the records
-    return flow.offset_syncs.client or (flow.source if on_source else flow.target)
-
-
 def _offset_sync_needs(flow: FlowSettings) -> Iterator[_Need]:
     why = "emit.offset-syncs.enabled"
     on_source = flow.offset_syncs.location == "source"
     admin = flow.source_admin if on_source else flow.target_admin
     yield _topic(admin, offset_syncs_topic(flow), "CREATE", why)
-    yield _topic(syncs_writer(flow), offset_syncs_topic(flow), "WRITE", why)
+    yield _topic(flow.syncs_writer, offset_syncs_topic(flow), "WRITE", why)
     yield _topic(flow.target_admin, runs_topic(flow), "CREATE", why)
     yield _topic(flow.target, runs_topic(flow), "WRITE", why)
 

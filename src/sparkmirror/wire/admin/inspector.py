@@ -24,6 +24,8 @@ from kafka.protocol.producer import ProduceRequest
 
 from sparkmirror.errors import Denied, MirrorError, Unreachable, Unsupported
 from sparkmirror.model import TopicPartition
+from sparkmirror.records.header import TRANSACTIONAL_BIT
+from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.side_by_side import of_each
 from sparkmirror.wire.admin.authorized_operations import rights_of
 from sparkmirror.wire.admin.cluster import Cluster
@@ -36,7 +38,6 @@ from sparkmirror.wire.admin.messages import (
     creation_records,
     error_code,
     not_controller,
-    record_batch,
 )
 from sparkmirror.wire.admin.requester import CONTROLLER, error_for
 from sparkmirror.wire.cluster.acl_advice import Right
@@ -46,10 +47,12 @@ from sparkmirror.wire.cluster.views import ConfigEntry, NewTopic
 __all__ = ["Inspector", "TriedTopic"]
 
 _NO_PARTITION = 2**31 - 1
+_NO_TOPIC = "no-topic"
 _OFFSETS_TOPIC = "__consumer_offsets"
 _UNKNOWN_TOPIC = 3
 _TOPIC_EXISTS = 36
 _TOPIC_DENIED, _GROUP_DENIED, _CLUSTER_DENIED = 29, 30, 31
+_TRANSACTIONAL_ID_DENIED = 53
 _NEWEST_TIME = -3
 _TRIED_TOPICS_PER_REQUEST = 1_000
 # The first request may also have to connect.
@@ -104,12 +107,29 @@ class Inspector:
 
     def writable(self, topics: Iterable[str]) -> dict[str, bool]:
         """Whether records may be written to each topic, whether it exists or not."""
-        batch = record_batch([(b"", b"")], int(time.time() * 1000))
+        return {name: _TOPIC_DENIED not in codes for name, codes in self._produced(topics).items()}
+
+    def may_transact(self, transactional_id: str) -> bool:
+        """Whether records may be written in transactions of ``transactional_id``.
+
+        The broker checks this before it looks at topics, and no coordinator hears of the id.
+        """
+        (codes,) = self._produced([_NO_TOPIC], transactional_id).values()
+        return _TRANSACTIONAL_ID_DENIED not in codes
+
+    def _produced(
+        self, topics: Iterable[str], transactional_id: str | None = None
+    ) -> dict[str, list[int]]:
+        """The error codes of a record for a partition of each topic that does not exist."""
+        batch = encode_batch(
+            [Record(0, int(time.time() * 1000), b"", b"")],
+            attributes=0 if transactional_id is None else TRANSACTIONAL_BIT,
+        )
         rows = ProduceRequest.TopicProduceData
         part = partial(rows.PartitionProduceData, index=_NO_PARTITION, records=batch)
         response = self._requester.request(
             lambda: ProduceRequest(
-                transactional_id=None,
+                transactional_id=transactional_id,
                 acks=-1,
                 timeout_ms=1_000,
                 topic_data=[rows(name=name, partition_data=[part()]) for name in sorted(topics)],
@@ -118,7 +138,7 @@ class Inspector:
             "trying to write",
         )
         return {
-            row.name: all(p.error_code != _TOPIC_DENIED for p in row.partition_responses)
+            row.name: [int(p.error_code) for p in row.partition_responses]
             for row in response.responses
         }
 
