@@ -93,9 +93,10 @@ def _check_files(settings: MirrorSettings) -> None:
     """
     from sparkmirror.wire.security.tls import context_for  # noqa: PLC0415
 
-    for flow in settings.flows:
-        for client in (flow.source, flow.target, flow.source_admin, flow.target_admin):
-            context_for(client)
+    clients = [client for flow in settings.flows for client in flow.clients]
+    clients += [one for beats in settings.heartbeats for one in (beats.target, beats.target_admin)]
+    for client in clients:
+        context_for(client)
     if settings.metrics.listen:
         from sparkmirror.observe.metrics.server import check_metrics_server  # noqa: PLC0415
 

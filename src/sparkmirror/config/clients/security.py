@@ -15,7 +15,7 @@ from sparkmirror.config.clients.tls import TlsSettings, tls_settings
 from sparkmirror.config.files.properties import Entry
 from sparkmirror.config.table.settings import HIDDEN, ClientProperties
 from sparkmirror.errors import ConfigError
-from sparkmirror.settings import ClusterClient, FlowSettings
+from sparkmirror.settings import ClusterClient, FlowSettings, HeartbeatSettings
 
 __all__ = [
     "KRB5_CONF",
@@ -142,14 +142,16 @@ def _counts(key: str, protocol: str) -> bool:
     return uses_sasl(protocol) or not key.startswith("sasl.")
 
 
-def unsafe(flows: Iterable[FlowSettings], path: str) -> list[str]:
+def unsafe(
+    flows: Iterable[FlowSettings], path: str, heartbeats: Iterable[HeartbeatSettings] = ()
+) -> list[str]:
     """One line for each setting that works but makes a connection insecure."""
-    told: dict[str, None] = {}
-    for flow in flows:
-        for client in (flow.source, flow.source_admin, flow.target, flow.target_admin):
-            for line in _unsafe(client):
-                told[f"{path}: cluster {client.alias}: {line}"] = None
-    return list(told)
+    clients = [client for flow in flows for client in flow.clients]
+    clients += [client for beats in heartbeats for client in (beats.target, beats.target_admin)]
+    told = (
+        f"{path}: cluster {client.alias}: {line}" for client in clients for line in _unsafe(client)
+    )
+    return list(dict.fromkeys(told))
 
 
 def _unsafe(client: ClusterClient) -> Iterator[str]:

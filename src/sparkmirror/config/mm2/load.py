@@ -162,7 +162,7 @@ def read_mm2(
     warnings = [
         *sorted(by_line, key=_line),
         *remarks.ignored_keys(uses, str(path)),
-        *unsafe(flows, str(path)),
+        *unsafe(flows, str(path), heartbeats),
         *check_names(namings, str(path), maps),
         *routed(flows),
         *plain_logins(flows),

@@ -123,8 +123,9 @@ def secrets_of(settings: MirrorSettings) -> list[str]:
     found = {
         client.alias: None
         for flow in settings.flows
-        for client in (flow.source, flow.target, flow.source_admin, flow.target_admin)
-        if any(value and is_secret(key) for key, value in client.properties.items())
+        for client in (*flow.clients, flow.offset_syncs.client, flow.checkpoints.client)
+        if client is not None
+        and any(value and is_secret(key) for key, value in client.properties.items())
     }
     found |= {
         flow.target.alias: None

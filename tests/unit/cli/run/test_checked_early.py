@@ -47,6 +47,18 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
             "B.ssl.keystore.location=/nowhere/key.p12\nB.ssl.keystore.password=secret\n",
             "/nowhere/key.p12",
         ),
+        *(
+            (
+                f"{scope}.security.protocol=SSL\n{scope}.ssl.truststore.type=PEM\n"
+                f"{scope}.ssl.truststore.location=/nowhere/{scope}.pem\n",
+                f"/nowhere/{scope}.pem",
+            )
+            for scope in (
+                "A->B.source.producer",  # writes offset syncs
+                "A->B.target.consumer",  # reads checkpoints
+                "B->A.producer.override",  # writes heartbeats
+            )
+        ),
     ],
 )
 def test_config_refuses_what_a_run_refuses(
@@ -56,6 +68,18 @@ def test_config_refuses_what_a_run_refuses(
     assert main(["config", str(path)]) == 2
     assert told in capsys.readouterr().err
     assert main(["config", str(write(tmp_path, BASE))]) == 0
+
+
+def test_files_of_clients_that_nothing_uses_are_not_looked_at(
+    tmp_path: Path, untouched: None
+) -> None:
+    lines = "".join(
+        f"{scope}.security.protocol=SSL\n{scope}.ssl.truststore.type=PEM\n"
+        f"{scope}.ssl.truststore.location=/nowhere/trust.pem\n"
+        for scope in ("A->B.source.producer", "A->B.target.consumer")
+    )
+    path = write(tmp_path, f"{BASE}{lines}emit.offset-syncs.enabled=false\n")
+    assert main(["config", str(path)]) == 0
 
 
 def test_a_pattern_of_verify(

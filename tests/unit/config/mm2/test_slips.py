@@ -38,6 +38,24 @@ def test_slips_are_remarked(lines: str, told: str, tmp_path: Path) -> None:
     assert len([line for line in found if told in line]) == 1, found
 
 
+@pytest.mark.parametrize(
+    ("scope", "alias"),
+    [
+        ("A->B.source.admin", "A"),
+        ("A->B.source.producer", "A"),  # writes offset syncs
+        ("A->B.target.consumer", "B"),  # reads checkpoints
+        ("B->A.producer.override", "A"),  # writes heartbeats
+    ],
+)
+def test_clients_that_do_not_check_host_names_are_remarked(
+    scope: str, alias: str, tmp_path: Path
+) -> None:
+    lines = f"{scope}.security.protocol=SSL\n{scope}.ssl.endpoint.identification.algorithm=\n"
+    found = load(tmp_path, BASE + lines).warnings
+    told = f"cluster {alias}: ssl.endpoint.identification.algorithm is empty, so anybody"
+    assert len([line for line in found if told in line]) == 1, found
+
+
 def test_two_aliases_at_one_address(tmp_path: Path) -> None:
     text = BASE.replace("b:9092", "other:1, A:9092")
     told = "B.bootstrap.servers names a:9092, as cluster 'A' does"

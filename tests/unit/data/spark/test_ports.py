@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import pytest
@@ -18,7 +19,13 @@ from sparkmirror.data.spark.ports import (
     withheld,
 )
 from sparkmirror.errors import ConfigError
-from sparkmirror.settings import ClusterClient, FlowSettings, MirrorSettings
+from sparkmirror.settings import (
+    CheckpointSettings,
+    ClusterClient,
+    FlowSettings,
+    MirrorSettings,
+    OffsetSyncSettings,
+)
 
 SECRET = {"spark.authenticate.secret": "x" * 32}
 CLOSED = {
@@ -148,6 +155,14 @@ def test_which_clusters_have_secrets() -> None:
     assert secrets_of(MirrorSettings((harmless,), ("A", "B"))) == []
     secret = _flow(**{"sasl.jaas.config": "x required;"})
     assert secrets_of(MirrorSettings((harmless, secret), ("A", "B"))) == ["B"]
+    # Also those of a feature that is off: the executors get the whole flow.
+    client = ClusterClient("A", ("h:1",), "A", properties={"sasl.jaas.config": "x required;"})
+    for enabled in (True, False):
+        for flow in (
+            replace(harmless, offset_syncs=OffsetSyncSettings(enabled, client=client)),
+            replace(harmless, checkpoints=CheckpointSettings(enabled, client=client)),
+        ):
+            assert secrets_of(MirrorSettings((flow,), ("A", "B"))) == ["A"]
 
 
 @pytest.mark.parametrize(
