@@ -104,7 +104,7 @@ def test_what_is_known_of_a_leader_is_wrong(source, topic_name, told):
         }[told]
         fetcher.assign(tp, 0)
         assert _first_records(fetcher)
-        assert fetcher.errors == {told: 1}
+        assert fetcher.errors.keys() == {told}  # more than once, if the lookup takes long
         assert connections.leaders[tp] == right
     finally:
         connections.close()

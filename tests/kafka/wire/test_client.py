@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from sparkmirror.errors import ClusterError, MirrorError, TopicError
+from sparkmirror.errors import ClusterError, MirrorError, QuotaExceeded, TopicError
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient
 from sparkmirror.testing.clusters import KafkaCluster
@@ -124,9 +124,25 @@ def test_new_topics_wait_for_a_quota(cluster_a, topic_name):
         names = [f"{topic_name}.{number}" for number in range(8)]
         outcomes = slow.create_topics([NewTopic(name, 4) for name in names])
         assert {name: one.error for name, one in outcomes.items()} == dict.fromkeys(names)
-        assert slow.topics(names).keys() == set(names)
+        wait_until(lambda: slow.topics(names).keys() == set(names), "all topics")
         grown = slow.grow_topics(dict.fromkeys(names[:3], 6))
         assert {name: one.error for name, one in grown.items()} == dict.fromkeys(names[:3])
+    finally:
+        slow.close()
+
+
+def test_a_quota_on_new_partitions_holds_up_no_other_request(cluster_a, topic_name):
+    """After the first topic it allows none for longer than a request may take."""
+    servers = tuple(cluster_a.bootstrap_servers.split(","))
+    set_quota(cluster_a, topic_name, "controller_mutation_rate=1")
+    slow = Cluster(ClusterClient("A", servers, topic_name))
+    try:
+        names = [f"{topic_name}.{number}" for number in range(2)]
+        for _ in range(2):
+            outcomes = slow.create_topics([NewTopic(name, 50) for name in names], patience_s=0)
+            assert outcomes[names[0]].error is None
+            assert isinstance(outcomes[names[1]].error, QuotaExceeded)
+            assert slow.topics(names[1:]) == {}
     finally:
         slow.close()
 

@@ -115,8 +115,8 @@ NAMES: tuple[Mutant, ...] = (
         "loops of flows with several policies are not looked for",
         "A remote topic holds the records of one source topic",
         "config/mm2/overlaps.py",
-        "names = loop_example([*ring, *ring])",
-        "names = loop_example([*ring, *ring]) and None",
+        "names = loop_example([*ring] * 2) and loop_example([*ring] * _ROUNDS)",
+        "names = None",
         (
             "tests/unit/config/mm2/test_overlaps.py"
             "::test_policies_that_do_not_know_each_others_names_are_no_way_round",

@@ -98,9 +98,7 @@ def control(tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch)
         made.published._assignment = assignment
 
     monkeypatch.setattr(made.topics, "first_positions", first_positions(clusters, flow))
-    monkeypatch.setattr(
-        made.topics._discovery, "discover", lambda first, at_start=False: made.found
-    )
+    monkeypatch.setattr(made.topics._discovery, "discover", lambda **_: made.found)
     monkeypatch.setattr(made.published, "adopt", adopt)
     monkeypatch.setattr("sparkmirror.control.flows.topics_job.seed_positions", lambda *_: None)
     yield made

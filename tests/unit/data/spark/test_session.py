@@ -25,8 +25,8 @@ def test_every_python_of_a_local_spark_is_forked(
     class Started(Exception):
         pass
 
-    def start(*_: object) -> None:
-        raise Started(*(os.environ[name] for name in _PYTHONS))
+    def start(*_: object, outlasts: bool) -> None:
+        raise Started(outlasts, *(os.environ[name] for name in _PYTHONS))
 
     monkeypatch.setattr(session, "GatewayProcess", start)
     before = dict(os.environ)
@@ -41,6 +41,7 @@ def test_every_python_of_a_local_spark_is_forked(
     assert dict(os.environ) == before  # the launcher is gone, and a next application starts its own
     launcher = str(tmp_path / "work" / "python")
     local = master.startswith("local")
+    # Only where its Python processes are forks does the JVM leave SIGTERM to the driver.
     assert told.value.args == (
-        (launcher, launcher) if local else ("of-the-cluster", sys.executable)
+        (True, launcher, launcher) if local else (False, "of-the-cluster", sys.executable)
     )
