@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, show_error
+from sparkmirror.cli.shared.errors import run_command, show_error
 from sparkmirror.errors import ConfigError, MirrorError
-from sparkmirror.observe.display.streams import open_closed, replace_unencodable
 
 _EXIT_USAGE = 255
 _EXIT_NO_ARGUMENTS = 1
@@ -74,12 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with ``argv`` (default: the process's); returns the exit code."""
-    open_closed()
-    replace_unencodable((sys.stdout, sys.stderr))
-    try:
-        return _command(list(sys.argv[1:] if argv is None else argv))
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    return run_command(_command, argv)
 
 
 def _command(arguments: list[str]) -> int:

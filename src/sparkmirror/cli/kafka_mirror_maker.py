@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, show_error
+from sparkmirror.cli.shared.errors import run_command, show_error
 from sparkmirror.config.table.setting import java_int
 from sparkmirror.errors import ConfigError, MirrorError
-from sparkmirror.observe.display.streams import open_closed, replace_unencodable
 
 _EXIT_WRONG = 1
 _EXIT_FAILED = 255
@@ -228,12 +227,7 @@ def _add_callables(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with ``argv`` (default: the process's); returns the exit code."""
-    open_closed()
-    replace_unencodable((sys.stdout, sys.stderr))
-    try:
-        return _command(list(sys.argv[1:] if argv is None else argv))
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    return run_command(_command, argv)
 
 
 def _command(arguments: list[str]) -> int:

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from sparkmirror.cli import connect_mirror_maker, kafka_mirror_maker
-from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, show_error
+from sparkmirror.cli.shared.errors import run_command, show_error
 from sparkmirror.errors import ConfigError, MirrorError
-from sparkmirror.observe.display.streams import open_closed, replace_unencodable
 
 _EXIT_WRONG = 1
 _PROG = "kafka-run-class"
@@ -22,16 +21,16 @@ _PROG = "kafka-run-class"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with ``argv`` (default: the process's); returns the exit code."""
-    open_closed()
-    replace_unencodable((sys.stdout, sys.stderr))
+    return run_command(_command, argv)
+
+
+def _command(arguments: list[str]) -> int:
     try:
-        name, arguments = _class(list(sys.argv[1:] if argv is None else argv))
-        return _CLASSES[name](arguments)
+        name, others = _class(arguments)
+        return _CLASSES[name](others)
     except MirrorError as error:
         show_error(error)
         return _EXIT_WRONG
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
 
 
 def _class(arguments: list[str]) -> tuple[str, list[str]]:

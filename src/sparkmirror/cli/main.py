@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sparkmirror.cli.shared.errors import EXIT_INTERRUPTED, show_error
+from sparkmirror.cli.shared.errors import run_command, show_error
 from sparkmirror.cli.shared.settings_options import (
     KeepPartitions,
     NumStreams,
@@ -21,7 +21,6 @@ from sparkmirror.cli.shared.settings_options import (
     spark_conf,
     with_files,
 )
-from sparkmirror.observe.display.streams import open_closed, replace_unencodable
 
 __all__ = ["app", "main"]
 
@@ -378,16 +377,15 @@ def _command() -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (``sys.argv[1:]``) and return the exit code."""
-    open_closed()
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    replace_unencodable((sys.stdout, sys.stderr))
+    return run_command(_run, argv)
+
+
+def _run(arguments: list[str]) -> int:
     try:
         _add_verbs(arguments)
         _command().main(args=arguments, prog_name="sparkmirror")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
     except Exception as error:
         return show_error(error, debug="--debug" in arguments).exit_code
     return 0

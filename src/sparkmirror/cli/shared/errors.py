@@ -1,4 +1,4 @@
-"""Shows errors to the user: one paragraph on stderr and an exit code.
+"""How commands end: with errors as one paragraph on stderr, and an exit code.
 
 A stack trace is shown only with ``--debug``.
 """
@@ -10,6 +10,7 @@ import logging
 import sys
 import time
 import traceback
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -17,6 +18,7 @@ from rich.text import Text
 
 from sparkmirror.errors import MirrorError
 from sparkmirror.observe.console import PrintableConsole
+from sparkmirror.observe.display.streams import prepare_streams
 from sparkmirror.observe.logs import mask_secrets
 from sparkmirror.observe.notice import named_places
 from sparkmirror.text import printable, printable_json
@@ -25,6 +27,18 @@ _log = logging.getLogger(__name__)
 
 EXIT_START_FAILED = 3
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as in shells
+
+
+def run_command(command: Callable[[list[str]], int], argv: Sequence[str] | None) -> int:
+    """Run ``command`` with ``argv`` (None: the process's); returns its exit code.
+
+    130 after Ctrl+C, unless the command makes something else of it.
+    """
+    prepare_streams()
+    try:
+        return command(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
 
 
 def as_mirror_error(error: BaseException) -> MirrorError:

@@ -18,10 +18,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from sparkmirror.settings import FlowSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = [
     "AT",
@@ -31,7 +35,6 @@ __all__ = [
     "MEASURED_EVERY",
     "MESSAGE_ROWS",
     "RECORDS",
-    "SQL_SETTINGS",
     "TIME_MS_MAX",
     "TRANSFORM",
     "arrow_schema",
@@ -39,6 +42,7 @@ __all__ = [
     "decode_columns",
     "encode_columns",
     "message_bytes",
+    "set_sql",
     "spark_schema",
 ]
 
@@ -69,14 +73,14 @@ COLUMNS = {
 }
 """A record's columns, with Spark's types."""
 
-SQL_SETTINGS = {
+# How Spark understands the SQL and the tables, whatever a user's spark-defaults.conf says.
+_SQL_SETTINGS = {
     # A cast that fails is an error. A null would leave out records, or empty them, in silence.
     "spark.sql.ansi.enabled": "true",
     "spark.sql.ansi.enforceReservedKeywords": "false",  # `offset` is such a word
     "spark.sql.timestampType": "TIMESTAMP_LTZ",  # what TIMESTAMP means, above and in SQL
     "spark.sql.session.timeZone": "UTC",  # a timestamp has no time zone of its own
 }
-"""How Spark understands the SQL and the tables, whatever a user's spark-defaults.conf says."""
 
 _ARROW = {
     "topic": pa.string(),
@@ -109,6 +113,12 @@ def used(columns: Sequence[Iterable[str]]) -> list[str]:
     """The columns that any of the transforms uses, in the order of `COLUMNS`."""
     together = {name for one in columns for name in one}
     return [name for name in COLUMNS if name in together]
+
+
+def set_sql(session: SparkSession) -> None:
+    """Have ``session`` understand SQL and tables in one way, whatever else was set."""
+    for name, value in _SQL_SETTINGS.items():
+        session.conf.set(name, value)
 
 
 def spark_schema(columns: Sequence[Iterable[str]]) -> str:

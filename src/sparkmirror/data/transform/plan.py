@@ -26,10 +26,10 @@ from sparkmirror.data.transform.columns import (
     MEASURED_EVERY,
     MESSAGE_ROWS,
     RECORDS,
-    SQL_SETTINGS,
     TRANSFORM,
     encode_columns,
     message_bytes,
+    set_sql,
 )
 from sparkmirror.data.transform.dataframe import Translated, run_trial, translate
 from sparkmirror.data.transform.functions import (
@@ -82,9 +82,9 @@ class TransformPlan:
         # Only this flow's rows travel in larger messages.
         self.session = spark.newSession()
         self.tables = Tables(self.session, flow)
-        _set_sql(self.session)
+        set_sql(self.session)
         register_functions(self.session, flow, self.tables.java)
-        _set_sql(self.session)  # functions of users may have changed it
+        set_sql(self.session)  # functions of users may have changed it
         self.session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(MESSAGE_ROWS))
         self.session.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "false")
         # Arguments of SQL functions are projections of their own until Spark merges them with ours:
@@ -136,11 +136,6 @@ class TransformPlan:
 
         rows, result = _result(records, self.planned[number], F.lit(True), guard=_as_it_is)
         return rows.select(result)
-
-
-def _set_sql(session: SparkSession) -> None:
-    for name, value in SQL_SETTINGS.items():
-        session.conf.set(name, value)
 
 
 Guard = Callable[["Column"], "Column"]

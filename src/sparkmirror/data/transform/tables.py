@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sparkmirror.data.transform.columns import SQL_SETTINGS
+from sparkmirror.data.transform.columns import set_sql
 from sparkmirror.data.transform.functions import class_loader
 from sparkmirror.data.transform.spark_errors import message_of
 from sparkmirror.errors import ConfigError
@@ -52,8 +52,7 @@ class Tables:
 
         # Not the flow's own: functions of users may have changed that one.
         self._session = session.newSession()
-        for name, value in SQL_SETTINGS.items():
-            self._session.conf.set(name, value)
+        set_sql(self._session)
         self._reading = threading.Lock()
         self._settings: dict[str, TableSettings] = {}
         self._states: dict[str, TableState] = {}

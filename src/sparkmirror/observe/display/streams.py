@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import IO
 
-__all__ = ["discard", "flush_or_discard", "open_closed", "replace_unencodable"]
+__all__ = ["discard", "flush_or_discard", "prepare_streams"]
 
 _STANDARD = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
@@ -42,11 +42,13 @@ def flush_or_discard(streams: Iterable[IO[str] | None]) -> None:
             continue
 
 
-def open_closed() -> None:
-    """Open the standard streams that were closed from the start (``>&-``) as /dev/null.
+def prepare_streams() -> None:
+    """Make the standard streams of a process take all that it writes. Call it first.
 
-    Python has ``None`` for them. Call it first: otherwise the next file or socket gets the free
-    number, and whatever libraries and child processes print goes there.
+    Those that were closed from the start (``>&-``), for which Python has ``None``, become
+    /dev/null: otherwise the next file or socket gets the free number, and whatever libraries and
+    child processes print goes there. stdout and stderr write ``?`` for a character that their
+    encoding lacks: otherwise a terminal or a log without Unicode would end the mirror.
     """
     for name, mode in _STANDARD:
         if getattr(sys, name) is None:
@@ -54,15 +56,8 @@ def open_closed() -> None:
             null = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(null, True)
             setattr(sys, name, os.fdopen(null, mode, encoding="utf-8", closefd=False))
-
-
-def replace_unencodable(streams: Iterable[IO[str] | None]) -> None:
-    """Have each stream write ``?`` for a character that its encoding lacks.
-
-    Otherwise a terminal or a log without Unicode would end the mirror. Streams that a caller put in
-    place of the process's may lack the setting; they are not changed.
-    """
-    for stream in streams:
+    for stream in (sys.stdout, sys.stderr):
+        # What a caller put in place of the process's stream may lack the setting.
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="replace")
