@@ -377,6 +377,14 @@ EXACTLY_ONCE: tuple[Mutant, ...] = (
         (f"{_EXACT}::test_what_is_written_anew_counts_its_gaps_once",),
     ),
     Mutant(
+        "a retry hides a refusal of the open transaction",
+        "A refused record takes nothing else with it",
+        "data/write/sink_task.py",
+        "        if not self.flow.exactly_once:\n            self.producer.backlog.forget",
+        "        if True:\n            self.producer.backlog.forget",
+        (f"{_EXACT}::test_a_retry_hides_no_refusal_of_the_open_transaction",),
+    ),
+    Mutant(
         "records of a topic that is gone are committed without their position",
         "One bad partition does not stop the rest",
         "data/write/transaction_positions.py",

@@ -164,7 +164,17 @@ class SinkTask:
         self._left[lane.source] = lane.records, lane.bytes
         self.index.remove(lane)
         self.ends.forget(lane)
-        self.producer.backlog.forget_halts(lane.blocked)
+        self.forget_halts(lane)
+
+    def forget_halts(self, lane: Lane) -> None:
+        """Let the target partitions that stopped ``lane`` be written to again.
+
+        Exactly-once needs nothing for that: a refusal that stops a lane comes with a new producer.
+        A halt in its backlog is one of the open transaction. What other lanes have written there
+        since was dropped, and their positions must not be committed: only the halt shows it.
+        """
+        if not self.flow.exactly_once:
+            self.producer.backlog.forget_halts(lane.blocked)
 
     def write_releases(self, released: Iterable[LeftNote]) -> None:
         """Report that this slot has given up partitions for others."""

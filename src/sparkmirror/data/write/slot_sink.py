@@ -226,7 +226,7 @@ class SlotSink:
 
     def _try_again(self, lane: Lane, attempt: int) -> None:
         """Accept records again: the source has gone back to the lane's position."""
-        self._task.producer.backlog.forget_halts(lane.blocked)
+        self._task.forget_halts(lane)
         lane.halt, lane.blocked, lane.attempt = None, (), attempt
         self._task.index.halts_seen = 0
 

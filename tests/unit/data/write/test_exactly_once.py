@@ -21,7 +21,14 @@ import pytest
 
 from sparkmirror.data.coordination import fencing
 from sparkmirror.data.coordination.hanging_transactions import written_before
-from sparkmirror.data.rows.notes import GapNote, PartitionHello, SlotHello, SlotNotes, Writer
+from sparkmirror.data.rows.notes import (
+    GapNote,
+    PartitionHello,
+    RetryNote,
+    SlotHello,
+    SlotNotes,
+    Writer,
+)
 from sparkmirror.data.rows.rows import Chunk, build_row
 from sparkmirror.data.write import exactly_once, producers
 from sparkmirror.data.write.exactly_once import ExactlyOnce
@@ -843,6 +850,80 @@ def test_the_gap_of_a_partition_that_stops_outlives_an_abort(brokers: Brokers) -
     assert brokers.values("A.orders") == [b"1"]
     assert len(brokers.values(gaps_topic(flow))) == 1
     assert REMOTE[BILLS] not in brokers.positions or brokers.positions[REMOTE[BILLS]] == 0
+
+
+def _tried(source: TopicPartition, attempt: int = 1) -> Any:
+    notes = SlotNotes(tried=(RetryNote(source, attempt),))
+    return build_row([], memoryview(b""), [], notes).slice(0, 1)
+
+
+def test_a_retry_hides_no_refusal_of_the_open_transaction(brokers: Brokers) -> None:
+    """Both partitions have their gaps in one topic: the second one's record was dropped there."""
+    brokers.refuses = _refuse_bad
+    flow = _flow(faults=FaultSettings(bad_record="skip"))
+    brokers.forbidden = {gaps_topic(flow)}
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1", b"bad"])
+    source.chunk(BILLS, [b"a", b"bad"])
+    hello, orders, bills = source.rows
+
+    def rows() -> Iterator[Any]:
+        yield from (hello, orders)
+        mirrored._delivery._commit()  # type: ignore[attr-defined]
+        assert mirrored._task.lanes[ORDERS].halt is not None
+        yield from (bills, _tried(ORDERS))
+
+    mirrored = SlotSink(flow)
+    mirrored.run(rows())
+    assert brokers.values(gaps_topic(flow)) == []
+    assert brokers.positions.get(REMOTE[BILLS], 0) < 2, "it would pass what is written down nowhere"
+    assert mirrored._task.lanes[BILLS].halt is not None
+
+
+def test_a_retry_costs_the_open_transaction_no_producer_id(brokers: Brokers) -> None:
+    """What was refused in it leaves a hole in the sequences, which only a new one closes."""
+    flow = _flow(faults=FaultSettings(bad_record="skip"))
+    gaps = gaps_topic(flow)
+    brokers.refuses = lambda tp, one: INVALID_RECORD if tp.topic == gaps else _refuse_bad(tp, one)
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1", b"bad"])
+    hello, orders = source.rows
+
+    def rows() -> Iterator[Any]:
+        yield from (hello, _gap_row(5))
+        mirrored._delivery._commit()  # type: ignore[attr-defined]
+        yield from (orders, _tried(BILLS), _gap_row(5))
+
+    mirrored = SlotSink(flow)
+    mirrored.run(rows())
+    assert brokers.positions == {REMOTE[ORDERS]: 0, REMOTE[BILLS]: 0}
+    assert all(lane.halt is not None for lane in mirrored._task.lanes.values())
+    # When the topic takes records again, nothing of that is in the way.
+    brokers.refuses = _refuse_bad
+    again = Source(brokers)
+    again.chunk(ORDERS, [b"1", b"bad"])
+    _run(flow, again)
+    assert brokers.values("A.orders") == [b"1"]
+    assert brokers.positions[REMOTE[ORDERS]] == 2
+
+
+def test_a_partition_that_was_refused_is_written_after_its_retry(brokers: Brokers) -> None:
+    brokers.refuses = _refuse_bad
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"bad"])
+    hello, refused = source.rows
+
+    def rows() -> Iterator[Any]:
+        yield from (hello, refused)
+        mirrored._delivery._commit()  # type: ignore[attr-defined]
+        brokers.refuses = lambda _tp, _record: 0
+        yield from (_tried(ORDERS), refused)
+
+    mirrored = SlotSink(_flow())
+    mirrored.run(rows())
+    assert brokers.values("A.orders") == [b"bad"]
+    assert brokers.positions[REMOTE[ORDERS]] == 1
+    assert mirrored._task.lanes[ORDERS].halt is None
 
 
 def test_the_last_report_is_not_waited_for_without_end() -> None:
