@@ -10,6 +10,7 @@ import pytest
 
 from sparkmirror.control.positions.seeding import seed_positions
 from sparkmirror.control.topics.sync import Assignment
+from sparkmirror.data.write import target_ends
 from sparkmirror.internal_topics.gaps import Gap
 from sparkmirror.internal_topics.position_metadata import decode_metadata
 from sparkmirror.internal_topics.runs import runs_topic
@@ -186,7 +187,11 @@ def test_positions_that_went_with_the_topic_before_they_were_stored_elsewhere(
     ("choice", "action", "resumed_at"),
     [("fail", "stopped", None), ("record-and-continue", "continued", 10)],
 )
-def test_the_choice_is_each_topics_own(source, target, topic_name, choice, action, resumed_at):
+def test_the_choice_is_each_topics_own(
+    source, target, topic_name, choice, action, resumed_at, monkeypatch
+):
+    look_s = 2.0
+    monkeypatch.setattr(target_ends, "_CHECK_INTERVAL_S", look_s / 4)
     create_topic(source.kafka, topic_name, 1)
     _produce(source.kafka, topic_name, _values(0, 10))
     with _slot(source, target, topic_name) as slot:
@@ -204,9 +209,12 @@ def test_the_choice_is_each_topics_own(source, target, topic_name, choice, actio
             if choice == "fail":
                 wait_until(lambda: 0 in slot.halts(), "a halt")
                 assert slot.halts()[0].code == "TARGET_RECREATED"
+                time.sleep(look_s)
                 assert _at_target(slot) == []
+                assert 0 in slot.halts()
             else:
                 _await_values(slot, _values(10, 3))
+        assert slot.failures == []
 
 
 def test_what_the_source_no_longer_has_is_told_and_passed(source, target, topic_name):

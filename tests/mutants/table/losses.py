@@ -65,6 +65,14 @@ LOSSES: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "a partition that its loss has stopped ends its slot's tasks",
+        "One bad partition does not stop the rest",
+        "data/write/target_ends.py",
+        "(due and lane.halt is None and lane.source_halt is None)",
+        "due",
+        (f"{_TARGET}::test_a_partition_that_is_halted_ends_no_task_for_its_loss",),
+    ),
+    Mutant(
         "others' records in the place of lost ones taken for the mirror's",
         "Lost target data",
         "data/read/resume_point.py",

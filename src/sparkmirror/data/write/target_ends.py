@@ -4,8 +4,10 @@ The sink's producer asks before it sends (`TargetEnds.may_send`). If a partition
 epoch or topic id changed, or a response casts doubt on its log, the partition waits until its
 leader has reported where the log ends (`TargetEnds.check`). So hardly any record is written behind
 a loss. Acknowledgements that go back are detected as well (`Lane.goes_back`). Every
-`_CHECK_INTERVAL_S`, all partitions are checked, including idle ones. Checks have threads of their
-own: a broker that hangs must not keep the sink from the others.
+`_CHECK_INTERVAL_S`, all partitions are checked, including idle ones, but not those that are halted:
+nothing is written to them, and a loss that halts one (``on.target.loss=fail``) would be found again
+and again. Checks have threads of their own: a broker that hangs must not keep the sink from the
+others.
 
 A log that is long enough may hold records of others in the place of lost ones. If the leader epoch
 of the last check ended before what was acknowledged since, the check therefore compares the last
@@ -119,7 +121,9 @@ class TargetEnds:
     # -- checks --------------------------------------------------------------------------------
 
     def check(self, connections: ClusterConnections) -> None:
-        """Check the logs of waiting partitions, and now and then of all; process what is reported.
+        """Check the logs of waiting partitions, and now and then of all that go on.
+
+        Processes what earlier checks have found.
 
         ``connections``: the producer's.
         """
@@ -142,8 +146,12 @@ class TargetEnds:
         wanted = {
             tp: _wanted(lane)
             for tp, lane in self._lanes.items()
-            if (due or tp in self._held) and lane not in self._losing and lane not in self.lost
+            if (tp in self._held or (due and lane.halt is None and lane.source_halt is None))
+            and lane not in self._losing
+            and lane not in self.lost
         }
+        if not wanted:
+            return
         for tp in self._failed & wanted.keys():  # they may take long again: last
             wanted[tp] = wanted.pop(tp)
         self._job = _Check(self.flow, wanted)

@@ -40,6 +40,7 @@ from sparkmirror.internal_topics.run_map import Run
 from sparkmirror.internal_topics.runs import decode_run, encode_run
 from sparkmirror.model import TopicPartition as Tp
 from sparkmirror.names.replication_policy import FaultPolicy
+from sparkmirror.progress import Halt
 from sparkmirror.records.records import Carried
 from sparkmirror.settings import ClusterClient, FaultSettings, FetchSettings, FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
@@ -747,6 +748,28 @@ def test_all_are_looked_at_now_and_then(gated: Gated) -> None:
     gated.settle()
     assert gated.looks == 1
     assert list(gated.ends.lost) == [gated.lane]
+
+
+@pytest.mark.parametrize("who", ["halt", "source_halt"])
+def test_a_partition_that_is_halted_ends_no_task_for_its_loss(gated: Gated, who: str) -> None:
+    """With ``on.target.loss=fail`` the loss is what halts it, and its position stays before it."""
+    setattr(gated.lane, who, Halt("TARGET_TRUNCATED", "cut off"))
+    gated.view = EndView(0, 60, 60, 60, 5)
+    gated.time = 31
+    gated.look()
+    gated.settle()
+    assert (gated.looks, gated.ends.lost) == (0, {})
+    # What is still to be sent there waits for an answer all the same.
+    gated.view = EndView(0, 100, 100, 100, 5)
+    gated.ends.recheck(REMOTE)
+    assert not gated.may_send()
+    gated.look()
+    assert (gated.looks, gated.may_send()) == (1, True)
+    # Once it goes on, it is looked at as before.
+    setattr(gated.lane, who, None)
+    gated.time += 31
+    gated.look()
+    assert gated.looks == 2
 
 
 def test_a_high_watermark_may_lag_for_a_while(gated: Gated) -> None:
