@@ -139,11 +139,11 @@ class Backlog:
         """Whether a batch that the target refuses is dropped (`DROPPED`) instead of halting."""
         self.impatient = False
         """Whether failing batches delay others. If so, their partition is halted after 30 s, in a
-        transaction after 10 s; one that the gate holds, after 30 s.
+        transaction after 10 s; one that is held (`hold`), after 30 s.
         """
         self._stuck_s = min(_STUCK_S_MAX, settings.delivery_timeout_ms / 1000)
-        # The gate may wait for a broker that has died: it leads for up to 18 s, until its session
-        # ends.
+        # The gate, or the connection, may wait for a broker that has died: it leads for up to 18 s,
+        # until its session ends.
         self._held_s = self._stuck_s
         if transactions is not None:
             # The transaction's other partitions wait for it, and it times out if it lasts.
@@ -237,7 +237,7 @@ class Backlog:
 
     @property
     def failing(self) -> dict[TopicPartition, Halt]:
-        """Partitions that have failed, or waited for the gate, for 10 s, and the reasons.
+        """Partitions that have failed, or were held (`hold`), for 10 s, and the reasons.
 
         They are still retried.
         """
@@ -391,7 +391,10 @@ class Backlog:
             self.halt(state, code, f"it has failed for {failing_s:.0f} s", retriable=True)
 
     def hold(self, state: PartitionQueue, now: float) -> None:
-        """Note that the gate lets nothing through; halt the partition if others wait for it."""
+        """Note that nothing can be sent, and halt the partition if others wait for it.
+
+        Either the gate lets nothing through, or no connection to the leader can be made.
+        """
         if state.held_since is None or not self.connections.reachable:
             state.held_since = now  # while the cluster is unavailable, there is no time limit
         held_s = now - state.held_since
@@ -470,11 +473,11 @@ class Backlog:
 
 
 def _unchecked(tp: TopicPartition, seconds: float) -> Halt:
-    """Why nothing is sent to a partition that the gate has held for ``seconds``."""
+    """Why nothing is sent to a partition that was held for ``seconds``."""
     name = error_name(LEADER_NOT_AVAILABLE)
     text = (
-        f"nothing is written to {tp} ({name}): whether its log still has what was written could "
-        f"not be checked for {seconds:.0f} s. That needs its leader, and that of its source if "
-        "records have to be compared"
+        f"nothing is written to {tp} ({name}): for {seconds:.0f} s its leader could not be reached, "
+        "or whether its log still has what was written could not be checked. That needs its "
+        "leader, and that of its source if records have to be compared"
     )
     return Halt(name, text, retriable=True)

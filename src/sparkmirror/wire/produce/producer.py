@@ -67,7 +67,8 @@ _THROTTLE_LOG_S = 60.0
 # After this time without a batch, a broker may have forgotten the producer id. By default it
 # remembers it for a day (``producer.id.expiration.ms``); a round trip more costs little.
 _FORGOTTEN_S = 60.0
-# A thread that was busy elsewhere for so long does not know how long the gate was closed.
+# A thread that was busy elsewhere for so long does not know how long the gate was closed, or a
+# leader away.
 _UNSEEN_S = 5.0
 _LOOKS = 8  # in a request timeout, at how much of the requests has been delivered
 _PAUSES_VERSION = 6  # from there on, clients wait for a quota; Java's do the same
@@ -190,7 +191,7 @@ class Producer:
             return
         now = self._clock()
         if now - self._looked_at > _UNSEEN_S:
-            # Nobody has looked whether the gate was open meanwhile.
+            # Nobody has looked whether they could be sent meanwhile.
             for state in backlog.busy.values():
                 state.held_since = None
         self.connections.refresh_if_due()
@@ -223,10 +224,10 @@ class Producer:
             elif backlog.gate is not None and not backlog.gate.may_send(self.connections, state.tp):
                 backlog.stirred = True
                 backlog.hold(state, now)
+            elif state.may_send(leader.node):
+                by_node.setdefault(leader.node, []).append(state)
             else:
-                state.held_since = None
-                if state.may_send(leader.node):
-                    by_node.setdefault(leader.node, []).append(state)
+                state.held_since = None  # it waits for responses
         for node, states in by_node.items():
             if not self._send_to(node, states, now):
                 backlog.stirred = True
@@ -254,7 +255,11 @@ class Producer:
         """Send batches of ``states``. Returns whether the rest waits only for responses."""
         connection = self.connections.connection(node)
         if connection is None:
+            for state in states:
+                self.backlog.hold(state, now)
             return False
+        for state in states:
+            state.held_since = None
         requests = self._requests.get(connection)
         if not requests and connection.ended_idle():
             # No request is in flight on it: no batch is in doubt.

@@ -372,6 +372,54 @@ def test_a_partition_whose_log_cannot_be_checked_stops_only_where_others_wait(ru
     assert run.acknowledged[A] == 1
 
 
+def test_a_leader_that_cannot_be_reached_stops_its_partition_only_where_others_wait(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster's other brokers say that it leads, and the mirror gets no connection to it."""
+    backlog, away = run.producer.backlog, [True]
+    connection = run.target.connection
+    monkeypatch.setattr(
+        run.target, "connection", lambda node: None if away[0] and not node else connection(node)
+    )
+    for tp in (A, B):
+        run.append(tp, 1)
+    backlog.impatient = True
+    for _ in range(60):  # 18 s: so long a broker that has died leads
+        run.pump()
+        _serve(run.target, 1, 2)
+    assert backlog.halts == {}
+    assert run.acknowledged[B] == 1
+    assert backlog.failing.keys() == {A}
+    assert "its leader could not be reached" in backlog.failing[A].reason
+    away[0] = False
+    run.pump()
+    assert backlog.failing == {}
+    run.target.cut(0)
+    run.pump()
+    away[0], backlog.impatient = True, False
+    for _ in range(400):  # two minutes
+        run.pump()
+    assert (backlog.halts, backlog.failing.keys()) == ({}, {A})
+    run.target.reachable = False
+    backlog.impatient = True
+    run.pump()
+    assert backlog.halts == {}, "the cluster is unavailable, not just this broker"
+    run.target.reachable = True
+    for _ in range(95):
+        run.pump()
+        assert backlog.halts == {}
+    for _ in range(10):
+        run.pump()
+    assert backlog.halts.keys() == {A}
+    assert (backlog.halts[A].code, backlog.halts[A].retriable) == ("LEADER_NOT_AVAILABLE", True)
+    assert backlog.idle
+    away[0] = False
+    backlog.forget_halts([A])
+    run.append(A, 1)
+    run.settle()
+    assert run.target.partitions[A].values[-1] == run.appended[A][-1]
+
+
 def test_a_partition_is_not_given_up_while_it_may_be_written(run: Run) -> None:
     """Who finds out what was lost there has to know what was written."""
     backlog = run.producer.backlog
