@@ -133,7 +133,7 @@ class Producer:
         self.woken = False
         """Whether the other descriptor was readable in the last `pump`."""
         self.before_send: Callable[[], None] = _nothing
-        """Called before batches are sent. If it raises, they stay queued."""
+        """Called before batches, or the rest of one, are sent. If it raises, they stay here."""
         self._requests: dict[Connection, deque[_Request]] = {}
         self._either = Poller[Connection | int]()  # responses, and `pump`'s other descriptor
         self._responses = Poller[Connection | int](within=self._either)
@@ -407,6 +407,8 @@ class Producer:
                 if connection in self._responses and connection.hung_up():
                     self._forget_ended(connection)
                 continue
+            if connection.unsent:
+                self.before_send()  # the rest of a batch is one, too
             try:
                 if connection.unsent:
                     backlog.stirred = connection.go_on_sending() or backlog.stirred
@@ -495,7 +497,7 @@ class Producer:
                 connection.copy_unsent()
 
     def await_responses(self, timeout_s: float) -> None:
-        """Wait up to ``timeout_s`` for the responses in flight, without sending anything more.
+        """Wait up to ``timeout_s`` for the responses in flight, without sending further requests.
 
         Without this wait, a later check of the log's end misses what a busy broker still appends.
         """

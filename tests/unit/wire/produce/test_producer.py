@@ -89,6 +89,33 @@ def test_a_broker_that_takes_nothing_keeps_the_others_from_nothing(run: Run) -> 
     _complete(run)
 
 
+def test_who_may_not_send_sends_no_rest_either(run: Run) -> None:
+    """A request of which the broker has a part has not reached it."""
+
+    def fenced() -> None:
+        raise Fenced("another run has the flow")
+
+    run.append(A, 1)
+    run.settle()
+    far = run.target.connection(0)
+    far.clogged = True
+    run.append(A, 1)
+    run.pump()
+    assert far.unsent
+    run.producer.before_send = fenced
+    far.unclog()
+    with pytest.raises(Fenced):
+        run.pump()
+    run.producer._clock = time.monotonic
+    with pytest.raises(Fenced):  # a task that gives up waits for what it has sent
+        run.producer.await_responses(0.2)
+    assert far.unsent
+    assert not far.inbox
+    run.producer.before_send = lambda: None
+    run.producer._clock = lambda: run.now
+    _complete(run)
+
+
 def test_under_a_new_producer_id_sequences_begin_at_nought(run: Run) -> None:
     run.append(A, 3)
     run.settle()
