@@ -11,7 +11,7 @@ import pytest
 from sparkmirror.control.positions.seeding import seed_positions
 from sparkmirror.control.topics.sync import Assignment
 from sparkmirror.data.write import target_ends
-from sparkmirror.internal_topics.gaps import Gap
+from sparkmirror.internal_topics.gaps import Gap, gaps_topic
 from sparkmirror.internal_topics.position_metadata import decode_metadata
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import TopicPartition
@@ -39,6 +39,7 @@ from tests.kafka.harness.support import (
     delete_records,
     delete_topic,
     produce,
+    set_topic_config,
 )
 from tests.patience import patience
 
@@ -230,6 +231,35 @@ def test_what_the_source_no_longer_has_is_told_and_passed(source, target, topic_
         gone, healed = _await_gaps(slot, 2)
         assert (gone.action, gone.first, gone.last) == ("continued", 0, 3)
         assert (healed.action, healed.first, healed.last) == ("repaired", 4, 9)
+    assert slot.failures == []
+
+
+@MODES
+def test_a_repair_that_cannot_be_written_down_stops_its_partition_alone(
+    source, target, topic_name, exactly_once
+):
+    create_topic(source.kafka, topic_name, 1)
+    _produce(source.kafka, topic_name, _values(0, 10))
+    options = {"exactly_once": exactly_once}
+    with _slot(source, target, topic_name, **options) as slot:
+        _await_values(slot, _values(0, 10))
+    _make_anew(slot)
+    gaps = gaps_topic(slot.flow)
+    set_topic_config(target.kafka, gaps, **{"max.message.bytes": "100"})
+    with _slot(source, target, topic_name, alias=slot.alias, **options) as slot:
+        wait_until(lambda: 0 in slot.halts(), "a halt")
+        assert slot.halts()[0].code == "MESSAGE_TOO_LARGE"
+        _produce(source.kafka, topic_name, _values(10, 3))
+        time.sleep(8.0)  # retries would be due after 2 s and 4 s
+        assert 0 in slot.halts()
+        assert _at_target(slot) == []
+    assert slot.failures == []
+    set_topic_config(target.kafka, gaps, **{"max.message.bytes": None})
+    with _slot(source, target, topic_name, alias=slot.alias, **options) as slot:
+        _await_values(slot, _values(0, 13))
+        (gap,) = _await_gaps(slot)
+        assert (gap.kind, gap.action) == ("target-recreated", "repaired")
+        assert (gap.first, gap.last, gap.resumed_at) == (0, 9, 0)
     assert slot.failures == []
 
 

@@ -73,6 +73,17 @@ LOSSES: tuple[Mutant, ...] = (
         (f"{_TARGET}::test_a_partition_that_is_halted_ends_no_task_for_its_loss",),
     ),
     Mutant(
+        "a repair that is not written down is tried again at once",
+        "One bad partition does not stop the rest",
+        "data/read/slot_reader.py",
+        " or self._lost_at.get(tp) == position:",
+        ":",
+        (
+            "tests/unit/data/read/test_slot_selection.py"
+            "::test_a_repair_whose_gap_is_not_written_down_is_left_to_the_next_epoch",
+        ),
+    ),
+    Mutant(
         "others' records in the place of lost ones taken for the mirror's",
         "Lost target data",
         "data/read/resume_point.py",

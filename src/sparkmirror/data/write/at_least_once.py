@@ -210,6 +210,8 @@ class AtLeastOnce:
                 advance(pending.lane)
                 if pending.lane.stuck:
                     ends.note_going_back(pending.lane)
+        # Before the checks: without its gap record, a partition still has the log that is lost.
+        self._stop_halted()
         # Check that the target still has what it acknowledged.
         ends.check(self._producer.connections)
         ends.settle(self._backlog, counts=True)

@@ -177,6 +177,9 @@ class TargetEnds:
     ) -> None:
         if tp not in self._lanes:
             return  # it was left meanwhile
+        lane = self._lanes[tp]
+        if lane.halt is not None and job.wanted[tp].mark is not lane.logged_ahead()[0]:
+            return  # the record of the gap before that log was given up: it is looked at again
         mark, reached = job.wanted[tp].mark, job.wanted[tp].reached
         now = TargetMark(job.cluster_id, job.topic_ids.get(tp.topic, ""))
         loss = judge_target(tp, reached, mark, now, view)
@@ -188,7 +191,6 @@ class TargetEnds:
                 return
         self._suspected.pop(tp, None)
         self._held.discard(tp)
-        lane = self._lanes[tp]
         if loss is not None:
             self.losing(lane, loss.cut, loss.text, loss.kind)
             return
@@ -232,13 +234,14 @@ class TargetEnds:
     def settle(self, backlog: Backlog, *, counts: bool) -> None:
         """Give up partitions that have lost records, once none of their records is in flight.
 
-        ``counts``: what was acknowledged since stays there; otherwise its transaction is aborted.
+        One that is halted ends no task for that: what waits for it is given up, and the loss is
+        found again when it is tried again. ``counts``: what was acknowledged since stays there;
+        otherwise its transaction is aborted.
         """
         for lane, (kind, cut, text) in list(self._losing.items()):
             if backlog.under_way(lane.target):
                 continue
             del self._losing[lane]
-            self.lost[lane] = text
             first, end = lane.position, lane.there() if counts else lane.position
             mark, _ = lane.logged_ahead()
             lane.log = replace(
@@ -247,6 +250,12 @@ class TargetEnds:
                 there_first=first if end > first else -1,
                 there_end=end if end > first else -1,
             )
+            if lane.halt is None:
+                self.lost[lane] = text
+            elif not backlog.waiting(lane.target):
+                continue
+            else:
+                lane.blocked = (*lane.blocked, lane.target)
             backlog.give_up(lane.target, Halt(TARGET_LOSS_CODES[kind], text, retriable=True))
 
 

@@ -590,6 +590,7 @@ class Gated:
         self.view = EndView(0, 100, 100, 100, 5)
         self.looks = 0
         self.given_up: list[Tp] = []
+        self.waits = True
         self.others: bool | Exception = False
         self.connections = SimpleNamespace(
             cluster_id="cluster",
@@ -626,7 +627,9 @@ class Gated:
 
     def settle(self, *, counts: bool = True) -> None:
         backlog = SimpleNamespace(
-            under_way=lambda _: False, give_up=lambda tp, _: self.given_up.append(tp)
+            under_way=lambda _: False,
+            waiting=lambda tp: self.waits and tp not in self.given_up,
+            give_up=lambda tp, _: self.given_up.append(tp),
         )
         self.ends.settle(cast(Backlog, backlog), counts=counts)
 
@@ -770,6 +773,45 @@ def test_a_partition_that_is_halted_ends_no_task_for_its_loss(gated: Gated, who:
     gated.time += 31
     gated.look()
     assert gated.looks == 2
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_waits_for_a_partition_that_is_halted_is_given_up(gated: Gated, waits: bool) -> None:
+    gated.waits = waits
+    gated.lane.halt = Halt("MESSAGE_TOO_LARGE", "its gap record")
+    gated.connections.leaders = {REMOTE: Leader(2, 6)}
+    gated.view = EndView(0, 60, 60, 60, 6)
+    assert not gated.may_send()
+    gated.look()
+    gated.settle()
+    assert gated.ends.lost == {}
+    assert gated.lane.log == replace(MARK, cut=60)
+    assert gated.given_up == ([REMOTE] if waits else [])
+    assert gated.lane.blocked == tuple(gated.given_up), "a retry writes there again"
+    gated.lane.halt = None
+    assert not gated.may_send()
+    gated.look()
+    gated.settle()
+    assert list(gated.ends.lost) == [gated.lane]
+
+
+def test_a_look_that_counted_on_a_gap_record_that_was_refused_opens_nothing(gated: Gated) -> None:
+    connections = cast(ClusterConnections, gated.connections)
+    gap = _pending(gated.lane, 50, 0, -1)
+    gap.log, gap.log_end = replace(MARK, topic_id="anew", leader_epoch=0, epoch_offset=0), 0
+    gated.connections.topic_ids = {"A.t": "anew"}
+    gated.view = EndView(0, 0, 0, 0, 0)
+    assert not gated.may_send()
+    gated.time += 1
+    gated.ends.check(connections)
+    gated.lane.halt = Halt("MESSAGE_TOO_LARGE", "its gap record")
+    gated.lane.queue.clear()
+    gated.ends.check(connections)
+    assert gated.looks == 1
+    assert not gated.may_send()
+    gated.look()
+    gated.settle()
+    assert (gated.given_up, gated.ends.lost) == ([REMOTE], {})
 
 
 def test_a_high_watermark_may_lag_for_a_while(gated: Gated) -> None:
