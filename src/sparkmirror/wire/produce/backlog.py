@@ -476,8 +476,8 @@ def _unchecked(tp: TopicPartition, seconds: float) -> Halt:
     """Why nothing is sent to a partition that was held for ``seconds``."""
     name = error_name(LEADER_NOT_AVAILABLE)
     text = (
-        f"nothing is written to {tp} ({name}): for {seconds:.0f} s its leader could not be reached, "
-        "or whether its log still has what was written could not be checked. That needs its "
-        "leader, and that of its source if records have to be compared"
+        f"nothing is written to {tp} ({name}): for {seconds:.0f} s its leader could not be "
+        "reached, or whether its log still has what was written could not be checked. That needs "
+        "its leader, and that of its source if records have to be compared"
     )
     return Halt(name, text, retriable=True)

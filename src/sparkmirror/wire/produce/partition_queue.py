@@ -72,8 +72,8 @@ class PartitionQueue:
     ``transactional``: its batches are parts of transactions. ``restart``: the record number from
     which sequences are assigned again, under the same producer id, because records were left out;
     -1: none. ``held_since``: since when nothing can be sent, because the `backlog.Gate` lets
-    nothing through or the leader cannot be reached. ``done``: records acknowledged so far. ``join_state``: how long its batches
-    have waited (`joining`).
+    nothing through or the leader cannot be reached. ``done``: records acknowledged so far.
+    ``join_state``: how long its batches have waited (`joining`).
     """
 
     tp: TopicPartition
