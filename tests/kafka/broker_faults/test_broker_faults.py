@@ -82,7 +82,12 @@ def test_leaders_move(source, target, topic_name, side):
 
 
 @pytest.mark.parametrize(
-    "told", ["NOT_LEADER_OR_FOLLOWER", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH"]
+    "told",
+    [
+        "NOT_LEADER_OR_FOLLOWER",
+        "FENCED_LEADER_EPOCH",
+        pytest.param("UNKNOWN_LEADER_EPOCH", marks=pytest.mark.more),
+    ],
 )
 def test_what_is_known_of_a_leader_is_wrong(source, topic_name, told):
     """The wrong broker, or the right one in an epoch before or after: it is looked up again."""
@@ -415,7 +420,9 @@ def _numbers(target: FaultyCluster, topic: str) -> list[int]:
     return [int(value.split()[0]) for value in values if _MARK in value]
 
 
-@pytest.mark.parametrize("arrives", [True, False], ids=["it arrived", "it did not"])
+@pytest.mark.parametrize(
+    "arrives", [True, pytest.param(False, marks=pytest.mark.more)], ids=["it arrived", "it did not"]
+)
 def test_a_batch_in_doubt_that_its_topic_then_refuses_arrives_once(target, topic_name, arrives):
     create_topic(target.kafka, topic_name, 1, replication=NODES)
     tp = TopicPartition(topic_name, 0)

@@ -74,7 +74,7 @@ def test_a_slow_network_costs_time_and_no_records(source, target, topic_name):
         assert "CONNECTION_LOST" not in slot.errors()
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("side", [pytest.param("source", marks=pytest.mark.more), "target"])
 def test_the_network_to_a_whole_cluster_is_cut_and_mended(source, target, topic_name, side):
     """Nothing passes and nobody is told, as when a line is cut; then the old connections die."""
     create_topic(source.kafka, topic_name, NODES, replication=NODES)

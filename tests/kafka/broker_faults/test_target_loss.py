@@ -139,7 +139,9 @@ def _slot(source: Any, target: Any, topic: str, *, runs: bool = True, **options:
 
 
 @MODES
-@pytest.mark.parametrize("runs", [True, False], ids=["runs", "no-runs"])
+@pytest.mark.parametrize(
+    "runs", [True, pytest.param(False, marks=pytest.mark.more)], ids=["runs", "no-runs"]
+)
 def test_a_remote_topic_made_anew_while_the_mirror_stood_still(
     source, target, topic_name, exactly_once, runs
 ):

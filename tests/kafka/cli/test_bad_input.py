@@ -86,10 +86,10 @@ SERVERS = {
 @pytest.mark.parametrize(
     ("kind", "side"),
     [
-        ("unresolved", "A"),
+        pytest.param("unresolved", "A", marks=pytest.mark.more),
         ("refused", "B"),
         ("silent", "A"),
-        ("web", "B"),
+        pytest.param("web", "B", marks=pytest.mark.more),
         pytest.param("unresolved", "B", marks=pytest.mark.long),
         pytest.param("refused", "A", marks=pytest.mark.long),
         pytest.param("silent", "B", marks=pytest.mark.long),

@@ -318,7 +318,10 @@ def test_advertised_addresses_that_lead_nowhere(
         ("ELSEWHERE", False, "not trusted", "truststore"),
         ("EXPIRED", True, "has expired", "Renew"),
         ("GOOD", True, "it speaks Kafka without TLS", "security.protocol=PLAINTEXT"),
-        ("LOGIN", True, "it speaks Kafka without TLS", "security.protocol=PLAINTEXT"),
+        pytest.param(
+            *("LOGIN", True, "it speaks Kafka without TLS", "security.protocol=PLAINTEXT"),
+            marks=pytest.mark.more,
+        ),
     ],
 )
 def test_wrong_certificates(

@@ -102,7 +102,7 @@ def test_what_only_the_other_network_can_use(
     assert failed(examined(west, tmp_path, port)) == []
 
 
-@pytest.mark.parametrize("port", [NAMED, UNROUTED])
+@pytest.mark.parametrize("port", [pytest.param(NAMED, marks=pytest.mark.more), UNROUTED])
 def test_who_does_not_ask_the_doctor_is_told_soon_too(
     networks: tuple[Network, Network], tmp_path: Path, port: int
 ) -> None:

@@ -110,10 +110,10 @@ def test_equal_in_spite_of_aborted_records_and_other_batches(pair: Pair) -> None
     ("change", "kind", "words"),
     [
         ({"value": b"other"}, "differs", "value"),
-        ({"key": b"other"}, "differs", "key"),
+        pytest.param({"key": b"other"}, "differs", "key", marks=pytest.mark.more),
         ({"headers": (("h", b"x"),)}, "differs", "headers"),
-        ({"timestamp_ms": NOW_MS - 5}, "differs", "timestamp"),
-        ({"value": None}, "differs", "value"),
+        pytest.param({"timestamp_ms": NOW_MS - 5}, "differs", "timestamp", marks=pytest.mark.more),
+        pytest.param({"value": None}, "differs", "value", marks=pytest.mark.more),
     ],
 )
 def test_a_changed_record(pair: Pair, change: dict[str, Any], kind: str, words: str) -> None:

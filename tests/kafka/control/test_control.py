@@ -678,7 +678,11 @@ def test_errors_of_a_flow_are_mirror_errors(flow, loops, cluster_a, topic_name):
 
 @pytest.mark.parametrize(
     ("mode", "reset"),
-    [(MirrorMode.MM2, "latest"), (MirrorMode.MM1, "latest"), (MirrorMode.MM2, "by_duration:PT1H")],
+    [
+        (MirrorMode.MM2, "latest"),
+        (MirrorMode.MM1, "latest"),
+        pytest.param(MirrorMode.MM2, "by_duration:PT1H", marks=pytest.mark.more),
+    ],
 )
 def test_latest_is_the_end_as_it_is_at_the_start(mode, reset, flow, loops, cluster_a, topic_name):
     """Records that are written while Spark starts are mirrored, and counted as lag."""

@@ -115,7 +115,7 @@ def test_a_group_of_mirrormaker_1_is_told_as_kafkas_own_tool_does(
     assert main(["lag", str(path), "--max-lag", "2"]) == 1
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.more), "consumer"])
 def test_members_and_owners_of_any_group(
     cluster_a: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], protocol: str
 ) -> None:

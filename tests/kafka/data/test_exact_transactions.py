@@ -81,7 +81,7 @@ def _numbered(first: int, count: int) -> list[Sent]:
     return [Sent(b"%d" % n, b"k%d" % n) for n in range(first, first + count)]
 
 
-@pytest.mark.parametrize("choice", ["skip", "dead-letter"])
+@pytest.mark.parametrize("choice", [pytest.param("skip", marks=pytest.mark.more), "dead-letter"])
 def test_left_out_records_are_part_of_the_transaction(source, target, topic_name, choice):
     create_topic(source.kafka, topic_name, 1)
     faults = FaultSettings(bad_record=choice)

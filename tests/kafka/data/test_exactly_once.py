@@ -255,7 +255,15 @@ class _Killed(Exception):
     """Stands for SIGKILL: nothing more is sent."""
 
 
-@pytest.mark.parametrize("moment", ["before the records", "before", "after the positions", "after"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param("before the records", marks=pytest.mark.more),
+        pytest.param("before", marks=pytest.mark.more),
+        "after the positions",
+        "after",
+    ],
+)
 def test_the_writer_dies_at_the_end_of_a_transaction(
     source, target, topic_name, monkeypatch, moment
 ):

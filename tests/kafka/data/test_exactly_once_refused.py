@@ -163,7 +163,14 @@ def test_a_run_without_permission_ends_at_once(guarded, cluster_a, topic_name, t
     assert f" Write on TransactionalId {ids}" in mirror.text()
 
 
-@pytest.mark.parametrize("of", [gaps_topic, offset_syncs_topic, runs_topic])
+@pytest.mark.parametrize(
+    "of",
+    [
+        pytest.param(gaps_topic, marks=pytest.mark.more),
+        offset_syncs_topic,
+        pytest.param(runs_topic, marks=pytest.mark.more),
+    ],
+)
 def test_a_topic_of_our_own_that_takes_no_markers_is_named(cluster_a, cluster_b, of):
     """A transaction with that topic in it would never end."""
     alias = f"E{uuid.uuid4().hex[:6]}"

@@ -142,7 +142,11 @@ def _moved(flow: _Flow, topic: str) -> tuple[str, SourcePartition, SlotPlan]:
     return remote, added, early
 
 
-@pytest.mark.parametrize("restarted", [False, True], ids=["same-planner", "new-planner"])
+@pytest.mark.parametrize(
+    "restarted",
+    [pytest.param(False, marks=pytest.mark.more), True],
+    ids=["same-planner", "new-planner"],
+)
 def test_a_slot_of_an_earlier_epoch_that_begins_late_writes_nothing(
     flow: _Flow, cluster_a: KafkaCluster, cluster_b: KafkaCluster, topic_name: str, *,
     restarted: bool,

@@ -254,7 +254,7 @@ def test_a_sink_that_dies_within_a_joined_batch_goes_on_at_the_exact_record(
 
 
 @EXACT
-@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("side", [pytest.param("source", marks=pytest.mark.more), "target"])
 def test_what_waits_for_a_half_open_link_arrives_once(far_source, far, topic_name, side, exact):
     """Nothing passes and nobody is told. What was under way arrives after its repetition."""
     create_topic(far_source.kafka, topic_name, 1, replication=NODES)

@@ -78,7 +78,7 @@ def test_positions_are_committed_and_saved_within_the_epoch(source, target, topi
     assert slot.failures == []
 
 
-@pytest.mark.parametrize("exactly", [False, True])
+@pytest.mark.parametrize("exactly", [pytest.param(False, marks=pytest.mark.more), True])
 def test_positions_that_their_topic_refused_are_saved_when_it_takes_them(
     source, target, topic_name, exactly
 ):

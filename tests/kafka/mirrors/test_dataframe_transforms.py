@@ -145,6 +145,7 @@ def test_the_function_of_the_page_and_one_that_fails_on_records(
     assert contents(consume_all(cluster_b, f"A.{orders}")) == _expected(sent + more)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("function", "said"),
     [

@@ -95,6 +95,7 @@ def test_brokers_and_offsets_are_found_in_zookeeper(old: KafkaCluster) -> None:
     assert group_offsets(old.zookeeper, "g", [tp, TopicPartition("t", 1)]) == {tp: 7}
 
 
+@pytest.mark.more
 def test_a_cluster_below_a_chroot(old: KafkaCluster) -> None:
     """What stands below one chroot is not found below another."""
     assert old.zookeeper.endswith(_CHROOT)
@@ -118,6 +119,7 @@ def test_a_cluster_below_a_chroot(old: KafkaCluster) -> None:
                 find_brokers(elsewhere)
 
 
+@pytest.mark.more
 def test_lag_is_told_as_consumer_offset_checker_tells_it(
     old: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -236,6 +238,7 @@ def test_lag_of_a_consumer_of_0_11_at_work(
     assert rows("--topic", name)[1] == [name, name, "1", "4", "7", "3", "none"]
 
 
+@pytest.mark.more
 def test_a_zookeeper_that_is_away() -> None:
     (port,) = free_ports(1)
     started = time.monotonic()
@@ -244,6 +247,7 @@ def test_a_zookeeper_that_is_away() -> None:
     assert time.monotonic() - started < 15
 
 
+@pytest.mark.more
 def test_a_mirror_goes_on_where_old_consumers_stopped_and_reads_two_sources(
     old: KafkaCluster,
     cluster_a: KafkaCluster,

@@ -36,7 +36,7 @@ def writes(cluster: Authorized, user: str, topic: str) -> str:
     return failures[0].name() if failures[0] is not None else ""
 
 
-@pytest.mark.parametrize("apply", [False, True])
+@pytest.mark.parametrize("apply", [pytest.param(False, marks=pytest.mark.more), True])
 def test_a_lock_leaves_writing_to_the_mirror(
     authorized: Pair, alias: str, topic_name: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], apply: bool,

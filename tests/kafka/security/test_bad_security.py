@@ -120,7 +120,13 @@ def told(
 
 
 @pytest.mark.parametrize("side", [pytest.param("A", marks=pytest.mark.more), "B"])
-@pytest.mark.parametrize("kind", CERTIFICATES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.more) if kind in ("EARLY", "ELSEWHERE") else kind
+        for kind in CERTIFICATES
+    ],
+)
 def test_certificates(secured_clusters: Pair, bad: Bad, tmp_path: Path, side: str, kind: str):
     what, do = CERTIFICATES[kind]
     changes = {"ssl_crl_location": str(bad.lists)} if kind == "REVOKED" else {}
@@ -140,7 +146,7 @@ def test_the_password_of_a_store(secured_clusters: Pair, tmp_path: Path, side: s
     assert f"the keystore {stores['client']} cannot be used: its password is wrong" in line
 
 
-@pytest.mark.parametrize("side", ["A", "B"])
+@pytest.mark.parametrize("side", ["A", pytest.param("B", marks=pytest.mark.more)])
 def test_a_mechanism_that_the_broker_lacks(secured_clusters: Pair, tmp_path: Path, side: str):
     line = told(
         secured_clusters, side, "BOTH", tmp_path, code=3, mechanism="PLAIN",
@@ -150,7 +156,7 @@ def test_a_mechanism_that_the_broker_lacks(secured_clusters: Pair, tmp_path: Pat
     assert "SCRAM-SHA-512" in line
 
 
-@pytest.mark.parametrize("side", ["A", "B"])
+@pytest.mark.parametrize("side", ["A", pytest.param("B", marks=pytest.mark.more)])
 def test_the_syntax_of_jaas(secured_clusters: Pair, tmp_path: Path, side: str):
     """In the property, with its line of the file; in a file that KAFKA_OPTS names."""
     entry = jaas("PLAIN").rstrip(";")
@@ -171,7 +177,7 @@ def test_the_syntax_of_jaas(secured_clusters: Pair, tmp_path: Path, side: str):
     assert str(file) in line
 
 
-@pytest.mark.parametrize("side", ["A", "B"])
+@pytest.mark.parametrize("side", [pytest.param("A", marks=pytest.mark.more), "B"])
 def test_javas_switch_for_revoked_certificates(secured_clusters: Pair, tmp_path: Path, side: str):
     """Both sides speak TLS; the one with lists has what Java was asked for."""
     (tmp_path / "lists").write_text(pem(secured_clusters[0].authority.revoked()))

@@ -41,7 +41,14 @@ def test_two_clusters_are_two_clusters(cluster_a: KafkaCluster, cluster_b: Kafka
     assert cluster_a.bootstrap_servers != cluster_b.bootstrap_servers
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize(
+    "compression",
+    [
+        "none",
+        *(pytest.param(one, marks=pytest.mark.more) for one in ("gzip", "snappy", "lz4")),
+        "zstd",
+    ],
+)
 def test_records_come_back_as_they_were_sent(
     cluster_a: KafkaCluster, topic_name: str, compression: str
 ) -> None:
@@ -152,7 +159,12 @@ time.sleep(120)
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+    "number",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.more),
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+    ],
 )
 def test_nothing_outlives_the_process_that_started_it(number: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", _OWNER], stdout=subprocess.PIPE) as owner:

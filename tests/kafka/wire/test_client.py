@@ -240,7 +240,7 @@ def test_committing_for_an_unknown_topic_is_an_error(cluster):
         cluster.commit_offsets("g", {TopicPartition("no-such-topic", 0): (1, "")})
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.more), "consumer"])
 def test_a_group_with_members_is_seen_and_its_offsets_are_safe(
     cluster, cluster_a, topic_name, protocol
 ):
@@ -299,7 +299,14 @@ def test_read_compacted_leaves_out_aborted_data_and_ends_behind_markers(
     assert list(cluster.read_compacted(topic_name)) == [(0, b"k", b"1")]
 
 
-@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize(
+    "codec",
+    [
+        "gzip",
+        *(pytest.param(one, marks=pytest.mark.more) for one in ("snappy", "lz4")),
+        "zstd",
+    ],
+)
 def test_read_compacted_unpacks_what_the_broker_or_a_java_tool_compressed(
     cluster, cluster_a, topic_name, codec
 ):

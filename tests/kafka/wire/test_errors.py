@@ -112,6 +112,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
         yield f"{HOST}:{sasl}", f"{HOST}:{tls}"
 
 
+@pytest.mark.more
 def test_a_sasl_listener(secured):
     error = failure(secured[0], timeout_ms=10_000, within_s=15.0)
     assert isinstance(error, Unsupported)
@@ -119,6 +120,7 @@ def test_a_sasl_listener(secured):
     assert "SASL" in error.do
 
 
+@pytest.mark.more
 def test_a_tls_listener(secured):
     error = failure(secured[1], timeout_ms=10_000, within_s=15.0)
     assert isinstance(error, NotKafka)

@@ -149,7 +149,7 @@ def test_data_that_is_not_used_comes_again(
     reading.until(lambda: reading.whole(9))
 
 
-@pytest.mark.parametrize("damage", ["epoch", "id"])
+@pytest.mark.parametrize("damage", ["epoch", pytest.param("id", marks=pytest.mark.more)])
 def test_a_session_that_the_broker_has_lost_begins_anew(reading: Reading, damage: str) -> None:
     (session,) = reading.fetcher._plan._sessions.values()
     before = session.id
@@ -188,6 +188,7 @@ def test_a_broker_that_comes_back_knows_no_session(
         reading.connections.close()
 
 
+@pytest.mark.more
 def test_a_broker_without_room_for_sessions_is_asked_for_everything(
     new_cluster: Callable[..., KafkaCluster], topic_name: str
 ) -> None:

@@ -157,7 +157,15 @@ def _shares(mirrors: Iterable[_Mirror]) -> list[int]:
     return sorted(len(mirror.flow.owned) for mirror in mirrors)
 
 
-@pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "range",
+        pytest.param("roundrobin", marks=pytest.mark.more),
+        pytest.param("sticky", marks=pytest.mark.more),
+        "cooperative-sticky",
+    ],
+)
 def test_nothing_is_owned_twice_while_members_come_and_go(
     cluster_a: KafkaCluster, strategy: str
 ) -> None:
@@ -243,7 +251,9 @@ def test_a_member_that_was_given_up_starts_over_and_others_take_over(
         assert time.monotonic() - began < SESSION_MS / 1000 + 25  # a rebalance may take minutes
 
 
-@pytest.mark.parametrize("leader", ["the mirror", "the other"])
+@pytest.mark.parametrize(
+    "leader", ["the mirror", pytest.param("the other", marks=pytest.mark.more)]
+)
 def test_a_mirror_shares_with_a_member_that_is_only_cooperative(
     cluster_a: KafkaCluster, leader: str
 ) -> None:
