@@ -86,7 +86,7 @@ def test_hops_fan_out_and_aggregation_in_one_process(
     named after that way, and none comes back to where it has been.
     """
     name = f"ways-{uuid.uuid4().hex[:8]}"
-    with KafkaCluster("C") as cluster_c:
+    with KafkaCluster("C", heap="300m") as cluster_c:
         clusters = {"A": cluster_a, "B": cluster_b, "C": cluster_c}
         for number, cluster in enumerate(clusters.values(), 1):
             create_topic(cluster, name, 2)

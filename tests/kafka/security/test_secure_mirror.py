@@ -279,7 +279,7 @@ def test_a_mirror_from_scram_over_tls_to_plain_shows_no_secret(
         "--debug",
         *_with_events(tmp_path),
         *shown,
-        continuous_s=2.2 * SESSION_MS / 1000,
+        continuous_s=1.3 * SESSION_MS / 1000,
         look=look,
         provided=True,
     )
