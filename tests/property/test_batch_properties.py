@@ -235,6 +235,7 @@ def _bounded() -> Iterator[None]:
         assert time.thread_time() - began < 2
 
 
+@pytest.mark.more
 @settings(max_examples=200, deadline=None)
 @given(responses(), st.data())
 def test_damage_with_checksums_unchecked_raises_nothing_else(

@@ -85,7 +85,7 @@ def _thorough(fetcher: Fetcher) -> None:
     "partitions",
     [pytest.param(FEW, id="few"), pytest.param(MANY, id="many", marks=pytest.mark.more)],
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(did=st.lists(events, max_size=40), trip_s=st.sampled_from([0.001, 0.05]))
 def test_changes_are_what_a_look_at_all_partitions_finds(
     partitions: list[TopicPartition], did: list[tuple[Any, ...]], trip_s: float

@@ -48,6 +48,8 @@ _EXPIRATION_S = 86_400.0
 
 # As batches pass by default without a delay, and as they do where all that wait are joined.
 JOININGS = ("off", "always")
+# The second does all that the first does, and joins.
+JOINED = (pytest.param("off", marks=pytest.mark.more), "always")
 
 A, B = PARTITIONS[0], PARTITIONS[1]
 
@@ -288,7 +290,7 @@ def test_every_batch_arrives_once_and_in_order(
         run.target.close()
 
 
-@pytest.mark.parametrize("joining", JOININGS)
+@pytest.mark.parametrize("joining", JOINED)
 @settings(max_examples=200, deadline=None)
 @given(st.lists(steps, max_size=60), brokers)
 @example(
@@ -351,7 +353,7 @@ class Open(SimpleNamespace):
         return Fenced(f"{what}.")
 
 
-@pytest.mark.parametrize("joining", JOININGS)
+@pytest.mark.parametrize("joining", JOINED)
 @settings(max_examples=200, deadline=None)
 @given(st.lists(steps, max_size=60), brokers)
 @example(

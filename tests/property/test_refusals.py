@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sparkmirror.errors import TransactionError
 from sparkmirror.records.records import Record
 from sparkmirror.wire.produce.transactions import Transactions
-from tests.property.test_producer_properties import JOININGS, PARTITIONS, Open, Run, Step, steps
+from tests.property.test_producer_properties import JOINED, PARTITIONS, Open, Run, Step, steps
 
 _MODULUS = 4
 _UNCERTAIN = {"cut", "move"}
@@ -34,7 +34,7 @@ class Taken:
         self.values += [int(record.value or b"") for record in records]
 
 
-@pytest.mark.parametrize("joining", JOININGS)
+@pytest.mark.parametrize("joining", JOINED)
 @settings(max_examples=300, deadline=None)
 @given(st.lists(steps, max_size=40), st.sets(st.integers(0, _MODULUS - 1), max_size=_MODULUS))
 def test_refused_records_are_taken_over_and_the_rest_arrives(
@@ -59,7 +59,7 @@ def test_refused_records_are_taken_over_and_the_rest_arrives(
         run.target.close()
 
 
-@pytest.mark.parametrize("joining", JOININGS)
+@pytest.mark.parametrize("joining", JOINED)
 @settings(max_examples=400, deadline=None)
 @given(st.lists(steps, max_size=40), st.sets(st.integers(0, _MODULUS - 1), max_size=_MODULUS))
 def test_a_transaction_goes_on_without_refused_records_or_ends(

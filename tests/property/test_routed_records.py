@@ -90,7 +90,9 @@ def _keep_positions(sink: Routing, brokers: Brokers) -> None:
     sink._delivery._last_commit = float("-inf")  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.more) for seed in range(10, 40))]
+)
 @pytest.mark.parametrize("exact", [True, False], ids=["exactly-once", "at-least-once"])
 def test_each_record_arrives_where_it_belongs_and_in_order(seed: int, *, exact: bool) -> None:
     rng = random.Random(seed)

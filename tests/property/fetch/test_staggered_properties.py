@@ -80,7 +80,7 @@ class Trickle(Run):
     "partitions",
     [pytest.param(FEW, id="few"), pytest.param(MANY, id="many", marks=pytest.mark.more)],
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(did=st.lists(events, max_size=30))
 def test_every_record_comes_in_order_and_once(
     partitions: list[TopicPartition], did: list[tuple[Any, ...]]

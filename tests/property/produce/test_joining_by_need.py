@@ -103,7 +103,7 @@ def _run(script: Sequence[Step], *, exact: bool) -> int:
         run.target.close()
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("exact", [pytest.param(False, marks=pytest.mark.more), True])
 @settings(max_examples=300, deadline=None)
 @given(st.lists(steps, max_size=40))
 def test_what_is_joined_by_need_arrives_once_and_in_order(exact: bool, script: list[Step]) -> None:
