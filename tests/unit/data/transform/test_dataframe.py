@@ -192,15 +192,25 @@ _PARSED = "from_json(CAST(value AS STRING), 'region string, card string')"
             "timestamp + INTERVAL 1 HOUR AS timestamp, concat(filter(headers, one -> one.key <> "
             "'secret'), array(struct('from' AS key, 'é' AS value))) AS headers",
         ),
-        (_swapped, "", "value AS key, key AS value"),
-        (_view, "nullif(topic, 'x') > 'd'", "upper(CAST(value AS STRING)) AS value"),
+        pytest.param(_swapped, "", "value AS key, key AS value", marks=pytest.mark.more),
+        pytest.param(
+            _view,
+            "nullif(topic, 'x') > 'd'",
+            "upper(CAST(value AS STRING)) AS value",
+            marks=pytest.mark.more,
+        ),
         (
             _fails,
             f"topic = 'orders' AND (partition = 1 OR {_N} > 0)",
             f"CAST(CASE WHEN offset % 2 = 0 THEN {_N} END AS STRING) AS value",
         ),
-        (lambda frame: frame.filter("value IS NOT NULL"), "value IS NOT NULL", ""),
-        (lambda frame: frame.select(), "true", "key"),
+        pytest.param(
+            lambda frame: frame.filter("value IS NOT NULL"),
+            "value IS NOT NULL",
+            "",
+            marks=pytest.mark.more,
+        ),
+        pytest.param(lambda frame: frame.select(), "true", "key", marks=pytest.mark.more),
     ],
 )
 def test_a_function_gives_what_the_same_sql_gives(
@@ -382,9 +392,9 @@ def _ends(_: Any) -> Any:
         (lambda frame: frame.filter("valu = 1"), "`valu` cannot be resolved", "A record has topic"),
         (lambda frame: frame.filter("value >"), "Syntax error", "Correct the function"),
         (_raises, "ValueError: no such region", "Correct the function"),
-        (_ends, "SystemExit: 0", "Correct the function"),
+        pytest.param(_ends, "SystemExit: 0", "Correct the function", marks=pytest.mark.more),
         (lambda frame: None, "returned a NoneType, not a DataFrame", "Return the frame"),
-        (lambda: None, "TypeError", "Correct the function"),
+        pytest.param(lambda: None, "TypeError", "Correct the function", marks=pytest.mark.more),
         (lambda frame: frame.count(), "streaming sources must be executed", "Correct"),
         (lambda frame: frame.sparkSession.range(3), "not made of its argument", "Return the frame"),
         (
@@ -399,22 +409,52 @@ def _ends(_: Any) -> Any:
             "CAST(… AS STRING)",
         ),
         (lambda frame: frame.withColumn("offset", F.lit(1)), "it changes offset", "Leave it out"),
-        (lambda frame: frame.withColumnRenamed("key", "topic"), "topic twice", "once"),
+        pytest.param(
+            lambda frame: frame.withColumnRenamed("key", "topic"),
+            "topic twice",
+            "once",
+            marks=pytest.mark.more,
+        ),
         (_udf, "Python function changed", "pyspark.sql.functions"),
-        (_pandas, "Python function chosen", "one bad record would end"),
+        pytest.param(
+            _pandas, "Python function chosen", "one bad record would end", marks=pytest.mark.more
+        ),
         (lambda frame: frame.distinct(), "operator Deduplicate", "one record at a time"),
-        (
+        pytest.param(
             lambda frame: frame.dropDuplicates(["key"]),
             "operator Deduplicate",
             "one record at a time",
+            marks=pytest.mark.more,
         ),
         (lambda frame: frame.limit(3), "operator GlobalLimit", "use filter"),
-        (lambda frame: frame.offset(3), "operator Offset", "use filter"),
-        (lambda frame: frame.sample(0.1), "operator Sample", "rand() < 0.1"),
+        pytest.param(
+            lambda frame: frame.offset(3), "operator Offset", "use filter", marks=pytest.mark.more
+        ),
+        pytest.param(
+            lambda frame: frame.sample(0.1),
+            "operator Sample",
+            "rand() < 0.1",
+            marks=pytest.mark.more,
+        ),
         (lambda frame: frame.sort("key"), "operator Sort", "keep their order"),
-        (lambda frame: frame.repartition(3), "operator Repartition", "keep their order"),
-        (lambda frame: frame.repartition("key"), "operator RepartitionByExpression", "order"),
-        (lambda frame: frame.coalesce(1), "operator Repartition", "keep their order"),
+        pytest.param(
+            lambda frame: frame.repartition(3),
+            "operator Repartition",
+            "keep their order",
+            marks=pytest.mark.more,
+        ),
+        pytest.param(
+            lambda frame: frame.repartition("key"),
+            "operator RepartitionByExpression",
+            "order",
+            marks=pytest.mark.more,
+        ),
+        pytest.param(
+            lambda frame: frame.coalesce(1),
+            "operator Repartition",
+            "keep their order",
+            marks=pytest.mark.more,
+        ),
         (lambda frame: frame.groupBy("key").count(), "operator Aggregate", "cannot aggregate"),
         (lambda frame: frame.union(frame), "operator Union", "several ones"),
         (
@@ -437,21 +477,28 @@ def _ends(_: Any) -> Any:
             "operator Window",
             "no window",
         ),
-        (
+        pytest.param(
             lambda frame: frame.withWatermark("timestamp", "1 minute"),
             "operator EventTimeWatermark",
             "no state",
+            marks=pytest.mark.more,
         ),
-        (lambda frame: frame.observe("m", F.count("key")), "operator CollectMetrics", "observe()"),
+        pytest.param(
+            lambda frame: frame.observe("m", F.count("key")),
+            "operator CollectMetrics",
+            "observe()",
+            marks=pytest.mark.more,
+        ),
         (
             lambda frame: frame.mapInArrow(lambda batches: batches, frame.schema),
             "operator MapInArrow",
             "pyspark.sql.functions",
         ),
-        (
+        pytest.param(
             lambda frame: frame.mapInPandas(lambda frames: frames, frame.schema),
             "operator MapInPandas",
             "pyspark.sql.functions",
+            marks=pytest.mark.more,
         ),
     ],
 )

@@ -57,31 +57,40 @@ def _tables(directory: Path) -> tuple[TableSettings, ...]:
     return tuple(found)
 
 
-@pytest.mark.parametrize(("option", "sql"), _shown())
 def test_what_the_page_shows_is_accepted(
-    option: str, sql: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """All of it in one flow: each plan of its own would cost a second."""
     (module,) = re.findall(r"^```python\n# (\S+), .*?\n(.*?)^```", _PAGE.read_text(), re.M | re.S)
     file = tmp_path / module[0]
     file.parent.mkdir()
     file.write_text(module[1])
     monkeypatch.syspath_prepend(str(tmp_path))
-    settings = {"where": "", "select": "", option: sql}
-    one = TransformSettings(
-        "clean",
-        ("orders",),
-        routes=routes(settings["select"]),
-        functions=("mirrors.sql:register",),
-        tables=_tables(tmp_path),
-        **settings,
-    )
+    tables = _tables(tmp_path)
+    shown = [{"where": "", "select": "", option: sql} for option, sql in _shown()]
+    transforms = [
+        TransformSettings(
+            f"shown {number}",
+            ("orders",),
+            places=tuple((option, f"{option} = {sql}") for option, sql in one.items()),
+            routes=routes(one["select"]),
+            functions=("mirrors.sql:register",),
+            tables=tables,
+            **one,
+        )
+        for number, one in enumerate(shown)
+    ]
     salt, registry = "0123456789abcdef", SchemaRegistry()
     registry.add("orders-value", '"string"')
     proto = 'syntax = "proto3"; message A { } message Parcel { string card = 1; }'
     registry.add("parcels-value", proto, "PROTOBUF")
     with serving(registry) as url:
         flow = FlowSettings(
-            *[_CLIENT] * 4, transforms=(one,), hash_salt=salt, registry=RegistrySettings((url,))
+            *[_CLIENT] * 4,
+            transforms=tuple(transforms),
+            hash_salt=salt,
+            registry=RegistrySettings((url,)),
         )
-        (planned,) = TransformPlan(spark, flow).planned
-    assert planned.uses
+        planned = TransformPlan(spark, flow).planned
+    assert len(planned) == len(shown)
+    assert [one.settings.places for one in planned if not one.uses] == []

@@ -37,13 +37,26 @@ def _reason(spark: SparkSession, where: str, value: str = _SECRET) -> str:
         ),
         (f"1 / (length({_TEXT}) - 14) > 5", "[DIVIDE_BY_ZERO] Division by zero."),
         (f"CAST(raise_error({_TEXT}) AS BOOLEAN)", "[USER_RAISED_EXCEPTION] …"),
-        (
+        pytest.param(
             f"parse_url(concat('ht tp://', {_TEXT}), 'HOST') = ''",
             "[INVALID_URL] The url is invalid",
+            marks=pytest.mark.more,
         ),
-        (f"to_number({_TEXT}, '999') > 1", "[INVALID_FORMAT.MISMATCH_INPUT]"),
-        (f"from_json({_TEXT}, 'a int', map('mode', 'FAILFAST')).a > 5", "[MALFORMED_RECORD_IN"),
-        (f"length(unbase64(left({_TEXT}, 1))) = 1", "java.lang.IllegalArgumentException"),
+        pytest.param(
+            f"to_number({_TEXT}, '999') > 1",
+            "[INVALID_FORMAT.MISMATCH_INPUT]",
+            marks=pytest.mark.more,
+        ),
+        pytest.param(
+            f"from_json({_TEXT}, 'a int', map('mode', 'FAILFAST')).a > 5",
+            "[MALFORMED_RECORD_IN",
+            marks=pytest.mark.more,
+        ),
+        pytest.param(
+            f"length(unbase64(left({_TEXT}, 1))) = 1",
+            "java.lang.IllegalArgumentException",
+            marks=pytest.mark.more,
+        ),
         ("mask_json(value, '$.card') IS NULL", "the value is no JSON: at byte 4"),
     ],
 )

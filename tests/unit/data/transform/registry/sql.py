@@ -30,13 +30,17 @@ class Sql:
         self.settings = RegistrySettings(
             urls, places=(("url", "file:3: sparkmirror.registry.url"),)
         )
+        self._plans: dict[tuple[str, RegistrySettings], TransformPlan] = {}
 
     def plan(self, select: str) -> TransformPlan:
         return TransformPlan(self.spark, flow(self.settings, select))
 
     def of(self, select: str, values: list[bytes | None]) -> list[bytes | str | None]:
-        """The new values, or FAILED."""
-        return made(self.plan(f"{select} AS value"), values)
+        """The new values, or FAILED. Plans cost more than queries: they are kept, with schemas."""
+        key = (select, self.settings)
+        if key not in self._plans:
+            self._plans[key] = self.plan(f"{select} AS value")
+        return made(self._plans[key], values)
 
 
 def made(plan: TransformPlan, values: list[bytes | None]) -> list[bytes | str | None]:

@@ -299,7 +299,14 @@ def test_a_registry_that_cannot_be_used_is_refused_at_the_start(
     registry.login, registry.status = "", 503
     with pytest.raises(ConfigError, match="is unavailable: HTTP 503"):
         sql.plan(f"{_DECODE} AS value")
-    registry.status, registry.hangs = 0, True
+
+
+@pytest.mark.more
+def test_a_registry_that_hangs_is_refused_at_the_start(
+    spark: SparkSession, registry: SchemaRegistry, url: str
+) -> None:
+    sql = Sql(spark, url)
+    registry.hangs = True
     began = time.monotonic()
     with pytest.raises(ConfigError, match="no answer within 10000 ms") as caught:
         sql.plan(f"{_DECODE} AS value")

@@ -125,7 +125,12 @@ def _plain(smts: tuple[SmtSettings, ...], record: Record) -> Record | None:
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(15), *(pytest.param(each, marks=pytest.mark.long) for each in range(15, 60))]
+    "seed",
+    [
+        *range(5),
+        *(pytest.param(each, marks=pytest.mark.more) for each in range(5, 15)),
+        *(pytest.param(each, marks=pytest.mark.long) for each in range(15, 60)),
+    ],
 )
 def test_random_chains_are_what_the_documentation_says(seed: int) -> None:
     rng = random.Random(seed)
@@ -297,7 +302,9 @@ def test_headers_that_cannot_be_read_have_no_names(good: bytes, bad: bytes) -> N
         assert next(iter(decode_records(made.records))).headers == left
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [*range(2), *(pytest.param(each, marks=pytest.mark.more) for each in range(2, 6))]
+)
 def test_headers_with_any_damage_are_what_a_plain_reading_finds(seed: int) -> None:
     """Numbers and sizes of any kind, up to 2^63, and names that run into the next record.
 
