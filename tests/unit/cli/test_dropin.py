@@ -435,7 +435,9 @@ def test_an_error_about_the_work_directory_says_what_to_set(
 # both, as processes
 
 
-@pytest.mark.parametrize("module", ["connect_mirror_maker", "kafka_mirror_maker"])
+@pytest.mark.parametrize(
+    "module", [pytest.param("connect_mirror_maker", marks=pytest.mark.more), "kafka_mirror_maker"]
+)
 def test_version_is_on_stdout(module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", f"sparkmirror.cli.{module}", "--version"],
@@ -449,7 +451,11 @@ def test_version_is_on_stdout(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "code"), [("connect_mirror_maker", 255), ("kafka_mirror_maker", 1)]
+    ("module", "code"),
+    [
+        pytest.param("connect_mirror_maker", 255, marks=pytest.mark.more),
+        ("kafka_mirror_maker", 1),
+    ],
 )
 def test_a_wrong_option_ends_the_process_without_a_stack_trace(module: str, code: int) -> None:
     done = subprocess.run(

@@ -149,19 +149,29 @@ def test_unreachable_clusters_end_the_start_with_3(file: Path, tmp_path: Path) -
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("closed", [">&-", "<&- 2>&-"])
+_LOGS = (["main", "run", "FILE", "--log-file", "/nowhere/log"], 3)
+_VERSION = (["main", "version"], 0)
+_OTHERS = (
+    (["main", "run", "/nowhere/mm2.properties"], 2),
+    (["main", "lag", "FILE"], 3),
+    (["connect_mirror_maker", "/nowhere/mm2.properties"], 255),
+    (["kafka_mirror_maker", "--help"], 1),
+    (["kafka_run_class", "kafka.tools.GetOffsetShell"], 1),
+)
+
+
+def _id(value: object) -> str:
+    return " ".join(value) if isinstance(value, list) else value if isinstance(value, str) else ""
+
+
 @pytest.mark.parametrize(
-    ("command", "code"),
+    ("command", "code", "closed"),
     [
-        (["main", "run", "FILE", "--log-file", "/nowhere/log"], 3),
-        (["main", "run", "/nowhere/mm2.properties"], 2),
-        (["main", "lag", "FILE"], 3),
-        (["main", "version"], 0),
-        (["connect_mirror_maker", "/nowhere/mm2.properties"], 255),
-        (["kafka_mirror_maker", "--help"], 1),
-        (["kafka_run_class", "kafka.tools.GetOffsetShell"], 1),
+        *((*each, ">&-") for each in (_LOGS, _VERSION, *_OTHERS)),
+        *((*each, "<&- 2>&-") for each in (_LOGS, _VERSION)),
+        *(pytest.param(*each, "<&- 2>&-", marks=pytest.mark.more) for each in _OTHERS),
     ],
-    ids=lambda one: " ".join(one) if isinstance(one, list) else "",
+    ids=_id,
 )
 def test_closed_streams_change_no_exit_code(
     file: Path, command: list[str], code: int, closed: str

@@ -42,7 +42,14 @@ def _paragraph(done: subprocess.CompletedProcess[str], code: int) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("kind", WRONG)
+# What is said of each of them is tested without a process in test_bad_input.py and test_dropin.py.
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.more if number else ())
+        for number, kind in enumerate(WRONG)
+    ],
+)
 def test_what_stands_in_a_file(kind: str, tmp_path: Path) -> None:
     text, named = WRONG[kind]
     path = tmp_path / "mm2.properties"
@@ -53,8 +60,24 @@ def test_what_stands_in_a_file(kind: str, tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists(), "nothing was started"
 
 
-@pytest.mark.parametrize("command", ["sparkmirror", "connect-mirror-maker"])
-@pytest.mark.parametrize("kind", ["missing", "a directory", "below a file", "binary"])
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        ("missing", "sparkmirror"),
+        ("binary", "connect-mirror-maker"),
+        *(
+            pytest.param(*each, marks=pytest.mark.more)
+            for each in (
+                ("a directory", "sparkmirror"),
+                ("below a file", "sparkmirror"),
+                ("binary", "sparkmirror"),
+                ("missing", "connect-mirror-maker"),
+                ("a directory", "connect-mirror-maker"),
+                ("below a file", "connect-mirror-maker"),
+            )
+        ),
+    ],
+)
 def test_a_file_that_cannot_be_read(kind: str, command: str, tmp_path: Path) -> None:
     path = tmp_path / "mm2.properties"
     if kind == "a directory":

@@ -44,7 +44,7 @@ _CASES = [
 ]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_the_first_spelling_is_the_one_that_scoping_lets_win(data: st.DataObject) -> None:
     part, key = data.draw(st.sampled_from(_CASES))

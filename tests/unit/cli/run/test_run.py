@@ -114,8 +114,8 @@ def test_once_with_a_partition_that_stood_still_ends_with_1(start: Start, kind: 
 
 @pytest.mark.parametrize(("number", "sigterm_exit_code", "code"), [
     (signal.SIGINT, 0, 0),
-    (signal.SIGINT, 143, 0),
-    (signal.SIGTERM, 0, 0),
+    pytest.param(signal.SIGINT, 143, 0, marks=pytest.mark.more),
+    pytest.param(signal.SIGTERM, 0, 0, marks=pytest.mark.more),
     (signal.SIGTERM, 143, 143),
 ])  # fmt: skip
 def test_the_first_signal_drains(
@@ -297,7 +297,10 @@ def test_debug_shows_the_stack_trace(start: Start) -> None:
     assert "cli_fakes.py" in run.err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.more), (signal.SIGTERM, 143)],
+)
 def test_a_signal_while_starting_stops_at_once(start: Start, number: int, code: int) -> None:
     run = start(prepare_s=60.0, sigterm_exit_code=143)
     run.until("[prepare]")
@@ -308,7 +311,10 @@ def test_a_signal_while_starting_stops_at_once(start: Start, number: int, code: 
     assert "[flow.start]" not in run.err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.more), (signal.SIGTERM, 143)],
+)
 def test_a_once_that_is_stopped_while_starting_copied_nothing(
     start: Start, number: int, code: int
 ) -> None:
@@ -489,7 +495,7 @@ def drained_in_order(tmp_path: Path) -> None:
     assert "stopping at once" not in log
 
 
-@pytest.mark.parametrize("hangups", [0, 3])
+@pytest.mark.parametrize("hangups", [pytest.param(0, marks=pytest.mark.more), 3])
 def test_a_terminal_that_closes_ends_the_run_in_order(tmp_path: Path, hangups: int) -> None:
     """The kernel sends SIGHUP and ends the input; a shell may send SIGHUP once more, later."""
     run = Terminal(tmp_path, rest_s=1.0, sigterm_exit_code=42)
@@ -505,7 +511,7 @@ def test_a_terminal_that_closes_ends_the_run_in_order(tmp_path: Path, hangups: i
     assert "refresh" not in calls(tmp_path)
 
 
-@pytest.mark.parametrize("away", [(0,), (0, 1), (1, 2)])
+@pytest.mark.parametrize("away", [(0,), pytest.param((0, 1), marks=pytest.mark.more), (1, 2)])
 def test_one_stream_is_enough_to_see_the_terminal_close(
     tmp_path: Path, away: tuple[int, ...]
 ) -> None:
@@ -584,8 +590,15 @@ def without_readers(tmp_path: Path, **scenario: object) -> Iterator[subprocess.P
         yield process
 
 
-@pytest.mark.parametrize("log_format", ["text", "json"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "log_format"),
+    [
+        (signal.SIGTERM, "text"),
+        pytest.param(signal.SIGTERM, "json", marks=pytest.mark.more),
+        pytest.param(signal.SIGINT, "text", marks=pytest.mark.more),
+        (signal.SIGINT, "json"),
+    ],
+)
 def test_readers_that_went_away_do_not_disturb_the_drain(
     tmp_path: Path, number: int, log_format: str
 ) -> None:
@@ -632,7 +645,10 @@ def test_metrics_are_served_until_the_end(tmp_path: Path) -> None:
         urllib.request.urlopen(f"{found[1]}/metrics", timeout=10)
 
 
-@pytest.mark.parametrize(("address", "code"), [("0.0.0.0:0", 2), ("nonsense", 2)])
+@pytest.mark.parametrize(
+    ("address", "code"),
+    [("0.0.0.0:0", 2), pytest.param("nonsense", 2, marks=pytest.mark.more)],
+)
 def test_metrics_that_cannot_be_served_end_the_start(
     tmp_path: Path, address: str, code: int
 ) -> None:
