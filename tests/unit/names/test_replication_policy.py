@@ -17,6 +17,7 @@ from sparkmirror.names.replication_policy import (
     should_replicate,
 )
 from sparkmirror.settings import ClusterClient, FlowSettings, PolicySettings, TopicSettings
+from tests.rows import named
 from tests.vectors import load
 
 POLICIES = load("policies")
@@ -48,32 +49,33 @@ def test_own_topics_are_named_as_in_java(name: str) -> None:
     assert policy.heartbeats_topic() == expected["heartbeatsTopic"]
 
 
-@pytest.mark.parametrize(
-    ("name", "case"),
-    [(name, case) for name, policy in POLICIES.items() for case in policy["topics"]],
-    ids=lambda value: value if isinstance(value, str) else value["topic"],
-)
-def test_topic_names_are_read_as_in_java(name: str, case: dict[str, Any]) -> None:
-    policy, topic = _NAMED[name], case["topic"]
-    assert {
-        "topic": topic,
-        "topicSource": policy.topic_source(topic),
-        "upstreamTopic": policy.upstream_topic(topic),
-        "originalTopic": policy.original_topic(topic),
-        "isHeartbeats": policy.is_heartbeats_topic(topic),
-        "isCheckpoints": policy.is_checkpoints_topic(topic),
-        "isMM2Internal": policy.is_mm2_internal_topic(topic),
-        "isInternal": policy.is_internal_topic(topic),
-        "formatRemote_A": policy.format_remote_topic("A", topic),
-    } == case
+@pytest.mark.parametrize("name", POLICIES)
+def test_topic_names_are_read_as_in_java(name: str) -> None:
+    policy = _NAMED[name]
+    for case in POLICIES[name]["topics"]:
+        topic = case["topic"]
+        with named(topic):
+            assert {
+                "topic": topic,
+                "topicSource": policy.topic_source(topic),
+                "upstreamTopic": policy.upstream_topic(topic),
+                "originalTopic": policy.original_topic(topic),
+                "isHeartbeats": policy.is_heartbeats_topic(topic),
+                "isCheckpoints": policy.is_checkpoints_topic(topic),
+                "isMM2Internal": policy.is_mm2_internal_topic(topic),
+                "isInternal": policy.is_internal_topic(topic),
+                "formatRemote_A": policy.format_remote_topic("A", topic),
+            } == case
 
 
-@pytest.mark.parametrize(
-    "case",
-    SHOULD_REPLICATE,
-    ids=lambda case: f"{case['policy']}-{case['heartbeats.replication.enabled']}-{case['topic']}",
-)
-def test_topics_are_chosen_as_in_java(case: dict[str, Any]) -> None:
+@pytest.mark.parametrize("name", dict.fromkeys(case["policy"] for case in SHOULD_REPLICATE))
+def test_topics_are_chosen_as_in_java(name: str) -> None:
+    for case in (case for case in SHOULD_REPLICATE if case["policy"] == name):
+        with named(case):
+            _is_chosen_as_in_java(case)
+
+
+def _is_chosen_as_in_java(case: dict[str, Any]) -> None:
     policy, topic = _NAMED[case["policy"]], case["topic"]
     target = case["flow"].partition("->")[2]
     defaults = TopicSettings()
@@ -95,26 +97,25 @@ _FILTER_DEFAULTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "case"),
-    [(kind, case) for kind in _FILTER_DEFAULTS for case in FILTERS[kind]],
-    ids=lambda value: value if isinstance(value, str) else str(list(value.values())),
-)
-def test_filters_accept_what_java_accepts(kind: str, case: dict[str, Any]) -> None:
+@pytest.mark.parametrize("kind", _FILTER_DEFAULTS)
+def test_filters_accept_what_java_accepts(kind: str) -> None:
     key, include, exclude = _FILTER_DEFAULTS[kind]
-    config = {name: _elements(value) for name, value in case["config"].items()}
-    accepted = TopicFilter(config.get(key, include), config.get(f"{key}.exclude", exclude))
-    assert accepted.accepts(case[kind]) == case["shouldReplicate"]
+    for case in FILTERS[kind]:
+        config = {name: _elements(value) for name, value in case["config"].items()}
+        with named(case):
+            accepted = TopicFilter(config.get(key, include), config.get(f"{key}.exclude", exclude))
+            assert accepted.accepts(case[kind]) == case["shouldReplicate"]
 
 
-@pytest.mark.parametrize("case", FILTERS["config_property"], ids=str)
-def test_config_properties_are_filtered_as_in_java(case: dict[str, Any]) -> None:
-    config = case["config"]
-    exclude = TopicSettings().config_properties_exclude
-    if "config.properties.exclude" in config:
-        exclude = _elements(config["config.properties.exclude"])
-    accepted = TopicFilter((".*",), exclude).accepts(case["property"])
-    assert accepted == case["shouldReplicate"]
+def test_config_properties_are_filtered_as_in_java() -> None:
+    for case in FILTERS["config_property"]:
+        config = case["config"]
+        exclude = TopicSettings().config_properties_exclude
+        if "config.properties.exclude" in config:
+            exclude = _elements(config["config.properties.exclude"])
+        with named(case):
+            accepted = TopicFilter((".*",), exclude).accepts(case["property"])
+            assert accepted == case["shouldReplicate"]
 
 
 def _elements(text: str) -> tuple[str, ...]:
