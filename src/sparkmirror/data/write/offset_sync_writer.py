@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Protocol
 
 from sparkmirror.data.write.chunk_offsets import ChunkOffsets
@@ -27,6 +28,7 @@ from sparkmirror.internal_topics.offset_syncs import PartitionState
 from sparkmirror.internal_topics.run_map import Run, extend_run
 from sparkmirror.internal_topics.runs import encode_run, runs_topic
 from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt
 from sparkmirror.records.codecs import NONE
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.settings import ClusterClient, FlowSettings, ProduceSettings
@@ -309,8 +311,9 @@ class _Topic:
         settings = replace(produce, enable_idempotence=False)
         self._client = client
         self._producer = Producer(ClusterConnections(client), settings)
+        # What cannot be written for long comes back here, where newer records displace it.
         self._producer.backlog.impatient = True
-        self._under_way = 0
+        self._taken: list[KeyValue] = []  # what the producer has
         self._sent_at = 0.0
         self._not_before = 0.0
 
@@ -321,7 +324,7 @@ class _Topic:
     @property
     def idle(self) -> bool:
         """Whether nothing waits to be written or acknowledged."""
-        return not self.backlog and not self._under_way
+        return not self.backlog and not self._taken
 
     def step(self, changed: threading.Condition) -> None:
         """Send a batch, or process its acknowledgement; waits a moment at most."""
@@ -332,7 +335,7 @@ class _Topic:
             time.sleep(_PUMP_S)
             return
         try:
-            if not self._under_way:
+            if not self._taken:
                 self._send(changed)
             self._producer.pump(_PUMP_S)
             halt = self._producer.backlog.halts.get(self._tp)
@@ -341,10 +344,10 @@ class _Topic:
             return
         if halt is not None:
             self._producer.backlog.forget_halts()
-            self._fail(halt.reason, changed, lost=True)
+            self._fail(halt.reason, changed, halt)
         elif self._producer.backlog.idle:
             with changed:
-                self._under_way, self.failing = 0, False
+                self._taken, self.failing = [], False
         elif time.monotonic() - self._sent_at > _FAILING_S:
             codes = ", ".join(sorted(self._producer.backlog.errors)) or "no leader, or no response"
             self._fail(codes, changed)
@@ -352,16 +355,16 @@ class _Topic:
     def _send(self, changed: threading.Condition) -> None:
         with changed:
             count = min(len(self.backlog), _BATCH_RECORDS_MAX)
-            taken = [self.backlog.popleft() for _ in range(count)]
-            self._under_way = count
+            self._taken = [self.backlog.popleft() for _ in range(count)]
         self._producer.connections.add_topics([self._tp.topic])
-        for batch in batches_of(taken):
+        for batch in batches_of(self._taken):
             self._producer.backlog.append(self._tp, batch)
         self._sent_at = time.monotonic()
 
-    def _fail(self, reason: str, changed: threading.Condition, *, lost: bool = False) -> None:
+    def _fail(self, reason: str, changed: threading.Condition, halt: Halt | None = None) -> None:
         """Note a failure and pause before the retry. It is logged once until a write succeeds.
 
+        ``halt``: why the producer has dropped what it had; it is sent again unless it is refused.
         Without the pause, looking for a topic that does not exist takes a quarter of a sink's time.
         """
         self._not_before = time.monotonic() + _PAUSE_S
@@ -373,6 +376,9 @@ class _Topic:
             )
         with changed:
             self.failing = True
-            if lost:
-                self._under_way = 0
+            if halt is not None:
+                if halt.retriable:  # nobody derives these records again
+                    room = _BACKLOG_MAX - len(self.backlog)
+                    self.backlog.extendleft(islice(reversed(self._taken), room))
+                self._taken = []
             changed.notify_all()

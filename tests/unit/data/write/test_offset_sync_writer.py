@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkmirror.data.write import offset_sync_writer
 from sparkmirror.data.write.chunk_offsets import ChunkOffsets
 from sparkmirror.data.write.offset_sync_writer import SlotSyncs, SyncSender
 from sparkmirror.data.write.producers import drop_producers, producer_of
@@ -17,8 +21,10 @@ from sparkmirror.internal_topics.offset_syncs import PartitionState
 from sparkmirror.internal_topics.run_map import OffsetMap, Run
 from sparkmirror.internal_topics.runs import RunRow, decode_run, encode_forgotten_run, encode_run
 from sparkmirror.model import TopicPartition
-from sparkmirror.settings import ClusterClient, FlowSettings
+from sparkmirror.settings import ClusterClient, FlowSettings, ProduceSettings
+from sparkmirror.wire.produce.producer import Producer
 from tests.patience import patience
+from tests.property.simulated_target import SimTarget
 
 T = TopicPartition("t", 0)
 KeyValue = tuple[bytes, bytes | None]
@@ -239,3 +245,102 @@ def test_a_topic_that_a_map_has_named_has_runs_alone() -> None:
     syncs.settled(T, _offsets(8, 1, 3), "id", "there", remote="tenant.t")
     syncs.publish()
     assert [len(part) for part in outlet[1]] == [0, 1]
+
+
+class Topic:
+    """A sender's topic on a simulated broker. A step takes a quarter of a second."""
+
+    tp = TopicPartition("syncs", 0)
+    backlog_max = 5
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.target = SimTarget(1, [self.tp])
+        self.away = False
+        self.connection: Callable[[int], object] = self.target.connection
+        self.changed = threading.Condition()
+        now = SimpleNamespace(monotonic=self.clock, time=self.clock, sleep=lambda _: None)
+        monkeypatch.setattr(offset_sync_writer, "time", now)
+        monkeypatch.setattr(offset_sync_writer, "_BACKLOG_MAX", self.backlog_max)
+        monkeypatch.setattr(offset_sync_writer, "ClusterConnections", lambda _: self.target)
+        monkeypatch.setattr(offset_sync_writer, "Producer", partial(Producer, clock=self.clock))
+        monkeypatch.setattr(self.target, "connection", self._connection)
+        client, settings = self.target.client, ProduceSettings()
+        self.topic = offset_sync_writer._Topic(self.tp.topic, client, settings)
+
+    def clock(self) -> float:
+        return self.now
+
+    def _connection(self, node: int) -> object:
+        return None if self.away else self.connection(node)
+
+    def put(self, *numbers: int) -> None:
+        self.topic.backlog.extend((b"key", b"%d" % number) for number in numbers)
+
+    def run(self, seconds: float) -> None:
+        ends = self.now + seconds
+        while self.now < ends:
+            self.topic.step(self.changed)
+            while self.target.take(0):
+                pass
+            self.target.replicate(self.tp)
+            self.now += 0.25
+
+    @property
+    def written(self) -> list[int]:
+        return self.target.partitions[self.tp].values
+
+
+@pytest.fixture
+def topic(monkeypatch: pytest.MonkeyPatch) -> Iterator[Topic]:
+    found = Topic(monkeypatch)
+    yield found
+    found.target.close()
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_what_a_leader_that_is_away_does_not_take_is_written_later(
+    topic: Topic, leads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other brokers name it, or say that there is none. Nobody writes a run again."""
+    topic.away = leads
+    refresh = topic.target.refresh
+    if not leads:
+        monkeypatch.setattr(topic.target, "refresh", topic.target.leaders.clear)
+        topic.target.refresh()
+    topic.put(0, 1, 2)
+    topic.run(20)
+    topic.put(3, 4)
+    topic.run(20)
+    assert topic.topic.failing
+    assert not topic.topic.idle
+    topic.away = False
+    monkeypatch.setattr(topic.target, "refresh", refresh)
+    topic.run(5)
+    assert topic.written == [0, 1, 2, 3, 4]
+    assert topic.topic.idle
+    assert not topic.topic.failing
+
+
+@pytest.mark.parametrize("later", [range(3, 7), range(3, 9)])
+def test_if_there_is_too_much_for_later_the_oldest_are_left_out(topic: Topic, later: range) -> None:
+    topic.away = True
+    topic.put(0, 1, 2)
+    topic.run(20)
+    topic.put(*later)
+    topic.run(20)
+    topic.away = False
+    topic.run(5)
+    assert topic.written == [*range(9)][: later.stop][-Topic.backlog_max :]
+
+
+def test_what_is_refused_for_good_is_not_sent_again(topic: Topic) -> None:
+    topic.target.refused = frozenset([1])
+    topic.put(0, 1)
+    topic.run(2)
+    assert topic.topic.idle
+    assert topic.topic.failing
+    topic.put(2)
+    topic.run(2)
+    assert topic.written == [2]
+    assert not topic.topic.failing
