@@ -385,7 +385,8 @@ class Producer:
                 request.deadline = now + timeout_s
         self._deliveries[connection] = _Delivery(now + timeout_s / _LOOKS, delivered, left)
 
-    def _receive(self, timeout_s: float, also: int) -> None:
+    def _receive(self, timeout_s: float, also: int, *, sending: bool = True) -> None:
+        """Read responses; ``sending``: and send the rest of requests, where there is room."""
         backlog = self.backlog
         self.woken = False
         poller = self._responses
@@ -407,10 +408,11 @@ class Producer:
                 if connection in self._responses and connection.hung_up():
                     self._forget_ended(connection)
                 continue
-            if connection.unsent:
+            rest = sending and connection.unsent
+            if rest:
                 self.before_send()  # the rest of a batch is one, too
             try:
-                if connection.unsent:
+                if rest:
                     backlog.stirred = connection.go_on_sending() or backlog.stirred
                     if not connection.readable():
                         continue
@@ -497,16 +499,28 @@ class Producer:
                 connection.copy_unsent()
 
     def await_responses(self, timeout_s: float) -> None:
-        """Wait up to ``timeout_s`` for the responses in flight, without sending further requests.
+        """Wait up to ``timeout_s`` for the responses in flight, without sending anything more.
 
         Without this wait, a later check of the log's end misses what a busy broker still appends.
+        A request that has an unsent rest is not waited for: no broker appends a part.
         """
         deadline = self._clock() + timeout_s
-        while any(self._requests.values()):
+        self._watch_rests(False)  # else each wait would end at once
+        while any(
+            len(requests) > int(connection.unsent)
+            for connection, requests in self._requests.items()
+        ):
             left_s = deadline - self._clock()
             if left_s <= 0:
-                return
-            self._receive(left_s, -1)
+                break
+            self._receive(left_s, -1, sending=False)
+        self._watch_rests(True)
+
+    def _watch_rests(self, wanted: bool) -> None:
+        """Set whether a connection with an unsent rest is ready when its socket is writable."""
+        for connection in self._requests:
+            if connection.unsent:
+                self._responses.also_writable(connection, wanted)
 
     def close(self) -> None:
         """Close the connections. Unacknowledged batches have an unknown outcome."""

@@ -106,12 +106,43 @@ def test_who_may_not_send_sends_no_rest_either(run: Run) -> None:
     far.unclog()
     with pytest.raises(Fenced):
         run.pump()
-    run.producer._clock = time.monotonic
-    with pytest.raises(Fenced):  # a task that gives up waits for what it has sent
-        run.producer.await_responses(0.2)
     assert far.unsent
     assert not far.inbox
     run.producer.before_send = lambda: None
+    _complete(run)
+
+
+def test_who_gives_up_sends_no_rest_and_hears_of_what_was_sent_before(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it may still send is not looked at: that lasts while the target is away."""
+    run.append(A, 1)
+    run.settle()
+    far, looked, polled = run.target.connection(0), [], []
+    run.append(A, 1)
+    run.pump()
+    far.clogged = True
+    run.append(A, 1)
+    run.pump()
+    assert far.unsent
+    far.unclog()
+    run.producer.before_send = lambda: looked.append(1)
+    poll = run.producer._responses.wait
+    monkeypatch.setattr(
+        run.producer._responses, "wait", lambda seconds: (polled.append(1), poll(seconds))[1]
+    )
+    run.producer._clock = time.monotonic
+    broker = threading.Timer(0.2, _serve, [run.target, 0])
+    broker.start()
+    began_s = time.monotonic()
+    run.producer.await_responses(60.0)
+    broker.join()
+    assert time.monotonic() - began_s < 30
+    assert run.target.partitions[A].values == run.appended[A][:2]
+    assert far.unsent
+    assert not far.inbox
+    assert looked == []
+    assert len(polled) < 5, "a socket that takes more wakes nobody"
     run.producer._clock = lambda: run.now
     _complete(run)
 
