@@ -183,6 +183,12 @@ class ClusterConnections:
         except ClusterError as error:
             self._not_answered(refresh.search, error)
             return False
+        if refresh.search is None:
+            lasted_ms = (self._clock() - refresh.began) * 1000
+            if lasted_ms >= self.client.connect_timeout_ms:
+                # It fails only when all servers were tried, one each half second: many take
+                # longer than a partition whose leader cannot be reached may wait.
+                self.reachable = False
         return self._arrived(
             response, refresh.generation, None if refresh.whole else refresh.topics
         )

@@ -445,6 +445,35 @@ def test_a_cluster_that_is_away_is_logged_and_tried_after_the_back_off(
     assert known.reachable
 
 
+def test_a_cluster_none_of_whose_brokers_lets_in_is_away_before_all_were_tried(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are tried one after the other: many take longer than a partition is waited for."""
+    known = world.connections()
+    known.refresh()
+    connect, opened = known._connect, threading.Event()
+
+    def late(address: tuple[str, int]) -> Connection:
+        opened.wait(20)
+        return connect(address)
+
+    monkeypatch.setattr(known, "_connect", late)
+    known.idle.close()
+    known.mark_stale()
+    world.now += 1
+    assert not known.refresh_if_due()
+    world.now += known.client.connect_timeout_ms / 1000 - 0.1
+    assert not known.refresh_if_due()
+    assert known.reachable, "it may just be far"
+    world.now += 0.2
+    assert not known.refresh_if_due()
+    assert known._requests.refresh is not None, "the same refresh is under way"
+    assert not known.reachable
+    opened.set()
+    assert refreshed(known)
+    assert known.reachable
+
+
 def _connected(known: ClusterConnections, node: int) -> Connection | None:
     """`ClusterConnections.connection`, however long a busy machine takes to open it."""
     connection = known.connection(node)
