@@ -235,7 +235,8 @@ class TargetEnds:
         """Give up partitions that have lost records, once none of their records is in flight.
 
         One that is halted ends no task for that: what waits for it is given up, and the loss is
-        found again when it is tried again. ``counts``: what was acknowledged since stays there;
+        found again when it is tried again. But if it has chunks that were acknowledged behind the
+        loss, they would be committed. ``counts``: what was acknowledged since stays there;
         otherwise its transaction is aborted.
         """
         for lane, (kind, cut, text) in list(self._losing.items()):
@@ -250,7 +251,7 @@ class TargetEnds:
                 there_first=first if end > first else -1,
                 there_end=end if end > first else -1,
             )
-            if lane.halt is None:
+            if lane.halt is None or lane.queue:
                 self.lost[lane] = text
             elif not backlog.waiting(lane.target):
                 continue

@@ -795,6 +795,17 @@ def test_what_waits_for_a_partition_that_is_halted_is_given_up(gated: Gated, wai
     assert list(gated.ends.lost) == [gated.lane]
 
 
+def test_a_halted_partition_with_records_behind_its_loss_ends_its_task(gated: Gated) -> None:
+    """Else exactly-once would commit them, and the repair would write them once more."""
+    gated.lane.halt = Halt("TRANSFORM_FAILED", "x", retriable=True)
+    gated.waits = False
+    _pending(gated.lane, 50, 10, 80)
+    assert gated.ends.note_going_back(gated.lane)
+    gated.settle(counts=False)
+    assert list(gated.ends.lost) == [gated.lane]
+    assert gated.given_up == [REMOTE]
+
+
 def test_a_look_that_counted_on_a_gap_record_that_was_refused_opens_nothing(gated: Gated) -> None:
     connections = cast(ClusterConnections, gated.connections)
     gap = _pending(gated.lane, 50, 0, -1)
