@@ -68,7 +68,7 @@ LOSSES: tuple[Mutant, ...] = (
         "a partition that its loss has stopped ends its slot's tasks",
         "One bad partition does not stop the rest",
         "data/write/target_ends.py",
-        "(due and lane.halt is None and lane.source_halt is None)",
+        "(due and not _halted(lane))",
         "due",
         (f"{_TARGET}::test_a_partition_that_is_halted_ends_no_task_for_its_loss",),
     ),

@@ -4,10 +4,10 @@ The sink's producer asks before it sends (`TargetEnds.may_send`). If a partition
 epoch or topic id changed, or a response casts doubt on its log, the partition waits until its
 leader has reported where the log ends (`TargetEnds.check`). So hardly any record is written behind
 a loss. Acknowledgements that go back are detected as well (`Lane.goes_back`). Every
-`_CHECK_INTERVAL_S`, all partitions are checked, including idle ones, but not those that are halted:
-nothing is written to them, and a loss that halts one (``on.target.loss=fail``) would be found again
-and again. Checks have threads of their own: a broker that hangs must not keep the sink from the
-others.
+`_CHECK_INTERVAL_S`, all partitions are checked, including idle ones and those whose source is in
+trouble, but not those that the sink has halted: nothing is written to them. Nor those that a loss
+halts (``on.target.loss=fail``): it would be found again and again. Checks have threads of their
+own: a broker that hangs must not keep the sink from the others.
 
 A log that is long enough may hold records of others in the place of lost ones. If the leader epoch
 of the last check ended before what was acknowledged since, the check therefore compares the last
@@ -146,7 +146,7 @@ class TargetEnds:
         wanted = {
             tp: _wanted(lane)
             for tp, lane in self._lanes.items()
-            if (tp in self._held or (due and lane.halt is None and lane.source_halt is None))
+            if (tp in self._held or (due and not _halted(lane)))
             and lane not in self._losing
             and lane not in self.lost
         }
@@ -258,6 +258,13 @@ class TargetEnds:
             else:
                 lane.blocked = (*lane.blocked, lane.target)
             backlog.give_up(lane.target, Halt(TARGET_LOSS_CODES[kind], text, retriable=True))
+
+
+def _halted(lane: Lane) -> bool:
+    """Whether nothing is written to ``lane``, or a loss that was found before has stopped it."""
+    source_halt = lane.source_halt
+    told = source_halt is not None and source_halt.code in TARGET_LOSS_CODES.values()
+    return lane.halt is not None or told
 
 
 @dataclass(frozen=True, slots=True)

@@ -775,6 +775,17 @@ def test_a_partition_that_is_halted_ends_no_task_for_its_loss(gated: Gated, who:
     assert gated.looks == 2
 
 
+def test_a_partition_whose_source_is_in_trouble_is_looked_at(gated: Gated) -> None:
+    """That may last for days, and the remote topic may be lost meanwhile."""
+    gated.lane.source_halt = Halt("LEADER_NOT_AVAILABLE", "no leader", retriable=True)
+    gated.view = EndView(0, 60, 60, 60, 5)
+    gated.time = 31
+    gated.look()
+    gated.settle()
+    assert gated.looks == 1
+    assert list(gated.ends.lost) == [gated.lane]
+
+
 @pytest.mark.parametrize("waits", [False, True])
 def test_what_waits_for_a_partition_that_is_halted_is_given_up(gated: Gated, waits: bool) -> None:
     gated.waits = waits
