@@ -73,6 +73,14 @@ LOSSES: tuple[Mutant, ...] = (
         (f"{_TARGET}::test_a_partition_that_is_halted_ends_no_task_for_its_loss",),
     ),
     Mutant(
+        "sent to a new log before its gap record is acknowledged",
+        "Lost target data",
+        "data/write/target_ends.py",
+        "        if unsure and not self.flow.exactly_once:\n",
+        "        if False:\n",
+        (f"{_TARGET}::test_nothing_is_sent_to_a_new_log_before_its_gap_record_is_acknowledged",),
+    ),
+    Mutant(
         "a repair that is not written down is tried again at once",
         "One bad partition does not stop the rest",
         "data/read/slot_reader.py",

@@ -177,10 +177,14 @@ class TargetEnds:
     ) -> None:
         if tp not in self._lanes:
             return  # it was left meanwhile
-        lane = self._lanes[tp]
-        if lane.halt is not None and job.wanted[tp].mark is not lane.logged_ahead()[0]:
+        lane, mark, reached = self._lanes[tp], job.wanted[tp].mark, job.wanted[tp].reached
+        if lane.halt is not None and mark is not lane.logged_ahead()[0]:
             return  # the record of the gap before that log was given up: it is looked at again
-        mark, reached = job.wanted[tp].mark, job.wanted[tp].reached
+        unsure = any(one.log is mark and one.batches_left for one in lane.queue)
+        if unsure and not self.flow.exactly_once:
+            # That record may be refused yet: it is looked at again. In a transaction, a refusal
+            # takes the records with it, and is noticed only once these are not waiting any more.
+            return
         now = TargetMark(job.cluster_id, job.topic_ids.get(tp.topic, ""))
         loss = judge_target(tp, reached, mark, now, view)
         if loss is None and tp in job.filled:

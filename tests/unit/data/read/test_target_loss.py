@@ -817,12 +817,19 @@ def test_a_halted_partition_with_records_behind_its_loss_ends_its_task(gated: Ga
     assert gated.given_up == [REMOTE]
 
 
-def test_a_look_that_counted_on_a_gap_record_that_was_refused_opens_nothing(gated: Gated) -> None:
-    connections = cast(ClusterConnections, gated.connections)
+def _made_anew(gated: Gated) -> Pending:
+    """The remote topic is another one; returns the gap in flight that says so."""
     gap = _pending(gated.lane, 50, 0, -1)
     gap.log, gap.log_end = replace(MARK, topic_id="anew", leader_epoch=0, epoch_offset=0), 0
     gated.connections.topic_ids = {"A.t": "anew"}
+    gated.connections.leaders = {REMOTE: Leader(1, 0)}
     gated.view = EndView(0, 0, 0, 0, 0)
+    return gap
+
+
+def test_a_look_that_counted_on_a_gap_record_that_was_refused_opens_nothing(gated: Gated) -> None:
+    connections = cast(ClusterConnections, gated.connections)
+    _made_anew(gated)
     assert not gated.may_send()
     gated.time += 1
     gated.ends.check(connections)
@@ -834,6 +841,22 @@ def test_a_look_that_counted_on_a_gap_record_that_was_refused_opens_nothing(gate
     gated.look()
     gated.settle()
     assert (gated.given_up, gated.ends.lost) == ([REMOTE], {})
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_nothing_is_sent_to_a_new_log_before_its_gap_record_is_acknowledged(
+    gated: Gated, *, exactly_once: bool
+) -> None:
+    """That may be refused yet. A transaction is aborted then, and looks at that at its end."""
+    gated.ends.flow = replace(FLOW, exactly_once=exactly_once)
+    gap = _made_anew(gated)
+    assert not gated.may_send()
+    gated.look()
+    assert gated.looks == 1
+    assert gated.may_send() is exactly_once
+    gap.batches_left = 0
+    gated.look()
+    assert gated.may_send()
 
 
 def test_a_high_watermark_may_lag_for_a_while(gated: Gated) -> None:
