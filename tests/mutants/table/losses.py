@@ -83,13 +83,10 @@ LOSSES: tuple[Mutant, ...] = (
     Mutant(
         "a repair that is not written down is tried again at once",
         "One bad partition does not stop the rest",
-        "data/read/slot_reader.py",
-        " or self._lost_at.get(tp) == position:",
-        ":",
-        (
-            "tests/unit/data/read/test_slot_selection.py"
-            "::test_a_repair_whose_gap_is_not_written_down_is_left_to_the_next_epoch",
-        ),
+        "data/write/sink_task.py",
+        "self.flow.mode is MirrorMode.MM2 and not lane.unrepaired",
+        "self.flow.mode is MirrorMode.MM2",
+        (f"{_PLAIN}::test_a_repair_whose_gap_record_is_refused_for_good_is_left_to_the_next_epoch",),
     ),
     Mutant(
         "others' records in the place of lost ones taken for the mirror's",

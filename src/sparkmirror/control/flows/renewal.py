@@ -3,8 +3,8 @@
 Epochs last for a day. Two things cannot wait for that:
 
 * A partition that a slot does not retry: a loss that the flow is to halt at, no first position, a
-  hanging transaction of another slot, a refused record behind a loss. A new epoch reads the
-  position and looks at both logs again.
+  hanging transaction of another slot, a refused record behind a loss, a repair whose gap record is
+  refused. A new epoch reads the position and looks at both logs again.
 * A task that failed and was started again. Spark counts the failures of an epoch, and ends the
   query after a few. They must not add up over a day.
 

@@ -162,9 +162,6 @@ class SlotReader:
         self._additions = Additions(self._begin_beside)
         # Until a partition is left: a retry may go back to before these offsets.
         self._jumps: dict[TopicPartition, tuple[int, int]] = {}
-        # Where partitions whose records the target has lost began. While the sink is there, it has
-        # not written the gap record, and a retry would write into a log that still counts as lost.
-        self._lost_at: dict[TopicPartition, int] = {}
         self._notes = NotesToSink(self._fetcher, self._watch, self._targets, self._losses)
 
     @property
@@ -225,8 +222,6 @@ class SlotReader:
             self._fetcher.assign(tp, offset if verdict is None else self._first(tp, verdict))
             if verdict is not None and verdict.halt is not None:
                 self._fetcher.halt(tp, verdict.halt)
-            if verdict is not None and verdict.lost:
-                self._lost_at[tp] = offset
         self._marks_before = dict(self._losses.marks)
         halted = self._fetcher.halts
         self._examine([tp for tp in positions if tp not in halted])
@@ -398,7 +393,7 @@ class SlotReader:
         for tp, attempt, position in self._retries.take_due():
             if tp not in self._by_source:
                 continue  # the slot has left it
-            if tp in self._losses.passed or self._lost_at.get(tp) == position:
+            if tp in self._losses.passed:
                 continue  # the next epoch reads the position, and which log it is in
             self._fetcher.assign(tp, position)
             self._notes.tried.append(RetryNote(tp, attempt))
@@ -440,7 +435,6 @@ class SlotReader:
         self._losses.take_from(begun._losses)
         self._targets.take_from(begun._targets)
         self._jumps |= begun._jumps
-        self._lost_at |= begun._lost_at
         self._numbered += begun.plan.partitions
         self._by_source |= begun._by_source
         tried = self._retries.again(begun._by_source)
@@ -456,7 +450,6 @@ class SlotReader:
         self._losses.forget(tp)
         self._retries.leave(tp)
         self._jumps.pop(tp, None)
-        self._lost_at.pop(tp, None)
         self._notes.left.append(one)
 
     # -- responses into rows ---------------------------------------------------------------

@@ -133,7 +133,8 @@ class Lane:
     committed records before the position (exactly-once only). ``routed``: its records may go to any
     partition, so nothing is known about their places: no target log, no end, no offset syncs.
     ``left``: no more chunks come, because the assignment no longer has the partition, or moves it
-    to another slot.
+    to another slot. ``unrepaired``: the target has lost records, and no gap record of that is
+    acknowledged yet: ``log`` still is the one that counts as lost.
     """
 
     source: TopicPartition
@@ -160,6 +161,7 @@ class Lane:
     written: CommittedRecords | None = None
     routed: bool = False
     left: bool = False
+    unrepaired: bool = False
     age: Samples = field(default_factory=Samples)
     latency: Samples = field(default_factory=Samples)
     queue: deque[Pending] = field(default_factory=deque)
@@ -213,7 +215,7 @@ class Lane:
             self.bytes += done.bytes
             self.timestamp_ms = max(self.timestamp_ms, done.timestamp_ms)
             if done.log is not None:
-                self.log = done.log
+                self.log, self.unrepaired = done.log, False
             if done.log_end >= 0:
                 self.target_end = self.reached = done.log_end
                 self.source_end = -1
@@ -297,6 +299,7 @@ def gap_pending(lane: Lane, note: GapNote) -> Pending:
     )
     if note.target is not None:
         pending.log, pending.log_end = note.target, note.target_end
+        lane.unrepaired = True
     elif gap.kind in (GapKind.RECREATED, GapKind.REPLACED, GapKind.TRUNCATED):
         # A gap of the target's log may be in flight. What the log has is of other source records.
         log, _ = lane.logged_ahead()

@@ -393,7 +393,10 @@ class SinkTask:
             return None
         if lane.halt is not None:
             final = not lane.queue and self.fenced is None
-            again = lane.halt.retriable or self.flow.mode is MirrorMode.MM2
+            # Before a repair is written down, a retry finds the loss again and ends the task. So a
+            # final refusal waits for the next epoch, but not one that may pass in a moment.
+            any_refusal = self.flow.mode is MirrorMode.MM2 and not lane.unrepaired
+            again = lane.halt.retriable or any_refusal
             attempt = lane.attempt if final else -1
             return replace(lane.halt, retriable=again, attempt=attempt)
         return lane.source_halt or _first(failing, lane.waits_for())

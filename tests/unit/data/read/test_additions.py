@@ -110,7 +110,6 @@ def test_the_sink_hears_of_a_partition_before_its_first_records(tmp_path: Path) 
     begun = made.begins(*mine)
     begun._fetcher.errors["UNREACHABLE"] = 2
     begun._fetcher.halt(mine[0].source, Halt("NO_POSITION", "none"))
-    begun._lost_at[mine[0].source] = 3
     made.reader._follow()
     reader = made.reader
     assert {tp: reader._fetcher.position(tp) for tp in reader._by_source} == {
@@ -125,7 +124,6 @@ def test_the_sink_hears_of_a_partition_before_its_first_records(tmp_path: Path) 
     ]
     assert notes.errors == {"UNREACHABLE": 2}
     assert [one.source for one in notes.halts] == [mine[0].source]
-    assert reader._lost_at == {mine[0].source: 3}
 
 
 def test_a_partition_that_is_gone_is_fetched_no_more(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from sparkmirror.data.read import loss_detection
 from sparkmirror.data.read.loss_detection import Finding
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.read.target_loss import Verdict
-from sparkmirror.data.rows.notes import LeftNote, RetryNote
 from sparkmirror.data.rows.rows import RUNS_MAX, read_row
 from sparkmirror.data.transform.portions import portions
 from sparkmirror.internal_topics.commands import SourcePartition
@@ -267,27 +266,6 @@ def test_a_retry_leaves_out_what_the_target_has_since_a_loss(
     reader._examine([TP])
     assert reader._fetcher.position(TP) == 20
     assert reader._losses.marks[TP] == Mark("c", "id", -1)
-
-
-def test_a_repair_whose_gap_is_not_written_down_is_left_to_the_next_epoch(
-    reader: SlotReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The sink would take the log for lost again, and end its task, at each retry."""
-    monkeypatch.setattr(reader, "_examine", lambda *_: None)
-    reader._begins.verdicts[TP] = Verdict(3, TargetMark(), lost=True)
-    reader._begin({TP: 6}, reader._connections)
-    reader._fetcher.advance(TP, 9)
-    due = [(TP, 1, 6), (TP, 2, 3), (TP, 3, 6)]
-    monkeypatch.setattr(reader._retries, "take_due", lambda: [due.pop(0)])
-    reader._try_again()
-    assert (reader._fetcher.position(TP), reader._notes.tried) == (9, [])
-    reader._try_again()  # the gap record was acknowledged, and a record after it refused
-    assert (reader._fetcher.position(TP), reader._notes.tried) == (3, [RetryNote(TP, 2)])
-    reader._leave(LeftNote(TP))
-    reader._by_source[TP] = reader.plan.partitions[0]
-    reader._fetcher.assign(TP, 9)
-    reader._try_again()
-    assert reader._fetcher.position(TP) == 6, "another slot has repaired it"
 
 
 @pytest.mark.parametrize(("log_goes_on", "told"), [(True, [(5, 20, 1)]), (False, [(5, 7, 2)])])

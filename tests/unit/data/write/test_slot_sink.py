@@ -38,7 +38,7 @@ from sparkmirror.internal_topics.connect_offsets import encode_source_offset, pa
 from sparkmirror.internal_topics.flow_claims import Claim
 from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, gaps_topic
 from sparkmirror.internal_topics.mm2_records import decode_offset_sync
-from sparkmirror.internal_topics.position_metadata import Mark
+from sparkmirror.internal_topics.position_metadata import Mark, TargetMark
 from sparkmirror.internal_topics.reports import decode_progress
 from sparkmirror.model import Partitioner, TopicPartition
 from sparkmirror.progress import Halt, JoinCounts, TransformCounts
@@ -451,6 +451,44 @@ def test_a_gap_that_cannot_be_written_down_stops_its_partition(brokers: Brokers)
         assert mirrored.lanes[one].halt is not None
         assert mirrored.lanes[one].position == 1
     assert (len(brokers.values("A.orders")), len(brokers.values("A.bills"))) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "retriable", "again"),
+    [("MESSAGE_TOO_LARGE", False, False), ("REQUEST_TIMED_OUT", True, True)],
+)
+def test_a_repair_whose_gap_record_is_refused_for_good_is_left_to_the_next_epoch(
+    brokers: Brokers, code: str, *, retriable: bool, again: bool
+) -> None:
+    """A retry finds the loss again and ends the task, so it has to have a chance."""
+    flow = _flow()
+    gaps = TopicPartition(gaps_topic(flow), 0)
+    mirrored = Mirrored(flow)
+    mirrored.take(Source(brokers))
+    lane, task = mirrored.lanes[ORDERS], mirrored._task
+    gap = Gap(
+        *("A->B", ORDERS, "A.orders", GapKind.TARGET_RECREATED, GapAction.REPAIRED, 0, 4, 5),
+        *(0, "TARGET_RECREATED", "made anew", 5),
+    )
+    brokers.refuses = lambda tp, _record: INVALID_RECORD if tp == gaps else 0
+    task.note_gap(GapNote(gap, Mark(), TargetMark(topic_id="anew"), 0))
+    mirrored.come_round()
+    assert lane.halt is not None
+    lane.halt = Halt(code, "not written", retriable)
+    told = task._halt_of(lane, {})
+    assert told is not None
+    assert (told.retriable, told.attempt) == (again, 0)
+    # Once the record is there, a refusal is one as any other.
+    brokers.refuses = lambda *_: 0
+    mirrored._on_notes(SlotNotes(tried=(RetryNote(ORDERS, 1),)))
+    task.note_gap(GapNote(gap, Mark(), TargetMark(topic_id="anew"), 0))
+    deadline = time.monotonic() + patience()  # the producer waits a little before it tries again
+    while lane.queue and time.monotonic() < deadline:
+        mirrored.come_round()
+    lane.halt = Halt("INVALID_RECORD", "a record")
+    told = task._halt_of(lane, {})
+    assert told is not None
+    assert told.retriable
 
 
 # -- transforms ------------------------------------------------------------------------------------
