@@ -86,7 +86,17 @@ LOSSES: tuple[Mutant, ...] = (
         "data/write/sink_task.py",
         "self.flow.mode is MirrorMode.MM2 and not lane.unrepaired",
         "self.flow.mode is MirrorMode.MM2",
-        (f"{_PLAIN}::test_a_repair_whose_gap_record_is_refused_for_good_is_left_to_the_next_epoch",),
+        (
+            f"{_PLAIN}::test_a_repair_whose_gap_record_is_refused_for_good_is_left_to_the_next_epoch",
+        ),
+    ),
+    Mutant(
+        "what waits is sent although a gap has stopped its partition",
+        "One bad partition does not stop the rest",
+        "data/write/at_least_once.py",
+        "if blocked and alone and self._backlog.waiting(lane.target):",
+        "if False:",
+        (f"{_PLAIN}::test_what_waits_for_a_partition_that_its_gap_has_stopped_is_not_sent",),
     ),
     Mutant(
         "others' records in the place of lost ones taken for the mirror's",

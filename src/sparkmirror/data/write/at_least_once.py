@@ -237,6 +237,12 @@ class AtLeastOnce:
                 lane.halt = fenced or self._judged(halts[blocked[0]])
                 lane.queue.clear()
                 log.error("%s", lane.halt.reason)
+                # If another topic has refused, its records still wait to be sent. A retry reads
+                # them again, and they would be there twice.
+                alone = not (self._flow.records.used or lane.routed)  # else others write there, too
+                if blocked and alone and self._backlog.waiting(lane.target):
+                    self._backlog.give_up(lane.target, lane.halt)
+                    lane.blocked = (*lane.blocked, lane.target)
 
     def _judged(self, halt: Halt) -> Halt:
         """``halt``; with MirrorMaker 1's files, a final halt ends the whole mirror."""

@@ -453,6 +453,43 @@ def test_a_gap_that_cannot_be_written_down_stops_its_partition(brokers: Brokers)
     assert (len(brokers.values("A.orders")), len(brokers.values("A.bills"))) == (1, 1)
 
 
+def test_what_waits_for_a_partition_that_its_gap_has_stopped_is_not_sent(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source reads it again with each retry: it would be there as often."""
+    flow = _flow()
+    gaps = TopicPartition(gaps_topic(flow), 0)
+    brokers.refuses = lambda tp, _record: INVALID_RECORD if tp == gaps else 0
+    mirrored = Mirrored(flow)
+    lane_waits = {REMOTE[ORDERS]}
+    monkeypatch.setattr(mirrored._task.ends, "may_send", lambda _, tp: tp not in lane_waits)
+    source = Source(brokers)
+    source.chunk(ORDERS, [b"1"])
+    mirrored.take(source)
+    gap = Gap(
+        "A->B", ORDERS, "A.orders", GapKind.DELETED, GapAction.CONTINUED, 1, 4, 4, 5,
+        "OFFSETS_DELETED", "too late", 5,
+    )  # fmt: skip
+    mirrored._task.note_gap(GapNote(gap, Mark()))
+    lane = mirrored.lanes[ORDERS]
+    deadline = time.monotonic() + patience()
+    while lane.halt is None and time.monotonic() < deadline:
+        mirrored.come_round()
+    assert lane.halt is not None
+    lane_waits.clear()
+    for _ in range(3):
+        mirrored.come_round()
+    assert brokers.values("A.orders") == []
+    brokers.refuses = lambda *_: 0
+    mirrored._on_notes(SlotNotes(tried=(RetryNote(ORDERS, 1),)))
+    source._next[ORDERS] = 0
+    source.chunk(ORDERS, [b"1"])
+    mirrored.take(source)
+    while lane.position < 1 and time.monotonic() < deadline:
+        mirrored.come_round()
+    assert brokers.values("A.orders") == [b"1"]
+
+
 @pytest.mark.parametrize(
     ("code", "retriable", "again"),
     [("MESSAGE_TOO_LARGE", False, False), ("REQUEST_TIMED_OUT", True, True)],
