@@ -298,7 +298,13 @@ def test_a_connection_that_is_closed_during_a_login_frees_its_descriptor_after_i
 # -- metadata ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("answer", [..., _half(METADATA)], ids=["silent", "half"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(..., id="silent"),
+        pytest.param(_half(METADATA), id="half", marks=pytest.mark.more),
+    ],
+)
 @pytest.mark.parametrize("work", [Writing, Reading], ids=["target", "source"])
 def test_a_broker_that_does_not_answer_metadata_keeps_nobody_waiting(
     brokers: Brokers,

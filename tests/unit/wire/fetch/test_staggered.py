@@ -178,12 +178,12 @@ def _all_comes(line: Timeline) -> None:
 @pytest.mark.parametrize(
     "tps",
     [
-        pytest.param([ONE], id="one"),
+        pytest.param([ONE], id="one", marks=pytest.mark.more),
         pytest.param(FEW, id="few"),
         pytest.param(MANY, id="many", marks=pytest.mark.more),
     ],
 )
-@pytest.mark.parametrize("per_s", [25, 100])
+@pytest.mark.parametrize("per_s", [pytest.param(25, marks=pytest.mark.more), 100])
 @pytest.mark.parametrize("size", [(400, 500), (50, 1000)], ids=["even", "uneven"])
 def test_most_records_take_one_way(
     tps: list[TopicPartition], per_s: float, size: tuple[int, int]

@@ -78,9 +78,9 @@ def test_a_backlog_is_read_at_the_rate(rate: int, batch: int, trip_s: float) -> 
 @pytest.mark.parametrize(
     ("trip_s", "share"),
     [
-        (0.002, 0.8),
         (0.05, 0.02),
         (0.05, 0.3),
+        pytest.param(0.002, 0.8, marks=pytest.mark.more),
         *(
             pytest.param(*each, marks=pytest.mark.long)
             for each in ((0.002, 0.02), (0.002, 0.3), (0.05, 0.8))
@@ -105,7 +105,7 @@ def test_partitions_that_keep_up_are_not_slowed_by_backfill(trip_s: float, share
     assert one.bytes_read(since_s, "new") == pytest.approx(RATE * share * WINDOW_S, rel=0.1)
 
 
-@pytest.mark.parametrize("trip_s", [0.002, 0.05])
+@pytest.mark.parametrize("trip_s", [pytest.param(0.002, marks=pytest.mark.more), 0.05])
 def test_backfill_does_not_starve_when_current_partitions_need_more_than_the_rate(
     trip_s: float,
 ) -> None:
