@@ -400,11 +400,18 @@ class FlowSettings:
     # How many topics the mirror may create because records name them; 0: none.
     routed_topics_max: int = 0
     registry: RegistrySettings = field(default_factory=RegistrySettings)
+    # Whether small rows may reach the sink without Spark's JVM (`data.rows.ring`).
+    ring: bool = False
 
     @property
     def name(self) -> str:
         """``A->B``, as MirrorMaker writes a flow."""
         return f"{self.source.alias}->{self.target.alias}"
+
+    @property
+    def uses_ring(self) -> bool:
+        """Whether they do: Spark needs all rows if a transform is between source and sink."""
+        return self.ring and not self.transforms and not self.records.used
 
     @property
     def mirror(self) -> str:

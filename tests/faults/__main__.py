@@ -58,6 +58,7 @@ def _options() -> argparse.Namespace:
     load = parser.add_mutually_exclusive_group()
     load.add_argument("--transactional", action="store_true")
     load.add_argument("--transform", action="store_true")
+    parser.add_argument("--ring", action="store_true")
     parser.add_argument("--only", nargs="+", choices=sorted(FAULTS))
     parser.add_argument("--report", type=Path)
     parser.add_argument("--keep", type=Path)
@@ -84,6 +85,8 @@ def _run(
     create_topic(source, topic, PARTITIONS)
     create_topic(target, f"A.{topic}", PARTITIONS)
     settings = {**GROUP_SETTINGS, **transform_settings(topic)} if options.transform else {}
+    if options.ring:
+        settings["sparkmirror.ring.enabled"] = "true"
     config = write_config(directory / "mm2.properties", source, target, topic, **settings)
     flags = () if options.at_least_once else ("--exactly-once",)
     chooser = random.Random(options.seed)

@@ -27,7 +27,7 @@ from sparkmirror.config.mm2 import remarks
 from sparkmirror.config.mm2.keys import KeyUse, unknown_keys_error
 from sparkmirror.config.mm2.overlaps import beside, check_names
 from sparkmirror.config.mm2.slips import globs, repeated_keys
-from sparkmirror.config.table.own import MM1_OWN_ROWS, TOPICS_MAP
+from sparkmirror.config.table.own import MM1_OWN_ROWS, RING, TOPICS_MAP
 from sparkmirror.config.table.setting import java_int
 from sparkmirror.config.table.settings import Scope, Status, Type, find, names
 from sparkmirror.errors import ConfigError
@@ -157,6 +157,12 @@ def load_mm1(
     ):
         told += remarks.ignored_keys(mode.uses, str(path))
     told += _remarks_on_names(flows, consumers)
+    told += [
+        f"flow {flow.name}: {RING}=true has no effect, because every record is processed between"
+        " source and sink."
+        for flow in flows
+        if flow.ring and not flow.uses_ring
+    ]
     told += unsafe(flows, ", ".join(str(path) for path in (*paths, producer_config)))
     return MirrorSettings(
         flows=flows,
@@ -432,6 +438,7 @@ def _flow(
         records=records,
         throttles=throttle_rules(own),
         zookeeper=translation.zookeeper,
+        ring=own.boolean(RING),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from sparkmirror.config.mm2.smts import unlisted
 from sparkmirror.config.table.own import (
     HASH_SALT,
     REGISTRY,
+    RING,
     ROUTED_CREATE,
     ROUTED_MAX,
     TRANSFORMS,
@@ -22,6 +23,7 @@ from sparkmirror.settings import FlowSettings, HeartbeatSettings
 
 _NO_SYNCS_THERE = "no offset syncs are written to that cluster"
 _NOT_EXACT = "only exactly-once writes in transactions (B.exactly.once.source.support=enabled)"
+_NO_RING = "a transform is between source and sink"
 _NO_LIMIT = "no flow has a rate that it would apply to (sparkmirror.throttle)"
 _FETCH = frozenset(row.name for row in FETCH_ROWS)
 _TRANSACTIONS = frozenset(
@@ -53,6 +55,7 @@ def idle(
         _role(enabled, flows, heartbeats),
         _transactions(flows),
         _windows(flows),
+        _ring(flows),
         _transforms(flows),
         _smts(confs),
     )
@@ -168,5 +171,19 @@ def _windows(flows: Iterable[FlowSettings]) -> Reason:
         if use.setting.name != "sparkmirror.throttle.between":
             return ""
         return "" if limited & ({use.flow} if use.flow else limited) else _NO_LIMIT
+
+    return reason
+
+
+def _ring(flows: Sequence[FlowSettings]) -> Reason:
+    """Reason for the ring where Spark needs all rows."""
+    without = {flow.name for flow in flows if flow.ring and not flow.uses_ring}
+    used = any(flow.uses_ring for flow in flows)
+
+    def reason(use: KeyUse) -> str:
+        if use.setting.name != RING or not without:
+            return ""
+        idle_there = use.flow in without if use.flow else not used
+        return _NO_RING if idle_there else ""
 
     return reason

@@ -63,7 +63,7 @@ from sparkmirror.config.mm2.scoping import (
 from sparkmirror.config.mm2.slips import flow_slips, one_address, repeated_keys
 from sparkmirror.config.mm2.smts import SMTS, smt_settings, smt_transforms
 from sparkmirror.config.mm2.transforms import hash_salt, routed, transform_settings
-from sparkmirror.config.table.own import ROUTED_CREATE, ROUTED_MAX, TOPICS_MAP
+from sparkmirror.config.table.own import RING, ROUTED_CREATE, ROUTED_MAX, TOPICS_MAP
 from sparkmirror.config.table.settings import Scope, Status, Type, names
 from sparkmirror.errors import ConfigError
 from sparkmirror.model import MirrorMode
@@ -391,6 +391,7 @@ def _flow(
         hash_salt=hash_salt(own),
         routed_topics_max=own.integer(ROUTED_MAX) if own.boolean(ROUTED_CREATE) else 0,
         registry=registry_settings(own),
+        ring=own.boolean(RING),
     )  # fmt: skip
 
 

@@ -320,9 +320,24 @@ BATCH_ROWS = (
     ),
 )  # fmt: skip
 
+RING = "sparkmirror.ring.enabled"
+"""Name of the setting."""
+
+RING_ROWS = (
+    Setting(
+        RING, Type.BOOLEAN, "false",
+        "Whether small responses of the source reach the sink through memory that both workers of a"
+        " slot share, and not through Spark's JVM: about a millisecond less for a record in the"
+        " tail, and less processor time. Spark then counts only the larger ones. Has no effect on"
+        " flows with transforms.",
+        (Scope.SPARKMIRROR,),
+    ),
+)  # fmt: skip
+
 # MirrorMaker 1's positions have Java's format, which contains nothing about the target.
 MM1_OWN_ROWS = (
     *BATCH_ROWS,
+    *RING_ROWS,
     *NAME_ROWS,
     *THROTTLE_ROWS,
     *(row for row in FAULT_ROWS if not row.name.startswith(_TARGET_LOSS)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkmirror.config.table.own import BATCH_ROWS
+from sparkmirror.config.table.own import BATCH_ROWS, RING_ROWS
 from sparkmirror.config.table.setting import Scope, Setting, Status, Type
 from sparkmirror.settings import (
     CheckpointSettings,
@@ -352,6 +352,7 @@ OWN_ROWS = (
         (Scope.SPARKMIRROR,), low=2_000, high=3_600_000,
     ),
     *BATCH_ROWS,
+    *RING_ROWS,
 )  # fmt: skip
 
 # Keys of 2.4 to 3.x and their current names.

@@ -31,7 +31,9 @@ from sparkmirror.data.read.slot_start import SlotStart
 from sparkmirror.data.read.slot_throttle import SlotThrottle
 from sparkmirror.data.read.target_loss import TargetWatch, Verdict
 from sparkmirror.data.rows.notes import LeftNote, RetryNote, SlotNotes, decode_halted
-from sparkmirror.data.rows.rows import FLUSH, Chunk, build_row, chunk_of, out
+from sparkmirror.data.rows.outlet import Outlet
+from sparkmirror.data.rows.ring import new_ring
+from sparkmirror.data.rows.rows import FLUSH, Chunk, chunk_of, out
 from sparkmirror.data.rows.shared_frames import Frames, room_for
 from sparkmirror.errors import Unreachable
 from sparkmirror.internal_topics.commands import CommandKind, SourcePartition
@@ -68,6 +70,7 @@ _BEGUN_S = 0.02
 _LOOK_AGAIN_S = 0.5
 # How long the other partitions wait for a connection to such a leader; it is used when it is there.
 _CONNECT_S = 0.2
+_NOTHING = memoryview(b"")
 
 
 class SlotReader:
@@ -163,6 +166,9 @@ class SlotReader:
         # Until a partition is left: a retry may go back to before these offsets.
         self._jumps: dict[TopicPartition, tuple[int, int]] = {}
         self._notes = NotesToSink(self._fetcher, self._watch, self._targets, self._losses)
+        # A reader that begins partitions for another one makes no rows.
+        with_ring = flow.uses_ring and over is None
+        self._outlet = Outlet(self._frames, new_ring() if with_ring else None)
 
     @property
     def frames(self) -> Frames:
@@ -182,6 +188,8 @@ class SlotReader:
             yield from out(FLUSH)
             yield from self._stream(deadline)
             yield from self._new_member()
+            for row in self._outlet.last():
+                yield from out(row)
         finally:
             self._close()
 
@@ -190,6 +198,7 @@ class SlotReader:
         self._connections.close()
         self._watch.close()
         self._frames.close()
+        self._outlet.close()
 
     def _start(self) -> dict[TopicPartition, int]:
         self._connections.refresh_if_due()
@@ -269,8 +278,7 @@ class SlotReader:
             self._follow()
             if self._notes.left or self._notes.added:
                 # Other slots wait for what this one leaves.
-                yield from out(self._note_row())
-                self._last_row = time.monotonic()
+                yield from self._out(self._outlet.pass_on([], _NOTHING, [], self._notes.take()))
             self._send_fetches()
             self._watch.fetcher.send()
             # Without a free frame nothing is received: this is how a slow target slows the source.
@@ -303,20 +311,22 @@ class SlotReader:
                 row = self._row(self._fetcher.receive(connection))
                 if self._fetcher.busy:
                     self._send_fetches()
-                if row is not None:
-                    yield from out(row)
-                    self._last_row = time.monotonic()
+                yield from self._out(row)
             if time.monotonic() - self._last_row >= _TICK_S:
-                yield from out(self._note_row())
-                self._last_row = time.monotonic()
+                yield from self._out(self._outlet.account(self._notes.take()))
+
+    def _out(self, row: Any | None) -> Iterator[Any]:
+        """``row``, for Spark; None: there is none, or the sink has it already."""
+        if row is not None:
+            yield from out(row)
+            self._last_row = time.monotonic()
 
     def _new_member(self) -> Iterator[Any]:
         """Report a new generation of the group to the sink, which commits its last positions."""
         newest = self._watch.assignment
         ours = newest is not None and newest.run_id == self.plan.run_id
         if newest is not None and ours and newest.member not in (None, self.plan.member):
-            notes = SlotNotes(member=newest.member)
-            yield from out(build_row([], memoryview(b""), [], notes))
+            yield from out(self._outlet.account(SlotNotes(member=newest.member)))
 
     def _send_fetches(self) -> None:
         """Send fetch requests; while the flow is paused, only outstanding responses arrive."""
@@ -481,7 +491,7 @@ class SlotReader:
             pieces.append(chosen.pieces)
         if not chunks:
             return None
-        return build_row(chunks, self._fetcher.frame, pieces, self._notes.take(), self._frames)
+        return self._outlet.pass_on(chunks, self._fetcher.frame, pieces, self._notes.take())
 
     def _select(self, part: FetchedPartition) -> Selection | None:
         end = None if self._ends is None else self._ends.get(part.tp)
@@ -495,10 +505,6 @@ class SlotReader:
     def _hello(self, positions: dict[TopicPartition, int]) -> Any:
         self._last_row = time.monotonic()
         hello = self._begins.hello(positions, self._marks_before)
-        hello = replace(hello, attempt=self._attempt_id, memory=self._frames.note())
-        notes = self._notes.begin(hello, self.plan.member)
-        return build_row([], memoryview(b""), [], notes).slice(0, 1)
-
-    def _note_row(self) -> Any:
-        notes = self._notes.take()
-        return FLUSH if notes is None else build_row([], memoryview(b""), [], notes)
+        memory, ring = self._frames.note(), self._outlet.note()
+        hello = replace(hello, attempt=self._attempt_id, memory=memory, ring=ring)
+        return self._outlet.first(self._notes.begin(hello, self.plan.member))

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
+from sparkmirror.data.rows.ring import SharedRing
 from sparkmirror.data.rows.shared_frames import MESSAGE_BYTES_MAX, SharedMemory
 from sparkmirror.errors import MachineError
 from sparkmirror.internal_topics.commands import member_row, read_member
@@ -43,7 +44,7 @@ __all__ = [
     "encode_notes",
 ]
 
-VERSION = 4
+VERSION = 5
 # A reason is for people; with this, a row always fits into a message.
 _REASON_CHARS_MAX = 1000
 
@@ -97,7 +98,8 @@ class Writer:
 class SlotHello:
     """Who a slot is. ``attempt``: Spark's number of the task's attempt.
 
-    ``memory``: the memory that both workers share, None if there is none.
+    ``memory``: the memory that both workers share, None if there is none; ``ring``: the same for
+    small rows.
     """
 
     slot: int
@@ -109,6 +111,7 @@ class SlotHello:
     partitions: tuple[PartitionHello, ...] = ()
     owner: Owner | None = None
     writer: Writer | None = None
+    ring: SharedRing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +319,7 @@ def _hello_document(hello: SlotHello) -> dict[str, Any]:
         "run_id": hello.run_id,
         "attempt": hello.attempt,
         "memory": hello.memory,
+        "ring": hello.ring,
         "owner": None if hello.owner is None else astuple(hello.owner),
         "writer": None if hello.writer is None else astuple(hello.writer),
         "partitions": list(map(_partition_row, hello.partitions)),
@@ -331,6 +335,7 @@ def _partition_row(one: PartitionHello) -> list[Any]:
 
 def _read_hello(document: Mapping[str, Any]) -> SlotHello:
     memory, owner, writer = (document[name] for name in ("memory", "owner", "writer"))
+    ring = document["ring"]
     return SlotHello(
         document["slot"],
         document["epoch"],
@@ -341,6 +346,7 @@ def _read_hello(document: Mapping[str, Any]) -> SlotHello:
         tuple(map(_read_partition, document["partitions"])),
         None if owner is None else Owner(*owner),
         None if writer is None else _read_writer(*writer),
+        None if ring is None else SharedRing(*ring),
     )
 
 

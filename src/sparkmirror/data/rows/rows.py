@@ -5,8 +5,10 @@ column     type     what
 =========  =======  =============================================================================
 head       string   JSON object: ``chunks``, the index of the records, one array per source
                     partition (fields of `Chunk`, in order); ``at``, the frame that holds the
-                    records when source and sink share memory (`data.rows.shared_frames`); and
-                    ``notes`` from source to sink (`data.rows.notes`)
+                    records when source and sink share memory (`data.rows.shared_frames`);
+                    ``notes`` from source to sink (`data.rows.notes`); and ``number``, that of the
+                    row within its task, if some of them do not take the way through Spark
+                    (`data.rows.outlet`)
 records    binary   raw record batches, unless ``at`` says where they are; each chunk says where its
                     bytes start
 =========  =======  =============================================================================
@@ -29,7 +31,7 @@ import json
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -43,12 +45,19 @@ __all__ = [
     "FLUSH",
     "RUNS_MAX",
     "Chunk",
+    "EncodedRow",
+    "Numbered",
+    "Row",
+    "as_message",
     "build_row",
     "chunk_of",
+    "decode_row",
     "divided",
+    "encode_row",
     "in_frame",
     "is_rehearsal",
     "out",
+    "read_numbered",
     "read_row",
     "rehearsal",
 ]
@@ -63,6 +72,7 @@ A transform gets all of them: it writes new batches, and stops or divides a chun
 _OFFSETS = struct.Struct("<iii")
 _FIRST_VALID = pa.py_buffer(b"\1")
 _EMPTY = pa.py_buffer(b"")
+_NOTHING = memoryview(b"")
 
 FLUSH: pa.RecordBatch = pa.RecordBatch.from_arrays(
     [pa.nulls(2, field.type) for field in ARROW_SCHEMA], schema=ARROW_SCHEMA
@@ -201,11 +211,37 @@ def build_row(
     notes: SlotNotes | None = None,
     frames: Frames | None = None,
 ) -> pa.RecordBatch:
-    """One row and its flush row, as one message.
+    """One row and its flush row, as one message. Arguments: as for `encode_row`."""
+    return as_message(encode_row(chunks, frame, pieces, notes, frames))
+
+
+class EncodedRow(NamedTuple):
+    """A row on its way: ``head``, a JSON object, and ``records``.
+
+    ``shared``: whether the records are in a frame.
+    """
+
+    head: bytes
+    records: pa.Buffer
+    shared: bool
+
+
+def encode_row(
+    chunks: Sequence[Chunk],
+    frame: memoryview,
+    pieces: Sequence[Sequence[memoryview | bytes]],
+    notes: SlotNotes | None = None,
+    frames: Frames | None = None,
+    number: int | None = None,
+    last: bool = False,
+) -> EncodedRow:
+    """A row of ``chunks``.
 
     ``pieces[i]`` are the bytes of ``chunks[i]``; their ``start`` is set here. If all pieces are
     views into ``frame`` (the receive buffer) and leave little of it unused, the row holds the frame
-    itself, not a copy. With ``frames``, the row holds a reference if possible.
+    itself, not a copy. With ``frames``, the row holds a reference if possible. ``number``: of the
+    row within its task, where the sink must know it (`data.rows.outlet`); ``last``: none comes
+    after it.
     """
     starts, data, reference = _layout(frame, pieces, frames)
     index = [_entry(chunk, start) for chunk, start in zip(chunks, starts, strict=True)]
@@ -214,11 +250,19 @@ def build_row(
         fields["notes"] = encode_notes(notes)
     if reference is not None:
         fields["at"] = reference
+    if number is not None:
+        fields["number"] = number
+    if last:
+        fields["last"] = True
     head = json.dumps(fields, separators=(",", ":")).encode()
-    return pa.RecordBatch.from_arrays(
-        [_column(pa.string(), pa.py_buffer(head)), _column(pa.binary(), data)],
-        schema=ARROW_SCHEMA,
-    )
+    return EncodedRow(head, data, reference is not None)
+
+
+def as_message(row: EncodedRow) -> pa.RecordBatch:
+    """``row`` and its flush row, as one message for Spark."""
+    head = _column(pa.string(), pa.py_buffer(row.head))
+    records = _column(pa.binary(), row.records)
+    return pa.RecordBatch.from_arrays([head, records], schema=ARROW_SCHEMA)
 
 
 def _entry(chunk: Chunk, start: int) -> list[Any]:
@@ -336,23 +380,43 @@ def is_rehearsal(batch: pa.RecordBatch) -> bool:
     return notes is not None and notes.rehearsal
 
 
-def read_row(
-    batch: pa.RecordBatch, row: int
-) -> tuple[list[Chunk], memoryview, SlotNotes | None, Reference | None]:
-    """(chunks, records, notes, reference if the records are not in the row) of one row.
+Row = tuple[list[Chunk], memoryview, SlotNotes | None, Reference | None]
+"""(chunks, records, notes, reference if the records are not in the row). A flush row has none."""
 
-    A flush row has none of these. The view keeps the Arrow buffer alive for as long as it is
-    referenced. Raises `MachineError` if another release wrote the notes.
+
+def read_row(batch: pa.RecordBatch, row: int) -> Row:
+    """One row of a message.
+
+    The view keeps the Arrow buffer alive for as long as it is referenced. Raises `MachineError` if
+    another release wrote the notes.
     """
+    return read_numbered(batch, row).row
+
+
+class Numbered(NamedTuple):
+    """A row with its number, None if it has none; ``last``: whether it is the task's last one."""
+
+    number: int | None
+    last: bool
+    row: Row
+
+
+def read_numbered(batch: pa.RecordBatch, row: int) -> Numbered:
+    """One row of a message, with its number. Raises as `read_row`."""
     head = batch.column(0)[row]
     if not head.is_valid:
-        return [], memoryview(b""), None, None
-    fields: dict[str, Any] = json.loads(head.as_py())
+        return Numbered(None, False, ([], _NOTHING, None, None))
+    records = batch.column(1)[row].as_buffer()
+    # Arrow's views are of signed bytes.
+    view = _NOTHING if records is None else memoryview(records).cast("B")
+    return decode_row(head.as_py(), view)
+
+
+def decode_row(head: str | bytes, records: memoryview) -> Numbered:
+    """The row of which `encode_row` made ``head`` and ``records``. Raises as `read_row`."""
+    fields: dict[str, Any] = json.loads(head)
     chunks = [Chunk(*entry) for entry in fields["chunks"]]
     document = fields.get("notes")
     notes = None if document is None else decode_notes(document)
-    records = batch.column(1)[row].as_buffer()
-    if records is None:
-        return chunks, memoryview(b""), notes, fields.get("at")
-    # Arrow's views are of signed bytes.
-    return chunks, memoryview(records).cast("B"), notes, fields.get("at")
+    row = chunks, records, notes, fields.get("at")
+    return Numbered(fields.get("number"), fields.get("last", False), row)

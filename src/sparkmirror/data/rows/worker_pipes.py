@@ -15,29 +15,34 @@ import select
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-__all__ = ["abandoned", "flush", "input_fd", "watched"]
+__all__ = ["abandoned", "flush", "input_fd", "row_waits", "wait", "watch_also", "watched"]
 
 _OUTPUT_BUFFER_BYTES = 64 * 1024
 
 _files: tuple[BinaryIO, BinaryIO] | None = None
-_input: select.poll | None = None  # of the first file; created once, because it is polled often
+# Of the first file, for its end and for rows; created once, because they are polled often.
+_input: select.poll | None = None
+_rows: select.poll | None = None
+_either: select.epoll | None = None  # rows, and what `watch_also` was given
 
 
 def watched(worker_main: Callable[..., Any]) -> Callable[..., Any]:
     """PySpark's ``worker.main(infile, outfile)``; this module gets to know both files."""
 
     def main(infile: BinaryIO, outfile: BinaryIO) -> Any:
-        global _files, _input  # noqa: PLW0603  (a worker process runs one main at a time)
+        global _files, _input, _rows  # noqa: PLW0603  (a worker process runs one main at a time)
         # ``spark.buffer.size`` is small because of the JVM, and so that no whole row stays in the
         # buffer of ``infile``. A row that is written in pieces should leave as a whole.
         outfile.flush()
         with os.fdopen(os.dup(outfile.fileno()), "wb", _OUTPUT_BUFFER_BYTES) as wide:
-            _files, _input = (infile, wide), select.poll()
+            _files, _input, _rows = (infile, wide), select.poll(), select.poll()
             _input.register(infile, 0)  # hang-ups are always reported
+            _rows.register(infile, select.POLLIN)
             try:
                 return worker_main(infile, wide)
             finally:
-                _files = _input = None
+                watch_also(-1)
+                _files = _input = _rows = None
 
     return main
 
@@ -61,8 +66,34 @@ def abandoned() -> bool:
 
 
 def input_fd() -> int:
-    """The descriptor on which the worker's next rows arrive, -1 if it is unknown.
+    """A descriptor that is readable when the worker's next rows arrive, -1 if there is none.
 
-    No whole row is in the buffer behind it: rows are larger than ``spark.buffer.size``.
+    Also when what `watch_also` was given is readable. No whole row is in the buffer behind it:
+    rows are larger than ``spark.buffer.size``.
     """
+    if _either is not None:
+        return _either.fileno()
     return -1 if _files is None else _files[0].fileno()
+
+
+def watch_also(descriptor: int) -> None:
+    """Let `input_fd` report ``descriptor``, too; -1: no other one. Needs an input."""
+    global _either  # noqa: PLW0603
+    if _either is not None:
+        _either.close()
+        _either = None
+    if descriptor >= 0 and _files is not None:
+        _either = select.epoll()
+        for number in (_files[0].fileno(), descriptor):
+            _either.register(number, select.EPOLLIN)
+
+
+def row_waits() -> bool:
+    """Whether a row of Spark has begun to arrive, or its rows have ended."""
+    return _rows is None or bool(_rows.poll(0))
+
+
+def wait() -> None:
+    """Wait until `input_fd` is readable."""
+    if _either is not None:
+        _either.poll()

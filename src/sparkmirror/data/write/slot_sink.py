@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sparkmirror.data.rows.arrivals import Arrivals
 from sparkmirror.data.rows.notes import SlotNotes
 from sparkmirror.data.rows.rows import RUNS_MAX, Chunk, read_row
 from sparkmirror.data.rows.shared_frames import Reference
@@ -62,6 +63,7 @@ class SlotSink:
         self._requests = TopicRequests(self._task, self._come_round)
         self._packer = _packer(flow, reasons, self._requests, self._come_round)
         self._counts: dict[str, TransformCounts] = {}
+        self._arrivals = Arrivals(self._task.check_spark)
 
     # -- the task --------------------------------------------------------------------------
 
@@ -72,7 +74,7 @@ class SlotSink:
         """
         delivery = self._delivery
         try:
-            for batch in batches:
+            for batch in self._arrivals.messages(batches):
                 self._take_message(batch)
                 delivery.pump(self._housekeep)
                 self._housekeep()
@@ -87,16 +89,17 @@ class SlotSink:
             raise
         finally:
             delivery.close()
+            self._arrivals.close()
             self._requests.close()
             if self._packer is not None:
                 self._packer.close()
         return SlotSummary(self._task.slot, self._task.epoch, *self._task.counts())
 
-    def _take_message(self, batch: Any) -> None:
-        """Process the rows of ``batch`` in order."""
-        if self._packer is None:
-            for row in range(batch.num_rows):
-                self._take(*read_row(batch, row))
+    def _take_message(self, batch: Any | None) -> None:
+        """Process the rows of ``batch`` in order, and what is in the ring."""
+        if self._packer is None or batch is None:
+            for row in self._arrivals.rows(batch):
+                self._take(*row)
             return
         for part in self._packer.parts(batch):
             if isinstance(part, int):
@@ -198,6 +201,7 @@ class SlotSink:
             task.begin(notes.hello)
             self._requests.begin(notes.hello)
             self._delivery.begin(notes.hello)
+            self._arrivals.begin(notes.hello.ring)
         if notes.member is not None:
             self._delivery.join(notes.member)
         if notes.paused is not None:
