@@ -36,6 +36,7 @@ from sparkmirror.data.rows.rows import ARROW_SCHEMA, FLUSH, Chunk, read_row
 from sparkmirror.data.rows.shared_frames import FrameReader, Frames
 from sparkmirror.errors import Defect
 from sparkmirror.wire.net.connection import ConnectionLost
+from sparkmirror.wire.net.poller import readable
 
 NOTHING = memoryview(b"")
 
@@ -58,7 +59,7 @@ def listening(ring: RingWriter) -> Iterator[RingReader]:
 
 
 def _rings(reader: RingReader) -> bool:
-    return bool(select.select([reader.bell], [], [], 0)[0])
+    return bool(readable([reader.bell], 0))
 
 
 # -- the ring ----------------------------------------------------------------------------------
@@ -220,7 +221,7 @@ def test_two_processes_pass_entries_and_a_dead_source_is_noticed() -> None:
         number = 0
         deadline = time.monotonic() + 60
         while number < count:
-            assert select.select([reader.bell], [], [], 20)[0], f"no bell after {number}"
+            assert readable([reader.bell], 20), f"no bell after {number}"
             assert reader.silence()
             while (entry := reader.take(number)) is not None:
                 assert entry == (b"%d" % number, memoryview(b"%d " % number * (number % 997)))
@@ -229,7 +230,7 @@ def test_two_processes_pass_entries_and_a_dead_source_is_noticed() -> None:
         source.kill()
         source.wait()
         while reader.silence():  # first what it has rung before
-            assert select.select([reader.bell], [], [], 20)[0]
+            assert readable([reader.bell], 20)
         reader.close()
 
 
