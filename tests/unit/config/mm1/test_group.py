@@ -108,3 +108,19 @@ def test_what_cannot_be(tmp_path: Path, consumer: str, producer: str, told: str)
         _flow(tmp_path, consumer, producer)
     assert told in str(raised.value)
     assert "line" in str(raised.value) or ":3" in str(raised.value) or ":2" in str(raised.value)
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["by number", "by key"])
+def test_the_ring_is_reported_where_records_are_processed(tmp_path: Path, keep: bool) -> None:
+    ring = "sparkmirror.ring.enabled=true\n"
+    settings = load_mm1(
+        write(tmp_path, f"bootstrap.servers=a:1\ngroup.id=g\n{ring}", "c"),
+        write(tmp_path, "bootstrap.servers=b:1\n", "p"),
+        include="t",
+        extras=Extras(keep_partitions=keep),
+    )
+    (flow,) = settings.flows
+    assert flow.ring
+    assert flow.uses_ring == keep
+    told = [line for line in settings.warnings if "sparkmirror.ring.enabled=true" in line]
+    assert len(told) == (not keep)

@@ -73,6 +73,7 @@ def assert_same(before: FlowSettings, after: FlowSettings) -> None:
     assert before.produce == after.produce
     assert before.faults == after.faults
     assert before.tasks_max == after.tasks_max
+    assert before.ring == after.ring
     assert before.policy.kind == after.policy.kind
     for field in (
         "include", "replication_factor", "refresh_interval_s", "refresh_enabled",
@@ -195,6 +196,7 @@ def test_a_throttle_is_carried_over(tmp_path: Path) -> None:
 def test_what_is_joined_for_a_link_is_carried_over(tmp_path: Path) -> None:
     own = "sparkmirror.join.bytes=0\nsparkmirror.link.joining=off\n"
     own += "sparkmirror.link.compression=zstd\nsparkmirror.link.reread.bytes=0\n"
+    own += "sparkmirror.ring.enabled=true\n"
     (before,), (after,), _ = both(
         tmp_path, ["bootstrap.servers=a:1\ngroup.id=g\n" + own], "bootstrap.servers=b:1\n"
     )
@@ -205,6 +207,7 @@ def test_what_is_joined_for_a_link_is_carried_over(tmp_path: Path) -> None:
         "zstd",
     )
     assert before.fetch.reread_bytes == 0
+    assert before.ring
     assert_same(before, after)
 
 
@@ -275,7 +278,7 @@ def test_a_negative_interval_means_never(tmp_path: Path) -> None:
 def test_every_field_of_a_flow_is_looked_at() -> None:
     """A new field of `FlowSettings` must be carried over or be listed here as not concerned."""
     looked_at = {"source", "target", "source_admin", "target_admin", "fetch", "produce",
-                 "tasks_max", "policy", "topics", "faults", "throttles"}  # fmt: skip
+                 "tasks_max", "policy", "topics", "faults", "throttles", "ring"}  # fmt: skip
     of_mode = {"mode", "enabled", "group", "group_id", "records", "position_interval_ms",
                "epoch_s", "zookeeper",
                "offset_storage_topic", "offset_storage_partitions",

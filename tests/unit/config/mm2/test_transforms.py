@@ -369,3 +369,27 @@ def test_a_value_from_a_provider_is_not_shown(
         )
     assert f"{_KEY}.other.{option}: " in str(caught.value)
     assert "planted" not in str(caught.value)
+
+
+def test_the_ring_is_reported_where_spark_needs_all_rows(tmp_path: Path) -> None:
+    path, key = tmp_path / "mm2.properties", "sparkmirror.ring.enabled"
+    (flow,) = _flows(path)
+    assert not flow.ring
+    (flow,) = _flows(path, f"{key} = true")
+    assert flow.uses_ring
+    assert decode_flow(encode_flow(flow)).uses_ring
+    assert not any(key in line for line in load_mm2(path).warnings)
+
+    transformed = (_LISTED, *_CLEAN, *_OTHER)
+    (flow,) = _flows(path, f"A->B.{key} = true", *transformed)
+    assert flow.ring
+    assert not flow.uses_ring
+    (line,) = (line for line in load_mm2(path).warnings if key in line)
+    assert "a transform is between source and sink" in line
+
+    back = "B->A.enabled = true"
+    _flows(path, f"{key} = true", *transformed, more=back)
+    assert not any(key in line for line in load_mm2(path).warnings), "the way back uses it"
+    _flows(path, f"{key} = true", f"A->B.{key} = true", *transformed, more=back)
+    (line,) = (line for line in load_mm2(path).warnings if key in line)
+    assert f"A->B.{key}" in line
