@@ -44,6 +44,7 @@ class Step:
 
 ALL_THREE = ("sparkmirror", "mm2", "mm1")
 BY_KEY = ("sparkmirror-keys", "mm1")
+RING = ("sparkmirror-ring", "sparkmirror", "mm2")
 EXACT = ("sparkmirror-exact", "mm2-exact")
 
 STEPS = {
@@ -61,6 +62,8 @@ STEPS = {
     "100b-tls": Step(("sparkmirror", "mm2"), 6),
     "1k-lz4-tls": Step(("sparkmirror", "mm2"), 6),
     "latency-100-by-key": Step(BY_KEY, 6, rate=100, seconds=20.0),
+    "latency-100-ring": Step(RING, 7, rate=100, seconds=20.0),
+    "latency-10k-ring": Step(RING, 10, rate=10_000, seconds=20.0),
     "latency-100-epochs": Step(("sparkmirror",), 4, rate=100, seconds=35.0, epoch_s=15),
 }
 MAIN = tuple(name for name, step in STEPS.items() if step.main)

@@ -145,6 +145,21 @@ def _standing_by(processes: int, mode: str) -> Part:
     )
 
 
+def _beside_spark(mode: str) -> Part:
+    """Kills while small rows pass through the ring."""
+    flags = ("--at-least-once",) if mode == "at-least-once" else ()
+    command = ("{python}", "-m", "tests.faults", "--ring", *flags, "--report", "{out}/page.md")
+    return Part(
+        f"faults, ring, {mode}",
+        "the same while small rows pass beside Spark",
+        # Another seed: other faults in another order.
+        (*command, "--faults", "30", "--records", "3000000", "--seed", "3"),
+        (*command, "--faults", "1", "--records", "50000"),
+        _faults,
+        page=True,
+    )
+
+
 def _audit(_out: Path, said: str) -> Mapping[str, str]:
     compared = _found(r"(\d+) versions compared", said, "the number of versions")[1]
     found = _found(r"audit: (nothing|\d+) to mend", said, "the end")[1]
@@ -299,6 +314,7 @@ PARTS = (
         _faults,
         page=True,
     ),
+    *(_beside_spark(mode) for mode in ("exactly-once", "at-least-once")),
     *(_standing_by(count, mode) for mode in ("exactly-once", "at-least-once") for count in (2, 3)),
     Part(
         "faults, transactional source",

@@ -1,13 +1,14 @@
 """``make faults``: N random faults under load, then what was lost and what came twice.
 
 usage: python -m tests.faults [--faults 50] [--records 5000000] [--seed 1] [--seconds 0]
-       [--at-least-once] [--none-twice] [--transactional | --transform] [--only NAME ...]
-       [--report FILE] [--keep DIRECTORY]
+       [--at-least-once] [--none-twice] [--transactional | --transform] [--ring]
+       [--only NAME ...] [--report FILE] [--keep DIRECTORY]
 
 ``--seconds``: no further fault after so long (0 = no limit). ``--transactional``: every second
 partition is written in transactions, a fifth of which are aborted. ``--transform``: SQL leaves out
 three records in ten and changes the others; each one at the target is compared with a model, and in
 the end groups that had read some of the source must be at the very next record at the target.
+``--ring``: small rows pass beside Spark.
 ``--keep``: leave logs and work directories there. The exit code is 1 when a record was lost or out
 of order, when one differs, when one of an aborted transaction came, when one came twice (with
 ``--at-least-once``, unless ``--none-twice`` is given: more than were written since the last
@@ -156,6 +157,8 @@ def _run(
             "them not to the next record"
         )
     mode = "at-least-once" if options.at_least_once else "exactly-once"
+    if options.ring:
+        mode += " with a ring"
     if options.transform:
         mode += " with a transform"
     report = render(mode, head, outcomes, lost=counter.lost, twice=counter.duplicated)

@@ -210,8 +210,9 @@ _OWN = (
     Metric("sparkmirror_paused_seconds", "counter", FLOW, "Their duration, summed."),
     Metric(
         "sparkmirror_spark_rows_per_second", "gauge", FLOW,
-        "Rows per second within the last completed epoch: responses of the source's brokers, and"
-        " records for transforms.",
+        "Rows per second that Spark carried within the last completed epoch: responses of the"
+        " source's brokers, and records for transforms. With `sparkmirror.ring.enabled` only large"
+        " responses.",
     ),
     Metric(
         "sparkmirror_table_rows", "gauge", (*FLOW, "table"),
