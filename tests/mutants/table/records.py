@@ -14,6 +14,7 @@ _PLAIN = "tests/unit/data/write/test_slot_sink.py"
 _FIRST_POSITIONS = "tests/unit/control/positions/test_first_positions.py"
 _PRODUCE = "tests/unit/wire/produce/test_producer.py"
 _PRODUCER = "tests/property/test_producer_properties.py"
+_RING = "tests/unit/data/rows/test_ring.py"
 _SELECT = "tests/unit/records/test_selection.py"
 _SLOT = "tests/unit/data/read/test_slot_selection.py"
 _ZOMBIES = "tests/unit/control/coordination/test_zombies.py"
@@ -367,5 +368,53 @@ RECORDS: tuple[Mutant, ...] = (
         "Halt(error.code, reason, retriable=True))\n            pause_s",
         "Halt(error.code, reason))\n            pause_s",
         (f"{_SLOT}::test_damage_is_never_passed_and_fetched_again_at_its_place",),
+    ),
+    Mutant(
+        "a row of Spark taken before those of the ring that were made before it",
+        "Order per partition",
+        "data/rows/arrivals.py",
+        "            if number is not None:\n                yield from self._from_ring()\n",
+        "            if number is not None:\n",
+        (f"{_RING}::test_no_row_is_lost_or_overtaken",),
+    ),
+    Mutant(
+        "a row that Spark lost passed over",
+        "No acknowledged record is lost",
+        "data/rows/arrivals.py",
+        "                if number != self._next:\n",
+        "                if number < self._next:\n",
+        (f"{_RING}::test_a_row_that_spark_lost_is_not_passed_over",),
+    ),
+    Mutant(
+        "half of a row taken from the ring",
+        "Records are equal",
+        "data/rows/ring.py",
+        "        if _checksum(number, head, records) != crc:\n            return None\n",
+        "",
+        (f"{_RING}::test_an_entry_that_is_not_wholly_visible_is_not_there",),
+    ),
+    Mutant(
+        "the ring written past what the sink has taken",
+        "Records are equal",
+        "data/rows/ring.py",
+        "        if written + size - area[_TAKEN] > _AREA_BYTES:\n            return False\n",
+        "",
+        (f"{_RING}::test_a_full_ring_and_a_large_row_are_refused",),
+    ),
+    Mutant(
+        "rows of the ring written after Spark has given up the task",
+        "Nothing is written again below a position",
+        "data/rows/arrivals.py",
+        "            self._check_spark()\n",
+        "",
+        (f"{_RING}::test_nothing_of_the_ring_is_taken_once_spark_has_given_up",),
+    ),
+    Mutant(
+        "rows behind those of Spark dropped when the source has ended",
+        "No acknowledged record is lost",
+        "data/rows/arrivals.py",
+        "rows that Spark still has is there.\n            self._wait_for_spark_alone()\n",
+        "rows that Spark still has is there.\n            self.close()\n",
+        (f"{_RING}::test_a_source_that_ended_leaves_what_is_behind_rows_that_spark_still_has",),
     ),
 )
