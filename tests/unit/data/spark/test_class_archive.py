@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,17 +28,33 @@ _SOURCE = """public class Hello {
 """
 
 
-@pytest.fixture
-def jar(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def jar(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A class path with one class, which Java compiles from its source; skipped without javac."""
-    java = find_java()
+    java, directory = find_java(), tmp_path_factory.mktemp("jar")
     if not (java.path / "bin" / "javac").is_file():
         pytest.skip("this Java has no compiler")
-    (tmp_path / "Hello.java").write_text(_SOURCE)
+    (directory / "Hello.java").write_text(_SOURCE)
     for command in (["javac", "Hello.java"], ["jar", "cf", "hello.jar", "."]):
         program = java.path / "bin" / command[0]
-        subprocess.run([program, *command[1:]], cwd=tmp_path, check=True, timeout=120)
-    return tmp_path / "hello.jar"
+        subprocess.run([program, *command[1:]], cwd=directory, check=True, timeout=120)
+    return directory / "hello.jar"
+
+
+@pytest.fixture(scope="module")
+def class_list(tmp_path_factory: pytest.TempPathFactory, jar: Path) -> Path:
+    """What a run without an archive has recorded."""
+    directory = tmp_path_factory.mktemp("list")
+    archive = ClassArchive(find_java(), directory / "hello.jsa")
+    assert archive.options() == []
+    assert _run(archive, jar, *archive.recording(directory / "classes.list")) == "hello\n"
+    return directory / "classes.list"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, jar: Path, class_list: Path) -> ClassArchive:
+    """The archive of `jar`, for tests that change neither."""
+    return _made(tmp_path_factory.mktemp("made"), jar, class_list)
 
 
 def _run(archive: ClassArchive, jar: Path, *options: str) -> str:
@@ -47,11 +64,8 @@ def _run(archive: ClassArchive, jar: Path, *options: str) -> str:
     return done.stdout
 
 
-def _made(tmp_path: Path, jar: Path) -> ClassArchive:
-    archive = ClassArchive(find_java(), tmp_path / "share" / "classes" / "hello.jsa")
-    class_list = tmp_path / "classes.list"
-    assert archive.options() == []
-    assert _run(archive, jar, *archive.recording(class_list)) == "hello\n"
+def _made(directory: Path, jar: Path, class_list: Path) -> ClassArchive:
+    archive = ClassArchive(find_java(), directory / "share" / "classes" / "hello.jsa")
     archive.make(class_list, str(jar))
     return archive
 
@@ -62,37 +76,39 @@ def _maps(archive: ClassArchive, jar: Path) -> bool:
     return "Hello source: shared objects file" in said
 
 
-def test_what_one_run_loads_the_next_one_maps(tmp_path: Path, jar: Path) -> None:
-    archive = _made(tmp_path, jar)
-    assert [path.name for path in archive.path.parent.iterdir()] == ["hello.jsa"]
-    assert archive.path.stat().st_mode & 0o777 == 0o644
-    assert _maps(archive, jar)
+def test_what_one_run_loads_the_next_one_maps(made: ClassArchive, jar: Path) -> None:
+    assert [path.name for path in made.path.parent.iterdir()] == ["hello.jsa"]
+    assert made.path.stat().st_mode & 0o777 == 0o644
+    assert _maps(made, jar)
 
 
-def test_it_is_mapped_where_it_was_written_for(tmp_path: Path, jar: Path) -> None:
-    archive = _made(tmp_path, jar)
-    said = _run(archive, jar, *archive.options(), "-Xlog:cds=info:stdout")
+def test_it_is_mapped_where_it_was_written_for(made: ClassArchive, jar: Path) -> None:
+    said = _run(made, jar, *made.options(), "-Xlog:cds=info:stdout")
     assert "hello.jsa" in said
     assert "alternative address" not in said
 
 
-def test_what_a_killed_process_left_goes_with_the_next_one(tmp_path: Path, jar: Path) -> None:
+def test_what_a_killed_process_left_goes_with_the_next_one(
+    tmp_path: Path, jar: Path, class_list: Path
+) -> None:
     left = tmp_path / "share" / "classes" / ".hello-abc"
     left.mkdir(parents=True)
     (left / "hello.jsa").touch()
     other = left.with_name(".another-abc")
     other.mkdir()
-    archive = _made(tmp_path, jar)
+    archive = _made(tmp_path, jar, class_list)
     assert sorted(archive.path.parent.iterdir()) == [other, archive.path]
 
 
-def test_java_too_looks_at_whole_seconds_only(tmp_path: Path, jar: Path) -> None:
-    os.utime(jar, ns=(0, 1_700_000_000_123_456_789))
-    archive = _made(tmp_path, jar)
-    os.utime(jar, ns=(0, 1_700_000_000_000_000_000))
-    assert _maps(archive, jar)
-    os.utime(jar, ns=(0, 1_700_000_001_000_000_000))
-    assert not _maps(archive, jar)
+def test_java_too_looks_at_whole_seconds_only(tmp_path: Path, jar: Path, class_list: Path) -> None:
+    own = tmp_path / jar.name
+    shutil.copyfile(jar, own)
+    os.utime(own, ns=(0, 1_700_000_000_123_456_789))
+    archive = _made(tmp_path, own, class_list)
+    os.utime(own, ns=(0, 1_700_000_000_000_000_000))
+    assert _maps(archive, own)
+    os.utime(own, ns=(0, 1_700_000_001_000_000_000))
+    assert not _maps(archive, own)
 
 
 def test_an_archive_that_does_not_fit_is_passed_over(tmp_path: Path, jar: Path) -> None:
