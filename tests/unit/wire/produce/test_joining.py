@@ -325,7 +325,7 @@ def test_large_batches_do_not_unpack_to_more_than_is_allowed() -> None:
     assert len(text) / 20 < len(one) < len(text) / 10
     state = PartitionQueue(TP)
     most = 0
-    for _ in range(30):
+    for _ in range(10):
         state.pending.extend(QueuedBatch(one, 1, None) for _ in range(600))
         assert joining.form(state, _trip(0.05), 1, 0.0) != 0, "none is refused as too much"
         most = max(most, state.pending[0].records * len(text))
@@ -421,7 +421,9 @@ def test_batches_of_different_codecs_come_together_in_that_of_the_link(other: in
 def test_what_unpacks_to_too_much_goes_as_it_is() -> None:
     """Few bytes that unpack to gigabytes cost no more than the limit, and go to the target."""
     joining = Joining(ProduceSettings(link_joining="always"))
-    state = _queue(40, kind=GZIP, size=20 << 20)
+    one = memoryview(encode_batch([Record(0, 1, None, b"x" * (20 << 20))], codec=GZIP))
+    state = PartitionQueue(TP)
+    state.pending.extend(QueuedBatch(one, 1, number, number) for number in range(40))
     before = [bytes(one.batch) for one in state.pending]
     for _ in range(2):
         assert joining.form(state, _trip(0.05), 1, 0.0) == 0
