@@ -64,14 +64,14 @@ def test_known_tags_are_read_and_others_left_out() -> None:
 
 
 def test_an_answer_of_small_elements_costs_a_bounded_multiple() -> None:
-    frame = HEAD + count(100_000) + b"\1\1\1\0" * 100_000 + b"\0"
+    frame = HEAD + count(20_000) + b"\1\1\1\0" * 20_000 + b"\0"
     tracemalloc.start()
     try:
         answer = ListGroupsResponse.decode(frame, version=4)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert len(answer.groups) == 100_000
+    assert len(answer.groups) == 20_000
     assert peak < 32 * len(frame)
 
 
