@@ -141,11 +141,12 @@ class _Late:
         self.passed = False
 
 
-@settings(max_examples=500)
+@settings(max_examples=300)
 @given(st.data())
 def test_whenever_slots_begin_a_partition_has_one_writer(data: st.DataObject) -> None:
     """The order of steps is arbitrary. Slots of earlier plans may begin at any time.
 
+    All is looked at after each step: a long script has what shorter ones would find.
     The planner leaves the fence out if a plan is that of the epoch before.
     """
     ids = [0, 0]
@@ -155,7 +156,7 @@ def test_whenever_slots_begin_a_partition_has_one_writer(data: st.DataObject) ->
     shares: list[frozenset[int]] = []
     fenced: list[frozenset[int]] = []
     draw = data.draw
-    for _ in range(draw(st.integers(1, 40), "steps")):
+    for _ in range(draw(st.integers(20, 40), "steps")):
         waiting = [one for one in slots if not one.passed]
         step = draw(st.sampled_from(["plan", "fence", "read"] if waiting else ["plan"]), "step")
         if step == "plan" and writing is None:
