@@ -280,6 +280,8 @@ def test_broken_and_hostile_records_fail(sql: Sql, registry: SchemaRegistry) -> 
     bomb = b""
     for _ in range(5_000):
         bomb = _bytes(1, b"type.googleapis.com/google.protobuf.Any") + _bytes(2, bomb)
+    long = "".join(f" string {'x' * 200}{at} = {at};" for at in range(2, 12))
+    wide = registry.add("wide", f"{_PROTO3}message M {{ repeated M m = 1;{long} }}", "PROTOBUF")
     broken = {
         "cut off": _bytes(14, b"abc")[:-1],
         "a length beyond the end": b"\x72" + varint(2**31 - 1) + b"x",
@@ -299,11 +301,16 @@ def test_broken_and_hostile_records_fail(sql: Sql, registry: SchemaRegistry) -> 
         "an Any of an unknown type": _bytes(35, _bytes(1, b"type.googleapis.com/x.Y")),
         "a time that is none": _bytes(29, _int(1, 2**62)),
         "a duration that is none": _bytes(30, _int(1, 1) + _int(2, -1)),
-        # Fields that are not there are shown: hundreds of bytes for each three.
-        "too much JSON": _bytes(38, b"") * 300_000,
     }
-    got = sql.of(_DECODE, [wire(number, _FIRST + one) for one in broken.values()])
-    assert dict(zip(broken, got, strict=True)) == dict.fromkeys(broken, FAILED)
+    values = [wire(number, _FIRST + one) for one in broken.values()]
+    # Fields that are not there are shown: two thousand bytes for each two.
+    little, much = (wire(wide, _FIRST + _bytes(1, b"") * count) for count in (1, 40_000))
+    shown, *got = sql.of(_DECODE, [little, *values, much])
+    assert dict(zip([*broken, "too much JSON"], got, strict=True)) == dict.fromkeys(
+        [*broken, "too much JSON"], FAILED
+    )
+    assert isinstance(shown, bytes)
+    assert 40_000 * len(shown) > 2 * (64 << 20), "the message and one within it"
     fits = b""
     for _ in range(99):
         fits = _bytes(37, fits)
