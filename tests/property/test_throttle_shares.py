@@ -16,7 +16,7 @@ from sparkmirror.progress import SlotProgress
 from tests.property.simulated_throttle import ThrottledSlot
 
 RATE = 1_000_000
-BATCH = 2_000
+BATCH = 5_000
 
 _bytes = st.floats(0, 3 * RATE)
 needs = st.builds(Need, _bytes, _bytes, st.booleans(), st.booleans())

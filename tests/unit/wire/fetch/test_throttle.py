@@ -13,7 +13,7 @@ from tests.property.simulated_throttle import ThrottledSlot, limit
 from tests.unit.wire.fetch.test_channels import FAR_S, FOUR, NODE, Reader, busy_source
 
 RATE = 1_000_000
-BATCH = 2_000
+BATCH = 5_000
 WINDOW_S = 10.0
 OLD = [TopicPartition("old", number) for number in range(4)]
 NEW = [TopicPartition("new", number) for number in range(4)]
