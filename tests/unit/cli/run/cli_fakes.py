@@ -43,6 +43,7 @@ class Scenario:
     records: int = 1_000  # per second and slot, what the fake pipeline mirrors
     once_s: float = 0.5  # how long a --once takes
     prepare_s: float = 0.0
+    prepares_until: str = ""  # a file that ends it
     prepare_fails: str = ""  # unreachable, config, defect
     loads_s: float = 0.0  # how long the control plane takes to be loaded and made
     opens_slowly: bool = False  # until its process is killed; then it cleans up for a moment
@@ -111,6 +112,9 @@ class FakeControl:
     def prepare(self) -> None:
         self._world.say("prepare")
         time.sleep(self._world.scenario.prepare_s)
+        file = self._world.scenario.prepares_until
+        while file and not Path(file).exists():
+            time.sleep(0.02)
         kind = self._world.scenario.prepare_fails
         if kind == "unreachable":
             raise Unreachable("No broker answers.", where="cluster B", do="Start it.")

@@ -536,9 +536,12 @@ def test_hangup_during_the_start_and_during_a_drain_is_no_order(
     terminal: Callable[..., Terminal], tmp_path: Path
 ) -> None:
     """A refresh then has nothing to do: a start looks anyway, and a drain takes up no more."""
-    run = terminal(prepare_s=6.0, rest_s=1.5)
+    goes_on = tmp_path / "goes on"
+    run = terminal(prepares_until=str(goes_on), rest_s=1.5)
     run.until("connecting to the clusters")
     os.kill(run.pid, signal.SIGHUP)
+    time.sleep(0.5)
+    goes_on.touch()
     run.until("A->B")
     os.write(run.fd, b"\x03")
     run.until("draining")
