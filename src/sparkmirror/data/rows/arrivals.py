@@ -43,19 +43,26 @@ class Arrivals:
             )
             return
         self._ring = map_ring(note)
-        if self._ring is not None:
+        if self._ring is None:
+            return
+        try:
             worker_pipes.watch_also(self._ring.bell)
-            self._ring.listen()
-            self._rings = True
-            log.info("small rows come through a ring beside Spark")
+        except OSError as error:
+            log.warning("the ring cannot be waited for (%s): Spark carries all rows", error)
+            self.close()
+            return
+        self._ring.listen()
+        self._rings = True
+        log.info("small rows come through a ring beside Spark")
 
     def messages(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch | None]:
         """Spark's messages; None: rows may be in the ring (`rows`)."""
         while True:
             while self._rings and not worker_pipes.row_waits():
                 worker_pipes.wait()
-                self._silence()
-                yield None
+                if not worker_pipes.row_waits():
+                    self._silence()  # before rows are taken: what comes meanwhile rings again
+                    yield None
             batch = next(batches, None)
             if batch is None:
                 return

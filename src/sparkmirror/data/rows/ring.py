@@ -57,12 +57,17 @@ _BELL_BYTES = 4096
 
 
 class SharedRing(NamedTuple):
-    """What the sink needs to find the ring of ``process``: two of its descriptors, and a token."""
+    """What the sink needs to find the ring of ``process``: two of its descriptors, and a token.
+
+    ``pipe``: the number of the pipe's inode. The descriptor of a bell that was closed meanwhile may
+    be that of the next task's bell.
+    """
 
     process: int
     memory: int
     bell: int
     token: str
+    pipe: int
 
 
 class _Area:
@@ -119,7 +124,8 @@ class RingWriter:
 
     def note(self) -> SharedRing:
         """What the sink needs to find the ring."""
-        return SharedRing(os.getpid(), self._fd, self._heard, self._token.hex())
+        pipe = os.fstat(self._heard).st_ino
+        return SharedRing(os.getpid(), self._fd, self._heard, self._token.hex(), pipe)
 
     def put(self, number: int, head: bytes, records: memoryview) -> bool:
         """Hand over row ``number``; False if nobody listens, or there is no room for it now."""
@@ -151,7 +157,7 @@ class RingReader:
 
     def __init__(self, note: SharedRing) -> None:
         """Map what `RingWriter.note` describes. Raises OSError or ValueError if that fails."""
-        process, memory, bell, token = note
+        process, memory, bell, token, pipe = note
         with contextlib.ExitStack() as undo:
             fd = os.open(f"/proc/{process}/fd/{memory}", os.O_RDWR | os.O_CLOEXEC)
             with os.fdopen(fd, "rb", buffering=0):
@@ -164,8 +170,9 @@ class RingReader:
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
             self.bell = os.open(f"/proc/{process}/fd/{bell}", flags)
             undo.callback(os.close, self.bell)
-            if not stat.S_ISFIFO(os.fstat(self.bell).st_mode):
-                raise ValueError("another file is there")
+            found = os.fstat(self.bell)
+            if not stat.S_ISFIFO(found.st_mode) or found.st_ino != pipe:
+                raise ValueError("another bell is there")
             undo.pop_all()
         self._area = _Area(mapped)
 

@@ -38,6 +38,9 @@ __all__ = ["SlotSink", "SlotSummary"]
 
 log = logging.getLogger(__name__)
 
+# How long rows of the ring may be taken before what they hold is sent.
+_UNSENT_S = 0.005
+
 
 @dataclass(frozen=True, slots=True)
 class SlotSummary:
@@ -98,8 +101,13 @@ class SlotSink:
     def _take_message(self, batch: Any | None) -> None:
         """Process the rows of ``batch`` in order, and what is in the ring."""
         if self._packer is None or batch is None:
+            due = time.monotonic() + _UNSENT_S
             for row in self._arrivals.rows(batch):
                 self._take(*row)
+                # A source that keeps up leaves no end of them.
+                if time.monotonic() >= due:
+                    self._come_round()
+                    due = time.monotonic() + _UNSENT_S
             return
         for part in self._packer.parts(batch):
             if isinstance(part, int):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
+import socket
 import subprocess
 import sys
 import textwrap
@@ -165,6 +167,7 @@ def test_no_other_attempts_source_speaks_to_a_sink(ring: RingWriter) -> None:
             note._replace(memory=newer.note().bell),
             note._replace(memory=1_000_000),
             note._replace(bell=note.memory),
+            note._replace(bell=newer.note().bell),
             note._replace(bell=1_000_000),
             note._replace(process=2**22 + 1),
         ):
@@ -379,13 +382,17 @@ def test_a_row_that_spark_lost_is_not_passed_over(slot: Slot) -> None:
     assert slot.got == []
 
 
-def test_nothing_of_the_ring_is_taken_once_spark_has_given_up(slot: Slot) -> None:
+@pytest.mark.parametrize("taken", [0, 1])
+def test_nothing_of_the_ring_is_taken_once_spark_has_given_up(slot: Slot, taken: int) -> None:
     slot.begin()
-    slot.make("a")
+    for name in "abc":
+        slot.make(name)
+    rows = slot.arrivals.rows(None)
+    for _ in range(taken):
+        next(rows)
     slot.given_up = True
     with pytest.raises(ConnectionLost):
-        slot.take_ring()
-    assert slot.got == []
+        next(rows)
 
 
 def test_an_account_is_sent_only_if_something_went_through_the_ring(slot: Slot) -> None:
@@ -420,6 +427,18 @@ def test_a_worker_of_another_daemon_takes_all_rows_from_spark(
     monkeypatch.setattr(worker_pipes, "_files", None)
     slot.begin()
     assert not slot.make("a")
+
+
+def test_a_worker_without_epoll_takes_all_rows_from_spark(
+    slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(select, "epoll", none)
+    slot.begin()
+    assert not slot.make("a")
+    assert worker_pipes.input_fd() == slot._infile.fileno()
 
 
 # -- how the sink waits ------------------------------------------------------------------------
@@ -465,6 +484,44 @@ def test_the_sink_is_woken_by_both_ways_and_ends_with_sparks_rows(slot: Slot) ->
     slot.carried = os.open(os.devnull, os.O_WRONLY)
     _until(slot, ["a", "b", "c", "end"])
     thread.join(20)
+
+
+def test_a_row_that_comes_while_others_are_taken_wakes_the_sink(slot: Slot) -> None:
+    slot.begin()
+    messages = _messages(slot)
+    slot.make("a")
+    assert next(messages) is None
+    slot.make("b")  # as if it came just after the sink had looked for the last time
+    slot.take_ring()
+    slot.make("c")
+    assert readable([worker_pipes.input_fd()], 0)
+    assert next(messages) is None
+    slot.take_ring()
+    assert slot.got == ["a", "b", "c"]
+
+
+def test_the_next_task_of_a_worker_waits_for_its_own_input_alone() -> None:
+    """A task that died left its ring watched."""
+    ours, sparks = socket.socketpair()
+    bell, ringing = os.pipe()
+
+    def worker(infile: Any, _outfile: object) -> None:
+        worker_pipes.watch_also(bell)
+        assert worker_pipes.input_fd() not in (-1, infile.fileno())
+        raise RuntimeError
+
+    with ours, sparks, ours.makefile("rb") as infile, ours.makefile("wb") as outfile:
+        with pytest.raises(RuntimeError):
+            worker_pipes.watched(worker)(infile, outfile)  # type: ignore[arg-type]
+        assert worker_pipes.input_fd() == -1
+        seen: list[bool] = []
+        next_task = worker_pipes.watched(
+            lambda given, _: seen.append(worker_pipes.input_fd() == given.fileno())
+        )
+        next_task(infile, outfile)  # type: ignore[arg-type]
+        assert seen == [True]
+    os.close(bell)
+    os.close(ringing)
 
 
 def test_after_the_last_row_the_sink_waits_for_spark_alone(slot: Slot) -> None:
