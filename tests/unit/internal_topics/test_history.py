@@ -20,7 +20,7 @@ from sparkmirror.control.flow import FlowControl
 from sparkmirror.control.jobs import run_once
 from sparkmirror.control.loop import ControlLoop
 from sparkmirror.control.report.history import HaltWatch, History, read_history, standing_still
-from sparkmirror.errors import Denied, Unreachable
+from sparkmirror.errors import Denied, MirrorError, Unreachable
 from sparkmirror.internal_topics.commands import (
     PROGRESS_PARTITION,
     Command,
@@ -59,9 +59,13 @@ class Target:
         self.gaps: list[Gap] = []
         self.away = self.hides_gaps = False
         self._topic = topic
+        self.refuses: MirrorError | None = None
 
     def topics(self, names: Sequence[str]) -> dict[str, object]:
         return dict.fromkeys(names, object()) if self._topic else {}
+
+    def literal_errors(self, names: Sequence[str], *, operation: str) -> dict[str, MirrorError]:
+        return {name: self.refuses for name in names if self.refuses and operation == "Read"}
 
     def read_compacted(
         self, topic: str, *, partitions: Sequence[int] = (0,), passes: bool = False
@@ -469,6 +473,13 @@ def test_where_there_is_no_history_that_is_said(
 
 def test_a_topic_that_is_not_there_has_no_history(flow: FlowSettings) -> None:
     assert read_history(cast(Cluster, Target(topic=False)), flow) is None
+
+
+def test_a_topic_that_may_not_be_seen_is_not_one_that_is_not_there(flow: FlowSettings) -> None:
+    target = Target(topic=False)
+    target.refuses = Denied("no Describe", where="cluster B")
+    with pytest.raises(Denied, match="no Describe"):
+        read_history(cast(Cluster, target), flow)
 
 
 def test_a_partition_whose_topic_is_gone_is_not_mirrored_again(

@@ -49,7 +49,7 @@ def gaps(
     and what the mirror did. Gap records are kept on the target. Nothing is changed.
 
     Exit codes: 0 listed (also if there are none), 2 wrong usage or file, 3 a cluster is
-    unavailable.
+    unavailable, or its gap records may not be read.
     """
     from sparkmirror.control.report.gaps import read_gaps  # noqa: PLC0415
 

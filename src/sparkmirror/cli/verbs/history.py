@@ -49,7 +49,7 @@ def history(
     the newest 1,000 events of each flow are kept. Nothing is changed.
 
     Exit codes: 0 listed (also if there are none), 2 wrong usage or file, 3 a cluster is
-    unavailable.
+    unavailable, or its control topic may not be read.
     """
     import heapq  # noqa: PLC0415
 

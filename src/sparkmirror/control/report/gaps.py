@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from sparkmirror.control.topics.compacted import TopicFollower
+from sparkmirror.errors import Denied
 from sparkmirror.internal_topics.gaps import (
     GAP_CODES,
     Gap,
@@ -18,7 +19,7 @@ from sparkmirror.progress import SlotProgress
 from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.cluster import Cluster
 
-__all__ = ["LOOK_PAUSE_S", "GapReporter", "gap_line", "read_gaps"]
+__all__ = ["LOOK_PAUSE_S", "GapReporter", "gap_line", "is_there", "read_gaps"]
 
 # Slots count a gap before its record is acknowledged, so the topic is read several times.
 _LOOKS = 3
@@ -32,13 +33,24 @@ _REMEMBERED_MAX = 10_000
 def read_gaps(target: Cluster, flow: FlowSettings) -> list[Gap]:
     """All gap records of ``flow``, oldest first; empty if the mirror has never run.
 
-    Raises `MirrorError` if the target does not respond.
+    Raises `MirrorError` if the target does not respond, `Denied` if the topic may not be read.
     """
     topic = gaps_topic(flow)
-    if topic not in target.topics([topic]):
+    if not is_there(target, topic):
         return []
     records = ((key, value) for _, key, value in target.read_compacted(topic))
     return [gap for gap in collect_gaps(records) if gap.flow == flow.name]
+
+
+def is_there(target: Cluster, topic: str) -> bool:
+    """Whether the internal topic exists. Raises `MirrorError`, `Denied` without Describe on it."""
+    if topic in target.topics([topic]):
+        return True
+    # Without Describe, a topic looks as if it did not exist.
+    for reason in target.literal_errors([topic], operation="Read").values():
+        if isinstance(reason, Denied):
+            raise reason
+    return False
 
 
 def gap_line(gap: Gap) -> str:

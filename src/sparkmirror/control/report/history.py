@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Set
 
 from sparkmirror.control.coordination.place import own_host
-from sparkmirror.control.report.gaps import gap_line, read_gaps
+from sparkmirror.control.report.gaps import gap_line, is_there, read_gaps
 from sparkmirror.errors import Denied
 from sparkmirror.internal_topics.commands import PROGRESS_PARTITION, channel, control_topic
 from sparkmirror.internal_topics.driver_report import DriverReport, decode_driver_report
@@ -46,10 +46,10 @@ def read_history(target: Cluster, flow: FlowSettings) -> list[Event] | None:
 
     The order is the topic's, because the clocks of the hosts that wrote the events may differ.
     Losses that no driver has noted are added without a run: the driver was killed before it
-    checked, or many came at once. Raises `MirrorError` if the target does not respond.
+    checked, or many came at once. Raises `MirrorError` if the target does not respond, `Denied` if
+    the control topic may not be read.
     """
-    topic = control_topic(flow)
-    if topic not in target.topics([topic]):
+    if not is_there(target, control_topic(flow)):
         return None
     found: dict[bytes | None, Event] = {}
     for _, key, value in _records(target, flow):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sparkmirror.control.report import gaps as control_gaps
-from sparkmirror.control.report.gaps import GapReporter
-from sparkmirror.errors import Unreachable
+from sparkmirror.control.report.gaps import GapReporter, read_gaps
+from sparkmirror.errors import Denied, MirrorError, TopicError, Unreachable
 from sparkmirror.internal_topics.gaps import Gap, GapAction, GapKind, encode_gap
 from sparkmirror.model import TopicPartition
 from sparkmirror.settings import ClusterClient, FlowSettings
@@ -43,6 +43,11 @@ class Target:
         self.log: list[bytes | None] | None = []
         self.reads = 0
         self.trouble: int | None = None
+        self.refuses: MirrorError | None = None
+
+    def literal_errors(self, names: list[str], *, operation: str) -> dict[str, MirrorError]:
+        assert operation == "Read"
+        return {} if self.refuses is None else dict.fromkeys(names, self.refuses)
 
     def topics(self, names: list[str]) -> dict[str, object]:
         return {} if self.log is None else dict.fromkeys(names, object())
@@ -168,3 +173,16 @@ def test_a_look_that_failed_is_not_one_of_those_that_are_due(told: Any) -> None:
     told.now += 2.0
     _look(told)
     assert len(told.said) == 1
+
+
+@pytest.mark.parametrize("why", [None, TopicError("UNKNOWN_TOPIC_OR_PARTITION")])
+def test_a_mirror_that_never_ran_has_no_gaps(told: Any, why: MirrorError | None) -> None:
+    told.written.log, told.written.refuses = None, why
+    assert read_gaps(told.written, FLOW) == []
+
+
+def test_gaps_that_may_not_be_seen_are_not_no_gaps(told: Any) -> None:
+    """To a principal without Describe, a broker shows no partitions of the topic."""
+    told.written.log, told.written.refuses = None, Denied("no Describe", where="cluster B")
+    with pytest.raises(Denied, match="no Describe"):
+        read_gaps(told.written, FLOW)
