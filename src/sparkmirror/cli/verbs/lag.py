@@ -169,7 +169,8 @@ MaxLag = Annotated[
     typer.Option(
         metavar="N",
         min=0,
-        help="Exit with 1 if a partition's lag is above N records or unknown.",
+        help="Exit with 1 if a partition's lag is above N records or unknown, or if a flow or group"
+        " shows no partition.",
         show_default=False,
     ),
 ]
@@ -178,7 +179,8 @@ MaxLagSeconds = Annotated[
     typer.Option(
         metavar="S",
         min=0,
-        help="Exit with 1 if a record older than S seconds is not mirrored, or if that is unknown.",
+        help="Exit with 1 if a record older than S seconds is not mirrored, or if that is unknown,"
+        " also because a flow or group shows no partition.",
         show_default=False,
     ),
 ]
@@ -218,8 +220,8 @@ def lag(
     SECONDS is the age of the oldest record that is not mirrored yet; BYTES is an estimate. --watch
     also shows the time until the lag is zero, while the lag shrinks.
 
-    Exit codes: 0 no limit exceeded, 1 a limit exceeded, 2 wrong usage or file, 3 a cluster is
-    unavailable or has no such group.
+    Exit codes: 0 no limit exceeded, 1 a limit exceeded or nothing to check it on, 2 wrong usage or
+    file, 3 a cluster is unavailable or has no such group.
     """
     if watch and (max_lag is not None or max_lag_seconds is not None):
         raise ConfigError(
@@ -253,9 +255,18 @@ def lag(
         views, failures = _round(readers, output, brokers=broker_info)
     if failures:
         raise typer.Exit(EXIT_START_FAILED)
-    rows = [row for view in views for row in view.partitions]
-    if any(over_limit(row, max_lag, max_lag_seconds) for row in rows):
+    if any_over_limit(views, max_lag, max_lag_seconds):
         raise typer.Exit(1)
+
+
+def any_over_limit(views: Iterable[LagView], records: int | None, seconds: float | None) -> bool:
+    """Whether a lag of ``views`` exceeds a limit; that of a view without partitions is unknown."""
+    if records is None and seconds is None:
+        return False
+    return any(
+        not view.partitions or any(over_limit(row, records, seconds) for row in view.partitions)
+        for view in views
+    )
 
 
 def over_limit(row: PartitionLag, records: int | None, seconds: float | None) -> bool:

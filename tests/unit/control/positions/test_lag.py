@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sparkmirror.cli.main import main
 from sparkmirror.cli.verbs import lag_queries
-from sparkmirror.cli.verbs.lag import Format, LagTrend, over_limit, report
+from sparkmirror.cli.verbs.lag import Format, LagTrend, any_over_limit, over_limit, report
 from sparkmirror.cli.verbs.lag_tables import broker_lines
 from sparkmirror.config.mm1.load import load_mm1_consumer
 from sparkmirror.control.positions.lag import (
@@ -150,6 +150,18 @@ def test_garbage_never_raises_or_loops(data: bytes, position: int) -> None:
 )
 def test_limits(row: PartitionLag, records: int | None, seconds: float | None, over: bool) -> None:
     assert over_limit(row, records, seconds) is over
+    assert any_over_limit([LagView("A->B", "g", "B", (row,))], records, seconds) is over
+
+
+@pytest.mark.parametrize(("records", "seconds"), [(0, None), (None, 0.0), (0, 0.0), (9, 9.0)])
+def test_a_flow_that_shows_nothing_keeps_no_limit(
+    records: int | None, seconds: float | None
+) -> None:
+    """Its principal may see no topic any more; what it lags behind is unknown then."""
+    seen, unseen = (LagView("A->B", "g", "B", rows) for rows in ((one(10, 0, 10),), ()))
+    assert any_over_limit([seen, unseen], records, seconds)
+    assert not any_over_limit([seen], records, seconds)
+    assert not any_over_limit([seen, unseen], None, None)
 
 
 OWNED = LagView(
