@@ -17,6 +17,7 @@ from prometheus_client.core import (
     Metric as Family,
 )
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from sparkmirror.observe.figures.checkpoints import CheckpointKey, GroupRow
 from sparkmirror.observe.figures.dealing import DealFigures
@@ -109,11 +110,28 @@ class MirrorCollector(Collector):
             _add_checkpoints(gauges, one, self._kept)
             _add_groups(gauges, one, self._kept)
         families: list[Family] = [*gauges.values(), *counters.values(), histogram]
-        yield from (family for family in families if family.samples)
+        for family in families:
+            if family.samples:
+                family.samples = list(map(_encodable, family.samples))
+                yield family
 
     def _labels(self, metric: Metric) -> list[str]:
         dropped = set(LABELS["partition"]) - set(self._kept)
         return [name for name in metric.labels if name not in dropped]
+
+
+def _encodable(sample: Sample) -> Sample:
+    """``sample`` with escapes for halves of surrogate pairs in its labels.
+
+    UTF-8 has no bytes for them, so one of them would end the whole scrape.
+    """
+    if "".join(sample.labels.values()).isascii():
+        return sample
+    labels = {
+        name: value.encode(errors="backslashreplace").decode()
+        for name, value in sample.labels.items()
+    }
+    return sample._replace(labels=labels)
 
 
 def _grouped(

@@ -6,6 +6,8 @@ import ast
 import json
 import math
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -445,3 +447,25 @@ def test_the_reason_of_a_halt_makes_one_series_however_long_it_lasts() -> None:
         return {key for key in found if key[0] == "sparkmirror_partition_halted"}
 
     assert series(31) == series(46) != set()
+
+
+@pytest.mark.parametrize("generate", [generate_latest, generate_openmetrics])
+def test_half_a_surrogate_pair_in_a_name_or_reason_does_not_end_the_scrape(
+    generate: Callable[[CollectorRegistry], bytes],
+) -> None:
+    """A handler's error may quote bytes that it decoded with `surrogateescape`."""
+    half = PartitionProgress("t\ud800", 0, 5, halt=Halt("HANDLER", "no \udcff customer, é"))
+    one = facts(meter(report(half)))
+    one = replace(one, groups=(GroupRow("g\udcff", "t", 0, 3, None),), tables={"x\udcff": (1, 2)})
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(MirrorCollector(lambda: [one]))
+    samples = [
+        sample
+        for family in text_string_to_metric_families(generate(registry).decode())
+        for sample in family.samples
+    ]
+    (halted,) = (one for one in samples if one.name == "sparkmirror_partition_halted")
+    assert halted.labels["topic"] == "t\\ud800"
+    assert halted.labels["reason"] == "no \\udcff customer, é"
+    shown = {value for one in samples for value in one.labels.values()}
+    assert {"g\\udcff", "x\\udcff"} <= shown
