@@ -436,7 +436,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._respond(HTTPStatus.OK, _INDEX)
 
     def _metrics(self) -> None:
-        encode, content_type = choose_encoder(self.headers.get("Accept", ""))
+        try:
+            encode, content_type = choose_encoder(self.headers.get("Accept", ""))
+        except (TypeError, ValueError):  # the header names a version that is no number
+            encode, content_type = choose_encoder("")
         self._respond(HTTPStatus.OK, encode(self.server.registry), content_type)
 
     def _health(self) -> None:

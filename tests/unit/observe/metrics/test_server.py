@@ -109,6 +109,18 @@ def test_the_pages(surface: Open) -> None:
     assert get(one, method="POST")[0] == 501
 
 
+@pytest.mark.parametrize("version", ["abc", "1.x.0", "1..0", ""])
+@pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text"])
+def test_a_format_that_nobody_knows_is_answered_in_plain_text(
+    surface: Open, kind: str, version: str
+) -> None:
+    code, headers, body = get(surface(), headers={"Accept": f"{kind};version={version}"})
+    assert code == 200
+    assert b"answer 42.0\n" in body
+    if version:
+        assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+
+
 def test_what_is_not_well_is_told_by_code_and_word(surface: Open) -> None:
     one = surface(Health(False, False))
     assert get(one, "/health")[0] == 503
