@@ -36,7 +36,8 @@ _log = logging.getLogger(__name__)
 NOTICES_KEPT = 6
 HALTS_SHOWN = 5
 WIDE_COLUMNS = 110
-GAP = 3  # blanks between two columns
+GAP = 3  # blanks between two columns, where there is room
+FIRST_MIN = 8
 FLOWS_NAMED_MAX = 3
 PHASES_AT_WORK = ("mirroring", "copying up to now")
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -140,7 +141,9 @@ def _grid(rows: Sequence[Sequence[_Cell]], width: int) -> list[Text]:
     """Rows as lines: the first row is the heading, the first column gets the remaining width."""
     count = len(rows[0])
     sizes = [max(cell_len(row[i][0]) for row in rows) for i in range(count)]
-    sizes[0] = max(8, width - sum(sizes[1:]) - GAP * (count - 1))
+    room = width - sum(sizes[1:])
+    gap = max(1, min(GAP, (room - FIRST_MIN) // (count - 1)))
+    sizes[0] = max(FIRST_MIN, room - gap * (count - 1))
     lines = []
     for row in rows:
         line = Text(no_wrap=True, overflow="crop")
@@ -151,10 +154,10 @@ def _grid(rows: Sequence[Sequence[_Cell]], width: int) -> list[Text]:
                 )
                 line.append(cut + " " * (sizes[0] - cell_len(cut)), style)
             else:
-                line.append(" " * (GAP + sizes[i] - cell_len(text)))
+                line.append(" " * (gap + sizes[i] - cell_len(text)))
                 line.append(text, style)
         lines.append(line)
-    lines.insert(1, Text("─" * min(width, sum(sizes) + GAP * (count - 1)), style="dim"))
+    lines.insert(1, Text("─" * min(width, sum(sizes) + gap * (count - 1)), style="dim"))
     return lines
 
 

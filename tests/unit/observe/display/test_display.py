@@ -182,6 +182,19 @@ def test_what_passes_while_a_flow_catches_up_is_no_latency(width: int) -> None:
     assert "latency p50 2.1 ms" in flow_line(BUSY)
 
 
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("halted", [1, 1_234])
+def test_what_is_halted_is_uncut_while_a_flow_catches_up(width: int, halted: int) -> None:
+    """There is one column more then."""
+    halts = {TopicPartition("logs", number): Halt("X", "r") for number in range(halted)}
+    view = replace(CATCHING_UP, state="catching up", halted=halts)
+    lines = picture(replace(FRAME, views=(view,)), width)
+    assert all(len(line) <= width for line in lines[:7])
+    assert next(line for line in lines if line.startswith("A->B ")).endswith(f"{halted:,} halted")
+    (heading,) = (line for line in lines if "to go" in line)
+    assert heading.endswith("  errors")
+
+
 @pytest.mark.parametrize("width", [80, 140])
 def test_topics_are_shown_on_demand_furthest_behind_first(width: int) -> None:
     hidden = "\n".join(picture(FRAME, width))
