@@ -347,10 +347,7 @@ class Ownership:
         """Who mirrors the flow, while this process is a standby; empty if it is not."""
         if not self.stands_by:
             return ""
-        since_ms, since = self.contest.since_ms(), ""
-        if since_ms:
-            moment = datetime.fromtimestamp(since_ms / 1000).astimezone()
-            since = f", since {moment:%Y-%m-%d %H:%M:%S} by its clock"
+        since = _since(self.contest.since_ms())
         return f"standing by: {self.contest.describe_owner()}{since} mirrors this flow"
 
     def _report_owner(self) -> None:
@@ -377,3 +374,14 @@ class Ownership:
         if self.stands_by:
             self.stands_by = False
             self._write(standby_key(self._flow.name, self._run_id), None)
+
+
+def _since(time_ms: int) -> str:
+    """Since when the owner has the flow, in our time zone; empty if it is unknown, or no date."""
+    if not time_ms:
+        return ""
+    try:
+        moment = datetime.fromtimestamp(time_ms / 1000).astimezone()
+    except (ValueError, OverflowError, OSError):  # a claim may have any number
+        return ""
+    return f", since {moment:%Y-%m-%d %H:%M:%S} by its clock"

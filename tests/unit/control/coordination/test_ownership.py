@@ -456,6 +456,20 @@ def test_a_claim_of_an_older_release_is_respected(target: Target) -> None:
     assert second.waits(60) == 31, "it hears the last report with its first look"
 
 
+@pytest.mark.parametrize(
+    "time_ms", [10**18, 253_402_300_799_000, 10**400], ids=["far", "last", "huge"]
+)
+def test_a_claim_with_a_date_that_no_calendar_has_ends_no_standby(
+    target: Target, time_ms: int
+) -> None:
+    claim = b'{"run_id":"far","slots":2,"host":"h9","time_ms":%d}' % time_ms
+    target.produce_many("", [(0, b"A->B/claim", claim)])
+    second = Process(target, "second")
+    assert not second.begins()
+    assert second.own.standing_by.startswith("standing by: run far, host h9")
+    assert second.own.standing_by.endswith(" mirrors this flow")
+
+
 def test_a_target_that_was_away_does_not_cost_the_owner_the_flow(target: Target) -> None:
     first, second = Process(target, "first"), Process(target, "second")
     assert first.begins()
