@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +17,7 @@ from sparkmirror.cli.shared.settings_options import (
     choose_flows,
     load_settings,
 )
+from sparkmirror.cli.shared.tables import utc
 from sparkmirror.cli.shared.throttling import await_order, check_orders_topic, unconfirmed
 from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.text import echo
@@ -124,8 +124,7 @@ def told(state: TableState) -> str:
     """What became of a table, in a line."""
     if not state.fault:
         return f"{state.name}: {state.rows:,} rows, read in {state.took_ms:,} ms"
-    since = datetime.fromtimestamp(state.read_ms / 1000, UTC).isoformat(timespec="seconds")
-    return f"{state.name} keeps its {state.rows:,} rows of {since}: {state.fault}"
+    return f"{state.name} keeps its {state.rows:,} rows of {utc(state.read_ms)}: {state.fault}"
 
 
 def _now_ms() -> int:
