@@ -202,11 +202,21 @@ def _give(
         return f"not limited: the mirror{version} does not know limits; start this version", False
     order = ThrottleOrder(flow.name, rule, _now_ms(), reset)
     standing = _standing(target, flow) | {rule.topics: order}
-    limits = [one for one in _next_limits(flow, standing) if one.rule.bytes_s]
-    if rule.bytes_s and len(limits) > RULES_MAX:
+    if rule.bytes_s and _count(flow, status, standing) > RULES_MAX:
         return f"not limited: the flow has {RULES_MAX} limits already; remove one first", False
     give_throttle(target, flow, order)
     return _await(target, flow, order, wait_s)
+
+
+def _count(flow: FlowSettings, status: FlowStatus, standing: dict[str, ThrottleOrder]) -> int:
+    """The number of limits with the orders ``standing``, and with those that only ``status`` has.
+
+    What the mirror reports is newer than the file, and an order is newer than that.
+    """
+    reported = (status.throttles or ()) if status.state.alive else ()
+    limits = {one.rule.topics: one for one in _next_limits(flow, standing)}
+    limits |= {one.rule.topics: one for one in reported if one.rule.topics not in standing}
+    return sum(bool(one.rule.bytes_s) for one in limits.values())
 
 
 def check_orders_topic(target: Cluster, flow: FlowSettings) -> None:

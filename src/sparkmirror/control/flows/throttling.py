@@ -41,6 +41,24 @@ def effective(
     )
 
 
+def _too_many(
+    settings: Iterable[ThrottleRule], orders: Iterable[ThrottleOrder]
+) -> list[ThrottleOrder]:
+    """Those of ``orders`` for which a flow with these settings has no room; the first get it."""
+    orders = list(orders)
+    off = {one.rule.topics for one in orders if not (one.rule.bytes_s or one.reset)}
+    limits = {rule.topics for rule in settings if rule.bytes_s} - off
+    refused = []
+    for order in orders:
+        if order.reset or not order.rule.bytes_s:
+            continue
+        if order.rule.topics in limits or len(limits) < RULES_MAX:
+            limits.add(order.rule.topics)
+        else:
+            refused.append(order)
+    return refused
+
+
 class Throttling:
     """Publishes the limits of one flow. Any thread may call any method.
 
@@ -81,19 +99,34 @@ class Throttling:
         self._waited_ms = [0, 0]
 
     def take_orders(self, orders: Mapping[str, ThrottleOrder]) -> None:
-        """Take the newest order of each limit, by its topics. Invalid ones are reported once."""
+        """Take the newest order of each limit, by its topics.
+
+        Invalid ones, and those for more limits than a flow may have, are reported once.
+        """
         found: dict[str, ThrottleOrder] = {}
         for topics, order in orders.items():
             try:
                 check_rule(order.rule, where=f"an order to {self._settings.name}")
             except ConfigError as error:
-                if order.order_id not in self._refused:
-                    self._refused.add(order.order_id)
-                    self._notify(f"{self._settings.name}: an order is ignored: {error}")
+                self._refuse(order, str(error))
                 continue
             found[topics] = order
         with self._lock:
+            known = {topics for topics, one in self._orders.items() if one.rule.bytes_s}
+        # One limit too many takes the place of none that slots obey.
+        ordered = sorted(found.values(), key=lambda one: one.rule.topics not in known)
+        for order in _too_many(self._settings.throttles, ordered):
+            del found[order.rule.topics]
+            text = f"limited to {rule_text(order.rule)}"
+            self._refuse(order, f"{text}: the flow has {RULES_MAX} limits already")
+        with self._lock:
             self._orders = found
+
+    def _refuse(self, order: ThrottleOrder, why: str) -> None:
+        """Report once that ``order`` is ignored."""
+        if order.order_id not in self._refused:
+            self._refused.add(order.order_id)
+            self._notify(f"{self._settings.name}: an order is ignored: {why}")
 
     def observe(self, reports: Iterable[SlotProgress]) -> None:
         """Take new reports of this run's slots."""
@@ -151,7 +184,7 @@ class Throttling:
                 # An even division has no list: it holds for any number of slots.
                 shares = divide(rate, needs) if any(needs) else []
                 found.append(SharedLimit(state.rule.topics, rate, tuple(shares)))
-        return Limits(self._channel, self._run_id, tuple(found[:RULES_MAX]))
+        return Limits(self._channel, self._run_id, tuple(found))
 
     def _is_news(self, limits: Limits) -> bool:
         known = () if self._published is None else self._published.limits

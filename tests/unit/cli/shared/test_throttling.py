@@ -183,6 +183,25 @@ def test_a_flow_has_a_limited_number_of_limits(
     assert run(tmp_path, FLOW, "50MB/s", "--topic", "t3") == 0, "that one only changes"
 
 
+def test_limits_that_the_mirror_reports_count_as_well(
+    target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An operator without Read on the topic of orders does not see what others ordered."""
+    rules = [ThrottleRule(f"t{number:02}", 5_000) for number in range(16)]
+    target.limits = tuple(ThrottleState(one, "id") for one in rules)
+    assert run(tmp_path, FLOW, "50MB/s") == 1
+    assert "the flow has 16 limits already" in capsys.readouterr().out
+    assert target.given == []
+    assert run(tmp_path, FLOW, "50MB/s", "--topic", "t03") == 0, "that one only changes"
+    off = ThrottleOrder(FLOW, ThrottleRule("t05"), 5)
+    target.standing = {"t05": off}
+    assert run(tmp_path, FLOW, "50MB/s") == 0, "the mirror has not obeyed this order yet"
+    target.standing = {}
+    target.limits = (ThrottleState(ThrottleRule(), "id"), *target.limits[1:])
+    file = "\nsparkmirror.throttle = 20MB/s\n"
+    assert run(tmp_path, FLOW, "50MB/s", "--topic", "u", file=file) == 0, "the file's one is off"
+
+
 def test_without_a_rate_the_limits_are_shown(
     target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

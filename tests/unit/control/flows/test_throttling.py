@@ -226,10 +226,37 @@ def test_invalid_orders_are_reported_once_and_ignored() -> None:
     assert len(ignored) == 2
 
 
-def test_no_more_than_sixteen_limits_reach_the_slots() -> None:
-    driver = Driver()
-    driver.order(*(order(5_000, f"t{number:02}") for number in range(20)))
-    assert len(driver.published[-1].limits) == 16
+def test_no_limit_is_shown_that_no_slot_obeys() -> None:
+    """A flow has at most sixteen, with those of its file; an order for more is refused, once."""
+    driver = Driver(BY_FILE)
+    orders = [order(5_000, f"t{number:02}") for number in range(1, 20)]
+    for _ in range(2):
+        driver.order(*orders)
+        shown = [one.rule.topics for one in driver.throttling.states() if one.applies]
+        assert shown == ["", *(f"t{number:02}" for number in range(1, 16))]
+        assert shown == [one.topics for one in driver.published[-1].limits]
+    ignored = [line for line in driver.told if "an order is ignored" in line]
+    assert len(ignored) == 4
+    said = "limited to 5 kB/s for topics t16: the flow has 16 limits already"
+    assert ignored[0] == f"A->B: an order is ignored: {said}"
+    assert driver.throttling.resets() == ()
+
+
+def test_an_order_too_many_takes_the_place_of_no_other() -> None:
+    driver = Driver(BY_FILE)
+    held = [order(5_000, f"t{number:02}") for number in range(1, 16)]
+    driver.order(*held)
+    more = order(5_000, "a")
+    driver.order(more, *held)
+    assert "a" not in {one.rule.topics for one in driver.throttling.states()}
+    driver.order(more, *held[1:], order(6_000, "t01"))
+    assert driver.published[-1].limits[1] == SharedLimit("t01", 6_000), "that one only changes"
+    driver.order(more, *held[1:], order(0, "t01"))
+    assert driver.published[-1].limits[1] == SharedLimit("a", 5_000), "now there is room for it"
+    driver.order(held[0], *held[1:], more)
+    assert driver.published[-1].limits[1] == SharedLimit("a", 5_000), "this one has to wait now"
+    driver.order(more, *held[1:], order(0, "t01"), order(0))
+    assert len(driver.published[-1].limits) == 15, "the file's limit is off, too"
 
 
 def test_the_rate_is_divided_by_what_slots_report() -> None:
