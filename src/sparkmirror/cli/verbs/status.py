@@ -22,7 +22,7 @@ from sparkmirror.cli.shared.settings_options import (
 )
 from sparkmirror.cli.shared.tables import Columns, Format, Output, Report, Table
 from sparkmirror.cli.shared.throttling import THROTTLES, throttle_document
-from sparkmirror.errors import MirrorError, Unreachable
+from sparkmirror.errors import Denied, MirrorError
 from sparkmirror.model import MirrorMode
 from sparkmirror.observe.display.units import seconds_text
 from sparkmirror.progress import SlotLoad, SlotProgress
@@ -41,6 +41,8 @@ class _Row:
     observed_ms: int
     unread: MirrorError | None = None
     """Why there is no lag."""
+    failed: bool = False
+    """Whether that is more than a right that `status` can do without."""
 
     @property
     def slots(self) -> tuple[SlotProgress, ...]:
@@ -147,7 +149,7 @@ def status(
     Nothing is changed. The mirror may run on any machine. JSON always has what --slots shows.
 
     Exit codes: 0 every flow runs, each of its slots reports and no partition is halted, 1
-    otherwise, 2 wrong usage or file, 3 a cluster does not respond.
+    otherwise, 2 wrong usage or file, 3 a cluster does not respond, or refuses this client.
     """
     settings = load_settings(files, clusters or (), listed=False, flows=flows or ())
     with Connections() as connections:
@@ -157,14 +159,14 @@ def status(
     unread = [row.unread for row in rows if row.unread is not None]
     show_failures([*failures, *unread], output)
     _report(rows, deals=slots).show(output)
-    if failures or any(isinstance(error, Unreachable) for error in unread):
+    if failures or any(row.failed for row in rows):
         raise typer.Exit(EXIT_START_FAILED)
     if any(not row.flow.state.alive or row.flow.halts or row.flow.silent for row in rows):
         raise typer.Exit(1)
 
 
 def _observe(connections: Connections, flow: FlowSettings) -> _Row:
-    """The flow's status from the target; lag only if the source responds. Raises `MirrorError`."""
+    """The flow's status from the target; lag only if it can be read. Raises `MirrorError`."""
     from sparkmirror.control.coordination.status import observe_status  # noqa: PLC0415
     from sparkmirror.control.positions.lag import observe_flow, observe_group  # noqa: PLC0415
 
@@ -172,6 +174,7 @@ def _observe(connections: Connections, flow: FlowSettings) -> _Row:
     now_ms = int(time.time() * 1_000)
     found = observe_status(target, flow, now_ms)
     lag = unread = None
+    failed = False
     try:
         source = connections.cluster(flow.source)
         if flow.mode is MirrorMode.MM1:
@@ -181,7 +184,10 @@ def _observe(connections: Connections, flow: FlowSettings) -> _Row:
             lag = observe_flow(source, target, flow)
     except MirrorError as error:
         unread = error
-    return _Row(found, lag, now_ms, unread)
+        # An operator needs only Read on the control topic, and no right on the flow's group.
+        at_target = error.where == f"cluster {flow.target_admin.alias}"
+        failed = not (isinstance(error, Denied) and at_target)
+    return _Row(found, lag, now_ms, unread, failed)
 
 
 def _document(row: _Row) -> dict[str, object]:

@@ -25,7 +25,14 @@ from sparkmirror.control.coordination.status import (
     judge_group,
 )
 from sparkmirror.data.coordination.control_reader import ControlWatch
-from sparkmirror.errors import Unreachable
+from sparkmirror.errors import (
+    ClusterError,
+    Denied,
+    MirrorError,
+    NotKafka,
+    TopicError,
+    Unreachable,
+)
 from sparkmirror.internal_topics.commands import Command, CommandKind, encode_command
 from sparkmirror.internal_topics.driver_report import DriverReport, ThrottleState
 from sparkmirror.internal_topics.flow_claims import Standby
@@ -178,6 +185,38 @@ def test_a_source_that_is_away_is_told_by_the_exit_code(
     shown = capsys.readouterr()
     assert json.loads(shown.err)["code"] == "UNREACHABLE"
     assert json.loads(shown.out)["flows"][0]["state"] == "running"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Denied("the broker refused the login", where="cluster A"), 3),
+        (NotKafka("this is no broker", where="cluster A"), 3),
+        (ClusterError("the broker failed", where="cluster A"), 3),
+        (TopicError("no leader", where="cluster B"), 3),
+        (Denied("Describe on the group is missing", where="cluster B"), 0),
+    ],
+)
+def test_a_lag_that_cannot_be_read_is_told_by_the_exit_code(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: MirrorError,
+    code: int,
+) -> None:
+    """An operator of the target needs no right but Read on the control topic."""
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(status_command, "Connections", _Opened(""))
+    monkeypatch.setattr("sparkmirror.control.positions.lag.observe_flow", refuse)
+    running = FlowStatus("A->B", FlowState.RUNNING)
+    monkeypatch.setattr(status, "observe_status", lambda *_: running)
+    assert main(["status", str(write(tmp_path, BASE))]) == code
+    shown = capsys.readouterr()
+    assert error.what in shown.err
+    assert "running" in shown.out
 
 
 def test_who_stands_by_is_shown() -> None:
