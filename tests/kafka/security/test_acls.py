@@ -28,6 +28,7 @@ from sparkmirror.internal_topics.commands import (
     encode_command,
 )
 from sparkmirror.internal_topics.driver_report import DriverReport, encode_driver_report
+from sparkmirror.internal_topics.gaps import gaps_topic
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.cluster.views import AclBinding, GroupMember
@@ -367,6 +368,17 @@ def test_who_may_write_orders_gives_orders_and_does_nothing_else(
         (flow,) = load_mm2(mm2(authorized, "other", alias, f"t.{alias}", tmp_path)).flows
         write = topic_acl(orders_topic(flow), "WRITE", "User:other")
         target.allow([topic_acl(control_topic(flow), "READ", "User:other")])
+        assert main(["status", str(path)]) in (0, 1), "it needs no other right"
+        # A topic that may not be described is not one that does not exist.
+        read = topic_acl(gaps_topic(flow), "READ", "User:other")
+        capsys.readouterr()
+        assert main(["gaps", str(path)]) == 3
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert names(shown.err.replace("\n", " "), replace(read, name=gaps_topic(flow)), "B"), shown
+        target.allow([read])
+        assert main(["gaps", str(path)]) == 0
+        assert capsys.readouterr().out == "no gaps\n"
         before = len(consume_all(target.kafka, orders_topic(flow)))
         assert main(["pause", str(path), flow.name, "--wait", "0"]) == 3
         told = capsys.readouterr().err.replace("\n", " ")
