@@ -1,8 +1,10 @@
 """A source cluster in one thread whose every step a test decides.
 
 Its brokers keep what a fetcher meets on real ones: the requests of one connection are answered in
-turn, a fetch session has an epoch and knows partitions until they are forgotten, answers end where
-the request says, the first batch comes whole. `answer` has a broker answer the request under way on
+turn, a fetch session has an epoch, knows partitions until they are forgotten, and moves those that
+got records to its end. Answers are filled in the order of the request and end where it says, within
+a batch, too. Only the first batch of an answer comes whole, however large; of a later partition
+whose first batch does not fit, nothing comes. `answer` has a broker answer the request under way on
 a connection, whenever the test says.
 """
 
@@ -247,7 +249,7 @@ class SimSource:
     def answer(self, connection: SimConnection) -> None:
         """The broker answers the request under way."""
         request, node = connection.waiting, connection.node
-        session_id, code = 0, 0
+        session_id, code, served = 0, 0, None
         if request.session_epoch > 0:
             session = self._sessions.get((node, request.session_id))
             if session is None:
@@ -257,21 +259,26 @@ class SimSource:
             else:
                 session.epoch += 1
                 session_id = request.session_id
+                served = session
         elif request.session_epoch == 0:
             self._sessions.pop((node, request.session_id), None)
             if self.room_for_sessions:
                 session_id = next(self._session_ids)
                 self._sessions[node, session_id] = SimSession(1, dict(connection.wanted))
         parts = [] if code else list(self._parts(connection, request.max_bytes))
-        topics: dict[str, list[Any]] = {}
         for tp, part in parts:
-            topics.setdefault(tp.topic, []).append(part)
+            if served is not None and part.records:
+                served.wanted[tp] = served.wanted.pop(tp)
+        topics = itertools.groupby(parts, lambda one: one[0].topic)
         rows = FetchResponse.FetchableTopicResponse
         response = FetchResponse(
             throttle_time_ms=self.throttle_ms,
             error_code=code,
             session_id=session_id,
-            responses=[rows(topic=name, partitions=one) for name, one in topics.items()],
+            responses=[
+                rows(topic=name, partitions=[part for _, part in members])
+                for name, members in topics
+            ],
         )
         head = struct.pack(">i", connection.correlation)
         connection.frame = head + bytes(response.encode(version=VERSION))
@@ -311,7 +318,9 @@ class SimSource:
         found, log = b"", self.logs[tp]
         for at in range(bisect.bisect_left(log, (offset,)), len(log)):
             batch = log[at][1]
-            if len(found) + len(batch) > most and (found or not first):
-                break
+            if not found and len(batch) > most:
+                return batch if first else b""
             found += batch
-        return found
+            if len(found) >= most:
+                break
+        return found[:most]

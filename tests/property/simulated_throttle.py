@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import pairwise
 
 from sparkmirror.model import TopicPartition
-from sparkmirror.records.header import last_offset_delta, split
+from sparkmirror.records.header import last_offset_delta
+from sparkmirror.records.walk import walk_batches
 from sparkmirror.settings import FetchSettings
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from sparkmirror.wire.fetch.throttle import DEBT_S, Limit, Throttle
@@ -120,7 +122,7 @@ class ThrottledSlot:
         for part in self.fetcher.receive(connection):  # type: ignore[arg-type]
             offset = part.fetch_offset
             assert offset == self.fetcher.position(part.tp)
-            for start, end in split(part.records):
+            for start, end in pairwise(walk_batches(part.records).starts):
                 batch = part.records[start:end]
                 written_s = self.produced[part.tp].get(offset)
                 if written_s is not None:

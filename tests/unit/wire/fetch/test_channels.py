@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from sparkmirror.model import TopicPartition
-from sparkmirror.records.header import split
 from sparkmirror.records.records import decode_records
+from sparkmirror.records.walk import walk_batches
 from sparkmirror.settings import FetchSettings
 from sparkmirror.wire.fetch.fetcher import Fetcher
 from tests.property.simulated_source import SimConnection, SimSource, value
@@ -59,7 +60,7 @@ class Reader:
         for part in self.fetcher.receive(connection):  # type: ignore[arg-type]
             offset = part.fetch_offset
             assert offset == self.fetcher.position(part.tp)
-            for start, end in split(part.records):
+            for start, end in pairwise(walk_batches(part.records).starts):
                 for record in decode_records(part.records[start:end]):
                     self.values[part.tp].append((record.value or b"").rstrip(b"."))
                     offset = record.offset + 1
