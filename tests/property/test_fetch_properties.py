@@ -130,3 +130,23 @@ def test_every_record_comes_in_order_and_once(
         run.step(step)
         run.reader.whole()
     run.heal()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    order=st.permutations(FEW),
+    busy=st.sets(st.sampled_from(FEW[:-1]), min_size=1),
+    late_bytes=st.sampled_from([10, 800]),
+    bytes_max=st.sampled_from([400, 1200]),
+)
+def test_each_partition_has_its_turn_beside_others_that_always_have_more(
+    order: list[TopicPartition], busy: set[TopicPartition], late_bytes: int, bytes_max: int
+) -> None:
+    source, late = SimSource(dict.fromkeys(order, NODES[0]), 0.001), FEW[-1]
+    reader = Reader(source, channels_max=1, fetch_max_bytes=bytes_max)
+    for tp in busy:
+        source.append(tp, 5 * len(FEW))
+    source.append(late, 1, padding=b"." * late_bytes)
+    for _ in FEW:
+        reader.round(0.02)
+    assert reader.values[late], "it waits until the others are read"

@@ -443,6 +443,14 @@ BROKERS: tuple[Mutant, ...] = (
         (f"{_FETCH}::test_who_got_data_goes_to_the_back",),
     ),
     Mutant(
+        "the partitions of a topic are asked for together",
+        "## Under pressure",
+        "wire/fetch/messages.py",
+        "in groupby(wanted, _topic)]\n",
+        "in groupby(sorted(wanted, key=_topic), _topic)]\n",
+        (f"{_FETCH}::test_who_got_data_goes_behind_partitions_of_other_topics",),
+    ),
+    Mutant(
         "what waits for acknowledgements is not counted",
         "## Under pressure",
         "wire/produce/backlog.py",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from sparkmirror.model import TopicPartition
 from sparkmirror.records.selection import AbortedTransaction
@@ -85,7 +86,7 @@ def request_body(
     session: tuple[int, int] = NO_SESSION,
     forgotten: Sequence[TopicPartition] = (),
 ) -> bytes:
-    """The body of a request for ``wanted``, in this order.
+    """The body of a request for ``wanted``, in this order: a topic may be in it several times.
 
     ``bytes_max``: limit of the response, which one batch may exceed. ``session``: (id, epoch) of
     the fetch session (KIP-227). ``forgotten``: partitions to remove from the session. Both are
@@ -104,11 +105,10 @@ def request_body(
     ]
     if version >= FETCH_SESSIONS_FROM:
         out.append(struct.pack(">ii", *session))
-    topics: dict[str, list[FetchPartition]] = {}
-    for want in wanted:
-        topics.setdefault(want.tp.topic, []).append(want)
+    # Brokers fill a response in this order, so a topic's partitions must not be put together.
+    topics = [(topic, list(members)) for topic, members in groupby(wanted, _topic)]
     out.append(I32.pack(len(topics)))
-    for topic, members in topics.items():
+    for topic, members in topics:
         name = topic.encode()
         out.append(struct.pack(f">h{len(name)}si", len(name), name, len(members)))
         for want in members:
@@ -124,6 +124,10 @@ def request_body(
     if version >= 11:
         out.append(struct.pack(f">h{len(rack)}s", len(rack), rack))
     return b"".join(out)
+
+
+def _topic(want: FetchPartition) -> str:
+    return want.tp.topic
 
 
 def _forgotten(partitions: Sequence[TopicPartition]) -> bytes:

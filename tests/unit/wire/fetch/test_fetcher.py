@@ -9,12 +9,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka.protocol.consumer import FetchRequest
 
 from sparkmirror.model import TopicPartition
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.settings import ClusterClient, FetchSettings
 from sparkmirror.wire.fetch.fetcher import FetchedPartition, Fetcher
-from sparkmirror.wire.fetch.messages import I32
+from sparkmirror.wire.fetch.messages import (
+    FETCH_HIGHEST,
+    FETCH_LOWEST,
+    FETCH_SESSIONS_FROM,
+    I32,
+    FetchPartition,
+    request_body,
+)
 from sparkmirror.wire.net.connection import ConnectionLost
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -351,6 +359,54 @@ def test_who_got_data_goes_to_the_back(cluster: Cluster) -> None:
     cluster.time_s += 1.0
     fetcher.send()
     assert broker.asked == [[A, B], [B, A]]
+
+
+@pytest.mark.parametrize("version", range(FETCH_LOWEST, FETCH_HIGHEST + 1))
+def test_a_request_keeps_the_order_of_partitions_of_several_topics(version: int) -> None:
+    wanted = [(A, 5), (B, 6), (TopicPartition("a", 1), 7), (TopicPartition("a", 2), 8)]
+    listed = [FetchPartition(tp, offset, 3, 300) for tp, offset in wanted]
+    forgotten = [TopicPartition("b", 1), TopicPartition("c", 0), TopicPartition("b", 2)]
+    body = request_body(
+        *(version, FetchSettings(), listed, 1200, b"rack"), session=(7, 2), forgotten=forgotten
+    )
+    request = FetchRequest.decode(body, version=version)
+    assert [
+        (TopicPartition(topic.topic, one.partition), one.fetch_offset, one.partition_max_bytes)
+        for topic in request.topics
+        for one in topic.partitions
+    ] == [(tp, offset, 300) for tp, offset in wanted]
+    assert [len(topic.partitions) for topic in request.topics] == [1, 1, 2]
+    if version >= FETCH_SESSIONS_FROM:
+        named = request.forgotten_topics_data
+        told = [TopicPartition(topic.topic, n) for topic in named for n in topic.partitions]
+        assert sorted(told) == sorted(forgotten)
+
+
+def test_who_got_data_goes_behind_partitions_of_other_topics(cluster: Cluster) -> None:
+    """A response has a topic as often as its request; all of it counts."""
+    more = TopicPartition("a", 1)
+    cluster.leaders = cluster.next_leaders = cluster._leaders({A: 1, B: 1, more: 1})
+    fetcher = _fetcher(cluster)
+    fetcher.assign(more, 5)
+    broker = cluster.brokers[1]
+    broker.answer({A: (0, b""), B: (0, b"")})
+    _take(fetcher, broker)
+    cluster.time_s += 1.0
+    fetcher.send()
+    broker.answer({A: (0, _records(5))})
+    _take(fetcher, broker)
+    fetcher.advance(A, 6)
+    cluster.time_s += 1.0
+    fetcher.send()
+    assert broker.asked[1:] == [[A, B, more], [B, more, A]]
+    broker.answer(dict.fromkeys((B, more), (0, b"")) | {A: (0, _records(6))})
+    assert [part.tp for part in _take(fetcher, broker)] == [B, more, A]
+    fetcher.advance(A, 7)
+    fetcher.advance(B, 6)
+    cluster.time_s += 1.0
+    fetcher.send()
+    broker.answer({more: (0, _records(5)), B: (0, b""), A: (0, _records(7))})
+    assert [part.tp for part in _take(fetcher, broker)] == [more, B, A]
 
 
 def test_what_is_out_of_range_twice_is_looked_at_and_never_jumped_over(cluster: Cluster) -> None:
