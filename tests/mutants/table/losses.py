@@ -196,6 +196,14 @@ LOSSES: tuple[Mutant, ...] = (
         (f"{_LOSSES}::test_losses",),
     ),
     Mutant(
+        "a log that has changed while its partition began is fetched on",
+        "Lost source data is reported",
+        "wire/fetch/assigned_partitions.py",
+        "                self.connections.leaders.pop(tp, None)\n",
+        "                pass\n",
+        (f"{_FETCH}::test_what_another_fetcher_has_begun_is_held_if_its_log_has_changed_since",),
+    ),
+    Mutant(
         "an offset out of range is no reason to stop",
         "Lost source data is reported",
         "wire/fetch/partition_state.py",

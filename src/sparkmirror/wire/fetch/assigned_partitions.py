@@ -71,7 +71,10 @@ class AssignedPartitions:
         other._unsettle()  # its answered requests no longer have their partitions
         self._states.update(other._states)
         self._unsettle()
-        for tp in other._states:
+        for tp, state in other._states.items():
+            if state.log != self._log(tp):
+                # Either may be out of date: metadata from now on decides whether to hold it.
+                self.connections.leaders.pop(tp, None)
             # A search, because the request for all metadata would be waited for.
             self.connections.topics.add(tp.topic)
             self.connections.mark_stale(tp)

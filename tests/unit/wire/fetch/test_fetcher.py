@@ -492,3 +492,45 @@ def test_a_partition_counts_once_in_a_response(cluster: Cluster) -> None:
     frame = struct.pack(">iihii", 0, 0, 0, 0, 1) + name + struct.pack(">i", 2) + part * 2
     cluster.brokers[1].answers.append(frame)
     assert len(_take(fetcher, cluster.brokers[1])) <= 1
+
+
+@pytest.mark.parametrize(
+    ("log", "truth", "held"),
+    [
+        pytest.param(("X", 6), ("X", 7), True, id="another leader since"),
+        pytest.param(("W", 7), ("X", 7), True, id="another topic since"),
+        pytest.param(("X", 8), ("X", 8), False, id="this metadata is older"),
+        pytest.param(("Y", 7), ("Y", 7), False, id="so is this"),
+        pytest.param(("X", 7), ("X", 7), False, id="both know the same"),
+    ],
+)
+def test_what_another_fetcher_has_begun_is_held_if_its_log_has_changed_since(
+    cluster: Cluster, log: tuple[str, int], truth: tuple[str, int], held: bool
+) -> None:
+    """Both have metadata of their own: which is the newer one is not known before the next."""
+
+    def metadata(topic_id: str, epoch: int) -> dict[TopicPartition, Any]:
+        cluster.topic_ids = {"a": topic_id}
+        return cluster._leaders({B: 2}) | {A: SimpleNamespace(node=1, epoch=epoch, fencing=epoch)}
+
+    fetcher, other = (
+        Fetcher(one, FetchSettings(), holds=True, clock=lambda: cluster.time_s)  # type: ignore[arg-type]
+        for one in (cluster, Cluster())
+    )
+    cluster.leaders, cluster.topics = metadata("X", 7), {"b"}  # type: ignore[attr-defined]
+    fetcher.assign(B, 5)
+    fetcher.release(B, 5, ("", 0))
+    fetcher.send()
+    other.assign(A, 5)
+    other.release(A, 5, log)
+    fetcher.take_from(other)
+    cluster.stale = False  # the search takes a while
+    fetcher.send()
+    assert fetcher.held == []
+    asked = cluster.brokers[1].asked
+    assert asked == ([] if log != ("X", 7) else [[A]])
+    cluster.next_leaders, cluster.stale = metadata(*truth), True
+    fetcher.send()
+    assert fetcher.held == ([A] if held else [])
+    assert asked == ([] if held else [[A]])
+    assert cluster.brokers[2].asked == [[B]]
