@@ -27,7 +27,8 @@ __all__ = [
 ]
 
 LEADER_EPOCH_LOST = -2
-"""Of a chunk that passes records unread: the known leader epoch is not that of the last of them."""
+"""Of a chunk that passes records unread, or ends in a compaction hole: there, another leader epoch
+may have begun than the known one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,8 @@ class BatchSelector:
     """Decides what happens to each frame of one response, in order.
 
     ``items``: the decisions, in order: ``Raw`` ranges, and ``BatchGroup`` s to re-encode.
+    ``behind_hole``: where the batch behind the end offset begins in the buffer, if no batch before
+    reaches that offset; else -1.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class BatchSelector:
         self.end_offset = end_offset
         self.rules = rules
         self.next_offset = fetch_offset
+        self.behind_hole = -1
         self.items: list[Raw | BatchGroup] = []
         self._expected = -INT64_MAX
         self._join_below = self._uncompressed_below = min(rules.join_below_bytes, rules.join_bytes)
@@ -189,7 +192,7 @@ class BatchSelector:
         ):
             raise fault_at(self.buffer, start, f"states {count} records in {end - start} bytes")
         if base >= self.end_offset:
-            return self._stop()
+            return self._stop(start)
         self._expected = last + 1
         if not self._drops(frame, bits, last, producer_id) and count and last >= self.fetch_offset:
             forced = (
@@ -260,7 +263,7 @@ class BatchSelector:
             raise fault_at(self.buffer, start, f"follows the one that ends at {self._before}")
         codec = legacy_codec(self.buffer[start:end])
         if not codec and last >= self.end_offset:
-            return self._stop()
+            return self._stop(start)
         self._expected = last + 1
         if last >= self.fetch_offset:
             self._carry(frame, codec, forced=True)
@@ -270,8 +273,10 @@ class BatchSelector:
     def _before(self) -> str:
         return str(self._expected - 1) if self._expected >= 0 else "none"
 
-    def _stop(self) -> bool:
-        self.next_offset = max(self.next_offset, self.end_offset)
+    def _stop(self, start: int) -> bool:
+        if self.next_offset < self.end_offset:
+            self.behind_hole = start
+            self.next_offset = self.end_offset
         return False
 
     def _advance(self, last: int) -> bool:

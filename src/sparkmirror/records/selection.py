@@ -50,7 +50,8 @@ class Selection:
     written (including joined ones). ``cut_bytes_needed``: a fetch limit in bytes with which the
     batch that the response cuts would fit; 0 unless the response ends before anything that could be
     mirrored or skipped. ``leader_epoch``: that of the last batch before ``next_offset``, -1 if
-    unknown.
+    unknown. ``epoch_behind``: that of the batch behind it, if ``next_offset`` is an end offset in a
+    compaction hole: in the hole, another leader epoch may have begun. Else None.
     """
 
     pieces: list[memoryview | bytes] = field(default_factory=list)
@@ -64,6 +65,7 @@ class Selection:
     reencoded: int = 0
     cut_bytes_needed: int = 0
     leader_epoch: int = -1
+    epoch_behind: int | None = None
 
 
 def select(
@@ -114,6 +116,8 @@ def select(
         if frames.cut_bytes and chooser.next_offset <= fetch_offset:
             selection.cut_bytes_needed = frames.starts[-1] + frames.cut_bytes
         selection.leader_epoch = leader_epoch(buffer, starts, selection.next_offset)
+        if chooser.behind_hole >= 0:
+            _, selection.epoch_behind = _head(buffer, chooser.behind_hole)
         return selection
 
 
@@ -154,11 +158,17 @@ def leader_epoch(buffer: memoryview, starts: Sequence[int], next_offset: int) ->
     ``next_offset``; -1 if unknown.
     """
     for start in reversed(starts[:-1]):
-        offset, epoch, magic = _EPOCH.unpack_from(buffer, start)
+        offset, epoch = _head(buffer, start)
         if offset < next_offset:
-            # The old message formats have their CRC at this place.
-            return int(epoch) if magic == _MAGIC else -1
+            return epoch
     return -1
+
+
+def _head(buffer: memoryview, start: int) -> tuple[int, int]:
+    """Base offset and leader epoch of the batch at ``start``."""
+    offset, epoch, magic = _EPOCH.unpack_from(buffer, start)
+    # The old message formats have their CRC at this place.
+    return int(offset), int(epoch) if magic == _MAGIC else -1
 
 
 def _build(

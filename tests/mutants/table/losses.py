@@ -10,6 +10,7 @@ _FETCH = "tests/unit/wire/fetch/test_fetcher.py"
 _JUDGEMENT = "tests/unit/data/coordination/test_target_judgement.py"
 _LOSSES = "tests/unit/data/read/test_loss_detection.py"
 _PLAIN = "tests/unit/data/write/test_slot_sink.py"
+_SLOT = "tests/unit/data/read/test_slot_selection.py"
 _TARGET = "tests/unit/data/read/test_target_loss.py"
 
 LOSSES: tuple[Mutant, ...] = (
@@ -202,6 +203,14 @@ LOSSES: tuple[Mutant, ...] = (
         "                self.connections.leaders.pop(tp, None)\n",
         "                pass\n",
         (f"{_FETCH}::test_what_another_fetcher_has_begun_is_held_if_its_log_has_changed_since",),
+    ),
+    Mutant(
+        "behind a compaction hole the leader epoch before it counts",
+        "Lost source data is reported",
+        "data/read/slot_reader.py",
+        "            if chosen.epoch_behind not in (None, known):\n",
+        "            if False:\n",
+        (f"{_SLOT}::test_a_bounded_run_that_ends_in_a_compaction_hole_has_lost_nothing",),
     ),
     Mutant(
         "an offset out of range is no reason to stop",

@@ -594,6 +594,24 @@ def test_the_leader_epoch_is_that_of_the_last_batch_that_was_passed() -> None:
     assert select(memoryview(marker(0, COMMIT, 1)), 0, (), RULES).leader_epoch == -1
 
 
+@pytest.mark.parametrize("rules", [RULES, APART])
+@pytest.mark.parametrize("count", [1, 40])
+def test_an_end_offset_in_a_hole_tells_which_leader_epoch_follows(
+    count: int, rules: SelectRules
+) -> None:
+    old = b"".join(data(n, n + 1, leader_epoch=4) for n in range(count))
+    buffer = memoryview(old + data(count + 5, count + 9, leader_epoch=7))
+    for end, behind in [(count - 1, None), (count, None), (count + 1, 7), (count + 5, 7)]:
+        if end:
+            chosen = select(buffer, 0, (), rules, end_offset=end)
+            assert (chosen.next_offset, chosen.leader_epoch) == (end, 4)
+            assert chosen.epoch_behind == behind
+    assert select(buffer, 0, (), rules, end_offset=count + 6).epoch_behind is None
+    assert select(buffer, 0, (), rules).epoch_behind is None
+    alone = select(buffer[len(old) :], count, (), rules, end_offset=count + 3)
+    assert (alone.next_offset, alone.leader_epoch, alone.epoch_behind) == (count + 3, -1, 7)
+
+
 def test_a_record_without_room_for_its_fields_is_damage() -> None:
     """Its batch has a right checksum, and another length of its timestamp delta."""
     plain = [Record(n, 5, None, None) for n in range(80)]  # seven bytes each

@@ -477,6 +477,11 @@ class SlotReader:
             self._fetcher.advance(part.tp, chosen.next_offset)
             self._losses.mirrored(part.tp, chosen.leader_epoch)
             chunk = chunk_of(plan, part.fetch_offset, chosen)
+            known = self._losses.marks.get(part.tp, Mark()).leader_epoch
+            if chosen.epoch_behind not in (None, known):
+                # The cleaner has removed the records that began another leader epoch.
+                self._losses.moved(part.tp)
+                chunk = replace(chunk, leader_epoch=LEADER_EPOCH_LOST)
             if self._transformed.number(plan.topic) >= 0:
                 # New batches have other offsets: that of each record must be known here.
                 runs = chosen.runs if len(chosen.runs) > 1 else ()

@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from sparkmirror.data.coordination.slot_plan import plan_slots
 from sparkmirror.data.read import loss_detection
-from sparkmirror.data.read.loss_detection import Finding
+from sparkmirror.data.read.loss_detection import Finding, judge
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.read.target_loss import Verdict
 from sparkmirror.data.rows.rows import RUNS_MAX, read_row
@@ -173,6 +173,47 @@ def test_behind_what_is_left_out_the_leader_epoch_is_not_known(reader: SlotReade
     assert row is not None
     assert [one.leader_epoch for one in read_row(row, 0)[0]] == [LEADER_EPOCH_LOST]
     assert reader._losses.marks[TP] == Mark("c", "id", -1)
+
+
+@pytest.mark.parametrize(
+    ("known", "before", "behind", "lost"),
+    [
+        pytest.param(5, 5, 6, True, id="an epoch begins in the hole"),
+        pytest.param(5, -1, 6, True, id="no batch is before it"),
+        pytest.param(5, 5, 5, False, id="the hole is within an epoch"),
+        pytest.param(5, -1, 5, False, id="the position's epoch goes on behind it"),
+        pytest.param(5, 6, 6, False, id="the epoch has begun before it"),
+    ],
+)
+def test_a_bounded_run_that_ends_in_a_compaction_hole_has_lost_nothing(
+    known: int, before: int, behind: int, lost: bool, tmp_path: Path
+) -> None:
+    """What the cleaner removed may have begun another leader epoch: that before it has ended."""
+    partitions = [SourcePartition("t", 0, "A.t")]
+    (plan,) = plan_slots(
+        partitions, slots_max=1, epoch=0, run_id="r", ends={TP: 8}, control_offset=0
+    )
+    reader = SlotReader(load_flow(tmp_path, BASE), plan)
+    reader._fetcher.assign(TP, 5)
+    reader._losses.marks[TP] = Mark("c", "id", known)
+    answer = b"" if before < 0 else _batch(5, before)
+    row = reader._row(
+        [FetchedPartition(TP, 5, 90, 90, 0, [], memoryview(answer + _batch(10, behind)))]
+    )
+    ((chunk,), *_) = read_row(row, 0)
+    assert reader._fetcher.position(TP) == chunk.next_offset == 8
+    mark = Mark("c", "id", -1 if lost else behind)
+    assert reader._losses.marks[TP] == mark
+    assert (chunk.leader_epoch == LEADER_EPOCH_LOST) == lost
+    end = {-1: -1, 5: 7 if behind == 6 else 90, 6: 90}[mark.leader_epoch]
+    view = LogView(0, 90, mark.leader_epoch, end, behind)
+    assert judge(TP, 8, mark, Mark("c", "id"), view) is None
+
+
+def _batch(offset: int, epoch: int) -> bytes:
+    data = bytearray(encode_batch([Record(offset, 1, None, b"v")]))
+    data[12:16] = epoch.to_bytes(4, "big")
+    return bytes(data)
 
 
 def _begin(reader: SlotReader, position: int, view: LogView, patch: pytest.MonkeyPatch) -> Mark:
