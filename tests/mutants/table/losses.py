@@ -11,6 +11,7 @@ _JUDGEMENT = "tests/unit/data/coordination/test_target_judgement.py"
 _LOSSES = "tests/unit/data/read/test_loss_detection.py"
 _PLAIN = "tests/unit/data/write/test_slot_sink.py"
 _SLOT = "tests/unit/data/read/test_slot_selection.py"
+_START = "tests/unit/data/read/test_slot_start.py"
 _TARGET = "tests/unit/data/read/test_target_loss.py"
 
 LOSSES: tuple[Mutant, ...] = (
@@ -211,6 +212,16 @@ LOSSES: tuple[Mutant, ...] = (
         "            if chosen.epoch_behind not in (None, known):\n",
         "            if False:\n",
         (f"{_SLOT}::test_a_bounded_run_that_ends_in_a_compaction_hole_has_lost_nothing",),
+    ),
+    Mutant(
+        "positions are judged by what the source was before the target was away",
+        "Lost source data is reported",
+        "data/read/slot_reader.py",
+        "                    if waited:\n",
+        "                    if False:\n",
+        (
+            f"{_START}::test_after_a_wait_for_the_target_positions_are_judged_by_new_metadata_of_the_source",
+        ),
     ),
     Mutant(
         "an offset out of range is no reason to stop",

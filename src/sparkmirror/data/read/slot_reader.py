@@ -35,7 +35,7 @@ from sparkmirror.data.rows.outlet import Outlet
 from sparkmirror.data.rows.ring import new_ring
 from sparkmirror.data.rows.rows import FLUSH, Chunk, chunk_of, out
 from sparkmirror.data.rows.shared_frames import Frames, room_for
-from sparkmirror.errors import Unreachable
+from sparkmirror.errors import ClusterError, Unreachable
 from sparkmirror.internal_topics.commands import CommandKind, SourcePartition
 from sparkmirror.internal_topics.epochs.shares import outdated
 from sparkmirror.internal_topics.position_metadata import LEADER_EPOCH_LOST, Mark
@@ -202,6 +202,7 @@ class SlotReader:
 
     def _start(self) -> dict[TopicPartition, int]:
         self._connections.refresh_if_due()
+        waited = False
         while self._given_up is None or not self._given_up.is_set():
             # One for all requests: on a long link, each connection and metadata lookup takes time.
             with closing(self._begins.asked()) as connections:
@@ -214,10 +215,22 @@ class SlotReader:
                         ) from error
                     # Spark gives up after a few failed tasks; a mirror must not.
                     log.warning("flow %s waits for positions: %s", self.flow.name, error)
+                    waited = True
                 else:
+                    if waited:
+                        self._refresh()
                     return self._begin(positions, connections)
             time.sleep(_TICK_S)
         return {}
+
+    def _refresh(self) -> None:
+        """Get the source's newest metadata: topics may have been recreated during a long wait."""
+        self._connections.mark_stale()
+        try:
+            self._connections.refresh()
+        except (ClusterError, ConnectionLost) as error:
+            log.warning("flow %s: metadata of its source: %s", self.flow.name, error)
+            self._connections.leaders.clear()  # no log is checked before there is metadata
 
     def _begin(
         self, positions: dict[TopicPartition, int], connections: ClusterConnections

@@ -36,6 +36,7 @@ from sparkmirror.data.read.loss_detection import judge
 from sparkmirror.data.read.resume import Resumed
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.read.target_loss import Verdict
+from sparkmirror.errors import Unreachable
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.position_metadata import (
     Mark,
@@ -348,6 +349,38 @@ def test_a_position_that_waits_for_its_cluster_is_judged_by_new_metadata(
     assert reader._start() == {TP: 40}
     assert [target.names()[at] for at in looks] == ["Metadata", "Metadata"]
     assert target.names()[looks[1] - 1] == "OffsetFetch"
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_after_a_wait_for_the_target_positions_are_judged_by_new_metadata_of_the_source(
+    away: bool,
+    reader: SlotReader,
+    clusters: tuple[Cluster, Cluster],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the target is away for an hour, the source's topics may be recreated."""
+    source, _ = clusters
+    find_out, asked = reader._begins.find_out, []
+    errors = iter([Unreachable("no.", where="cluster B"), TimeoutError("not now")])
+
+    def later(connections: ClusterConnections) -> dict[TopicPartition, int]:
+        for error in errors:
+            raise error
+        positions = find_out(connections)
+        asked.append(source.names())
+        if away:
+            source.failing = {"Metadata"}
+        return positions
+
+    monkeypatch.setattr(slot_reader, "_TICK_S", 0.0)
+    monkeypatch.setattr(reader._begins, "find_out", later)
+    assert reader._start() == {TP: 40}
+    assert asked == [["CONNECT", "Metadata"]]
+    assert source.names()[2] == "Metadata"
+    assert ("ListOffsets" in source.names()) is not away
+    # Without it, nothing is judged, and so nothing is fetched.
+    assert reader._fetcher._states[TP].held is away
+    assert reader._fetcher.halts == {}
 
 
 def test_a_partition_without_a_position_asks_for_the_runs_over_one_connection(
