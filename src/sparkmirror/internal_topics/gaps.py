@@ -52,9 +52,9 @@ class GapKind(StrEnum):
 
     ``DELETED``: retention or DeleteRecords deleted records at the position. ``RECREATED``: the
     topic was deleted and recreated. ``TRUNCATED``: an unclean leader election truncated records
-    that had been mirrored. ``REPLACED``: another cluster is at the source's addresses. ``REFUSED``:
-    the target rejects the record. ``TARGET_…``: the same at the target, for records that it had
-    acknowledged.
+    that had been mirrored. ``REPLACED``: another cluster is at the source's addresses, or a
+    backup of it was restored. ``REFUSED``: the target rejects the record. ``TARGET_…``: the same at
+    the target, for records that it had acknowledged.
     """
 
     DELETED = "deleted"

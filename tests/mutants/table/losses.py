@@ -224,6 +224,14 @@ LOSSES: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "a log from a backup taken for the one that was mirrored",
+        "Lost source data is reported",
+        "data/read/loss_detection.py",
+        "    if view.latest >= 0:\n",
+        "    if view.latest > mark.leader_epoch:\n",
+        (f"{_LOSSES}::test_losses",),
+    ),
+    Mutant(
         "an offset out of range is no reason to stop",
         "Lost source data is reported",
         "wire/fetch/partition_state.py",

@@ -43,7 +43,10 @@ _REFUSED_S_MAX = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What happened to one partition; fields as in `Gap`. ``resume_at``: where it can continue."""
+    """What happened to one partition; fields as in `Gap`. ``resume_at``: where it can continue.
+
+    ``doubtful``: whether a leader that was cut off before it was replaced would say the same.
+    """
 
     kind: GapKind
     first: int
@@ -51,6 +54,7 @@ class Loss:
     count: int | None
     resume_at: int
     text: str
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,14 @@ def judge(tp: TopicPartition, position: int, mark: Mark, now: Mark, view: LogVie
             "deleted before they were mirrored"
         )
         return Loss(GapKind.DELETED, position, view.start - 1, count, view.start, text)
+    if view.latest >= 0:
+        kind = GapKind.REPLACED if mark.topic_id or now.topic_id else GapKind.RECREATED
+        text = (
+            f"the source's log of {tp} is another one (its latest leader epoch is {view.latest}, "
+            f"it was {mark.leader_epoch}: a backup was restored, or the topic was recreated): "
+            f"offset {position} means nothing there"
+        )
+        return Loss(kind, position, None, None, view.start, text, doubtful=True)
     end = _divergence(position, mark, view)
     if end is None:
         return None
@@ -251,11 +263,15 @@ class LossWatch:
         return found
 
     def _may_pass(self, tp: TopicPartition, loss: Loss, mark: Mark, view: LogView) -> bool:
-        """Whether only a high watermark indicates a truncation, and only for a short time yet."""
-        if loss.kind is not GapKind.TRUNCATED or (mark.leader_epoch >= 0 and view.epoch_end >= 0):
+        """Whether a high watermark or an old leader alone shows the loss, and not for long yet."""
+        known = loss.kind is not GapKind.TRUNCATED or (
+            mark.leader_epoch >= 0 and view.epoch_end >= 0
+        )
+        if known and not loss.doubtful:
             return False
         since = self._suspected.setdefault(tp, time.monotonic())
-        return time.monotonic() - since < (_SUSPECTED_S if view.settled else _UNSETTLED_S)
+        settled = view.settled and not loss.doubtful
+        return time.monotonic() - since < (_SUSPECTED_S if settled else _UNSETTLED_S)
 
     def _decide(self, tp: TopicPartition, loss: Loss, now: Mark, view: LogView) -> Finding:
         goes_on = self._policy.source_loss(tp.topic) == "record-and-continue"

@@ -54,7 +54,7 @@ def query_epoch_ends(
     (-1, -1) if the broker does not know (all before 2.3); partitions with an error are missing.
     ``leading``: as in `query_offsets`. Raises `ConnectionLost`.
     """
-    if not epochs or not _knows_epochs(connection):
+    if not epochs or not tells_epochs(connection):
         return dict.fromkeys(epochs, (-1, -1))
     message = _epochs_request(epochs, leading)
     lowest, highest = _EPOCHS_VERSIONS
@@ -80,7 +80,7 @@ def query_logs(
         )
         for when in (EARLIEST, LATEST)
     ]
-    knows = _knows_epochs(connection)
+    knows = tells_epochs(connection)
     asked += [(_epochs_request(one, leading), *_EPOCHS_VERSIONS) for one in epochs if one and knows]
     starts, ends, *others = connection.request_all(asked)
     answers = iter(others)
@@ -109,7 +109,8 @@ def tells_unsettled(connection: Connection) -> bool:
     return lowest <= _UNSETTLED_VERSION <= highest
 
 
-def _knows_epochs(connection: Connection) -> bool:
+def tells_epochs(connection: Connection) -> bool:
+    """Whether the broker can say where leader epochs end (from 2.3 on)."""
     return connection.api_versions.get(_EPOCHS_KEY, (0, -1))[1] >= _EPOCHS_VERSIONS[0]
 
 

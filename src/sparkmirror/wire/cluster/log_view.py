@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
-from sparkmirror.wire.cluster.log_queries import query_logs, tells_unsettled
+from sparkmirror.wire.cluster.log_queries import query_logs, tells_epochs, tells_unsettled
 from sparkmirror.wire.net.connection import Connection
 
 __all__ = ["EndView", "LogView", "describe_ends", "describe_logs"]
@@ -20,7 +20,8 @@ class LogView:
     ``start``: first offset that exists. ``end``: the high watermark. ``epoch`` and ``epoch_end``:
     the largest leader epoch up to the requested one, and its end offset; -1 when none was
     requested or the broker does not know. ``leader_epoch``: the leader's own, -1 unknown.
-    ``settled``: whether ``end`` cannot be one that a new leader has not raised yet.
+    ``settled``: whether ``end`` cannot be one that a new leader has not raised yet. ``latest``: the
+    latest leader epoch of the log, if ``epoch`` is unknown because it is below the requested one.
     """
 
     start: int
@@ -29,6 +30,7 @@ class LogView:
     epoch_end: int = -1
     leader_epoch: int = -1
     settled: bool = True
+    latest: int = -1
 
 
 def describe_logs(
@@ -50,10 +52,17 @@ def describe_logs(
     def query(connection: Connection, led: list[TopicPartition]) -> dict[TopicPartition, LogView]:
         asked = {tp: epochs[tp] for tp in led if epochs[tp] >= 0}
         starts, ends, (told,) = query_logs(connection, led, fencing, asked, refused=refused)
+        # A leader of another epoch than that in the request would have refused it.
+        latest = {
+            tp: fencing[tp]
+            for tp, wanted in asked.items()
+            if tells_epochs(connection) and told.get(tp) == (-1, -1) and fencing[tp] < wanted
+        }
         return {
             tp: LogView(
                 *(starts[tp], ends[tp], *told.get(tp, (-1, -1)), leading[tp].epoch),
                 settled=tells_unsettled(connection),
+                latest=latest.get(tp, -1),
             )
             for tp in led
             if tp in starts and tp in ends and (tp not in asked or tp in told)

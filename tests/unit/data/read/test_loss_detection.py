@@ -38,7 +38,8 @@ from sparkmirror.internal_topics.position_metadata import (
 from sparkmirror.model import MirrorMode, TopicPartition
 from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.settings import ClusterClient, FaultSettings, FlowSettings
-from sparkmirror.wire.cluster.log_view import LogView
+from sparkmirror.wire.cluster.log_view import LogView, describe_logs
+from sparkmirror.wire.cluster.metadata import Leader
 
 TP = TopicPartition("t", 3)
 MARK = Mark("cluster", "topic", 5)
@@ -86,6 +87,19 @@ def test_nothing_is_lost(position: int, mark: Mark, view: LogView) -> None:
         (5, replace(MARK, topic_id="old"), LogView(0, 9), "recreated", 5, None, None, 0),
         (5, replace(MARK, cluster_id="old"), LogView(2, 9), "cluster-replaced", 5, None, None, 2),
         (5, Mark("old", "old", 1), LogView(7, 9), "cluster-replaced", 5, None, None, 7),
+        # The log has never had that epoch; it may be as long as before, or longer.
+        (20, MARK, LogView(1, 35, latest=2), "cluster-replaced", 20, None, None, 1),
+        (20, MARK, LogView(1, 15, latest=2), "cluster-replaced", 20, None, None, 1),
+        (
+            20,
+            Mark("cluster", "", 5),
+            LogView(1, 35, latest=0),
+            "cluster-replaced",
+            20,
+            None,
+            None,
+            1,
+        ),
     ],
 )
 def test_losses(position, mark, view, kind, first, last, count, resume) -> None:  # type: ignore[no-untyped-def]
@@ -94,6 +108,13 @@ def test_losses(position, mark, view, kind, first, last, count, resume) -> None:
     assert (loss.kind, loss.first, loss.last, loss.count) == (kind, first, last, count)
     assert loss.resume_at == resume
     assert str(TP) in loss.text
+
+
+def test_a_topic_without_an_id_that_was_recreated_is_known_by_its_epoch() -> None:
+    """Brokers before 2.8 have no topic ids."""
+    loss = judge(TP, 20, Mark("c", "", 5), Mark("c"), LogView(1, 35, latest=0))
+    assert loss is not None
+    assert (loss.kind, loss.first, loss.resume_at) == ("recreated", 20, 1)
 
 
 _OFFSETS = st.integers(0, 50)
@@ -140,6 +161,63 @@ def test_a_high_watermark_may_lag_behind_an_election(
     monkeypatch.setattr(loss_detection.time, "monotonic", lambda: decides)
     (found,) = watch.examine({TP: 150}).values()
     assert found.halt is not None
+
+
+def test_a_leader_that_was_cut_off_has_time_to_be_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until then it says that it leads, and knows no later epoch."""
+    connections: Any = SimpleNamespace(cluster_id="c", topic_ids={"t": "topic"})
+    views = {TP: LogView(0, 90, latest=4)}
+    monkeypatch.setattr(loss_detection, "describe_logs", lambda *_, **__: views)
+    now = [100.0]
+    monkeypatch.setattr(loss_detection.time, "monotonic", lambda: now[0])
+    for truth in (LogView(0, 90, 5, 50, 5), views[TP]):
+        watch = LossWatch(
+            FlowSettings(A, B, A, B), [SourcePartition("t", 3, "A.t")], connections, {}
+        )
+        watch.marks[TP] = Mark("c", "topic", 5)
+        views[TP] = LogView(0, 90, latest=4)
+        assert watch.examine({TP: 50}) == {}
+        now[0] += 30.0
+        assert watch.examine({TP: 50}) == {}
+        assert not watch.may_resume(TP)
+        views[TP] = truth
+        now[0] += 6.0
+        halt = watch.examine({TP: 50})[TP].halt
+        assert (halt is None) == (truth.latest < 0)
+    assert halt is not None
+    assert (halt.code, halt.retriable) == ("CLUSTER_REPLACED", False)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told", "sure", "version", "latest"),
+    [
+        (5, (-1, -1), True, 3, 2),
+        (2, (-1, -1), True, 3, -1),  # no epochs are known of an old format's log
+        (5, (2, 9), True, 3, -1),  # the log has records of earlier epochs only: they tell where
+        (5, (-1, -1), False, 3, -1),  # the leader's own epoch may be a later one
+        (5, (-1, -1), True, 2, -1),  # not asked: before 2.3
+        (-1, (-1, -1), True, 3, -1),
+    ],
+)
+def test_a_log_without_the_epoch_is_known_by_what_its_leader_says(
+    wanted: int, told: tuple[int, int], sure: bool, version: int, latest: int
+) -> None:
+    def row(**values: Any) -> SimpleNamespace:
+        part = SimpleNamespace(partition_index=3, partition=3, error_code=0, **values)
+        return SimpleNamespace(topics=[SimpleNamespace(name="t", topic="t", partitions=[part])])
+
+    answers = [row(offset=0), row(offset=90), row(leader_epoch=told[0], end_offset=told[1])]
+    connection = SimpleNamespace(
+        api_versions={23: (0, version), 2: (0, 5)}, request_all=lambda asked: answers[: len(asked)]
+    )
+    connections: Any = SimpleNamespace(
+        leaders={TP: Leader(1, 2, sure)}, query_leaders=lambda led, ask, **_: ask(connection, led)
+    )
+    (view,) = describe_logs(connections, {TP: wanted}).values()
+    assert view.latest == latest
+    assert (view.start, view.end, view.leader_epoch) == (0, 90, 2)
 
 
 @pytest.mark.parametrize(
