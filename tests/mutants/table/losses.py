@@ -232,6 +232,17 @@ LOSSES: tuple[Mutant, ...] = (
         (f"{_LOSSES}::test_losses",),
     ),
     Mutant(
+        "after a pause it is fetched on by what was known before",
+        "Lost source data is reported",
+        "data/read/slot_reader.py",
+        "        if now_s - self._fetched_s >= _LONG_S:\n",
+        "        if False:\n",
+        (
+            "tests/unit/data/coordination/test_pause.py"
+            "::test_after_a_long_pause_a_slot_waits_for_new_metadata_of_its_source",
+        ),
+    ),
+    Mutant(
         "an offset out of range is no reason to stop",
         "Lost source data is reported",
         "wire/fetch/partition_state.py",

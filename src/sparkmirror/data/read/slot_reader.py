@@ -66,6 +66,8 @@ _JOIN_BELOW_BYTES = 4096
 _STARVED_S = 0.005
 # How late the slot may notice that added partitions have begun.
 _BEGUN_S = 0.02
+# After a pause of this length, the source's topics may have been recreated, and filled again.
+_LONG_S = 10.0
 # Pause before a log is checked again whose leader could not decide what happens to the position.
 _LOOK_AGAIN_S = 0.5
 # How long the other partitions wait for a connection to such a leader; it is used when it is there.
@@ -148,6 +150,7 @@ class SlotReader:
         self._retries = Retries()
         self._marks_before: dict[TopicPartition, Mark] = {}
         self._last_row = 0.0
+        self._fetched_s = ticks_s()
         self._sink_speaks = False
         self._checks_claims = checks_claims(flow)
         self._silence_s = flow.session_ms / 1000 * _SILENT_SHARE
@@ -230,12 +233,13 @@ class SlotReader:
             self._connections.refresh()
         except (ClusterError, ConnectionLost) as error:
             log.warning("flow %s: metadata of its source: %s", self.flow.name, error)
-            self._connections.leaders.clear()  # no log is checked before there is metadata
+            self._fetcher.await_metadata()
 
     def _begin(
         self, positions: dict[TopicPartition, int], connections: ClusterConnections
     ) -> dict[TopicPartition, int]:
         """Start to fetch at ``positions``, or where the verdicts say; returns where that is."""
+        self._fetched_s = ticks_s()
         self._numbered = list(self._begins.kept)
         self._by_source = {p.source: p for p in self._numbered}
         self._notes.released = self._begins.released
@@ -346,6 +350,10 @@ class SlotReader:
         if self._watch.paused or self._cut_off():
             self._fetcher.expire()
             return
+        now_s = ticks_s()
+        if now_s - self._fetched_s >= _LONG_S:
+            self._fetcher.await_metadata()
+        self._fetched_s = now_s
         self._try_again()
         self._throttling.obey(self._watch.limits)
         numbered = self._numbered

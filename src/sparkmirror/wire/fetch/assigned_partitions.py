@@ -79,6 +79,12 @@ class AssignedPartitions:
             self.connections.topics.add(tp.topic)
             self.connections.mark_stale(tp)
 
+    def await_metadata(self) -> None:
+        """Know no leader before there is new metadata: it decides which partitions are held."""
+        self.connections.leaders.clear()
+        self.connections.mark_stale()
+        self._unsettle()
+
     def position(self, tp: TopicPartition) -> int:
         """Next offset to fetch. Raises KeyError for a partition that is not assigned."""
         return self._states[tp].offset

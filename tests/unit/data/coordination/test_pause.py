@@ -9,6 +9,7 @@ import pytest
 from sparkmirror.data.coordination import pause
 from sparkmirror.data.coordination.pause import PauseWatch
 from sparkmirror.data.coordination.slot_plan import encode_flow, plan_slots
+from sparkmirror.data.read import slot_reader
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.rows.notes import Owner
 from sparkmirror.data.rows.rows import read_row
@@ -203,6 +204,30 @@ def test_a_slot_that_hears_nothing_of_claims_fetches_nothing(
         reader._send_fetches()
         assert len(sent) == (2 if waits else 3), "it goes on once it hears again"
         reader._watch.close()
+
+
+@pytest.mark.parametrize("paused_s", [1.0, 60.0])
+def test_after_a_long_pause_a_slot_waits_for_new_metadata_of_its_source(
+    paused_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator's pause, or one in which nothing was heard of claims: nobody looked meanwhile."""
+    now_s = ticks_s()
+    monkeypatch.setattr(slot_reader, "ticks_s", lambda: now_s)
+    reader = _reader(replace(FLOW, exactly_once=True))
+    did: list[str] = []
+    monkeypatch.setattr(reader._fetcher, "send", lambda: did.append("fetch"))
+    monkeypatch.setattr(reader._fetcher, "await_metadata", lambda: did.append("look"))
+    reader._send_fetches()
+    for _ in range(2):
+        reader._watch.paused = True
+        now_s += paused_s
+        reader._send_fetches()
+        reader._watch.paused = False
+        reader._send_fetches()
+        reader._send_fetches()
+    after = ["fetch", "fetch"] if paused_s < 10 else ["look", "fetch", "fetch"]
+    assert did == ["fetch", *after, *after]
+    reader._watch.close()
 
 
 def test_a_slot_tells_its_sink_whose_flow_it_is() -> None:

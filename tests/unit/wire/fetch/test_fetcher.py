@@ -534,3 +534,32 @@ def test_what_another_fetcher_has_begun_is_held_if_its_log_has_changed_since(
     assert fetcher.held == ([A] if held else [])
     assert asked == ([] if held else [[A]])
     assert cluster.brokers[2].asked == [[B]]
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+def test_after_a_long_pause_new_metadata_decides_before_anything_is_asked_for(
+    cluster: Cluster, recreated: bool
+) -> None:
+    """A topic that was recreated meanwhile, and filled, would be read from the middle."""
+    cluster.topic_ids = {"a": "X", "b": "Z"}
+    cluster.leaders = cluster._leaders({A: 1, B: 2})
+    fetcher = Fetcher(cluster, FetchSettings(), holds=True, clock=lambda: cluster.time_s)  # type: ignore[arg-type]
+    for tp in (A, B):
+        fetcher.assign(tp, 5)
+        fetcher.release(tp, 5, (cluster.topic_ids[tp.topic], 0))
+    fetcher.send()
+    one, two = cluster.brokers[1], cluster.brokers[2]
+    for broker, tp in ((one, A), (two, B)):
+        broker.answer({tp: (0, b"")})
+        _take(fetcher, broker)
+    cluster.time_s += 60.0
+    fetcher.await_metadata()
+    assert cluster.stale
+    cluster.stale = False  # it is far away
+    fetcher.send()
+    assert (one.asked, two.asked, fetcher.held) == ([[A]], [[B]], [])
+    cluster.stale = True
+    cluster.topic_ids["a"] = "Y" if recreated else "X"
+    fetcher.send()
+    assert fetcher.held == ([A] if recreated else [])
+    assert (len(one.asked), len(two.asked)) == (1 if recreated else 2, 2)
