@@ -204,3 +204,28 @@ def test_a_broker_without_room_for_sessions_is_asked_for_everything(
         assert reading.fetcher.errors == {}
     finally:
         reading.connections.close()
+
+
+def test_without_a_session_a_busy_topic_keeps_none_of_another_waiting(
+    cluster_a: KafkaCluster, topic_name: str
+) -> None:
+    """The topic is in requests and responses several times: its idle partition stays in front."""
+    late = f"{topic_name}-late"
+    create_topic(cluster_a, topic_name, 3)
+    create_topic(cluster_a, late, 1)
+    for _ in range(20):  # as many batches
+        produce(cluster_a, topic_name, [Sent(b"." * 1000, partition=number) for number in (1, 2)])
+    produce(cluster_a, late, [Sent(b"here")])
+    reading = Reading(cluster_a, topic_name, 3)
+    reading.connections.add_topics({late})
+    limits = FetchSettings(fetch_max_wait_ms=200, fetch_max_bytes=1_000)
+    fetcher = reading.fetcher = Fetcher(reading.connections, limits)
+    for tp in [*(TopicPartition(topic_name, n) for n in range(3)), TopicPartition(late, 0)]:
+        fetcher.assign(tp, 0)
+    try:
+        reading.until(lambda: reading.values[0] == [b"here"])
+        assert fetcher.position(TopicPartition(topic_name, 1)) < 20
+        reading.until(lambda: [len(reading.values[n]) for n in (1, 2)] == [20, 20])
+        assert fetcher.errors == {}
+    finally:
+        reading.connections.close()
