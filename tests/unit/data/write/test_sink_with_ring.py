@@ -20,6 +20,7 @@ from sparkmirror.data.rows.rows import Chunk
 from sparkmirror.data.rows.shared_frames import Frames
 from sparkmirror.data.write.slot_sink import SlotSink
 from sparkmirror.records.records import Record, encode_batch
+from sparkmirror.wire.net.connection import ConnectionLost
 from tests.patience import patience
 from tests.unit.data.write.test_exactly_once import ORDERS, Brokers, _flow, simulated
 
@@ -160,18 +161,13 @@ def test_a_source_that_keeps_up_does_not_keep_the_sink_from_its_rounds(source: S
 def test_a_sink_leaves_nothing_of_the_ring_behind(source: Source, fails: bool) -> None:
     sink = SlotSink(_flow())
 
-    def messages() -> Iterator[pa.RecordBatch]:
-        yield from source.messages()
-        if fails:
-            raise RuntimeError("Spark's rows break off")
-
     before = len(os.listdir("/proc/self/fd"))
     if fails:
         source.break_off()
-        with pytest.raises(RuntimeError, match="break off"):
-            sink.run(messages())
+        with pytest.raises(ConnectionLost):
+            sink.run(source.messages())
     else:
         source.end()
-        sink.run(messages())
+        sink.run(source.messages())
     assert worker_pipes.input_fd() == source.infile.fileno()
     assert len(os.listdir("/proc/self/fd")) <= before
