@@ -109,6 +109,9 @@ def test_a_coarser_guess_counts_within_the_bounds() -> None:
     assert known.translate(150, 40) == 60
     assert known.translate(150, 90) == 70, "never past a record that has not been read"
     assert known.translate(300, 95) == 95
+    assert known.translate(212, 82) == 82
+    assert known.translate(212, 83) == 80, "two source offsets on, at most two records were read"
+    assert known.translate(210, 95) == 80
     assert known.translate(50, 20) == 20
     assert known.translate(50, 60) == 50
     assert known.translate(50) is None

@@ -144,9 +144,15 @@ class OffsetMap:
     def translate(self, source: int, guess: int | None = None) -> int | None:
         """Target offset for a consumer that has read all before ``source``; None if unknown.
 
-        ``guess``: the translation of a less exact source; it is clamped to `bounds`.
+        ``guess``: the translation of a less exact source; it is clamped to `bounds`. After the last
+        run it does not count if it is further from that run than ``source`` is.
         """
         low, high = self.bounds(source)
+        if guess is not None and low is not None and high is None:
+            # It may be about records that the target has lost. Transaction markers and duplicates
+            # at the target look the same; without the guess, records are only repeated.
+            behind = source - self._runs[-1].source_end
+            guess = guess if guess <= low + behind else None
         known = [offset for offset in (low, guess) if offset is not None]
         if not known:
             return None

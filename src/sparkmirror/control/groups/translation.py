@@ -2,8 +2,10 @@
 
 sparkmirror's slots write exact runs (`internal_topics.runs`). Offset syncs may also come from a
 Java MirrorMaker 2 that mirrored before. An offset within a run is translated exactly. For any other
-offset, the syncs are used within the bounds that the runs give (`run_map.OffsetMap.bounds`). Syncs
-do not name the remote topic. So if a map names a topic, only its runs under that name are used.
+offset, the syncs are used within the bounds that the runs give (`run_map.OffsetMap.translate`).
+Syncs do not name the remote topic. So if a map names a topic, only its runs under that name are
+used. They do not tell either that the target lost records. So after a loss they do not count
+behind a run.
 
 `plan_pruning` keeps the topic of runs small: every epoch adds rows that only continue other rows.
 """
@@ -74,6 +76,16 @@ class PartitionRuns:
             self.cuts.append(0)
         elif run.target < self.map.target_end and not grown:
             self.cuts.append(run.target)
+
+    def translate(self, upstream: int, guess: int | None = None) -> int | None:
+        """Target offset for source offset ``upstream``; ``guess``: its translation by the syncs.
+
+        After a loss at the target, a guess does not count behind a run: the sync may be older than
+        the loss.
+        """
+        if self.cuts and self.map.bounds(upstream)[0] is not None:
+            guess = None
+        return self.map.translate(upstream, guess)
 
     def forgotten(self, source: TopicPartition) -> list[Row]:
         """Tombstones for all rows: for a topic that was deleted."""
@@ -239,10 +251,10 @@ class Translation:
         if logs is not None and known is None:
             return None
         if self._mapped(source.topic) is not None:
-            return None if known is None else known.map.translate(upstream)
+            return None if known is None else known.translate(upstream)
         guess = self._store.translate(source, upstream)
         guess = None if guess is None or guess < 0 else guess
-        return guess if known is None else known.map.translate(upstream, guess)
+        return guess if known is None else known.translate(upstream, guess)
 
     def cuts(self, source: TopicPartition) -> Sequence[int]:
         """Target offsets from which the target has lost records, one for each loss so far.

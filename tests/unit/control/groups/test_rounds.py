@@ -62,6 +62,26 @@ def test_a_loss_that_was_made_good_takes_no_later_checkpoint_back() -> None:
     assert world.target.commits == {}
 
 
+def test_syncs_that_are_late_take_no_group_past_what_is_mirrored_again() -> None:
+    world = World()
+    runs = world.target.logs["mm2-sparkmirror-runs.A.internal"]
+    syncs = world.source.logs["mm2-offset-syncs.B.internal"]
+    runs.append(encode_run(A0, Run(0, 0, 10_000), target_id="old"))
+    syncs += [encode_offset_sync(A0, at, at) for at in range(0, 10_000, 100)]
+    world.source.offsets["g"] = {A0: Committed(9_500)}
+    job = world.job()
+    job.finish()
+    # The remote topic is made anew. The source still has the records from 9,000 on.
+    runs.append(encode_run(A0, Run(9_000, 0, 100), target_id="new"))
+    job.finish()
+    assert world.checkpoints() == [(9_500, 9_500), (9_500, 100)]
+    runs.append(encode_run(A0, Run(9_000, 0, 20_000), target_id="new"))
+    job.finish()
+    syncs += [encode_offset_sync(A0, 9_000, 0), encode_offset_sync(A0, 28_999, 19_999)]
+    job.finish()
+    assert world.checkpoints()[2:] == [(9_500, 500)]
+
+
 def test_what_a_failed_round_has_read_is_news_in_the_next_one() -> None:
     world, trouble = World(), list[int]()
 

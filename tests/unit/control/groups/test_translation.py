@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -289,6 +290,30 @@ def test_checkpoints_follow_a_target_that_is_filled_again() -> None:
     take("new", Run(0, 0, 10))
     take("new", Run(0, 0, 60))
     assert told == [55, 45, 55, 10, 55]
+
+
+@pytest.mark.parametrize("target_id", ["new", "old"], ids=["made anew", "cut"])
+def test_syncs_from_before_a_loss_lead_past_no_unread_record(target_id: str) -> None:
+    """The topic of offset syncs takes nothing for a while, and the source's offsets have gaps."""
+    translation = _translation([(at, at) for at in range(0, 10_000, 100)], [])
+    translation.take_run(*encode_run(T, Run(0, 0, 10_000), target_id="old"))
+    translation.catch_up()
+    assert translation.translate(T, 9_550) == 9_550
+    first = 0 if target_id == "new" else 9_000
+    again = [Run(9_000, first, 100), Run(9_200, first + 100, 100)]
+    translation.take_run(*encode_run(T, again[0], target_id=target_id))
+    assert translation.translate(T, 9_550) == first + 100, "no more is there yet"
+    translation.take_run(*encode_run(T, again[1], target_id=target_id))
+    assert translation.translate(T, 9_150) == first + 100
+    assert translation.translate(T, 9_550) == first + 200
+    assert translation.translate(T, 8_950) == (0 if first == 0 else 8_950)
+
+
+def test_syncs_from_before_a_loss_that_is_forgotten_do_not_count_either() -> None:
+    """The rows that told of it were pruned before this process began."""
+    translation = _translation([(9_000, 9_000), (9_900, 9_900)], [Run(9_000, 0, 100)])
+    translation.catch_up()
+    assert translation.translate(T, 9_500) == 100
 
 
 # --- under another name -------------------------------------------------------------------------
