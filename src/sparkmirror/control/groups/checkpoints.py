@@ -9,6 +9,7 @@ offset alone emits nothing, except when the target has lost the records before t
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _POSITION_GROUPS = "__mirror."
 _TOPICS_REMEMBERED = 65_536
+# Of each group and partition; a group may stand at one of them on the target.
+_EMITTED_REMEMBERED = 32
 
 Translate = Callable[[TopicPartition, int], int | None]
 
@@ -122,10 +125,11 @@ class CheckpointStore:
         self.withdrawn: dict[tuple[str, TopicPartition], set[int]] = {}
         """Target offsets of withdrawn checkpoints, by group and remote partition.
 
-        A checkpoint is withdrawn by one with a smaller target offset for a group that was not
-        rewound.
+        Checkpoints are withdrawn by one with a smaller target offset for a group that was not
+        rewound: the last 32 with larger ones since the group was rewound.
         """
         self.skipped = 0
+        self._emitted: dict[tuple[str, TopicPartition], array[int]] = {}
         self._losses: dict[tuple[str, TopicPartition], int] = {}
 
     def load(self, topic: TopicFollower) -> bool:
@@ -157,13 +161,18 @@ class CheckpointStore:
         """
         key = checkpoint.group, checkpoint.remote
         last = self.of(checkpoint.group).get(checkpoint.remote)
-        same = last is not None and last.upstream <= checkpoint.upstream
-        if last is not None and same and last.downstream > checkpoint.downstream:
-            self.withdrawn.setdefault(key, set()).add(last.downstream)
+        emitted = self._emitted.setdefault(key, array("q"))
+        if last is not None and checkpoint.upstream < last.upstream:
+            del emitted[:]
+        elif last is not None and checkpoint.downstream < last.downstream:
+            # Group offsets are written at an interval of their own, so one may be at any of them.
+            self.withdrawn.setdefault(key, set()).update(emitted)
         # What has records again counts as any other place.
         beyond = {at for at in self.withdrawn.pop(key, ()) if at > checkpoint.downstream}
         if beyond:
             self.withdrawn[key] = beyond
+        emitted.append(checkpoint.downstream)
+        del emitted[:-_EMITTED_REMEMBERED]
         self._known.setdefault(checkpoint.group, {})[checkpoint.remote] = checkpoint
         self._losses[key] = losses
 

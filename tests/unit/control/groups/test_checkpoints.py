@@ -172,6 +172,30 @@ def test_a_group_that_missed_two_losses_is_set_back_behind_both() -> None:
     assert store.withdrawn == {("g", R0): {1000}}, "up to there, records are there again"
 
 
+def test_a_group_at_an_earlier_checkpoint_beyond_the_loss_is_set_back_too() -> None:
+    """Group offsets are written more rarely than checkpoints, or a commit failed."""
+    store = _store(*(Checkpoint("g", R0, at, at) for at in (30, 40, 800, 850, 900)))
+    store.put(Checkpoint("g", R0, 900, 50))
+    for present, wanted in ((900, 50), (800, 50), (50, None), (40, 50), (870, None)):
+        plan = plan_group_offsets(store, ["g"], {"g": {R0: Committed(present)}})
+        assert plan.get("g") == (None if wanted is None else {R0: (wanted, "")}), present
+    store.put(Checkpoint("g", R0, 1_700, 850))
+    assert store.withdrawn == {("g", R0): {900}}
+
+
+def test_checkpoints_from_before_the_group_went_back_at_the_source_are_not_withdrawn() -> None:
+    """Its offset on the target stayed where it was then, and does not go back later either."""
+    store = _store(*(Checkpoint("g", R0, at, at) for at in (800, 900, 100, 200)))
+    store.put(Checkpoint("g", R0, 200, 50))
+    assert store.withdrawn == {("g", R0): {100, 200}}
+
+
+def test_the_number_of_earlier_checkpoints_that_are_remembered_is_bounded() -> None:
+    store = _store(*(Checkpoint("g", R0, at, at) for at in range(1_000)))
+    store.put(Checkpoint("g", R0, 1_000, 5))
+    assert store.withdrawn == {("g", R0): set(range(968, 1_000))}
+
+
 def test_a_loss_takes_back_only_checkpoints_that_were_made_before_it() -> None:
     rules, store = CheckpointRules(flow_of()), _store(Checkpoint("g", R0, 100, 55))
     committed = {"g": {A0: Committed(100)}}

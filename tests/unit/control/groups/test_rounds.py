@@ -82,6 +82,33 @@ def test_syncs_that_are_late_take_no_group_past_what_is_mirrored_again() -> None
     assert world.checkpoints()[2:] == [(9_500, 500)]
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_idle_group_at_an_earlier_checkpoint_is_set_back_after_a_loss(restarted: bool) -> None:
+    """Checkpoints are written every 5 s, group offsets every 60 s."""
+    settings = CheckpointSettings(enabled=True, sync_enabled=True, interval_s=5, sync_interval_s=60)
+    world = World(flow_of(checkpoints=settings))
+    runs = world.target.logs["mm2-sparkmirror-runs.A.internal"]
+    runs.append(encode_run(A0, Run(0, 0, 2_000), target_id="old"))
+    world.source.offsets["g"] = {A0: Committed(800)}
+    job = world.job()
+    world.now += 60
+    job.tick()
+    assert world.target.commits == {"g": {R0: (800, "")}}
+    world.target.states, world.target.offsets = {"g": "Empty"}, {"g": {R0: Committed(800)}}
+    world.source.offsets["g"] = {A0: Committed(900)}
+    world.now += 5
+    job.tick()
+    # The remote topic is made anew. The source still has the records from 850 on.
+    runs.append(encode_run(A0, Run(850, 0, 1_150), target_id="new"))
+    if restarted:
+        job = world.job()
+    for _ in range(12):
+        world.now += 5
+        job.tick()
+    assert world.checkpoints() == [(800, 800), (900, 900), (900, 50)]
+    assert world.target.commits == {"g": {R0: (50, "")}}
+
+
 def test_what_a_failed_round_has_read_is_news_in_the_next_one() -> None:
     world, trouble = World(), list[int]()
 
