@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkmirror.internal_topics.run_map import OffsetMap, Run, extend_run
+from sparkmirror.internal_topics.run_map import RUNS_MAX, OffsetMap, Run, extend_run
 
 # Records skipped on the source, foreign records or markers on the target, records in the run.
 STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(1, 9)), max_size=60)
@@ -59,6 +59,34 @@ def test_forgetting_repeats_but_never_skips(
     if runs:
         newest = runs[-1]
         assert known.translate(newest.source) == newest.target, "the newest run stays exact"
+
+
+# Runs of one kind after another: their number, source offsets skipped, length.
+BLOCKS = st.lists(
+    st.tuples(st.integers(1, 400), st.integers(1, 3), st.integers(1, 20)), min_size=1, max_size=8
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(BLOCKS, st.booleans(), st.data())
+def test_a_group_that_lags_repeats_no_more_than_its_lag(
+    blocks: list[tuple[int, int, int]], older_last: bool, data: st.DataObject
+) -> None:
+    """However many runs a map has had, and when the merged rows of older ones come last, too."""
+    runs = _runs([(skipped, 0, length) for count, skipped, length in blocks for _ in range(count)])
+    known = OffsetMap()
+    newest = runs[len(runs) // 2 :] if older_last else runs
+    for run in newest:
+        known.add(run)
+    if older_last:
+        for run in OffsetMap(runs[: len(runs) // 2]).runs:
+            known.add_older(run)
+    assert len(known.runs) <= RUNS_MAX
+    end = runs[-1].target_end
+    for run in data.draw(st.lists(st.sampled_from(runs), min_size=1, max_size=50)):
+        found = known.translate(run.source)
+        assert found is not None
+        assert 0 <= run.target - found <= end - run.target
 
 
 @given(STEPS, st.integers(0, 200), st.integers(1, 30), st.integers(0, 40))

@@ -8,13 +8,15 @@ A newer run replaces older ones. If it begins below the known source end, its re
 again, after a crash or from a recreated source topic; consumers then go to the newer copies. If it
 begins below the known target end, the target topic was recreated or truncated.
 
-A map with more than ``runs_max`` runs drops old, short runs. The offsets in a dropped run then
-translate to smaller target offsets, so that records may be repeated but are never skipped.
+A map with more than ``runs_max`` runs drops some, the more the older they are. The offsets in a
+dropped run then translate to smaller target offsets, so that records may be repeated but are never
+skipped. While a map only grows, a consumer that lags by n target offsets repeats fewer than n.
 """
 
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -117,11 +119,23 @@ class OffsetMap:
             self._thin()
 
     def _thin(self) -> None:
-        """Drop the shorter half of the older half, so that the map is denser towards its end."""
-        older = self._runs[: len(self._runs) // 2]
-        by_length = sorted(range(len(older)), key=lambda i: (older[i].length, -i))
-        gone = set(by_length[: len(older) // 2])
-        self._runs = [run for i, run in enumerate(self._runs) if i not in gone]
+        """Drop runs of the older half, the more the further they are from the end of the map.
+
+        Of those whose distances to the end lie between the same two powers of two, the first and
+        the last are kept. So what lies between two kept runs is never more than its distance to
+        the end.
+        """
+        half = len(self._runs) // 2
+        end = self.target_end
+        kept: list[Run] = []
+        for _, alike in itertools.groupby(
+            self._runs[:half], key=lambda run: (end - run.target).bit_length()
+        ):
+            first, *more = alike
+            kept += [first, *more[-1:]]
+        if len(kept) == half:  # only if `runs_max` is small
+            kept = kept[::2]
+        self._runs = kept + self._runs[half:]
 
     def bounds(self, source: int) -> tuple[int | None, int | None]:
         """Bounds of the target offset for a consumer that has read all before ``source``.

@@ -100,6 +100,31 @@ def test_a_partition_that_only_goes_on_needs_few_rows() -> None:
     assert _known(log).map.runs == (Run(0, 3, 5_000),)
 
 
+@pytest.mark.parametrize("first_kept", [0, 1_500])
+def test_pruned_or_compacted_a_group_that_lags_repeats_no_more_than_its_lag(
+    first_kept: int,
+) -> None:
+    """Also whoever reads the topic afterwards, and where a former release kept the oldest runs."""
+    log, reader = Log(), PartitionRuns()
+    runs = [Run(11 * n, 10 * n, 10) for n in range(5_000)]
+    rows = [(run, True) for run in runs[: min(first_kept, 60)]]
+    rows += [(run, False) for run in runs[first_kept:]]
+    for number, (run, merged) in enumerate(rows):
+        write = encode_run(T, run, merged=merged)
+        log.write(*write)
+        reader.take(cast(Any, decode_run(*write)))
+        if number % 50 == 0:
+            for _, key, value in plan_pruning(T, reader):
+                log.write(key, value)
+                reader.take(cast(Any, decode_run(key, value)))
+    assert len([value for value in log.records.values() if value is not None]) < 1_000
+    later = _known(log)
+    for run in runs[first_kept::7]:
+        lag = runs[-1].target_end - run.target
+        for known in (reader, later):
+            assert run.target - lag <= (known.translate(run.source) or 0) <= run.target
+
+
 def test_a_row_that_comes_while_rows_are_pruned_stands() -> None:
     """The driver merges what it has read; meanwhile a slot goes back and writes again."""
     reader, log = PartitionRuns(), Log()
