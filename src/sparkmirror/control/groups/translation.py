@@ -191,7 +191,7 @@ class Translation:
         self._store = OffsetSyncStore(must_read_to_end=must_read_to_end)
         self._mapped = mapped
         self._known: dict[tuple[TopicPartition, str], _Logs] = {}
-        self._read_once = False
+        self._read_to_end: set[TopicFollower] = set()
         self.skipped = 0
         """Number of records of both topics that could not be decoded."""
         self.topic_ids: Mapping[str, str] = {}
@@ -200,9 +200,9 @@ class Translation:
     def catch_up(self) -> int:
         """Read both topics to their current ends; returns the number of new records.
 
-        One of the two topics may be missing. One that is there must be read to its end at first:
-        a part of it would lead further than all of it. Raises `MirrorError`; the next call
-        continues.
+        One of the two topics may be missing. One that is there must be read to its end once before
+        anything counts: a part of it would lead further than all of it. Raises `MirrorError`; the
+        next call continues.
         """
         count = 0
         missing: list[TopicError] = []
@@ -211,14 +211,15 @@ class Translation:
                 for key, value in topic.read():
                     take(key, value)
                     count += 1
+                self._read_to_end.add(topic)
             except TopicError as error:
-                if topic.begun and not self._read_once:
+                if topic.begun and topic not in self._read_to_end:
                     raise
                 missing.append(error)
         if len(missing) > 1:
             raise missing[0]
-        self._read_once = True
-        self._store.finish_reading()
+        if self._syncs in self._read_to_end:
+            self._store.finish_reading()
         return count
 
     def take_run(self, key: bytes | None, value: bytes | None) -> None:

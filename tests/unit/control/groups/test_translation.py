@@ -15,6 +15,7 @@ from sparkmirror.control.groups.checkpoints import (
 )
 from sparkmirror.control.groups.translation import PartitionRuns, Translation, plan_pruning
 from sparkmirror.control.topics.compacted import TopicFollower
+from sparkmirror.errors import TopicError
 from sparkmirror.internal_topics.mm2_records import encode_offset_sync
 from sparkmirror.internal_topics.run_map import Run
 from sparkmirror.internal_topics.runs import RunRow, decode_run, encode_run
@@ -164,6 +165,56 @@ def test_runs_come_first_and_syncs_fill_what_they_do_not_know() -> None:
     assert translation.translate(T, 2_000) == 850
     assert translation.translate(T, 50) is None, "older than anything known"
     assert translation.translate(TopicPartition("other", 1), 5) is None
+
+
+class Flaky:
+    """A topic that gives some records at each reading, and then may be lost."""
+
+    def __init__(self, *readings: tuple[list[tuple[bytes, bytes]], bool]) -> None:
+        self._readings = list(readings)
+        self.begun = False
+
+    def read(self) -> Any:
+        records, lost = self._readings.pop(0)
+        for record in records:
+            self.begun = True
+            yield record
+        if lost:
+            raise TopicError("it has no live leader")
+
+
+def _of_topics(syncs: Flaky, runs: Flaky, *, must_read_to_end: bool = False) -> Translation:
+    return Translation(
+        cast(TopicFollower, syncs),
+        cast(TopicFollower, runs),
+        must_read_to_end=must_read_to_end,
+    )
+
+
+def test_each_topic_is_read_to_its_end_before_it_counts() -> None:
+    """The topic of runs is away at first, while the other is read, and is lost again in between."""
+    first, second = (encode_run(T, run) for run in (Run(0, 0, 10_000), Run(9_000, 0, 1_000)))
+    runs = Flaky(([], True), ([first], True), ([second], False), ([], True))
+    translation = _of_topics(Flaky(*[([], False)] * 4), runs)
+    translation.catch_up()
+    with pytest.raises(TopicError):
+        translation.catch_up()
+    translation.catch_up()
+    assert translation.translate(T, 9_500) == 500
+    translation.catch_up()
+    assert translation.translate(T, 9_500) == 500, "a topic that was read may be away"
+
+
+def test_syncs_that_were_away_at_first_count_when_they_are_read_to_their_end() -> None:
+    """Earlier translations are unknown, so only the newest sync of the first reading counts."""
+    old, new = (encode_offset_sync(T, at, at) for at in (100, 200))
+    syncs = Flaky(([], True), ([old], True), ([new], False))
+    translation = _of_topics(syncs, Flaky(*[([], False)] * 3), must_read_to_end=True)
+    translation.catch_up()
+    with pytest.raises(TopicError):
+        translation.catch_up()
+    translation.catch_up()
+    assert (translation.translate(T, 150), translation.translate(T, 300)) == (None, 201)
 
 
 def test_records_that_are_none_are_counted() -> None:
