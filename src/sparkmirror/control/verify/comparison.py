@@ -183,7 +183,7 @@ class PartitionComparison:
             self.start = min(self.c.positions[self.tp], self.later_end)
         source = self._source(self.start, self.later_end)
         bounded = self.c.scope.end is not None
-        if bounded and self.remote_start > 0 and target.fill() and self._begins_behind(target):
+        if bounded and self.remote_start > 0 and target.fill() and self._is_later(target):
             self._note_deleted(self.end)
             return self._result(EMPTY, EMPTY, None)
         # A transform may leave nothing of what the source has.
@@ -230,11 +230,27 @@ class PartitionComparison:
     def _note_deleted(self, offset: int) -> None:
         self.remarks.append(f"the target has deleted the records before source offset {offset}")
 
-    def _begins_behind(self, target: Side) -> bool:
-        """Whether the target's first record comes from behind the end that was given."""
+    def _is_later(self, target: Side) -> bool:
+        """Whether the target's first record comes from behind the end that was given, by its time.
+
+        False says nothing: one record with a time of the future is enough.
+        """
         if not self.times or target.times[0] < 0 or self.transformed is not None:
             return False
         return _offset_at(self.c.source, self.tp, target.times[0]) >= self.end
+
+    def _begins_behind(self, target: Side) -> bool:
+        """Whether the target's next records come from behind the end that was given.
+
+        Only if the source does not have them before it: contents may repeat.
+        """
+        if self._is_later(target):
+            return True
+        window = target.window()
+        first, position = self._known_from(window, self.end), self.c.positions.get(self.tp, 0)
+        if first >= position:
+            return False
+        return align(self._source(first, position, counted=False), window) is not None
 
     def _aligned(self, source: Side, target: Side) -> tuple[Side, Side] | Difference:
         """Both logs from their first common record on; or the difference before it.
@@ -255,6 +271,9 @@ class PartitionComparison:
             if found is None and self.earliest > 0 and self._is_behind(source):
                 self.remarks.append(_OLDER)
                 return source, self._target(self.remote_end)
+            if found is None and self.c.scope.end is not None and self._begins_behind(target):
+                self._note_deleted(self.end)
+                return self._source(self.end, self.end), self._target(self.remote_end)
             return source, target
         first = later.offsets[0]
         if self.remote_start == 0:

@@ -836,12 +836,12 @@ def test_a_target_that_begins_at_the_given_end_has_deleted_what_comes_before() -
         result = compared(rows, kept, scope=Scope(end=Bound(2)), **more)
         assert result.difference is None
         assert result.remark.endswith(f"deleted the records before source offset {first}")
-        scope = Scope(Bound(1), Bound(2))
+        scope = Scope(start=Bound(1), end=Bound(2))
         assert compared(rows, kept, start=1, earliest=0, scope=scope, **more).difference is None
     # A target that begins before the range has deleted nothing of it.
     lacks = [(offset + 10, time, body) for offset, time, body in rows if offset not in (0, 2)]
     more |= {"start": 2, "earliest": 0, "end": 3}
-    result = compared(rows, lacks, scope=Scope(Bound(2), Bound(3)), **more)
+    result = compared(rows, lacks, scope=Scope(start=Bound(2), end=Bound(3)), **more)
     assert told(result)[:2] == ("missing", 2)
 
 
@@ -1069,6 +1069,35 @@ def test_up_to_a_bound_what_the_target_has_deleted_is_left_out() -> None:
     scope = Scope(end=Bound(40))
     result = compared(rows, kept, end=40, later=40, remote_start=50, scope=scope)
     assert (result.difference, result.source.records) == (None, 0)
+
+
+@pytest.mark.parametrize("start", [None, 1])
+@pytest.mark.parametrize("stamped", [False, True])
+def test_what_the_target_has_deleted_up_to_a_bound_does_not_go_by_times(
+    start: int | None, stamped: bool
+) -> None:
+    """A producer's clock was ahead, or the target sets its own times."""
+    rows = log(range(30))
+    rows[2] = (2, 999_999, rest(2))
+    scope = Scope(end=Bound(10)) if start is None else Scope(start=Bound(start), end=Bound(10))
+    more: dict[str, Any] = {"start": start, "end": 10, "later": 10, "scope": scope}
+    more |= {"stamped": stamped, "positions": {TP: 30}}
+    result = compared(rows, rows[20:], remote_start=20, **more)
+    assert (result.difference, result.source.records) == (None, 0)
+    assert result.remark.endswith("the target has deleted the records before source offset 10")
+    result = compared(rows, rows[8:], remote_start=8, **more)
+    assert (result.difference, result.source.records) == (None, 2)
+    lacks = compared(rows, [*rows[5:8], *rows[9:]], remote_start=5, **more)
+    assert lacks.difference is not None
+    foreign = log(range(50, 60), 20)
+    assert compared(rows, foreign, remote_start=20, **more).difference is not None
+
+
+def test_up_to_a_bound_equal_records_behind_it_are_not_taken_for_those_before_it() -> None:
+    rows = [(n, 1_000, rest(min(n, 10))) for n in range(40)]
+    more: dict[str, Any] = {"end": 20, "later": 20, "positions": {TP: 40}}
+    result = compared(rows, rows[15:], remote_start=15, scope=Scope(end=Bound(20)), **more)
+    assert (result.difference, result.source.records) == (None, 10)
 
 
 def test_a_foreign_record_of_a_topic_of_which_a_filter_keeps_nothing_is_too_much() -> None:
