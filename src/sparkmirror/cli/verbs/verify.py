@@ -98,8 +98,9 @@ def verify(
     with a transform are compared with what the SQL makes of the source's records. Nothing is
     changed.
 
-    Exit codes: 0 everything is equal, 1 a difference (the first differing offset is shown) or
-    records not mirrored yet, 2 wrong usage or file, 3 a cluster or a partition could not be read.
+    Exit codes: 0 everything is equal, 1 a difference (the first differing offset is shown), records
+    not mirrored yet, or a sample of which nothing could be compared, 2 wrong usage or file, 3 a
+    cluster or a partition could not be read.
     """
     from sparkmirror.control.verify.scope import Scope  # noqa: PLC0415
     from sparkmirror.names.java_regex import compile_list  # noqa: PLC0415

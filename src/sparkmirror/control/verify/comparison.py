@@ -74,6 +74,7 @@ class PartitionComparison:
         self.remote = chosen.surplus.get(tp) or chosen.pairs[tp]
         self.progress = progress
         self.taken = 0
+        self.deleted = False  # whether the target has deleted stretches of a sample
         self.over = over or Event()
         self.times = tp.topic not in chosen.stamped
         self.earliest = chosen.earliest.get(tp, 0)
@@ -237,6 +238,8 @@ class PartitionComparison:
         """
         if not self.times or target.times[0] < 0 or self.transformed is not None:
             return False
+        if self.c.positions.get(self.tp, self.end + 1) <= self.end:
+            return False  # nothing from behind the end is mirrored
         return _offset_at(self.c.source, self.tp, target.times[0]) >= self.end
 
     def _begins_behind(self, target: Side) -> bool:
@@ -369,36 +372,10 @@ class PartitionComparison:
     # -- samples ---------------------------------------------------------------------------
 
     def _sampled(self) -> PartitionResult:
-        count = self.c.scope.sample
         readings: list[tuple[Reading, Reading]] = []
-        difference: Difference | None = None
-        for number in range(count):
-            at, following = (
-                self.start + (self.end - self.start) * one // count for one in (number, number + 1)
-            )
-            source = self._source(at, min(at + STRETCH, following))
-            if not source.fill():
-                difference = self._failed()
-                if difference is not None:
-                    break
-                continue
-            found = self._target_from(source)
-            if found is None:
-                if self._deleted_there(source):
-                    remark = "the target has deleted the first stretches"
-                    self.remarks += [] if remark in self.remarks else [remark]
-                    continue
-                difference = self._absent(source)
-                break
-            difference, rewritten = lockstep(source, found[0])
-            if difference is None and source.fill():
-                difference = self._absent(source)
-            difference = difference or self._failed()
-            told = source.reading
-            readings.append((told, told if rewritten else found[0].reading))
-            if difference is not None:
-                break
-            self._close_streams()
+        difference = self._stretches(self.start, readings)
+        if difference is None and not readings and (self.deleted or self._has_records()):
+            difference = Difference("left out", None, None, "nothing could be compared")
         sides = [
             Reading(sum(one.records for one in side), _joined([one.digest for one in side]))
             for side in ([a for a, _ in readings], [b for _, b in readings])
@@ -406,21 +383,65 @@ class PartitionComparison:
         self.remarks.append(f"{len(readings)} stretches of up to {STRETCH} records")
         return self._result(sides[0], sides[1], difference)
 
+    def _stretches(self, start: int, readings: list[tuple[Reading, Reading]]) -> Difference | None:
+        """Compare stretches from ``start`` on; returns the first difference.
+
+        ``readings`` gets what both sides have in each of them.
+        """
+        count = self.c.scope.sample
+        for number in range(count):
+            at, following = (
+                start + (self.end - start) * one // count for one in (number, number + 1)
+            )
+            source = self._source(at, min(at + STRETCH, following))
+            if not source.fill():
+                difference = self._failed()
+                if difference is not None:
+                    return difference
+                continue
+            found = self._target_from(source)
+            if found is None:
+                if self._is_emptied(self._target(self.remote_start), source.offsets[0] + 1):
+                    self.remarks += [] if self.deleted else [_EMPTIED]
+                    self.deleted = True
+                    continue
+                if self.remote_start > 0 and source.offsets[0] < self._target_begins:
+                    self._note_deleted(self._target_begins)
+                    self.deleted = True
+                    return self._stretches(self._target_begins, readings)
+                return self._absent(source)
+            difference, rewritten = lockstep(source, found[0])
+            if difference is None and source.fill():
+                difference = self._absent(source)
+            difference = difference or self._failed()
+            told = source.reading
+            readings.append((told, told if rewritten else found[0].reading))
+            if difference is not None:
+                return difference
+            self._close_streams()
+        return None
+
+    def _has_records(self) -> bool:
+        """Whether the source has records that a sample may compare.
+
+        If a transform left nothing in all stretches, it is taken to leave nothing at all: to find
+        out takes longer than a sample may.
+        """
+        if self.transformed is not None:
+            return False
+        return self._source(self.start, self.end, counted=False).fill() > 0
+
     def _close_streams(self) -> None:
         for stream in self._streams:
             stream.close()
         self._streams.clear()
 
-    def _deleted_there(self, source: Side) -> bool:
-        at = source.offsets[0]
-        emptied = self._is_emptied(self._target(self.remote_start), at + 1)
-        return emptied or (self.remote_start > 0 and at < self._target_begins)
-
     @cached_property
     def _target_begins(self) -> int:
         """The source offset of the target's first record; 0 if the source does not have it.
 
-        Times do not tell what comes before it: those that producers set may fall and rise.
+        Not more than the end of what is compared. Times do not tell what comes before the record:
+        those that producers set may fall and rise.
         """
         target = self._target(self.remote_start)
         first = target.window(1)
@@ -431,8 +452,9 @@ class PartitionComparison:
         for window in (target.window(), first):
             source = self._source(at, self.later_end, counted=False)
             if align(source, window) is not None:
-                return source.offsets[0]
-        return 0
+                return min(self.end, source.offsets[0])
+        bounded = self.c.scope.end is not None
+        return self.end if bounded and self._begins_behind(target) else 0
 
     # -- compacted topics ------------------------------------------------------------------
 

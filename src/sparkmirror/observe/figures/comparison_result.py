@@ -34,8 +34,9 @@ class Difference:
     ``extra`` (the copy has an additional record), ``failed`` (a transform fails on the record, and
     the mirror stops there), ``no partition``, ``unread`` (it could not be read: nothing is known)
     or ``left out`` (the topic is not mirrored because it cannot have the name that a map of topic
-    names gives it, or its transform makes other records each time). The offsets are those of the
-    first record concerned; None if that side has none. ``what``: the difference in words.
+    names gives it, or its transform makes other records each time, or nothing of a sample could be
+    compared). The offsets are those of the first record concerned; None if that side has none.
+    ``what``: the difference in words.
     """
 
     kind: str

@@ -345,7 +345,8 @@ def test_a_sample_passes_over_what_the_target_has_deleted() -> None:
     result = compared(source, target, remote_start=2_000, scope=Scope(sample=4))
     assert result.difference is None
     assert result.source.records == 2 * STRETCH
-    assert result.remark.startswith("the target has deleted the first stretches; 2 stretches of")
+    what = "the target has deleted the records before source offset 2000; 4 stretches of"
+    assert result.remark.startswith(what), "all of them are where both have records"
     result = compared(source, [(o - 2_000, t, r) for o, t, r in target], scope=Scope(sample=4))
     assert told(result) == ("missing", 0, None, "the target lacks source offset 0")
 
@@ -356,7 +357,7 @@ def test_what_the_target_has_deleted_of_a_sample_does_not_go_by_times() -> None:
     source[2_000] = (2_000, 5, rest(2_000))
     target = [row for row in source[1_000:] if row[0] != 2_000]
     result = compared(source, target, remote_start=1_000, scope=scope)
-    assert told(result) == ("missing", 2_000, None, "the target lacks source offset 2000")
+    assert told(result)[:2] == ("missing", 2_000)
     source = log(range(4_000))
     source[0] = (0, 9_999_999, rest(0))
     result = compared(source, source[1_000:], remote_start=1_000, scope=scope)
@@ -365,13 +366,69 @@ def test_what_the_target_has_deleted_of_a_sample_does_not_go_by_times() -> None:
 
 
 def test_where_the_target_begins_is_looked_up_once_for_all_stretches() -> None:
-    source = log(range(4_000))
-    target = [row for row in source[1_700:] if row[0] != 1_710]
-    result = compared(source, target, start=100, remote_start=1_700, scope=Scope(sample=6))
-    assert result.difference is None, "the record that lacks is in no stretch"
-    assert result.source.records == 3 * 650
-    whole = [start for alias, start, end in Stream.read if alias == "A" and end == 4_000]
+    source = log(range(8_000))
+    target = [row for row in source[1_700:5_000] if row[0] != 1_710]
+    more: dict[str, Any] = {"start": 100, "remote_start": 1_700, "positions": {TP: 8_000}}
+    result = compared(source, target, scope=Scope(sample=3), **more)
+    assert told(result)[:2] == ("missing", 1_710)
+    whole = [start for alias, start, end in Stream.read if alias == "A" and end == 8_000]
     assert whole.count(1_700) == 2, "by its first records, of which one lacks, and by one"
+    Stream.read.clear()
+    result = compared(source, source[1_700:5_000], scope=Scope(sample=3), **more)
+    assert told(result)[:2] == ("missing", 5_900)
+    whole = [start for alias, start, end in Stream.read if alias == "A" and end == 8_000]
+    assert whole.count(1_700) == 1
+
+
+def test_a_sample_looks_only_where_both_have_records() -> None:
+    """Else a sample of one stretch would compare nothing where the target keeps less."""
+    source, scope = log(range(30)), Scope(sample=1)
+    result = compared(source, source[20:25], remote_start=20, positions={TP: 30}, scope=scope)
+    assert told(result)[:2] == ("missing", 25)
+    result = compared(source, source[20:], remote_start=20, positions={TP: 30}, scope=scope)
+    assert (result.difference, result.source.records) == (None, 10)
+    # It is not looked for where the source keeps less.
+    Stream.read.clear()
+    rows = log(range(30_000))
+    result = compared(rows[9_000:], rows[5_000:], start=9_000, scope=Scope(sample=2))
+    assert (result.difference, result.source.records) == (None, 2 * STRETCH)
+    assert max(end - start for alias, start, end in Stream.read if alias == "A") == STRETCH
+
+
+@pytest.mark.parametrize(
+    ("target", "more", "remark"),
+    [
+        ([], {"remote_start": 30}, "the target has deleted all its records"),
+        (log(range(20, 30), 20), {"end": 15, "later": 15},
+         "the target has deleted the records before source offset 15"),
+        (log(range(20, 30), 20), {"start": 5, "end": 15, "later": 15, "stamped": True},
+         "the target has deleted the records before source offset 15"),
+    ],
+)  # fmt: skip
+def test_a_sample_that_could_compare_nothing_is_not_equal(
+    target: list[Row], more: dict[str, Any], remark: str
+) -> None:
+    scope = Scope(sample=2, end=Bound(15) if "end" in more else None)
+    result = compared(log(range(30)), target, positions={TP: 30}, scope=scope, **more)
+    assert told(result) == ("left out", None, None, "nothing could be compared")
+    assert result.remark.endswith(f"{remark}; 0 stretches of up to {STRETCH} records")
+
+
+def test_a_sample_of_what_was_there_before_all_that_the_target_has_left_is_not_equal() -> None:
+    """Retention was faster than the mirror's wait: the target begins behind the frozen end."""
+    result = compared(
+        log(range(30)), log(range(20, 30), 20), end=10, later=30, remote_start=20,
+        scope=Scope(sample=2),
+    )  # fmt: skip
+    assert told(result)[0] == "left out"
+
+
+def test_a_sample_whose_stretches_have_no_records_is_equal_only_if_there_are_none() -> None:
+    """Of aborted transactions nothing is left but their offsets."""
+    rows = [(5 * STRETCH, 1_000, rest(1))]
+    result = compared(rows, log([1]), start=0, end=6 * STRETCH, scope=Scope(sample=1))
+    assert told(result)[0] == "left out"
+    assert compared(rows, [], start=0, end=5 * STRETCH, scope=Scope(sample=1)).equal
 
 
 # --- compacted topics ---------------------------------------------------------------------------
@@ -430,10 +487,9 @@ def test_a_log_that_retention_has_emptied_is_left_out() -> None:
     result = compared([], log(range(30)), start=30, end=30, later=30, earliest=30)
     assert (result.difference, result.remark) == (None, "the source has deleted all its records")
     rows, all_of_it = log(range(30)), {TP: 30}
-    for scope in (Scope(), Scope(sample=2)):
-        result = compared(rows, [], remote_start=30, positions=all_of_it, scope=scope)
-        assert result.difference is None
-        assert "the target has deleted" in result.remark
+    result = compared(rows, [], remote_start=30, positions=all_of_it)
+    assert result.difference is None
+    assert "the target has deleted" in result.remark
     assert told(compared(rows, [], positions=all_of_it))[0] == "missing", "it was never written"
     assert told(compared(rows, [], remote_start=30, positions={TP: 7}))[:2] == ("behind", 7)
 
@@ -1069,6 +1125,16 @@ def test_up_to_a_bound_what_the_target_has_deleted_is_left_out() -> None:
     scope = Scope(end=Bound(40))
     result = compared(rows, kept, end=40, later=40, remote_start=50, scope=scope)
     assert (result.difference, result.source.records) == (None, 0)
+
+
+def test_a_record_that_is_not_mirrored_yet_is_not_one_that_the_target_has_deleted() -> None:
+    """The source has deleted all that the target has, and its next record has an older time."""
+    rows = [(37, 1_000, rest(37)), (38, 1_050, rest(38))]
+    for start in (None, 37):
+        scope = Scope(end=Bound(38)) if start is None else Scope(start=Bound(37), end=Bound(38))
+        more: dict[str, Any] = {"end": 38, "later": 38, "earliest": 37, "positions": {TP: 30}}
+        result = compared(rows, log(range(20, 30), 20), remote_start=20, scope=scope, **more)
+        assert told(result)[:2] == ("behind", 37)
 
 
 @pytest.mark.parametrize("start", [None, 1])
