@@ -176,7 +176,7 @@ class FlowControl:
         self.dealing = Dealing(
             settings.tasks_max, run_id, self._channel,
             published=self.published, moving=self.moving, publish=self._writer.deal,
-            progress=self.slots.progress, ends=self.source_ends.ends,
+            progress=self.slots.progress, ends=self.source_ends.last,
             leaders=clusters.source.leaders.of,
             notify=notify, now_ms=now_ms, ticks_s=time.monotonic,
         )  # fmt: skip

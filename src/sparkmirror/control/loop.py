@@ -296,6 +296,12 @@ class ControlLoop:
         """Newest known source end offsets (exclusive), normally a few seconds old."""
         return self._flows[flow].ends()
 
+    def ends_age_s(self, flow: str) -> float | None:
+        """Seconds since the source told the end of each partition; None if none are asked for."""
+        control = self._flows[flow]
+        idle = control.published.frozen is not None or control.over.is_set()
+        return None if idle else control.source_ends.age_s()
+
     def oldest_ms(self, flow: str) -> Mapping[TopicPartition, int]:
         """Timestamp (ms) of the oldest unmirrored record of each partition that is behind."""
         return self._flows[flow].source_ends.oldest_ms()

@@ -355,10 +355,8 @@ BROKERS: tuple[Mutant, ...] = (
         "a partition without a leader is halted for good",
         "A partition without a leader",
         "wire/fetch/partition_state.py",
-        "            self.halt = Halt(error_name(code), reason, retriable=True)\n"
-        "            self.retry_at = now + _UNKNOWN_RETRY_S\n\n    def fail",
-        "            self.halt = Halt(error_name(code), reason)\n"
-        "            self.retry_at = now + _UNKNOWN_RETRY_S\n\n    def fail",
+        "            self.halt = Halt(error_name(code), reason, retriable=True)\n",
+        "            self.halt = Halt(error_name(code), reason)\n",
         (f"{_FETCH}::test_a_partition_without_a_leader_waits_alone_and_is_told",),
     ),
     Mutant(

@@ -23,7 +23,7 @@ BOARD = json.loads(
     (Path(__file__).parents[3] / "docs" / "grafana" / "sparkmirror.json").read_text()
 )
 PANELS: dict[str, Any] = {panel["title"]: panel for panel in BOARD["panels"]}
-STATES = ("starting", "running", "paused", "draining")
+STATES = ("starting", "running", "paused", "draining", "waiting")
 
 # Of Grafana's dashboard schema what this board uses: field -> type, or the values it may have.
 _PANEL = {

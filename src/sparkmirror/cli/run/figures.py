@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # prometheus_client is loaded only when metrics are served
 PHASE_STARTING, PHASE_RUNNING, PHASE_DRAINING = "starting", "running", "draining"
 _DRAINED = "drained"
 _PAUSED = "paused"
+_WAITING = "waiting"
 STANDING_BY = "standby"
 
 
@@ -119,6 +120,7 @@ class Figures:
                     else self._control.throttle(name),
                     deals=DealFigures() if self._control is None else self._control.deals(name),
                     query=self.queries.get(name, QueryFigures()),
+                    ends_age_s=None if self._control is None else self._control.ends_age_s(name),
                     tables={}
                     if self._control is None
                     else {one.name: (one.rows, one.read_ms) for one in self._control.tables(name)},
@@ -139,16 +141,18 @@ class Figures:
         )
 
     def _state(self, name: str) -> str:
-        if self.phase == PHASE_RUNNING:
-            return self._states.get(name, PHASE_RUNNING)
-        return self.phase
+        """The flow's state as metrics and `/health` name it."""
+        if self.phase != PHASE_RUNNING:
+            return self.phase
+        away = _WAITING if self._unreachable.get(name) else PHASE_RUNNING
+        return self._states.get(name, away)
 
     def _state_text(self, name: str, view: FlowView) -> str:
         """The flow's state as users read it; whatever keeps it from mirroring has priority."""
         state = self._state(name)
         if state == STANDING_BY:
             return self._standing_by[name]
-        if state != PHASE_RUNNING:
+        if state not in (PHASE_RUNNING, _WAITING):
             return state
         unreachable = self._unreachable.get(name, "")
         silent_s = self._meters[name].silent_s or 0

@@ -225,6 +225,9 @@ class ControlPart(Protocol):
     def end_offsets(self, flow: str) -> Mapping[TopicPartition, int]:
         """The newest known source end offsets."""
 
+    def ends_age_s(self, flow: str) -> float | None:
+        """Seconds since the source told the end of each partition; None if none are asked for."""
+
     def oldest_ms(self, flow: str) -> Mapping[TopicPartition, int]:
         """Epoch milliseconds of the oldest record not yet at the target, per lagging partition."""
 

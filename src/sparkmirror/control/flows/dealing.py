@@ -44,8 +44,9 @@ class Dealing:
     """The deals of one run of a flow. ``begin`` and ``step`` are for one thread at a time.
 
     Any thread may read the results. ``channel``: see `internal_topics.commands.channel`.
-    ``progress``: the newest report of each slot. ``ends``: the source's end offsets. ``leaders``:
-    node ids of leaders, as far as known. ``publish`` writes a deal and may raise `MirrorError`.
+    ``progress``: the newest report of each slot. ``ends``: the source's last end offsets, however
+    old. ``leaders``: node ids of leaders, as far as known. ``publish`` writes a deal and may raise
+    `MirrorError`.
     A deal counts for epochs that are planned from the next assignment on, because no slot of an
     exactly-once flow may begin with a partition of another one before the writers of the old plan
     are fenced (`data.coordination.fencing`). A deal with moves has ``moving`` publish one.

@@ -24,7 +24,7 @@ from sparkmirror.names.replication_policy import FaultPolicy
 from sparkmirror.progress import Halt
 from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
-from sparkmirror.wire.cluster.error_codes import error_name
+from sparkmirror.wire.cluster.error_codes import BROKER_NOT_AVAILABLE, error_name
 from sparkmirror.wire.cluster.log_view import LogView, describe_logs
 
 __all__ = ["Finding", "Loss", "LossWatch", "judge"]
@@ -36,9 +36,11 @@ _SUSPECTED_S = 1.0
 # Brokers before 2.2 do not say so. It lasts until the slowest in-sync follower has fetched, at most
 # `replica.lag.time.max.ms`: 30 s, where it is not a shorter one.
 _UNSETTLED_S = 35.0
-# A partition whose leader only returns errors about its log is halted after this time, and still
-# retried.
+# A partition whose leader only returns errors about its log, or nothing, is halted after this time,
+# and still retried.
 _REFUSED_S_MAX = 30.0
+# A longer time in which nobody looked, because the flow was paused, is not the leader's.
+_LOOKED_S_MAX = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,8 @@ class LossWatch:
         self._suspected: dict[TopicPartition, float] = {}
         # Since when, the newest code, and whether that has halted it.
         self._refused: dict[TopicPartition, tuple[float, int, bool]] = {}
+        # Since when nobody has answered, and the last look.
+        self._unanswered: dict[TopicPartition, tuple[float, float]] = {}
         self._sound: set[TopicPartition] = set()
         self._left: dict[TopicPartition, set[str]] = {}
 
@@ -162,12 +166,13 @@ class LossWatch:
         self._remote |= other._remote
         self._suspected |= other._suspected
         self._refused |= other._refused
+        self._unanswered |= other._unanswered
         self._sound |= other._sound
         self._left |= other._left
 
     def forget(self, tp: TopicPartition) -> None:
         """Watch ``tp`` no more; gaps that were found are still to be taken."""
-        for known in (self.marks, self._suspected, self._refused, self._left):
+        for known in (self.marks, self._suspected, self._refused, self._unanswered, self._left):
             known.pop(tp, None)
         self.passed.discard(tp)
         self._sound.discard(tp)
@@ -203,8 +208,8 @@ class LossWatch:
     ) -> dict[TopicPartition, Finding]:
         """Check the logs of partitions; those that cannot be judged now are missing.
 
-        If errors are the reason for long, they are halted. ``needed``: where the first record is
-        that the target lacks, if this is not at the position. ``patience_s``: as in
+        If errors, or silence, are the reason for long, they are halted. ``needed``: where the first
+        record is that the target lacks, if this is not at the position. ``patience_s``: as in
         `ClusterConnections.query_leaders`.
         """
         epochs = {tp: self.marks.get(tp, Mark()).leader_epoch for tp in positions}
@@ -213,6 +218,7 @@ class LossWatch:
         findings = self._note_refused([tp for tp in positions if tp not in views], refused)
         for tp, view in views.items():
             self._refused.pop(tp, None)
+            self._unanswered.pop(tp, None)
             mark = self.marks.get(tp, Mark())
             now = Mark(
                 self._connections.cluster_id,
@@ -240,12 +246,23 @@ class LossWatch:
     def _note_refused(
         self, unchecked: Iterable[TopicPartition], refused: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Finding]:
-        """Halts for the partitions in ``unchecked`` whose leaders have returned errors for long.
+        """Halts for the partitions in ``unchecked`` that could not be checked for long.
 
-        ``refused``: the errors now. A look without any answer halts nothing, and lifts no halt.
+        Their leaders have returned errors, or nothing. ``refused``: the errors now. A look without
+        any answer lifts no halt for an error.
         """
         now, found = time.monotonic(), {}
         for tp in unchecked:
+            if tp in refused:
+                self._unanswered.pop(tp, None)
+            else:
+                since, looked = self._unanswered.get(tp, (now, now))
+                since = since if now - looked <= _LOOKED_S_MAX else now
+                self._unanswered[tp] = since, now
+                if now - since > _REFUSED_S_MAX:
+                    reason = f"the log of {tp} is not checked: its leader at the source is silent"
+                    halt = Halt(error_name(BROKER_NOT_AVAILABLE), reason, retriable=True)
+                    found[tp] = Finding(-1, ("", -1), halt)
             since, code, halted = self._refused.get(tp, (now, 0, False))
             code = refused.get(tp, code)
             if not code:

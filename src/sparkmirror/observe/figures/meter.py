@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparkmirror.model import TopicPartition
@@ -37,6 +37,10 @@ RATE_SPAN_MS_MIN = 1_000
 # Counter sets kept per slot: one is active, the others belong to workers that served the slot in an
 # earlier epoch and may serve it again.
 COUNTER_SETS_PER_SLOT = 32
+
+
+_Lag = tuple[int | None, float | None]
+"""(records, seconds); None for what is unknown."""
 
 
 def wall_ms() -> int:
@@ -66,9 +70,10 @@ class FlowView:
     ``state``: its state as users read it. ``source``, ``target``: the aliases of its clusters.
     ``records``, ``bytes`` and ``batches``: what this run has mirrored; rates and latencies cover
     the last few seconds. ``lag_records``: the sum of source end offset minus position over the
-    partitions with a known position; ``None`` if no position is known yet. ``lag_bytes``: an
-    estimate of it in bytes; ``None`` before this run has mirrored anything. ``lag_s``: 0 without
-    lag, else the age of the oldest record that is not at the target; ``None`` if unknown.
+    partitions with a known position; ``None`` if no position is known yet, or not all of their
+    ends. ``lag_bytes``: an estimate of it in bytes; ``None`` before this run has mirrored anything.
+    ``lag_s``: 0 without lag, else the age of the oldest record that is not at the target, as far as
+    known; ``None`` if unknown.
     ``to_go_s``: while the flow catches up, estimated seconds until the lag is zero; else ``None``.
     ``partitions``: the number assigned; ``partitions_reported``: the number with a known position.
     ``errors``: retried failures by code; ``halted``: the halted partitions and why.
@@ -198,6 +203,13 @@ class _TopicTotal:
     bytes: int = 0
 
 
+def _joined_lag(lags: Sequence[_Lag]) -> _Lag:
+    """(records, seconds) of several partitions; the records are unknown if those of any one are."""
+    known = [records for records, _ in lags if records is not None]
+    total = sum(known) if known and len(known) == len(lags) else None
+    return total, worst_s(lags) if lags else None
+
+
 def _grown(now: int, before: int) -> int:
     """The growth of a counter; a counter that decreased was restarted at zero."""
     return now - before if now >= before else now
@@ -305,8 +317,8 @@ class FlowMeter:
     ) -> None:
         """Set the newest source end offsets, and the oldest timestamps of lagging partitions.
 
-        ``end_offsets``: of all assigned partitions. ``oldest_ms``: timestamps of the oldest records
-        that are not at the target.
+        ``end_offsets``: of assigned partitions; without one, the lag is unknown. ``oldest_ms``:
+        timestamps of the oldest records that are not at the target.
         """
         self._ends, self._oldest_ms = end_offsets, oldest_ms
         lags = {
@@ -350,12 +362,9 @@ class FlowMeter:
         ticks_ms = self._ticks_ms()
         records_per_s, bytes_per_s = self._curve.per_second(ticks_ms)
         latency = self._recent_latency(ticks_ms)
-        topics = self._topic_rows(ticks_ms)
-        lags = [row.lag_records for row in topics if row.lag_records is not None]
-        lag_s = worst_s(
-            (row.lag_records, row.lag_s) for row in topics if row.lag_records is not None
-        )
-        lag_s = lag_s if lags else None
+        lags = self._lags()
+        topics = self._topic_rows(ticks_ms, lags)
+        lag_records, lag_s = _joined_lag([lag for each in lags.values() for lag in each])
         catching_up = lag_s is not None and lag_s >= CATCHING_UP_S
         return FlowView(
             flow=self.flow,
@@ -364,8 +373,8 @@ class FlowMeter:
             batches=self._batches,
             records_per_s=records_per_s,
             bytes_per_s=bytes_per_s,
-            lag_records=sum(lags) if lags else None,
-            lag_bytes=self._lag_bytes() if lags else None,
+            lag_records=lag_records,
+            lag_bytes=None if lag_records is None else self._lag_bytes(),
             lag_s=lag_s,
             to_go_s=self._catch_up.to_go_s() if catching_up else None,
             latency_ms_p50=latency.quantile(0.5),
@@ -479,23 +488,29 @@ class FlowMeter:
             total = self._topics[topic]
             total.curve.push(ticks_ms, total.records, total.bytes)
 
-    def _topic_rows(self, ticks_ms: int) -> tuple[TopicRow, ...]:
-        now_ms = self._now_ms()
+    def _lags(self) -> dict[str, list[_Lag]]:
+        """The lag of each partition with a known position, by topic."""
+        now_ms, lags = self._now_ms(), dict[str, list[_Lag]]()
+        for key, (_, progress) in self._partitions.items():
+            if progress.position >= 0:
+                lag = lag_of(progress, self._ends.get(key), self._oldest_ms.get(key), now_ms)
+                lags.setdefault(key.topic, []).append(lag)
+        return lags
+
+    def _topic_rows(
+        self, ticks_ms: int, lags: Mapping[str, Sequence[_Lag]]
+    ) -> tuple[TopicRow, ...]:
         partitions: dict[str, int] = {}
         halted: dict[str, int] = {}
-        lags: dict[str, list[tuple[int, float | None]]] = {}
         for key, (_, progress) in self._partitions.items():
             topic = key.topic
             partitions[topic] = partitions.get(topic, 0) + 1
             if progress.halt is not None:
                 halted[topic] = halted.get(topic, 0) + 1
-            lag, age_s = lag_of(progress, self._ends.get(key), self._oldest_ms.get(key), now_ms)
-            if lag is not None:
-                lags.setdefault(topic, []).append((lag, age_s))
         rows = []
         for topic, total in sorted(self._topics.items()):
             records_per_s, bytes_per_s = total.curve.per_second(ticks_ms)
-            known = lags.get(topic, [])
+            lag_records, lag_s = _joined_lag(lags.get(topic, ()))
             rows.append(
                 TopicRow(
                     topic=topic,
@@ -504,8 +519,8 @@ class FlowMeter:
                     bytes=total.bytes,
                     records_per_s=records_per_s,
                     bytes_per_s=bytes_per_s,
-                    lag_records=sum(lag for lag, _ in known) if known else None,
-                    lag_s=worst_s(known) if known else None,
+                    lag_records=lag_records,
+                    lag_s=lag_s,
                     halted=halted.get(topic, 0),
                 )
             )

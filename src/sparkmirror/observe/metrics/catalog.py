@@ -77,8 +77,8 @@ _OWN = (
     ),
     Metric(
         "sparkmirror_flow_state", "gauge", (*FLOW, "state"),
-        "1 for the state the flow is in: starting, running, standby, paused,"
-        " draining or drained.",
+        "1 for the state the flow is in: starting, running, waiting (the source or the"
+        " target does not respond), standby, paused, draining or drained.",
     ),
     Metric("sparkmirror_records", "counter", FLOW, "Records mirrored by this run."),
     Metric("sparkmirror_bytes", "counter", FLOW, "Bytes of record batches mirrored."),
@@ -123,6 +123,12 @@ _OWN = (
         "sparkmirror_flow_catch_up_seconds", "gauge", FLOW,
         "Estimated time until the lag is zero, at the rate of the last 30 s. Only while a record"
         " that is at least 10 s old is not at the target and the lag shrinks.",
+    ),
+    Metric(
+        "sparkmirror_end_offsets_age_seconds", "gauge", FLOW,
+        "Time since the source told the end offset of the partition for which that is longest ago."
+        " After a minute, or three rounds for many partitions, its lag and that of the flow are"
+        " unknown: they have no samples. Not with `--once`.",
     ),
     Metric("sparkmirror_lag_records", "gauge", PARTITION, "Source end offset minus position."),
     Metric(

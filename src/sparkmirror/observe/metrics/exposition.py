@@ -44,7 +44,8 @@ _Gauges = dict[str, GaugeMetricFamily]
 class FlowFacts:
     """All figures of one flow at one moment. ``remote``: remote topic by source topic.
 
-    ``tables``: rows of each static table, and when they were read (epoch ms).
+    ``tables``: rows of each static table, and when they were read (epoch ms). ``ends_age_s``:
+    seconds since the source told the end offset of each partition.
     """
 
     source: str
@@ -61,6 +62,7 @@ class FlowFacts:
     deals: DealFigures = field(default_factory=DealFigures)
     query: QueryFigures = field(default_factory=QueryFigures)
     tables: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    ends_age_s: float | None = None
 
 
 class MirrorCollector(Collector):
@@ -156,6 +158,7 @@ def _add_flow(gauges: _Gauges, one: FlowFacts) -> None:
         ("sparkmirror_flow_lag_bytes", view.lag_bytes),
         ("sparkmirror_flow_lag_seconds", view.lag_s),
         ("sparkmirror_flow_catch_up_seconds", view.to_go_s),
+        ("sparkmirror_end_offsets_age_seconds", one.ends_age_s),
         ("sparkmirror_last_report_timestamp_seconds", (one.totals.reported_ms or None)),
         ("sparkmirror_pause_seconds", one.totals.pauses.last_s),
     ):
@@ -251,15 +254,17 @@ def _add_spread(gauges: _Gauges, name: str, labels: list[str], spreads: Sequence
 
 def _add_lag(gauges: _Gauges, one: FlowFacts, keys: list[str], rows: list[PartitionRow]) -> None:
     labels = [one.source, one.target, one.group, *keys]
-    lags = [row.lag_records for row in rows if row.lag_records is not None]
+    begun = [row for row in rows if row.position is not None]
+    lags = [row.lag_records for row in begun if row.lag_records is not None]
     sizes = [row.lag_bytes for row in rows if row.lag_bytes is not None]
-    behind = worst_s((row.lag_records, row.behind_s) for row in rows if row.lag_records is not None)
+    behind = worst_s((row.lag_records, row.behind_s) for row in begun) if begun else None
     ages = [row.newest_age_s for row in rows if row.newest_age_s is not None]
-    if lags:
+    known = bool(lags) and len(lags) == len(begun)
+    if known:
         gauges["sparkmirror_lag_records"].add_metric(labels, sum(lags))
-        if behind is not None:
-            gauges["sparkmirror_lag_seconds"].add_metric(labels, behind)
-    if sizes:
+    if behind is not None:
+        gauges["sparkmirror_lag_seconds"].add_metric(labels, behind)
+    if known and sizes:
         gauges["sparkmirror_lag_bytes"].add_metric(labels, sum(sizes))
     if ages:
         gauges["sparkmirror_position_age_seconds"].add_metric(labels, max(ages))

@@ -10,8 +10,8 @@ several fetchers share one wait. A partition is in exactly one of these states:
   a back-off;
 * held: its offset may belong to another log (another topic id, another leader epoch, offset out
   of range). The caller checks the log, then releases or halts the partition;
-* halted: an error that a quick retry does not cure. The caller reports it. A retriable halt ends
-  after its back-off.
+* halted: an error that a quick retry does not cure, such as a broker that stays out of reach. The
+  caller reports it. A retriable halt ends after its back-off.
 
 Helpers (`staggered`) may ask for partitions that are in flight, too. `assigned_partitions` has what
 is fetched and from where, `partition_state` the state of one partition, `responses` what a response
@@ -315,9 +315,12 @@ class Fetcher(Responses):
         if connection is not None and connection.ended_idle():
             self._forget_ended(connection)
             return False
-        if connection is None:
-            return False
-        if not self._ready(connection):
+        for state in states if helps is None else ():
+            if connection is None:
+                state.note_unreached(now)
+            else:
+                state.unreached_since = None
+        if connection is None or not self._ready(connection):
             return False
         settings, grant = self._plan.waits(channel), None
         if self.throttle is not None:

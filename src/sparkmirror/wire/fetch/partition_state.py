@@ -10,6 +10,7 @@ from sparkmirror.progress import Halt
 from sparkmirror.wire.cluster.acl_advice import Right, grant
 from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.cluster.error_codes import (
+    BROKER_NOT_AVAILABLE,
     LEADERSHIP,
     OFFSET_OUT_OF_RANGE,
     RETRIABLE,
@@ -24,8 +25,11 @@ __all__ = ["FetchState"]
 
 log = logging.getLogger(__name__)
 
-# A partition without a leader is halted after this time, and still retried.
+# A partition without a leader, or whose broker cannot be connected, is halted after this time, and
+# still retried.
 _UNKNOWN_S_MAX = 30.0
+# A longer time in which nobody tried, because the flow was paused, is not the broker's.
+_TRIED_S_MAX = 5.0
 # How often the cached metadata is checked for its leader; `Searches` limits the requests.
 _UNKNOWN_RETRY_S = 1.0
 _DENIED_RETRY_S = 30.0
@@ -41,7 +45,8 @@ class FetchState:
     readable log in the last response. ``cut_short``: how many consecutive responses with records
     did not reach that end. ``failed_at``: when the last error came, or damage; a response to a
     request from before is not used. ``failing_since``: when the errors began that nothing else has
-    followed yet.
+    followed yet. ``unreached_since``, ``tried_at``: since when its broker has had no connection,
+    and when one was last wanted.
     """
 
     tp: TopicPartition
@@ -50,6 +55,8 @@ class FetchState:
     retry_at: float = 0.0
     unknown_since: float | None = None
     failing_since: float | None = None
+    unreached_since: float | None = None
+    tried_at: float = float("-inf")
     replica: int | None = None
     replica_until: float = 0.0
     leader_until: float = 0.0
@@ -99,6 +106,20 @@ class FetchState:
                 reason = f"no permission to describe {self.tp.topic}: "
                 reason += grant(connections.client, right)
             self.halt = Halt(error_name(code), reason, retriable=True)
+            self.retry_at = now + _UNKNOWN_RETRY_S
+
+    def note_unreached(self, now: float) -> None:
+        """Halt the partition when its broker has had no connection for long.
+
+        The reason does not say how long: with a whole cluster out of reach, each change of it would
+        be reported for each partition.
+        """
+        if self.unreached_since is None or now - self.tried_at > _TRIED_S_MAX:
+            self.unreached_since = now
+        self.tried_at = now
+        if now - self.unreached_since > _UNKNOWN_S_MAX:
+            reason = f"broker {self.node} of the source, where {self.tp} is, cannot be reached"
+            self.halt = Halt(error_name(BROKER_NOT_AVAILABLE), reason, retriable=True)
             self.retry_at = now + _UNKNOWN_RETRY_S
 
     def fail(

@@ -158,6 +158,9 @@ class FakeControl:
     def end_offsets(self, flow: str) -> Mapping[TopicPartition, int]:
         return {TopicPartition("orders", 0): 0}
 
+    def ends_age_s(self, flow: str) -> float | None:
+        return 1.5
+
     def oldest_ms(self, flow: str) -> Mapping[TopicPartition, int]:
         return {}
 

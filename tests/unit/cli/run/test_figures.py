@@ -54,6 +54,20 @@ def test_a_flow_says_what_it_does(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     assert run.state() == "draining"
 
 
+@pytest.mark.parametrize("away", ["source A", "target B"])
+def test_a_flow_whose_cluster_is_away_is_waiting_in_metrics_too(run: Run, away: str) -> None:
+    run.world.began_s = time.monotonic() - 10
+    assert run.state() == "mirroring"
+    assert [one.state for one in run.figures.facts()] == ["running"]
+    run.scenario.away = away
+    assert run.state() == f"waiting for the {away}"
+    assert [(one.state, one.ends_age_s) for one in run.figures.facts()] == [("waiting", 1.5)]
+    assert run.figures.health().ready, "another process would not reach it either"
+    run.scenario.paused = True
+    run.state()
+    assert [one.state for one in run.figures.facts()] == ["paused"]
+
+
 def test_what_keeps_a_flow_from_mirroring(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run.world.began_s = time.monotonic() - 10
     monkeypatch.setattr(run.control, "end_offsets", lambda _: {TopicPartition("orders", 0): 10**9})

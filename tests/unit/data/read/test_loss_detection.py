@@ -266,7 +266,28 @@ def test_silence_after_an_error_is_no_error_that_lasts(monkeypatch: pytest.Monke
     assert look(35.0, 6) == ""
     assert look(66.0) == "", "the halt before was another one"
     watch.forget(TP)
-    assert watch._refused == {}
+    assert watch._refused == watch._unanswered == {}
+
+
+def test_a_log_that_nobody_answers_for_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that begins while its leader is out of reach would only be missing."""
+    connections: Any = SimpleNamespace(cluster_id="c", topic_ids={})
+    watch = LossWatch(FLOW, [SourcePartition("t", 3, "A.t")], connections, {})
+    views: dict[TopicPartition, LogView] = {}
+    monkeypatch.setattr(loss_detection, "describe_logs", lambda *_, **__: views)
+
+    def look(now_s: float) -> str:
+        monkeypatch.setattr(loss_detection.time, "monotonic", lambda: now_s)
+        found = watch.examine({TP: 5}).get(TP)
+        return "" if found is None or found.halt is None else found.halt.code
+
+    assert [look(now_s) for now_s in range(0, 31, 5)] == [""] * 7
+    assert [look(35.0), look(36.0)] == ["BROKER_NOT_AVAILABLE"] * 2
+    assert look(336.0) == "", "the flow was paused, and nobody looked"
+    views[TP] = LogView(0, 9)
+    assert look(340.0) == ""
+    del views[TP]
+    assert look(341.0) == ""
 
 
 # -- marks -------------------------------------------------------------------------------------

@@ -228,6 +228,24 @@ def test_a_partition_without_lag_hides_none_that_nothing_is_known_of() -> None:
     assert meter.view().lag_s == pytest.approx(7.0)
 
 
+def test_a_lag_whose_end_nobody_knows_is_unknown_and_not_0() -> None:
+    clock, meter = make_meter()
+    t, u = TopicPartition("t", 0), TopicPartition("u", 0)
+    rows = (PartitionProgress("t", 0, 5, WALL_MS), PartitionProgress("u", 0, 5, WALL_MS))
+    meter.report(Worker(0, "w").report(clock, *rows))
+    meter.ends({t: 5, u: 5}, {})
+    assert (meter.view().lag_records, meter.view().lag_s) == (0, 0.0)
+    meter.ends({t: 5}, {})  # the broker of the other one is out of reach
+    view = meter.view()
+    assert (view.lag_records, view.lag_bytes, view.lag_s) == (None, None, None)
+    shown = [(row.topic, row.lag_records, row.lag_s) for row in view.topics]
+    assert shown == [("t", 0, 0.0), ("u", None, None)]
+    meter.ends({t: 6}, {t: WALL_MS - 7_000})
+    assert (meter.view().lag_records, meter.view().lag_s) == (None, pytest.approx(7.0))
+    meter.ends({}, {})
+    assert (meter.view().lag_records, meter.view().lag_s) == (None, None)
+
+
 def test_bytes_behind_and_the_time_to_go() -> None:
     clock, meter = make_meter()
     tp, other = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -148,6 +148,7 @@ def facts(made: FlowMeter) -> FlowFacts:
         DealFigures((70_000_000, 2_000), 3),
         QueryFigures(7, 2, 12.5, {"addBatch": 300_250, "queryPlanning": 40}),
         {"customers": (1_000, 1_764_000_000_500)},
+        240.0,
     )  # fmt: skip
 
 
@@ -201,6 +202,18 @@ def test_the_values_are_those_of_the_reports() -> None:
         assert found[lag, "group=billing", *zero] == values[0]
         assert found.get((lag, "group=billing", *own)) == values[1]
         assert found[lag, "group=audit", *zero] == values[2]
+
+
+@pytest.mark.parametrize("labels", ["partition", "topic", "flow"])
+def test_a_lag_whose_end_is_unknown_has_no_sample(labels: str) -> None:
+    made = meter(report(*TWO))
+    made.ends({TopicPartition("t", 0): 10}, {})
+    found = scrape(made, labels)
+    lags = {key for key in found if key[0].startswith(("sparkmirror_lag", "sparkmirror_flow_lag"))}
+    known = {key[0] for key in lags if "partition=0" in key}
+    assert lags == {key for key in lags if "partition=0" in key}
+    assert known == ({name for name, *_ in lags} if labels == "partition" else set())
+    assert found["sparkmirror_end_offsets_age_seconds", "source=A", "target=B"] == 240
 
 
 def test_tags() -> None:

@@ -120,6 +120,8 @@ class Cluster:
     topic_errors: dict[str, int] = field(default_factory=dict)
     doubted: list[TopicPartition] = field(default_factory=list)
     stale: bool = False
+    away: set[int] = field(default_factory=set)
+    tried: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.brokers = {node: Broker(node) for node in (1, 2, 3)}
@@ -147,8 +149,9 @@ class Cluster:
 
     look_again_s = math.inf
 
-    def connection(self, node: int, _number: int = 0) -> Broker:
-        return self.brokers[node]
+    def connection(self, node: int, _number: int = 0) -> Broker | None:
+        self.tried.add(node)
+        return None if node in self.away else self.brokers[node]
 
     def drop(self, connection: Broker) -> None:
         connection.closed = True
@@ -322,6 +325,39 @@ def test_a_partition_without_a_leader_waits_alone_and_is_told(cluster: Cluster) 
         fetcher.send()
     assert cluster.brokers[3].asked == [[A]]
     assert fetcher.halts == {}
+
+
+def test_a_broker_that_stays_out_of_reach_is_told(cluster: Cluster) -> None:
+    """Its partitions are tried again all the time, and the others go on."""
+    fetcher = _fetcher(cluster)
+    cluster.away = {1}
+    fetcher._lost(cluster.brokers[1], ConnectionLost("broken"))  # type: ignore[arg-type]
+
+    def told(rounds: int) -> list[str]:
+        codes = []
+        for _ in range(rounds):
+            cluster.time_s += 0.5
+            cluster.tried.clear()
+            cluster.brokers[2].answer({B: (0, _records(5))})
+            _take(fetcher, cluster.brokers[2])
+            fetcher.send()
+            codes += [halt.code for tp, halt in fetcher.halts.items() if tp == A and halt.retriable]
+        return codes
+
+    assert told(50) == []
+    assert 1 in cluster.tried
+    # As long as it lasts: nobody takes a retry for success.
+    assert set(told(40)[-20:]) == {"BROKER_NOT_AVAILABLE"}
+    assert len(told(40)) == 40
+    assert "broker 1 of the source" in fetcher.halts[A].reason
+    cluster.time_s += 600  # the flow is paused, and nobody tries
+    fetcher.send()
+    assert A not in fetcher.halts
+    assert len(told(100)) > 30
+    cluster.away = set()
+    told(4)
+    assert fetcher.halts == {}
+    assert cluster.brokers[1].asked == [[A]]
 
 
 def test_an_epoch_that_its_leader_does_not_know_is_doubted(cluster: Cluster) -> None:
