@@ -196,6 +196,7 @@ class FlowControl:
             self.throttling,
             self.tables,
             slots=self.dealing.slots,
+            slots_max=settings.tasks_max,
             channel=self._channel,
             run_id=run_id,
             release=release,

@@ -18,6 +18,8 @@ from sparkmirror.settings import ThrottleRule
 __all__ = ["DriverReport", "ThrottleState", "decode_driver_report", "encode_driver_report"]
 
 _KEY = re.compile(r"(.+)/driver")
+# More than any cluster has cores.
+_SLOTS_MAX = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,8 @@ class DriverReport:
     the orders after which the settings apply again. ``tables``: the static tables of its
     transforms; None in reports of earlier releases. ``reloads``: ids of the newest orders to read
     tables again that all slots follow. ``slots``: the load of each slot; None while it is unknown,
-    and in reports of earlier releases. ``started_ms``, ``time_ms``: epoch ms, by the driver's
-    clock.
+    and in reports of earlier releases. ``slot_count``: how many slots the flow should have now;
+    None in such reports. ``started_ms``, ``time_ms``: epoch ms, by the driver's clock.
     """
 
     flow: str
@@ -64,6 +66,7 @@ class DriverReport:
     tables: tuple[TableState, ...] | None = None
     reloads: tuple[str, ...] = ()
     slots: tuple[SlotLoad, ...] | None = None
+    slot_count: int | None = None
 
 
 def encode_driver_report(report: DriverReport) -> tuple[bytes, bytes]:
@@ -94,6 +97,8 @@ def encode_driver_report(report: DriverReport) -> tuple[bytes, bytes]:
         document["reloads"] = list(report.reloads)
     if report.slots is not None:
         document["slots"] = [_slot_load_row(one) for one in report.slots]
+    if report.slot_count is not None:
+        document["slot_count"] = report.slot_count
     return f"{report.flow}/driver".encode(), pack(document)
 
 
@@ -124,6 +129,7 @@ def decode_driver_report(key: bytes | None, value: bytes | None) -> DriverReport
             tables=_tables(document.get("tables")),
             reloads=tuple(map(str, document.get("reloads", ()))),
             slots=_slots(document.get("slots")),
+            slot_count=_count(document.get("slot_count")),
         )
     except MALFORMED:
         return None
@@ -144,6 +150,11 @@ def _tables(rows: Sequence[Any] | None) -> tuple[TableState, ...] | None:
 
 def _slots(rows: Sequence[Any] | None) -> tuple[SlotLoad, ...] | None:
     return None if rows is None else tuple(map(_read_slot_load, rows))
+
+
+def _count(value: Any) -> int | None:
+    """``value`` if it may be a number of slots, else None."""
+    return int(value) if value is not None and 0 <= int(value) <= _SLOTS_MAX else None
 
 
 def _seconds(value: object) -> float | None:

@@ -351,7 +351,7 @@ def test_ages_and_latencies_travel(age, latency, halt, paused):
 def test_the_drivers_report_travels():
     halts = {TopicPartition("t", 1): Halt("DENIED", "no", True)}
     report = DriverReport(FLOW, "r1", "host:1", "0.1.0", 1, 2, True, 7, halts)
-    for each in (report, replace(report, to_go_s=95.5)):
+    for each in (report, replace(report, to_go_s=95.5), replace(report, slot_count=3)):
         key, value = encode_driver_report(each)
         assert decode_driver_report(key, value) == each
     assert decode_progress(key, value) is None
@@ -379,7 +379,7 @@ def test_garbage_is_no_drivers_report(key, value):
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3),
                     lambda inner: st.lists(inner, max_size=3)))  # fmt: skip
 def test_fields_of_the_wrong_shape_are_no_drivers_report(odd):
-    key, value = encode_driver_report(DriverReport(FLOW, "r", "h", "v", 1, 2))
+    key, value = encode_driver_report(DriverReport(FLOW, "r", "h", "v", 1, 2, slot_count=3))
     document = json.loads(value)
     for name in document:
         found = decode_driver_report(key, json.dumps({**document, name: odd}).encode())

@@ -161,7 +161,10 @@ def status(
     _report(rows, deals=slots).show(output)
     if failures or any(row.failed for row in rows):
         raise typer.Exit(EXIT_START_FAILED)
-    if any(not row.flow.state.alive or row.flow.halts or row.flow.silent for row in rows):
+    if any(
+        not row.flow.state.alive or row.flow.halts or row.flow.silent or row.flow.not_begun
+        for row in rows
+    ):
         raise typer.Exit(1)
 
 
@@ -252,6 +255,7 @@ def _document(row: _Row) -> dict[str, object]:
             }
             for slot in (*flow.slots, *flow.silent)
         ],
+        "slots_not_begun": list(flow.not_begun),
         "deals": [_deal_document(deal) for deal in flow.deals],
         "halted": [
             {
@@ -335,6 +339,11 @@ def _report(rows: Sequence[_Row], *, deals: bool = False) -> Report:
                 since = f"not begun epoch {slot.epoch + 1}, and {since}"
             where = f"check its Spark executor on {_host(slot)}"
             body += ["", f"{row.flow.flow} slot {slot.slot} has {since}: {where}"]
+        if row.flow.not_begun:
+            numbers = ", ".join(map(str, row.flow.not_begun))
+            slots_of = f"{row.flow.flow} slot{'s' if len(row.flow.not_begun) > 1 else ''} {numbers}"
+            where = f"see the log of the run on {row.flow.host}, and Spark's executors"
+            body += ["", f"{slots_of} should have begun more than 2 minutes ago: {where}"]
         for tp, halt in row.flow.halts.items():
             again = " (retrying)" if halt.retriable else ""
             body += ["", f"{row.flow.flow} {tp} is halted: {halt.code}: {halt.reason}{again}"]

@@ -83,7 +83,8 @@ class FlowStatus:
     """State of one flow.
 
     ``slots``: newest report of each slot of this run that still reports. ``silent``: last reports
-    of slots that should, but no longer do. ``report_age_s``: age of the newest report of the driver
+    of slots that should, but no longer do. ``not_begun``: numbers of slots that should have
+    reported in this run, and have not yet. ``report_age_s``: age of the newest report of the driver
     or of any slot. ``runs``: ids of the runs that mirror it now; a MirrorMaker 1 group
     may have several. ``paused``: it was ordered to pause; a pause outlives runs, so a flow that is
     not running may be paused too. ``orders``: whether all its drivers read the orders topic; true
@@ -108,6 +109,7 @@ class FlowStatus:
     partitions: int = 0
     slots: tuple[SlotProgress, ...] = ()
     silent: tuple[SlotProgress, ...] = ()
+    not_begun: tuple[int, ...] = ()
     halts: Mapping[TopicPartition, Halt] = field(default_factory=dict)
     to_go_s: float | None = None
     standbys: tuple[Standby, ...] = ()
@@ -205,6 +207,7 @@ def judge_group(signals: ControlSignals, flow: str, now_ms: int) -> FlowStatus:
         partitions=sum(one.partitions for one in shown),
         slots=tuple(replace(slot, flow=flow) for one in shown for slot in one.slots),
         silent=tuple(replace(slot, flow=flow) for one in shown for slot in one.silent),
+        not_begun=tuple(slot for one in shown for slot in one.not_begun),
         halts={tp: halt for one in shown for tp, halt in one.halts.items()},
         to_go_s=max((one.to_go_s for one in shown if one.to_go_s is not None), default=None),
         throttles=None if any(one.throttles is None for one in shown) else first.throttles,
@@ -227,6 +230,8 @@ def judge(signals: ControlSignals, flow: str, now_ms: int, *, group: str = "") -
     driver = _newest_driver(signals, flow, command.run_id)
     started_ms = driver.started_ms if driver is not None else 0
     slots = _slots(signals, flow, command.run_id, started_ms)
+    # A new number of slots, or the end of a pause, gives them time, too.
+    since_ms = max(started_ms, command.time_ms, 0 if standing is None else standing.time_ms)
     fresh = [slot for slot in slots if now_ms - slot.time_ms <= REPORT_AGE_MS_MAX]
     state = _state(command, driver, fresh, paused=paused, now_ms=now_ms)
     silent = _silent(driver, slots, now_ms) if state in _MIRRORING else []
@@ -256,6 +261,7 @@ def judge(signals: ControlSignals, flow: str, now_ms: int, *, group: str = "") -
         partitions=driver.partitions if driver is not None else 0,
         slots=tuple(fresh if state.alive else slots),
         silent=tuple(silent),
+        not_begun=_not_begun(driver, slots, since_ms, now_ms) if state in _MIRRORING else (),
         halts=dict(sorted(halts.items())),
         to_go_s=_to_go_s(driver, state, now_ms),
         standbys=_standbys(signals, flow, now_ms),
@@ -336,21 +342,43 @@ def _silent(
 ) -> list[SlotProgress]:
     """The slots that have stopped reporting while their driver has not.
 
-    A slot that has not reported yet in this run may still be starting. One whose task has ended is
-    done, or waits for the others; when they are in a later epoch, it has some time to begin it.
+    One whose task has ended is done, or waits for the others; when they are in a later epoch, it
+    has some time to begin it.
     """
-    if driver is None or driver.slots is None or now_ms - driver.time_ms > REPORT_AGE_MS_MAX:
+    if driver is None or now_ms - driver.time_ms > REPORT_AGE_MS_MAX:
         return []
-    # A run whose partitions have become fewer may have fewer slots than when loads were measured.
-    loads = driver.slots[: driver.partitions]
+    expected = _expected(driver)
     return [
         slot
         for slot in slots
         if now_ms - slot.time_ms > REPORT_AGE_MS_MAX
-        and slot.slot < len(loads)
-        and loads[slot.slot].weight > 0
+        and slot.slot in expected
         and not (slot.ended_ms and _may_wait(slot, slots, now_ms))
     ]
+
+
+def _expected(driver: DriverReport) -> frozenset[int]:
+    """Numbers of the slots that the run should have, as far as its driver says."""
+    if driver.slot_count is not None:
+        return frozenset(range(driver.slot_count))
+    # A run whose partitions have become fewer may have fewer slots than when loads were measured.
+    loads = (driver.slots or ())[: driver.partitions]
+    return frozenset(slot for slot, load in enumerate(loads) if load.weight > 0)
+
+
+def _not_begun(
+    driver: DriverReport | None, slots: Sequence[SlotProgress], since_ms: int, now_ms: int
+) -> tuple[int, ...]:
+    """Numbers of the slots that should have begun since ``since_ms``, and have not.
+
+    Drivers of earlier releases do not say how many there are: one of a flow with partitions.
+    """
+    if driver is None or now_ms - driver.time_ms > REPORT_AGE_MS_MAX:
+        return ()
+    if now_ms - since_ms <= _BEGINNING_MS_MAX:
+        return ()
+    expected = _expected(driver) or range(min(1, driver.partitions))
+    return tuple(sorted(set(expected) - {slot.slot for slot in slots}))
 
 
 def _may_wait(ended: SlotProgress, slots: Sequence[SlotProgress], now_ms: int) -> bool:

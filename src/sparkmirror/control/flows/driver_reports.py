@@ -19,7 +19,8 @@ class DriverReports:
     """The reports of one run about one flow. Any thread may call `write`.
 
     ``over`` is set when this process has finished with the flow: only a last report follows.
-    ``slots`` returns the load of each slot, None while it is unknown.
+    ``slots`` returns the load of each slot, None while it is unknown. ``slots_max``: how many the
+    flow has at most.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class DriverReports:
         tables: Tables,
         *,
         slots: Callable[[], Sequence[SlotLoad] | None] = lambda: None,
+        slots_max: int,
         channel: str,
         run_id: str,
         release: str,
@@ -46,6 +48,7 @@ class DriverReports:
         self._throttling = throttling
         self._tables = tables
         self._slots = slots
+        self._slots_max = slots_max
         self._channel = channel
         self._run_id = run_id
         self._release = release
@@ -59,6 +62,9 @@ class DriverReports:
         ``starting``: the orders topic is not read yet, but will be before anything is mirrored.
         """
         assignment, slots = self._published.assignment(), self._slots()
+        frozen = self._published.frozen
+        # As the planner does: it leaves out partitions without an end.
+        planned = [p for p in assignment.partitions if frozen is None or p.source in frozen]
         report = DriverReport(
             flow=self._channel,
             run_id=self._run_id,
@@ -76,6 +82,7 @@ class DriverReports:
             tables=self._tables.states(),
             reloads=self._tables.confirmed(),
             slots=None if slots is None else tuple(slots),
+            slot_count=min(max(1, self._slots_max), len(planned)),
         )
         with self._writing:
             if ended or not self._over.is_set():  # no report may follow the last one

@@ -356,6 +356,69 @@ def test_which_slots_should_report(commands, reporting, slots, silent) -> None:
     assert not found.halts
 
 
+@pytest.mark.parametrize(
+    ("commands", "reporting", "slots", "silent", "not_begun"),
+    [
+        ([RUN], driver(slot_count=3), [slot()], [], [1, 2]),
+        ([RUN], driver(slot_count=2), [], [], [0, 1]),
+        ([RUN], driver(slot_count=2), [slot(), slot(1, ago_s=400)], [1], []),
+        ([RUN], driver(slot_count=2), [slot(), slot(1), slot(2, ago_s=400)], [], []),
+        ([RUN], driver(slot_count=0, partitions=0), [], [], []),
+        ([RUN], driver(40, slot_count=2), [slot()], [], []),
+        ([RUN, DRAIN], driver(slot_count=2), [slot()], [], []),
+        ([RUN, PAUSE], driver(slot_count=2), [slot(paused=True)], [], []),
+        # Earlier releases do not say how many there are, but one there is.
+        ([RUN], driver(), [], [], [0]),
+        ([RUN], driver(), [slot(1)], [], [0]),
+        ([RUN], driver(partitions=0), [], [], []),
+        ([RUN], driver(slots=LOADS), [slot()], [], [1]),
+    ],
+)
+def test_which_slots_should_have_begun(commands, reporting, slots, silent, not_begun) -> None:
+    began = NOW - 500_000
+    orders = tuple(replace(command(kind), time_ms=began) for kind in commands)
+    reporting = replace(reporting, started_ms=began)
+    found = judge(ControlSignals(orders, (), tuple(slots), (reporting,)), FLOW, NOW)
+    assert [one.slot for one in found.silent] == silent
+    assert found.not_begun == tuple(not_begun)
+
+
+@pytest.mark.parametrize(
+    ("started_s", "command_s", "resumed_s", "not_begun"),
+    [(121, 121, 121, (1,)), (119, 121, 121, ()), (121, 119, 121, ()), (121, 121, 119, ())],
+)
+def test_slots_have_two_minutes_to_begin(started_s, command_s, resumed_s, not_begun) -> None:
+    """From a run's start, from a plan that may have more of them, from the end of a pause."""
+    signals = ControlSignals(
+        (
+            command(PAUSE, ago_s=400),
+            command(RESUME, ago_s=resumed_s),
+            command(RUN, ago_s=command_s),
+        ),
+        (),
+        (slot(),),
+        (driver(slot_count=2, started_ms=NOW - 1_000 * started_s),),
+    )
+    assert judge(signals, FLOW, NOW).not_begun == not_begun
+
+
+def test_slots_that_have_not_begun_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = FlowStatus(FLOW, FlowState.STARTING, host="h:1", not_begun=(0, 1))
+    told = (
+        "A->B slots 0, 1 should have begun more than 2 minutes ago: see the log of the run on h:1"
+    )
+    monkeypatch.setattr(status_command, "Connections", _Opened(""))
+    monkeypatch.setattr("sparkmirror.control.positions.lag.observe_flow", lambda *_: None)
+    for given, code in ((found, 1), (replace(found, not_begun=()), 0)):
+        monkeypatch.setattr(status, "observe_status", lambda *_, given=given: given)
+        assert main(["status", str(write(tmp_path, BASE))]) == code
+        assert (told in capsys.readouterr().out) is bool(code)
+    (flow,) = _report([_Row(found, None, NOW)]).document["flows"]  # type: ignore[index]
+    assert flow["slots_not_begun"] == [0, 1]
+
+
 def test_a_slot_that_has_not_begun_a_later_epoch_is_told_so() -> None:
     ended = replace(slot(1, ago_s=200), ended_ms=NOW - 200_000)
     found = FlowStatus(FLOW, FlowState.RUNNING, slots=(replace(slot(), epoch=2),), silent=(ended,))

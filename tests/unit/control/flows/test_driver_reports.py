@@ -8,6 +8,7 @@ from typing import Any
 
 from sparkmirror.control.flows.driver_reports import DriverReports
 from sparkmirror.control.topics.sync import Assignment
+from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.driver_report import DriverReport
 
 
@@ -19,15 +20,17 @@ class World:
         self.readable = False
         self.now_ms = 1_000
         self.over = threading.Event()
+        self.published = SimpleNamespace(assignment=lambda: self.assignment, frozen=None)
+        self.assignment = Assignment("A->B")
         parts: tuple[Any, ...] = (
             SimpleNamespace(report=self.written.append),
-            SimpleNamespace(assignment=lambda: Assignment("A->B")),
+            self.published,
             self,
             SimpleNamespace(states=tuple, resets=tuple),
             SimpleNamespace(states=tuple, confirmed=tuple),
         )
         self.reports = DriverReports(
-            *parts,
+            *parts, slots_max=4,
             channel="A->B#r", run_id="r", release="1", over=self.over, now_ms=lambda: self.now_ms,
         )  # fmt: skip
 
@@ -52,6 +55,17 @@ def test_a_run_that_starts_counts_as_one_that_reads_orders() -> None:
     world.readable = True
     world.reports.write()
     assert [one.orders for one in world.written] == [False, True, True]
+
+
+def test_a_report_says_how_many_slots_there_should_be() -> None:
+    world = World()
+    for partitions in (0, 3, 9):
+        rows = tuple(SourcePartition("t", number, "A.t") for number in range(partitions))
+        world.assignment = Assignment("A->B", rows)
+        world.reports.write()
+    world.published.frozen = {rows[0].source: 7, rows[5].source: 9}  # --once; others have no end
+    world.reports.write()
+    assert [one.slot_count for one in world.written] == [0, 3, 4, 2]
 
 
 def test_nothing_follows_the_last_report() -> None:
