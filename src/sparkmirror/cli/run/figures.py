@@ -62,7 +62,12 @@ class Figures:
                 meter = self._meters.get(progress.flow)
                 if meter is not None:
                     meter.report(progress)
-            for name, meter in self._meters.items() if with_ends else ():
+            for name, meter in self._meters.items():
+                if control.drained(name):
+                    meter.hand_over()
+                    continue
+                if not with_ends:
+                    continue
                 meter.ends(control.end_offsets(name), control.oldest_ms(name))
                 assignment = control.assignment(name)
                 meter.assign(assignment.sources)
@@ -177,8 +182,8 @@ class Figures:
         return FlowHealth(
             flow=flow.name,
             state=self._state(name),
-            # A flow that was handed over does not make this process unready.
-            partitions=0 if self._state(name) == _DRAINED else meter.assigned,
+            # A flow that was handed over has none, and does not make this process unready.
+            partitions=meter.assigned,
             halted=meter.halted,
             report_age_s=meter.silent_s,
         )

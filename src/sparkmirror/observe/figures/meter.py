@@ -335,6 +335,12 @@ class FlowMeter:
         """Set the partitions that are assigned to no slot, and why."""
         self._unassigned = halted
 
+    def hand_over(self) -> None:
+        """Forget positions, lags and halts: another process has them now. Counters stay."""
+        self._assigned, self._unassigned = frozenset(), {}
+        self._partitions.clear()
+        self.ends({}, {})
+
     @property
     def reported(self) -> bool:
         """Whether any slot has reported."""

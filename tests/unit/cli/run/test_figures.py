@@ -104,6 +104,31 @@ def test_a_host_whose_clock_is_wrong_makes_no_flow_silent(
     assert not run.figures.health().ready, "it has been silent since"
 
 
+def test_a_flow_that_was_handed_over_is_neither_behind_nor_halted(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its new process shows that; what this one has mirrored stays counted."""
+    run.world.began_s = time.monotonic() - 10
+    run.scenario.halted = run.scenario.refused = True
+    orders = TopicPartition("orders", 0)
+    monkeypatch.setattr(run.control, "end_offsets", lambda _: {orders: 10**9})
+    monkeypatch.setattr(run.control, "oldest_ms", lambda _: {orders: wall_ms() - 60_000})
+    run.state()
+    (before,) = run.figures.views()
+    assert before.lag_s
+    assert len(before.halted) == 2
+    monkeypatch.setattr(run.control, "drained", lambda _: True)
+    for with_ends in (False, True):
+        run.figures.take(run.control, with_ends=with_ends)
+        (facts,) = run.figures.facts()
+        view = facts.view
+        assert facts.state == "drained"
+        assert (view.lag_records, view.lag_s, view.partitions, view.halted) == (None, None, 0, {})
+        assert facts.totals.partitions == ()
+        assert view.records >= before.records
+    assert run.figures.health().ready
+
+
 def test_what_a_flow_has_to_go_is_reported_as_it_is_shown(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
