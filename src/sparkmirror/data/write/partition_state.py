@@ -133,8 +133,10 @@ class Lane:
     committed records before the position (exactly-once only). ``routed``: its records may go to any
     partition, so nothing is known about their places: no target log, no end, no offset syncs.
     ``left``: no more chunks come, because the assignment no longer has the partition, or moves it
-    to another slot. ``unrepaired``: the target has lost records, and no gap record of that is
-    acknowledged yet: ``log`` still is the one that counts as lost.
+    to another slot. ``retried``: why the attempt before this one was given up, until anything of
+    this one is acknowledged, or the monotonic time ``retried_until``. ``unrepaired``: the target
+    has lost records, and no gap record of that is acknowledged yet: ``log`` still is the one that
+    counts as lost.
     """
 
     source: TopicPartition
@@ -148,6 +150,8 @@ class Lane:
     halt: Halt | None = None
     source_halt: Halt | None = None
     attempt: int = 0
+    retried: Halt | None = None
+    retried_until: float = 0.0
     blocked: tuple[TopicPartition, ...] = ()
     mark: Mark = Mark()  # noqa: RUF009  (frozen)
     marked: Mark | None = None
@@ -209,6 +213,7 @@ class Lane:
                 break
             done = self.queue.popleft()
             settled.append(done)
+            self.retried = None
             self.position = done.next_offset
             self.mark = done.mark = done.mark_after(self.mark)
             self.records += done.records

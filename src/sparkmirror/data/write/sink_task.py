@@ -399,7 +399,11 @@ class SinkTask:
             again = lane.halt.retriable or any_refusal
             attempt = lane.attempt if final else -1
             return replace(lane.halt, retriable=again, attempt=attempt)
-        return lane.source_halt or _first(failing, lane.waits_for())
+        found = lane.source_halt or _first(failing, lane.waits_for())
+        if found is None and lane.retried is not None and time.monotonic() < lane.retried_until:
+            # Else a partition that is refused for hours would seem to work for a moment, each time.
+            return replace(lane.retried, retriable=True, attempt=-1)
+        return found
 
     # -- Spark -----------------------------------------------------------------------------
 

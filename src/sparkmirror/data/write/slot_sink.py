@@ -40,6 +40,11 @@ log = logging.getLogger(__name__)
 
 # How long rows of the ring may be taken before what they hold is sent.
 _UNSENT_S = 0.005
+# A retry that fails again shows it within this time: a request that nobody answers takes half a
+# minute, and the producer reports what has failed for ten seconds.
+_RETRIED_TOLD_S = 60.0
+# The source retries every second or more, and a broker returns its errors at once.
+_FETCHED_TOLD_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +234,9 @@ class SlotSink:
         for halted in notes.halts:
             found = task.lanes.get(halted.source)
             if found is not None:
-                found.source_halt = halted.halt
+                before, found.source_halt = found.source_halt, halted.halt
+                if before is not None and before.retriable and halted.halt is None:
+                    found.retried, found.retried_until = before, time.monotonic() + _FETCHED_TOLD_S
         for left in notes.left:
             self._delivery.leave(task.leave(left))
         task.write_releases(notes.released)
@@ -239,6 +246,7 @@ class SlotSink:
     def _try_again(self, lane: Lane, attempt: int) -> None:
         """Accept records again: the source has gone back to the lane's position."""
         self._task.forget_halts(lane)
+        lane.retried, lane.retried_until = lane.halt, time.monotonic() + _RETRIED_TOLD_S
         lane.halt, lane.blocked, lane.attempt = None, (), attempt
         self._task.index.halts_seen = 0
 

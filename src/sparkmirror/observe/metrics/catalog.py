@@ -104,7 +104,11 @@ _OWN = (
         "sparkmirror_partitions_reported", "gauge", FLOW,
         "Source partitions whose position is known.",
     ),
-    Metric("sparkmirror_halted_partitions", "gauge", FLOW, "Source partitions that are halted."),
+    Metric(
+        "sparkmirror_halted_partitions", "gauge", FLOW,
+        "Source partitions that are halted. One that is retried counts until something of it is"
+        " acknowledged, or a minute has passed without a new failure.",
+    ),
     Metric(
         "sparkmirror_partition_halted", "gauge",
         (*FLOW, "topic", "partition", "code", "retriable", "reason"),

@@ -26,7 +26,7 @@ from sparkmirror.data.rows.notes import (
 )
 from sparkmirror.data.rows.rows import Chunk, read_row
 from sparkmirror.data.transform.pack import Packed
-from sparkmirror.data.write import at_least_once
+from sparkmirror.data.write import at_least_once, sink_task
 from sparkmirror.data.write.at_least_once import AtLeastOnce
 from sparkmirror.data.write.delivery import RENEW_S
 from sparkmirror.data.write.offset_sync_writer import SyncSender
@@ -366,6 +366,82 @@ def test_a_partition_that_is_refused_stops_alone_and_may_be_tried_again(
     assert mirrored.lanes[ORDERS].halt is None
     assert brokers.values("A.orders") == [b"1", b"bad", b"2"]
     assert mirrored.said[-1][1] == {REMOTE[ORDERS]: 3}
+
+
+def test_a_partition_that_is_retried_counts_as_halted_until_something_is_acknowledged(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is refused for hours would seem to work at the beginning of each attempt."""
+    brokers.refuses = lambda tp, record: INVALID_RECORD if record.value == b"bad" else 0
+    mirrored, source = Mirrored(_flow()), Source(brokers)
+    mirrored.take(source)
+    lane = mirrored.lanes[ORDERS]
+
+    def told() -> tuple[str, bool, int] | None:
+        halt = mirrored._task._halt_of(lane, {})
+        return None if halt is None else (halt.code, halt.retriable, halt.attempt)
+
+    def attempt(number: int) -> None:
+        if number:
+            mirrored._on_notes(SlotNotes(tried=(RetryNote(ORDERS, number),)))
+            # No attempt has ended: nothing is to be done about it yet.
+            assert told() == ("INVALID_RECORD", True, -1)
+            source._next[ORDERS] = 0
+        source.chunk(ORDERS, [b"bad"], [b"2"])
+        mirrored.take(source)
+
+    for number in range(3):
+        attempt(number)
+        _until(mirrored, lambda: lane.halt is not None)
+        assert told() == ("INVALID_RECORD", True, number)
+    brokers.refuses = lambda *_: 0
+    attempt(3)
+    _until(mirrored, lambda: lane.position == 2)
+    assert told() is None
+    # What was refused may be gone, and then nothing is acknowledged.
+    brokers.refuses = lambda *_: INVALID_RECORD
+    source.chunk(ORDERS, [b"3"])
+    mirrored.take(source)
+    _until(mirrored, lambda: lane.halt is not None)
+    mirrored._on_notes(SlotNotes(tried=(RetryNote(ORDERS, 4),)))
+    assert told() is not None
+    now_s = time.monotonic()
+    monkeypatch.setattr(sink_task.time, "monotonic", lambda: now_s + 61)
+    assert told() is None
+
+
+def test_a_partition_that_the_source_retries_counts_as_halted_for_a_moment_longer(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each second the fetcher asks for it again, and has no error until the answer is there."""
+    mirrored, source = Mirrored(_flow()), Source(brokers)
+    mirrored.take(source)
+    lane, told = mirrored.lanes[ORDERS], mirrored._task._halt_of
+    error = Halt("KAFKA_STORAGE_ERROR", "no disk", retriable=True)
+    for _ in range(3):
+        mirrored._on_notes(SlotNotes(halts=(HaltNote(ORDERS, error),)))
+        assert told(lane, {}) == error
+        mirrored._on_notes(SlotNotes(halts=(HaltNote(ORDERS, None),)))
+        assert told(lane, {}) == error
+    source.chunk(ORDERS, [b"1"])
+    mirrored.take(source)
+    _until(mirrored, lambda: lane.position == 1)
+    assert told(lane, {}) is None
+    mirrored._on_notes(SlotNotes(halts=(HaltNote(ORDERS, error),)))
+    mirrored._on_notes(SlotNotes(halts=(HaltNote(ORDERS, None),)))
+    now_s = time.monotonic()
+    monkeypatch.setattr(sink_task.time, "monotonic", lambda: now_s + 6)
+    assert told(lane, {}) is None, "it has no new records, and is well"
+    mirrored._on_notes(SlotNotes(halts=(HaltNote(ORDERS, replace(error, retriable=False)),)))
+    mirrored._on_notes(SlotNotes(halts=(HaltNote(ORDERS, None),)))
+    assert told(lane, {}) is None, "nothing retries it: it was released"
+
+
+def _until(mirrored: Mirrored, reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + patience()  # the producer waits a little before it tries again
+    while not reached() and time.monotonic() < deadline:
+        mirrored.come_round()
+    assert reached()
 
 
 def test_who_the_group_has_given_up_commits_and_writes_no_more(brokers: Brokers) -> None:
