@@ -310,6 +310,10 @@ class ControlLoop:
         """Newest report of each slot of each flow."""
         return tuple(report for flow in self._flows.values() for report in flow.slots.progress())
 
+    def take_reports(self) -> tuple[SlotProgress, ...]:
+        """The reports since the last call, of each task of a slot the newest, as they came."""
+        return tuple(report for flow in self._flows.values() for report in flow.slots.take())
+
     def to_go(self, flow: str, seconds: float | None) -> None:
         """Set the seconds that ``flow`` needs to catch up, for its next report; None: unknown."""
         self._flows[flow].reports.to_go_s = seconds

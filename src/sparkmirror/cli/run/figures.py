@@ -58,7 +58,7 @@ class Figures:
         """Read the newest reports; ``with_ends``: also end offsets, halts and time to go."""
         with self._lock:
             self._control = control
-            for progress in control.progress():
+            for progress in control.take_reports():
                 meter = self._meters.get(progress.flow)
                 if meter is not None:
                     meter.report(progress)

@@ -219,8 +219,8 @@ class ControlPart(Protocol):
     def refresh(self) -> None:
         """Look for new topics and partitions now."""
 
-    def progress(self) -> tuple[SlotProgress, ...]:
-        """The newest report of each slot."""
+    def take_reports(self) -> tuple[SlotProgress, ...]:
+        """The reports since the last call, of each task of a slot the newest, as they came."""
 
     def end_offsets(self, flow: str) -> Mapping[TopicPartition, int]:
         """The newest known source end offsets."""

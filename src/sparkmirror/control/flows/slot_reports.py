@@ -91,6 +91,8 @@ class SlotReports:
         self._reader: ControlTopicReader | None = None
         self._lock = threading.Lock()
         self._progress: dict[int, SlotProgress] = {}
+        # The newest of each task: what a task counts in its last report is in no other one.
+        self._untaken: dict[tuple[int, str, int, int], SlotProgress] = {}
         self._skipped = 0
 
     def observe(self) -> ControlSignals:
@@ -141,7 +143,10 @@ class SlotReports:
             for report in news.slots:
                 if report.replaces(self._progress.get(report.slot)):
                     self._progress.pop(report.slot, None)
-                    self._progress[report.slot] = replace(report, flow=self._name)
+                    ours = self._progress[report.slot] = replace(report, flow=self._name)
+                    task = report.slot, report.worker, report.epoch, report.attempt
+                    self._untaken.pop(task, None)
+                    self._untaken[task] = ours
         if news.skipped and not self._skipped:
             self._notify(
                 f"{self._name}: {self._topic} on {self._target.alias} holds records that are not "
@@ -184,6 +189,12 @@ class SlotReports:
         """
         with self._lock:
             return tuple(self._progress.values())
+
+    def take(self) -> tuple[SlotProgress, ...]:
+        """The newest report of each task that has reported since the last call, as they came."""
+        with self._lock:
+            taken, self._untaken = self._untaken, {}
+        return tuple(taken.values())
 
     def forget_reader(self) -> None:
         """Drop the reader after a failure; the next round opens a new one."""

@@ -155,6 +155,9 @@ class FakeControl:
             ),
         )
 
+    def take_reports(self) -> tuple[SlotProgress, ...]:
+        return self.progress()
+
     def end_offsets(self, flow: str) -> Mapping[TopicPartition, int]:
         return {TopicPartition("orders", 0): 0}
 

@@ -15,6 +15,7 @@ from sparkmirror.internal_topics.commands import Command, CommandKind
 from sparkmirror.internal_topics.epochs.releases import Release
 from sparkmirror.internal_topics.routed_topics import TopicRequest
 from sparkmirror.model import TopicPartition
+from sparkmirror.observe.figures.meter import FlowMeter
 from sparkmirror.progress import SlotProgress
 from sparkmirror.settings import ClusterClient, FlowSettings
 
@@ -80,3 +81,35 @@ def test_the_report_that_came_last_is_last_whatever_clocks_and_numbers_say() -> 
     hear(0, 61_000)
     hear(2, 1)
     assert [one.slot for one in reports.progress()] == [1, 0, 2]
+
+
+def test_what_a_task_counts_in_its_last_report_is_kept_for_the_meter() -> None:
+    """The first report of the next task may be read with it."""
+    target: Any = _Away()
+    history: Any = SimpleNamespace(note_gap=print, note=print)
+    published: Any = SimpleNamespace(assignment=lambda: Assignment(FLOW.name))
+    reports = SlotReports(
+        FLOW, "r", target, published, history, drain=print, notify=print, now_ms=lambda: 5
+    )
+    meter = FlowMeter(FLOW.name)
+
+    def hear(*heard: SlotProgress) -> None:
+        reports.apply(reports.plan(ControlSignals(progress=heard)))
+
+    def report(attempt: int, time_ms: int, records: int, **more: Any) -> SlotProgress:
+        worker = f"w{attempt}"
+        figures = records, records, records
+        return SlotProgress(
+            *(FLOW.name, 0, worker, attempt, time_ms, *figures), run_id="r", attempt=attempt, **more
+        )
+
+    hear(report(1, 1_000, 100))
+    last = report(1, 3_000, 250, errors={"OFFSETS_DELETED": 1})
+    hear(report(1, 2_000, 150), last, report(2, 3_400, 5), report(1, 3_500, 999))
+    taken = reports.take()
+    assert [(one.attempt, one.records) for one in taken] == [(1, 250), (2, 5)]
+    assert reports.take() == ()
+    for one in taken:
+        meter.report(one)
+    assert (meter.view().records, meter.view().errors) == (255, {"OFFSETS_DELETED": 1})
+    assert [one.attempt for one in reports.progress()] == [2]
