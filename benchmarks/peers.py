@@ -84,7 +84,7 @@ PEERS = {
     "sparkmirror-keys": Peer("sparkmirror, MirrorMaker 1's files, by key", "{topic}"),
     "mm2-default": Peer("MirrorMaker 2 with its producer's defaults"),
     "sparkmirror-exact": Peer("sparkmirror, exactly-once", exact=True),
-    "sparkmirror-ring": Peer("sparkmirror with its ring"),
+    "sparkmirror-no-ring": Peer("sparkmirror without its ring"),
     ANOTHER: Peer("sparkmirror of another tree"),
     "mm2-exact": Peer("MirrorMaker 2, exactly-once", exact=True),
 }
@@ -135,8 +135,8 @@ def start(
         )
         if PEERS[key].exact:
             lines += _EXACT if ours else [*_EXACT, *_EXACT_JAVA]
-        if key == "sparkmirror-ring":
-            lines.append("sparkmirror.ring.enabled=true")
+        if key == "sparkmirror-no-ring":
+            lines.append("sparkmirror.ring.enabled=false")
         lines += [f"{name}={value}" for name, value in (extra or {}).items()]
         path.write_text("\n".join(lines) + "\n")
         command = _sparkmirror(path, work) if ours else _mm2(path)

@@ -44,7 +44,7 @@ class Step:
 
 ALL_THREE = ("sparkmirror", "mm2", "mm1")
 BY_KEY = ("sparkmirror-keys", "mm1")
-RING = ("sparkmirror-ring", "sparkmirror", "mm2")
+RING = ("sparkmirror", "sparkmirror-no-ring", "mm2")
 EXACT = ("sparkmirror-exact", "mm2-exact")
 
 STEPS = {

@@ -158,10 +158,10 @@ def load_mm1(
         told += remarks.ignored_keys(mode.uses, str(path))
     told += _remarks_on_names(flows, consumers)
     told += [
-        f"flow {flow.name}: {RING}=true has no effect, because every record is processed between"
+        f"{entry.where}: {RING}=true has no effect, because every record is processed between"
         " source and sink."
-        for flow in flows
-        if flow.ring and not flow.uses_ring
+        for flow, consumer in zip(flows, consumers, strict=True)
+        if flow.ring and not flow.uses_ring and (entry := consumer.file.get(RING)) is not None
     ]
     told += unsafe(flows, ", ".join(str(path) for path in (*paths, producer_config)))
     return MirrorSettings(

@@ -325,7 +325,7 @@ RING = "sparkmirror.ring.enabled"
 
 RING_ROWS = (
     Setting(
-        RING, Type.BOOLEAN, "false",
+        RING, Type.BOOLEAN, "true",
         "Whether small responses of the source reach the sink through memory that both workers of a"
         " slot share, and not through Spark's JVM: about a millisecond less for a record in the"
         " tail, and less processor time. Spark then counts only the larger ones. Has no effect on"

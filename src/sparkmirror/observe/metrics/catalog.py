@@ -221,8 +221,8 @@ _OWN = (
     Metric(
         "sparkmirror_spark_rows_per_second", "gauge", FLOW,
         "Rows per second that Spark carried within the last completed epoch: responses of the"
-        " source's brokers, and records for transforms. With `sparkmirror.ring.enabled` only large"
-        " responses.",
+        " source's brokers, and records for transforms. Unless `sparkmirror.ring.enabled` is false,"
+        " small responses are not among them.",
     ),
     Metric(
         "sparkmirror_table_rows", "gauge", (*FLOW, "table"),

@@ -373,9 +373,12 @@ def test_a_value_from_a_provider_is_not_shown(
 
 def test_the_ring_is_reported_where_spark_needs_all_rows(tmp_path: Path) -> None:
     path, key = tmp_path / "mm2.properties", "sparkmirror.ring.enabled"
-    (flow,) = _flows(path)
+    (flow,) = _flows(path, f"{key} = false")
     assert not flow.ring
-    (flow,) = _flows(path, f"{key} = true")
+    (flow,) = _flows(path, _LISTED, *_CLEAN, *_OTHER)
+    assert not flow.uses_ring
+    assert not any(key in line for line in load_mm2(path).warnings), "nobody has asked for it"
+    (flow,) = _flows(path)
     assert flow.uses_ring
     assert decode_flow(encode_flow(flow)).uses_ring
     assert not any(key in line for line in load_mm2(path).warnings)
