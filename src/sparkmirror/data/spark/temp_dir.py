@@ -2,9 +2,10 @@
 
 A JVM that is killed leaves ``artifacts-…``, ``spark-…`` and unpacked libraries behind. So these are
 created in a directory of the run's own, below ``sparkmirror-UID`` in the system's temporary
-directory. The driver holds a lock in it. It is removed when the run ends, or by the next run if its
-owner is gone. Its path is short, because Spark's Unix sockets are in it, and their paths may have
-107 bytes.
+directory. The driver holds a lock on it. It is removed when the run ends, or by the next run if its
+owner is gone. ``systemd-tmpfiles``, which removes old files from temporary directories, leaves out
+a directory with such a lock and all that is in it. Its path is short, because Spark's Unix sockets
+are in it, and their paths may have 107 bytes.
 """
 
 from __future__ import annotations
@@ -23,20 +24,22 @@ from sparkmirror.errors import MachineError
 
 __all__ = ["TempDirectory"]
 
+# Older versions lock only this file in it, and look for nothing else.
 _LOCK = ".lock"
 # What Spark adds to the directory's path: "/.", a UUID, ".sock", and the terminating zero byte.
 _PATH_BYTES_MAX = 107 - 44
 _NAME_BYTES = 8  # of a name that `tempfile` makes
 # A directory has no visible owner until it is locked.
 _YOUNG_S = 60.0
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class TempDirectory:
-    """One run's directory, and the lock that shows that it is in use."""
+    """One run's directory, and the locks that show that it is in use."""
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, locks: tuple[int, ...]) -> None:
         self.path = path
-        self._lock = lock
+        self._locks = locks
 
     @classmethod
     def make(cls, roots: tuple[Path, ...] | None = None) -> TempDirectory:
@@ -50,14 +53,14 @@ class TempDirectory:
                 tried.append(f"{root}: its path is too long for a Unix socket below it")
                 continue
             try:
-                path, lock = _locked(root)
+                path, locks = _locked(root)
             except OSError as error:
                 tried.append(f"{root}: {error.strerror or error}")
                 continue
             except MachineError as error:
                 tried.append(str(error))
                 continue
-            return cls(path, lock)
+            return cls(path, locks)
         raise MachineError(
             f"No temporary directory can be used ({'; '.join(tried)}).",
             do="Set TMPDIR to a directory with a short path that this user may write.",
@@ -66,8 +69,9 @@ class TempDirectory:
     def close(self) -> None:
         """Remove the directory and everything in it."""
         shutil.rmtree(self.path, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            os.close(self._lock)
+        for lock in self._locks:
+            with contextlib.suppress(OSError):
+                os.close(lock)
         with contextlib.suppress(OSError):  # other runs' directories are in it
             self.path.parent.rmdir()
 
@@ -81,17 +85,20 @@ def _below(root: Path) -> Path:
     return root / f"sparkmirror-{os.getuid()}"
 
 
-def _locked(root: Path) -> tuple[Path, int]:
-    """A new directory, and the lock in it. Raises as `_new`."""
+def _locked(root: Path) -> tuple[Path, tuple[int, ...]]:
+    """A new directory, and the locks on it. Raises as `_new`."""
     while True:
         path = _new(root)
-        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        # Between these two lines a run that starts at the same time may take it for abandoned.
+        locks: list[int] = []
+        # Meanwhile a run that starts at the same time may take it for abandoned.
         with contextlib.suppress(BlockingIOError, FileNotFoundError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(lock), os.stat(path / _LOCK)):
-                return path, lock
-        os.close(lock)
+            for name, flags in (("", _DIRECTORY), (_LOCK, os.O_RDWR | os.O_CREAT)):
+                locks.append(os.open(path / name, flags, 0o600))
+                fcntl.flock(locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(locks[-1]), os.stat(path / _LOCK)):
+                return path, tuple(locks)
+        for lock in locks:
+            os.close(lock)
 
 
 def _new(root: Path) -> Path:
@@ -106,25 +113,26 @@ def _new(root: Path) -> Path:
 
 def _remove_abandoned(base: Path) -> None:
     for path in base.iterdir():
-        try:
-            lock = os.open(path / _LOCK, os.O_RDWR)
-        except FileNotFoundError:
-            _remove_unlocked(path)
-            continue
-        except OSError:
-            continue  # not a directory of this kind
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
-        except BlockingIOError:
-            continue
-        finally:
-            os.close(lock)
+        # The work directories of users without a home are here, too, below "runs".
+        if path.name != "runs":
+            # Somebody holds a lock, or it is no directory of this kind.
+            with contextlib.suppress(OSError):
+                _remove_unlocked(path)
 
 
 def _remove_unlocked(path: Path) -> None:
-    """Remove what is left of a directory whose lock was removed first, or that was never locked."""
-    with contextlib.suppress(OSError):
-        # The work directories of users without a home are here, too, below "runs".
-        if path.name != "runs" and time.time() - path.stat().st_mtime > _YOUNG_S:
-            shutil.rmtree(path, ignore_errors=True)
+    """Remove a directory that nobody has locked. Raises ``OSError`` if it cannot be locked."""
+    with contextlib.ExitStack() as stack:
+        lock = os.open(path, _DIRECTORY)
+        stack.callback(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            lock = os.open(path / _LOCK, os.O_RDWR)
+        except FileNotFoundError:
+            # Its file was removed first, or its owner is about to lock it.
+            if time.time() - path.stat().st_mtime <= _YOUNG_S:
+                return
+        else:
+            stack.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)

@@ -63,21 +63,59 @@ def test_a_killed_owners_directory_goes_with_the_next_run_and_a_living_ones_stay
     assert not left.exists()
 
 
+def test_a_cleaner_of_old_files_leaves_a_living_owner_its_directory(tmp_path: Path) -> None:
+    """systemd-tmpfiles keeps what is in a locked directory; others remove the file of the lock."""
+    root = _short(tmp_path)
+    scratch = TempDirectory.make((root,))
+    looking = os.open(scratch.path, os.O_RDONLY | os.O_DIRECTORY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(looking, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    os.close(looking)
+    (scratch.path / ".lock").unlink()
+    os.utime(scratch.path, (0, 0))
+    TempDirectory.make((root,)).close()
+    assert scratch.path.is_dir()
+    scratch.close()
+    assert list(root.iterdir()) == []
+
+
+def test_an_owner_of_an_older_version_locks_only_the_file_in_it(tmp_path: Path) -> None:
+    root = _short(tmp_path)
+    path = root / f"sparkmirror-{os.getuid()}" / "older"
+    path.mkdir(parents=True)
+    lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.utime(path, (0, 0))
+    TempDirectory.make((root,)).close()
+    assert path.is_dir(), "its owner lives"
+    # It looks at that file in the directories of others, too.
+    scratch = TempDirectory.make((root,))
+    looking = os.open(scratch.path / ".lock", os.O_RDWR)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(looking, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(looking)
+    os.close(lock)
+    scratch.close()
+    TempDirectory.make((root,)).close()
+    assert not path.exists()
+
+
 @pytest.mark.parametrize("ends", [True, False], ids=["it has removed it", "it is about to"])
-def test_another_run_that_looks_between_the_lock_file_and_the_lock_takes_nothing_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+@pytest.mark.parametrize("flag", [os.O_DIRECTORY, os.O_CREAT], ids=["this version", "an older one"])
+def test_another_run_that_looks_before_the_lock_takes_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: int, ends: bool
 ) -> None:
-    """It cannot know that the owner is just about to lock the file."""
+    """It cannot know that the owner is just about to lock the directory."""
     root = _short(tmp_path)
     opened, held = os.open, []
 
     def open_and_lose(path: Any, flags: int, mode: int = 0o777, **named: Any) -> int:
         lock = opened(path, flags, mode, **named)
-        if flags & os.O_CREAT and not held:
-            held.append(opened(path, os.O_RDWR))
+        if flags & flag and not held:
+            held.append(opened(path, flags & ~os.O_CREAT))
             fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
             if ends:
-                shutil.rmtree(path.parent)
+                shutil.rmtree(path.parent if flag == os.O_CREAT else path)
                 os.close(held[0])
         return lock
 
