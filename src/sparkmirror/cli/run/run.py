@@ -30,7 +30,7 @@ from sparkmirror.cli.run.parts import (
     check_master,
 )
 from sparkmirror.cli.run.quick_check import QuickCheckPart
-from sparkmirror.cli.run.workdir import new_run_id, open_work_dir
+from sparkmirror.cli.run.workdir import new_run_id, open_work_dir, work_dir_lock
 from sparkmirror.cli.shared.errors import show_error
 from sparkmirror.cli.shared.secrets import hide_secrets
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
@@ -122,6 +122,13 @@ def _run_shown(settings: MirrorSettings, options: RunOptions, parts: Parts | Non
         check_master(named, option="--conf spark.master")
     run_id = new_run_id()
     work_dir = open_work_dir(options.work_dir, run_id, has_option=not options.option_prefix)
+    with work_dir_lock(work_dir):
+        return _run_in(work_dir, settings, options, parts, run_id)
+
+
+def _run_in(
+    work_dir: Path, settings: MirrorSettings, options: RunOptions, parts: Parts | None, run_id: str
+) -> int:
     live = options.live
     if live is None:
         dumb = os.environ.get("TERM", "dumb") == "dumb"

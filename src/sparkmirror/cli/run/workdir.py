@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import logging
 import os
 import re
 import secrets
@@ -11,12 +13,15 @@ import socket
 import tempfile
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
 from sparkmirror.directories import private_directory
 from sparkmirror.errors import Defect, MachineError
+
+log = logging.getLogger(__name__)
 
 RUNS_KEPT = 10
 _SILENT_S = 30 * 86_400.0
@@ -69,6 +74,46 @@ def open_work_dir(given: Path | None, run_id: str, *, has_option: bool = False) 
     if last is None:
         raise Defect("no directory was tried")
     raise last
+
+
+@contextlib.contextmanager
+def work_dir_lock(path: Path) -> Iterator[None]:
+    """Hold the lock on a run's directory while the block runs.
+
+    Two runs in one directory would remove each other's checkpoints, and end each other's Python
+    processes. The lock ends with this process, however that ends; no child inherits it. Raises
+    `MachineError` if another run holds it.
+    """
+    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = _lock_owner(lock)
+            raise MachineError(
+                f"Another run uses the work directory {path}"
+                + (f": process {owner}." if owner else "."),
+                where="--work-dir",
+                do="Give each run a --work-dir of its own or none, or wait until the other ends.",
+            ) from error
+        except OSError as error:  # a network's file system, which locks no directories
+            log.debug("the work directory %s cannot be locked: %s", path, error)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _lock_owner(descriptor: int) -> int:
+    """The process that holds the lock on a file; 0 if nobody can tell."""
+    found = os.fstat(descriptor)
+    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
+            # 1: FLOCK  ADVISORY  WRITE 4711 08:01:131073 0 EOF
+            words = line.split()
+            if words[1:2] == ["FLOCK"] and place in words:
+                return max(int(words[4]), 0)  # of another container: 0 or less
+    return 0
 
 
 def _bases() -> list[tuple[Path, tuple[str, ...]]]:

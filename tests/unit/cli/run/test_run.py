@@ -397,6 +397,25 @@ def test_a_work_dir_that_cannot_be_made(start: Start, tmp_path: Path) -> None:
     assert "cannot be created or written" in run.err
 
 
+def test_a_work_dir_has_one_run_at_a_time(start: Start, tmp_path: Path) -> None:
+    work_dir = tmp_path / "one"
+    first = start(work_dir=str(work_dir), child=True)
+    first.until("child=")
+    child = int(re.findall(r"child=(\d+)", first.err)[0])
+    try:
+        second = start(work_dir=str(work_dir))
+        assert second.end() == 3
+        told = f"Another run uses the work directory {work_dir}: process {first.process.pid}."
+        assert f"error: --work-dir: {told}" in second.err
+        # Its child, which stands for the JVM, does not keep the lock.
+        first.process.kill()
+        first.end()
+        assert psutil.pid_exists(child)
+        assert start(work_dir=str(work_dir), once=True).end() == 0
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
 class Terminal:
     """The script in a terminal of its own."""
 
