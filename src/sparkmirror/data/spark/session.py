@@ -56,6 +56,7 @@ log = logging.getLogger(__name__)
 
 _LOCAL = re.compile(r"local(?:\[(?:(\d+)|\*)(?:\s*,\s*(\d+))?\])?")
 _TASK_ATTEMPTS = 8
+_JVM_OPTIONS = "spark.driver.extraJavaOptions"
 # What Spark's JVM lets Python run before it looks for data sources.
 _VERSION_QUESTION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
@@ -137,7 +138,7 @@ def _spark_settings(
         "spark.scheduler.mode": "FAIR",
         "spark.driver.memory": "1g",
         "spark.sql.warehouse.dir": f"file://{(work_dir / 'warehouse').absolute()}",
-        "spark.driver.extraJavaOptions": " ".join(
+        _JVM_OPTIONS: " ".join(
             [
                 f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}",
                 # The JVM only moves bytes. A simple collector is enough, which uses no processor
@@ -293,7 +294,7 @@ class Spark:
         )
         conf["spark.local.dir"] = str(self._scratch.path / "local")
         for option in (f"-Djava.io.tmpdir={self._scratch.path}", *self._archive_options(java)):
-            conf["spark.driver.extraJavaOptions"] += f' "{option}"'
+            conf[_JVM_OPTIONS] += f' "{option}"'
         if not local:
             conf |= python_archive(self._scratch.path)
             brokers = (one.source.bootstrap_servers for one in self._settings.flows)
@@ -306,7 +307,11 @@ class Spark:
         os.environ["PYSPARK_PYTHON"] = launcher or _cluster_python(self._user_conf)
         # The one with which the JVM looks for data sources, before the first query.
         os.environ["PYSPARK_DRIVER_PYTHON"] = launcher or sys.executable
-        conf |= self._user_conf
+        if _JVM_OPTIONS in self._user_conf:  # after ours: of two values, a JVM takes the last
+            given = f"{conf[_JVM_OPTIONS]} {self._user_conf[_JVM_OPTIONS]}"
+            conf |= {**self._user_conf, _JVM_OPTIONS: given}
+        else:
+            conf |= self._user_conf
         if self._page is not None:
             conf |= self._page.settings()
             os.environ |= self._page.environment()

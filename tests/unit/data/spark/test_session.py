@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from sparkmirror.data.spark import session
 from sparkmirror.data.spark.session import Spark
 from sparkmirror.settings import MirrorSettings
 
+_JVM_OPTIONS = "spark.driver.extraJavaOptions"
 _PYTHONS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 
 
@@ -45,3 +47,43 @@ def test_every_python_of_a_local_spark_is_forked(
     assert told.value.args == (
         (True, launcher, launcher) if local else (False, "of-the-cluster", sys.executable)
     )
+
+
+def test_the_users_options_for_the_jvm_follow_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = '-Xss8m -Dhttp.proxyHost="a b"'
+    options = _told(tmp_path, monkeypatch, {_JVM_OPTIONS: theirs})[_JVM_OPTIONS]
+    ours = options.removesuffix(f" {theirs}")
+    assert ours != options
+    for option in ("-Dlog4j2.configurationFile=", "-Djava.io.tmpdir=", "-Xss4m"):
+        assert option in ours
+
+
+def _told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_conf: dict[str, str]
+) -> dict[str, str]:
+    """The settings with which a local Spark's JVM would start."""
+    told: dict[str, str] = {}
+
+    class Started(Exception):
+        pass
+
+    def start(conf: Mapping[str, str], *_: object, outlasts: bool) -> None:
+        told.update(conf)
+        raise Started
+
+    monkeypatch.setattr(session, "GatewayProcess", start)
+    spark = Spark(
+        MirrorSettings((), ()),
+        master="local[1]",
+        spark_conf=spark_conf,
+        work_dir=tmp_path / "work",
+        key="k",
+    )
+    try:
+        with pytest.raises(Started):
+            spark.open()
+    finally:
+        spark.close()
+    return told
