@@ -29,6 +29,7 @@ __all__ = [
     "JavaHome",
     "find_java",
     "java_environment",
+    "names_collector",
 ]
 
 JAVA_VERSION_MIN = 17
@@ -47,6 +48,9 @@ ARCHIVES_IN_PLACE = (
 )
 """JVM options that map a class archive where it was written for."""
 
+# Read by every JVM, or by its `java` command.
+_OPTION_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
+_COLLECTOR = re.compile(r"-XX:\+Use(?:Serial|Parallel|ParallelOld|G1|Z|Shenandoah|Epsilon)GC\b")
 _VECTOR_MODULE = "jdk.incubator.vector"
 _PROBE_TIMEOUT_S = 20.0
 _INSTALL = (
@@ -116,6 +120,15 @@ def java_environment(java: JavaHome) -> dict[str, str]:
     home = java.path if _has_module(java, _VECTOR_MODULE) else _home_without_module(java)
     path = os.environ.get("PATH", os.defpath)
     return {"JAVA_HOME": str(home), "PATH": f"{home / 'bin'}{os.pathsep}{path}"}
+
+
+def names_collector(environment: Mapping[str, str], options: str = "") -> bool:
+    """Whether the user chose a garbage collector in ``environment``, or in ``options`` of a JVM.
+
+    A JVM that is told two of them does not start.
+    """
+    texts = (options, *(environment.get(name, "") for name in _OPTION_VARIABLES))
+    return any(_COLLECTOR.search(text) for text in texts)
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:

@@ -18,6 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from sparkmirror.java import names_collector
+
 __all__ = ["GATEWAY_PORT", "GatewayProcess", "spark_home"]
 
 GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
@@ -27,7 +29,8 @@ _POLL_S = 0.01
 _INFO = "gateway"
 _GATEWAY_SECRET = "PYSPARK_GATEWAY_SECRET"  # noqa: S105  (the variable's name)
 # Of Spark's launcher, a JVM that lives for a moment and only prints the command of the next one.
-_LAUNCHER = {"SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+_LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1"
+_LAUNCHER_COLLECTOR = "-XX:+UseSerialGC"
 # A JVM leaves a signal alone that is ignored when it starts.
 _IGNORING_SIGTERM = ("/bin/sh", "-c", "trap '' TERM; exec \"$@\"", "sh")
 
@@ -60,13 +63,14 @@ class GatewayProcess:
         for key, value in conf.items():
             command += ["--conf", f"{key}={value}"]
         command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+        collector = () if names_collector(os.environ) else (_LAUNCHER_COLLECTOR,)
         self.process = subprocess.Popen(  # noqa: S603  (an argument list, no shell)
             command,
             stdin=subprocess.PIPE,  # the JVM ends when this pipe does
             stdout=output,
             stderr=output,
             env={
-                **_LAUNCHER,
+                "SPARK_LAUNCHER_OPTS": " ".join((_LAUNCHER_OPTIONS, *collector)),
                 **os.environ,
                 "SPARK_CONNECT_MODE": "0",
                 "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._info),

@@ -41,7 +41,7 @@ from sparkmirror.data.workers.spark_versions import (
 )
 from sparkmirror.directories import private_directory
 from sparkmirror.errors import ConfigError, MachineError, MirrorError
-from sparkmirror.java import JavaHome, find_java, java_environment
+from sparkmirror.java import JavaHome, find_java, java_environment, names_collector
 from sparkmirror.names.transforms import needs_spark
 from sparkmirror.observe.logs import SPARK_LOG_FILE_NAME, spark_log4j2_properties
 from sparkmirror.settings import MirrorSettings
@@ -57,6 +57,7 @@ log = logging.getLogger(__name__)
 _LOCAL = re.compile(r"local(?:\[(?:(\d+)|\*)(?:\s*,\s*(\d+))?\])?")
 _TASK_ATTEMPTS = 8
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
+_JVM_DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
 # What Spark's JVM lets Python run before it looks for data sources.
 _VERSION_QUESTION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
@@ -99,10 +100,12 @@ def _spark_settings(
     scratch: Path,
     cores: int,
     evaluates: bool = False,
+    collector: bool = True,
 ) -> dict[str, str]:
     """Spark's configuration for the pipeline; each value was measured or has its reason here.
 
     ``evaluates``: whether Spark evaluates expressions, even if no flow of ``settings`` does.
+    ``collector``: whether to choose the JVM's garbage collector.
     """
     # Without SQL, the JVM carries a few hundred rows per second. The second compiler would take
     # minutes until it compiles their code, and processor time from the start. SQL is evaluated for
@@ -143,7 +146,7 @@ def _spark_settings(
                 f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}",
                 # The JVM only moves bytes. A simple collector is enough, which uses no processor
                 # time while it does not collect.
-                "-XX:+UseParallelGC",
+                *(["-XX:+UseParallelGC"] if collector else []),
                 *([] if computes else ["-XX:TieredStopAtLevel=1"]),
                 # Spark's analysis goes down into each nested expression: a condition with some
                 # hundred parts would overflow the usual 1 MB.
@@ -291,6 +294,7 @@ class Spark:
             scratch=self._scratch.path,
             cores=os.cpu_count() or 1,
             evaluates=self._evaluates,
+            collector=not names_collector(os.environ, self._given_jvm_options()),
         )
         conf["spark.local.dir"] = str(self._scratch.path / "local")
         for option in (f"-Djava.io.tmpdir={self._scratch.path}", *self._archive_options(java)):
@@ -328,6 +332,11 @@ class Spark:
                     self._scratch.path, output, jvm, pandas=_foreign_code(self._settings)
                 )
         return self._launch(conf)
+
+    def _given_jvm_options(self) -> str:
+        """What the user gives Spark's JVM, besides the variables that every JVM reads."""
+        given = (self._user_conf.get(key, "") for key in (_JVM_OPTIONS, _JVM_DEFAULT_OPTIONS))
+        return " ".join((*given, os.environ.get("SPARK_SUBMIT_OPTS", "")))
 
     def _launch(self, conf: Mapping[str, str]) -> SparkSession:
         # Takes a third of a second, in which the JVM starts.

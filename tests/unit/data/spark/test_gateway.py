@@ -83,6 +83,25 @@ def test_what_the_user_tells_spark_s_launcher_counts(
     assert told == ["--name", "two words", "pyspark-shell", "launcher: -Xmx64m"]
 
 
+@pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"])
+def test_a_collector_that_the_user_chose_is_the_launchers_too(
+    variable: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two of them no JVM starts."""
+    assert "GC" in _launcher_options(home)
+    monkeypatch.setenv(variable, "-XX:+UseZGC")
+    assert "GC" not in _launcher_options(home)
+
+
+def _launcher_options(home: Path) -> str:
+    jvm = _started(home, {})
+    while not (home / "gateway").exists():
+        time.sleep(0.01)
+    jvm.end()
+    (home / "gateway").unlink()
+    return (home / "told").read_text().splitlines()[-1]
+
+
 def test_a_jvm_that_ends_at_once_is_noticed(home: Path) -> None:
     _submit(home, "exit 1")
     jvm = _started(home, {})

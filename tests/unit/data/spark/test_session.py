@@ -60,6 +60,28 @@ def test_the_users_options_for_the_jvm_follow_ours(
         assert option in ours
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        *("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS"),
+        *(_JVM_OPTIONS, "spark.driver.defaultJavaOptions"),
+    ],
+)
+def test_a_collector_that_the_user_chose_is_the_only_one(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two of them no JVM starts."""
+    options = _told(tmp_path, monkeypatch, {})[_JVM_OPTIONS]
+    assert "-XX:+UseParallelGC" in options
+    theirs = {named: "-Xms64m -XX:+UseG1GC"}
+    if named.startswith("spark."):
+        options = _told(tmp_path, monkeypatch, theirs)[_JVM_OPTIONS]
+    else:
+        monkeypatch.setenv(named, theirs[named])
+        options = _told(tmp_path, monkeypatch, {})[_JVM_OPTIONS]
+    assert "-XX:+UseParallelGC" not in options
+
+
 def _told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_conf: dict[str, str]
 ) -> dict[str, str]:
