@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shlex
 import struct
 import subprocess
@@ -31,6 +32,16 @@ _GATEWAY_SECRET = "PYSPARK_GATEWAY_SECRET"  # noqa: S105  (the variable's name)
 # Of Spark's launcher, a JVM that lives for a moment and only prints the command of the next one.
 _LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1"
 _LAUNCHER_COLLECTOR = "-XX:+UseSerialGC"
+_LAST_WORDS_BYTES = 16 << 10
+_LAST_WORDS_LINE_MAX = 300
+# Lines that do not say why it ended: which options it takes from the environment, places in Java's
+# code, lines of Spark's log, that there is no JVM, and what Spark's script says of that.
+_NO_REASON = re.compile(
+    r"Picked up |NOTE: |\s|\d{4}-|Error: Could not create the Java|Error: A fatal exception"
+    r"|.*/spark-class: line \d+: |$"
+)
+# Stores have their passwords in such options.
+_PROPERTY = re.compile(r'"-D([^"=]+)=[^"]*"|-D([^\s=]+)=\S+')
 # A JVM leaves a signal alone that is ignored when it starts.
 _IGNORING_SIGTERM = ("/bin/sh", "-c", "trap '' TERM; exec \"$@\"", "sh")
 
@@ -56,6 +67,7 @@ class GatewayProcess:
         self, conf: Mapping[str, str], directory: Path, output: BinaryIO, *, outlasts: bool
     ) -> None:
         self._info = directory / _INFO
+        self._output, self._output_at = Path(output.name), output.tell()
         submit = (spark_home() or Path()) / "bin" / "spark-submit"
         if not os.access(submit, os.X_OK):
             raise FileNotFoundError(errno.ENOENT, "there is no such program", str(submit))
@@ -104,6 +116,22 @@ class GatewayProcess:
         self.process.wait()
         if self.process.stdin is not None:
             self.process.stdin.close()
+
+    def last_words(self) -> str:
+        """The last two lines that it printed to say why it ended; empty if there are none.
+
+        Values of Java's properties are left out, because they may be secrets.
+        """
+        try:
+            with self._output.open("rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(self._output_at, end - _LAST_WORDS_BYTES))
+                said = file.read().decode(errors="replace")
+        except OSError:
+            return ""
+        lines = [line.rstrip() for line in said.splitlines() if not _NO_REASON.match(line)]
+        shown = [_PROPERTY.sub(r"-D\1\2=***", line) for line in lines[-2:]]
+        return "; ".join(line[:_LAST_WORDS_LINE_MAX] for line in shown)
 
 
 def _read(info: bytes) -> tuple[int, str]:

@@ -56,6 +56,7 @@ log = logging.getLogger(__name__)
 
 _LOCAL = re.compile(r"local(?:\[(?:(\d+)|\*)(?:\s*,\s*(\d+))?\])?")
 _TASK_ATTEMPTS = 8
+_JVM_ENDED = "its JVM ended"
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 _JVM_DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
 # What Spark's JVM lets Python run before it looks for data sources.
@@ -373,6 +374,8 @@ class Spark:
             _end_gateway(gateway)
             if self._jvm is not None:
                 self._jvm.end()
+                said = self._jvm.last_words() if why == _JVM_ENDED else ""
+                why += f": {said}" if said else ""
             if isinstance(error, MirrorError):
                 raise
             raise MachineError(
@@ -428,11 +431,11 @@ def task_capacity(context: Any) -> int:
 def _reason(error: Exception) -> str:
     """What an error says, without Java's stack; only the JVM has the text of its exceptions."""
     if isinstance(error, ConnectionError):
-        return "its JVM ended"
+        return _JVM_ENDED
     try:
         said = str(error)
     except Exception:  # a Java exception whose JVM is gone
-        return "its JVM ended"
+        return _JVM_ENDED
     java = re.search(r"^: (.+)$", said, re.MULTILINE)
     return java[1] if java else said
 

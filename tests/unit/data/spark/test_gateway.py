@@ -110,6 +110,49 @@ def test_a_jvm_that_ends_at_once_is_noticed(home: Path) -> None:
     jvm.end()
 
 
+_COLLECTORS = """echo 'Picked up JAVA_TOOL_OPTIONS: -XX:+UseG1GC -Dtruststore.password=pw'
+echo 'Error occurred during initialization of VM'
+echo 'Multiple garbage collectors selected'
+echo '/opt/spark/bin/spark-class: line 97: CMD: bad array subscript' >&2
+exit 1"""
+_HEAP = """echo '2026-11-29 12:00:00,000 WARN Utils: a host'
+echo 'Exception in thread "main" java.lang.Exception: no Xmx (was -Da=pw "-Db=p w" -Xmx1g)'
+printf '\\tat org.apache.spark.launcher.Main.main\\n'
+exit 1"""
+
+_OPTION = """echo "Unrecognized VM option 'Nonsense'"
+echo 'Error: Could not create the Java Virtual Machine.'
+echo 'Error: A fatal exception has occurred. Program will exit.'
+exit 1"""
+
+
+@pytest.mark.parametrize(
+    ("then", "words"),
+    [
+        (
+            _COLLECTORS,
+            "Error occurred during initialization of VM; Multiple garbage collectors selected",
+        ),
+        (
+            _HEAP,
+            'Exception in thread "main" java.lang.Exception: no Xmx (was -Da=*** -Db=*** -Xmx1g)',
+        ),
+        (_OPTION, "Unrecognized VM option 'Nonsense'"),
+        ("exit 1", ""),
+    ],
+    ids=["a JVM", "Spark", "java", "nothing"],
+)
+def test_what_a_jvm_says_before_it_ends_is_told_without_secrets(
+    home: Path, then: str, words: str
+) -> None:
+    (home / "log").write_text("Error of an earlier run\n")
+    _submit(home, then)
+    jvm = _started(home, {})
+    jvm.process.wait(30)
+    jvm.end()
+    assert jvm.last_words() == words
+
+
 def test_sigterm_leaves_it_to_who_drains(home: Path) -> None:
     """A stop may reach all processes at once; the driver drains with Spark and ends it."""
     _submit(home, f"kill -TERM $$\n{_ANSWERS}")

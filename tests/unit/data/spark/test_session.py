@@ -11,6 +11,7 @@ import pytest
 
 from sparkmirror.data.spark import session
 from sparkmirror.data.spark.session import Spark
+from sparkmirror.errors import MachineError
 from sparkmirror.settings import MirrorSettings
 
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
@@ -80,6 +81,26 @@ def test_a_collector_that_the_user_chose_is_the_only_one(
         monkeypatch.setenv(named, theirs[named])
         options = _told(tmp_path, monkeypatch, {})[_JVM_OPTIONS]
     assert "-XX:+UseParallelGC" not in options
+
+
+def test_a_jvm_that_ends_at_once_has_said_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = tmp_path / "bin" / "spark-submit"
+    submit.parent.mkdir()
+    submit.write_text("#!/bin/sh\necho 'Multiple garbage collectors selected'\nexit 1\n")
+    submit.chmod(0o700)
+    monkeypatch.setattr(session, "check_installed", lambda *_, **__: None)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    work = tmp_path / "work"
+    spark = Spark(MirrorSettings((), ()), master="local[1]", spark_conf={}, work_dir=work, key="k")
+    try:
+        with pytest.raises(MachineError) as told:
+            spark.open()
+    finally:
+        spark.close()
+    why = "its JVM ended: Multiple garbage collectors selected"
+    assert told.value.what == f"Spark does not start ({why})."
 
 
 def _told(
