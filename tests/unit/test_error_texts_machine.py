@@ -195,7 +195,9 @@ def test_keys_that_mirrormaker_no_longer_has_are_named_as_they_stand() -> None:
 # --- Spark --------------------------------------------------------------------------------------
 
 
-def test_a_spark_cluster_with_fewer_cores_than_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spark_that_runs_fewer_tasks_than_there_are_slots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seconds = count(0, 30)
     clock = SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda _: None)
     monkeypatch.setattr(session, "time", clock)
@@ -226,7 +228,13 @@ def test_a_spark_cluster_with_fewer_cores_than_slots(monkeypatch: pytest.MonkeyP
         "4 slots in all flows and one core to read tables, the cluster offers 4 cores",
         "master spark://host:7077", "Lower tasks.max",
     )  # fmt: skip
-    context.master = "local[*]"
+    context.master = "local[5,8]"
+    check(
+        lambda: session.Spark._check_slots(ours, spark), ConfigError,
+        "4 slots in all flows and one core to read tables, Spark runs 4 tasks at a time",
+        "master local[5,8]", "--conf spark.task.cpus=1",
+    )  # fmt: skip
+    room["default"] = 5
     session.Spark._check_slots(ours, spark)
 
 

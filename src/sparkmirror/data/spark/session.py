@@ -395,26 +395,33 @@ class Spark:
         spark_conf.set(f"spark.executorEnv.{KEY_VARIABLE}", self._key)
 
     def _check_slots(self, spark: SparkSession) -> None:
-        """Raise `ConfigError` if a cluster has fewer cores than slots.
+        """Raise `ConfigError` if Spark runs fewer tasks at a time than there are slots.
 
         Some partitions would not be mirrored.
         """
-        if str(spark.sparkContext.master).startswith("local"):
-            return
+        local = is_local(str(spark.sparkContext.master))
         slots = sum(flow.tasks_max for flow in self._settings.flows)
         needed = _cores_needed(self._settings)
-        deadline = time.monotonic() + 60
-        cores = 0
-        while time.monotonic() < deadline:
-            cores = task_capacity(spark.sparkContext)
-            if cores >= needed:
-                return
+        deadline = time.monotonic() + (0 if local else 60)  # until the executors are there
+        while (cores := task_capacity(spark.sparkContext)) < needed:
+            if time.monotonic() >= deadline:
+                break
             time.sleep(0.5)
+        else:
+            return
         also = " and one core to read tables" if needed > slots else ""
+        where = f"master {spark.sparkContext.master}"
+        if local:
+            raise ConfigError(
+                f"tasks.max asks for {slots} slots in all flows{also}, Spark runs {cores} tasks at "
+                "a time.",
+                where=where,
+                do="Give each task one core: --conf spark.task.cpus=1.",
+            )
         raise ConfigError(
             f"tasks.max asks for {slots} slots in all flows{also}, the cluster offers {cores} "
             "cores.",
-            where=f"master {spark.sparkContext.master}",
+            where=where,
             do="Lower tasks.max, or give the cluster more cores.",
         )
 
