@@ -295,10 +295,12 @@ class FlowRunner:
             return None if lost else error  # only a process beside the slots was lost
         if own_words(error) and not ended_for_repair(error):
             return error
-        if not self._revivals.allow(name, failure(error, name, self._spark.log_path)):
+        pause_s = self._revivals.allow(name, failure(error, name, self._spark.log_path))
+        if pause_s is None:
             return error
         flow = next(flow for flow in self._settings.flows if flow.name == name)
-        self._reviving[name] = QueryRestart(partial(self._start_query, spark, flow, again=True))
+        start = partial(self._start_query, spark, flow, again=True)
+        self._reviving[name] = QueryRestart(start, pause_s)
         self._restarts[name] += 1
         return None
 
@@ -344,6 +346,8 @@ class FlowRunner:
     def stop(self, *, grace_s: float) -> None:
         """Wait up to ``grace_s`` until drained queries are idle, then stop Spark."""
         self._stopping = True
+        for revival in list(self._reviving.values()):
+            revival.cancel()
         deadline = time.monotonic() + grace_s
         with contextlib.suppress(Exception):  # a killed JVM cannot say why queries ended
             while (busy := self.active()) and time.monotonic() < deadline:

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from sparkmirror.data.query import FlowRunner, query_name
+from sparkmirror.data.spark import restarts
 from sparkmirror.data.spark.restarts import RESTARTS_MAX, RestartLimit
 from sparkmirror.errors import ConfigError, MirrorError
 from sparkmirror.observe.figures.queries import QueryFigures
@@ -27,6 +28,7 @@ class Queries:
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, error: str) -> None:
         self.begun: list[bool] = []
+        monkeypatch.setattr(restarts, "PAUSES_S", (0.0,) * RESTARTS_MAX)
         self._error = RuntimeError(f"failed 8 times\nsparkmirror.errors.{error}\nat a.b(C.scala)")
         self.runner = FlowRunner(
             load(directory, BASE), master="local[1]", once=False, spark_conf={},

@@ -23,21 +23,31 @@ __all__ = ["RESTARTS_MAX", "RESTARTS_WITHIN_S", "QueryRestart", "RestartLimit"]
 
 log = logging.getLogger(__name__)
 
-RESTARTS_MAX, RESTARTS_WITHIN_S = 5, 300.0
+# What a query lost may need a while to come back, such as memory of the machine.
+PAUSES_S = (0.0, 1.0, 2.0, 4.0, 8.0)
+RESTARTS_MAX, RESTARTS_WITHIN_S = len(PAUSES_S), 300.0
 """A query that fails more often than this is not restarted: retries will not repair it."""
 
 
 class QueryRestart:
-    """Restarts one query on a thread of its own, because that takes seconds."""
+    """Restarts one query after ``pause_s``, on a thread of its own, because that takes seconds."""
 
-    def __init__(self, start: Callable[[], StreamingQuery]) -> None:
+    def __init__(self, start: Callable[[], StreamingQuery], pause_s: float) -> None:
         self.query: StreamingQuery | None = None
         self.error: Exception | None = None
         self._start = start
+        self._pause_s = pause_s
+        self._cancelled = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sparkmirror-revival", daemon=True)
         self._thread.start()
 
+    def cancel(self) -> None:
+        """Do not start the query any more if that has not begun."""
+        self._cancelled.set()
+
     def _run(self) -> None:
+        if self._cancelled.wait(self._pause_s):
+            return
         try:
             self.query = self._start()
         except Exception as error:  # the run loop shows it
@@ -56,17 +66,19 @@ class RestartLimit:
         self._clock = clock
         self._times: dict[str, deque[float]] = {}
 
-    def allow(self, flow: str, why: object) -> bool:
-        """Whether to restart the query of ``flow``, which ended because of ``why``.
+    def allow(self, flow: str, why: object) -> float | None:
+        """After how many seconds to restart the query of ``flow``, which ended because of ``why``.
 
-        A result of True counts as a restart.
+        None if it is not to be restarted; anything else counts as a restart.
         """
         now = self._clock()
         times = self._times.setdefault(flow, deque())
         while times and now - times[0] > RESTARTS_WITHIN_S:
             times.popleft()
         if len(times) >= RESTARTS_MAX:
-            return False
+            return None
+        pause_s = PAUSES_S[len(times)]
         times.append(now)
-        log.warning("flow %s: its query has ended and is restarted (%s)", flow, why)
-        return True
+        when = f" in {pause_s:g} s" if pause_s else ""
+        log.warning("flow %s: its query has ended and is restarted%s (%s)", flow, when, why)
+        return pause_s
