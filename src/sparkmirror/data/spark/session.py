@@ -149,6 +149,9 @@ def _spark_settings(
                 # time while it does not collect.
                 *(["-XX:+UseParallelGC"] if collector else []),
                 *([] if computes else ["-XX:TieredStopAtLevel=1"]),
+                # Spark's threads that plan end without memory, and a query without them stands
+                # still, but is active. The supervisor starts a run again.
+                "-XX:+ExitOnOutOfMemoryError",
                 # Spark's analysis goes down into each nested expression: a condition with some
                 # hundred parts would overflow the usual 1 MB.
                 "-Xss4m",

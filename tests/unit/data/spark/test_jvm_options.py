@@ -57,6 +57,18 @@ def test_what_users_set_for_other_applications_is_not_the_mirrors(tmp_path: Path
     assert conf["spark.serializer"] == "org.apache.spark.serializer.JavaSerializer"
 
 
+def test_a_jvm_without_memory_ends(tmp_path: Path) -> None:
+    """Spark would go on without the thread that asked for it, and a query could stand still."""
+    conf = _spark_settings(
+        MirrorSettings((FlowSettings(_CLIENT, _CLIENT, _CLIENT, _CLIENT),), ("A", "B")),
+        master="local[*]",
+        work_dir=tmp_path,
+        scratch=tmp_path,
+        cores=2,
+    )
+    assert "-XX:+ExitOnOutOfMemoryError" in conf["spark.driver.extraJavaOptions"].split()
+
+
 @pytest.mark.parametrize(
     ("flow", "foreign"),
     [
