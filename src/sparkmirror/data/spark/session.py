@@ -56,6 +56,7 @@ log = logging.getLogger(__name__)
 
 _LOCAL = re.compile(r"local(?:\[(?:(\d+)|\*)(?:\s*,\s*(\d+))?\])?")
 _TASK_ATTEMPTS = 8
+_LOCAL_DIRS = ("SPARK_EXECUTOR_DIRS", "SPARK_LOCAL_DIRS")
 _JVM_ENDED = "its JVM ended"
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 _JVM_DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
@@ -284,6 +285,10 @@ class Spark:
         # Slots load our modules at every start. With a machine-wide "write no bytecode", each of
         # them would compile these again.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        # Spark would prefer them to spark.local.dir, and a JVM that is killed would leave its files
+        # there.
+        for name in _LOCAL_DIRS:
+            os.environ.pop(name, None)
         # Spark runs files of the first directory and trusts those of the other one: both must be
         # this user's alone.
         private_directory(self._work_dir.parent, (self._work_dir.name,))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -103,17 +102,32 @@ def test_a_jvm_that_ends_at_once_has_said_why(
     assert told.value.what == f"Spark does not start ({why})."
 
 
+def test_spark_writes_only_where_the_next_run_removes_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark prefers the variables to its setting."""
+    for name in ("SPARK_LOCAL_DIRS", "SPARK_EXECUTOR_DIRS"):
+        monkeypatch.setenv(name, str(tmp_path))
+    told = _told(tmp_path, monkeypatch, {})
+    assert told["spark.local.dir"].endswith("/local")
+    assert "SPARK_LOCAL_DIRS" not in told
+    assert "SPARK_EXECUTOR_DIRS" not in told
+    assert os.environ["SPARK_LOCAL_DIRS"] == str(tmp_path)
+    told = _told(tmp_path, monkeypatch, {"spark.local.dir": "/elsewhere"})
+    assert told["spark.local.dir"] == "/elsewhere"
+
+
 def _told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_conf: dict[str, str]
 ) -> dict[str, str]:
-    """The settings with which a local Spark's JVM would start."""
+    """The variables and the settings with which a local Spark's JVM would start."""
     told: dict[str, str] = {}
 
     class Started(Exception):
         pass
 
-    def start(conf: Mapping[str, str], *_: object, outlasts: bool) -> None:
-        told.update(conf)
+    def start(conf: dict[str, str], *_: object, outlasts: bool) -> None:
+        told.update(os.environ | conf)
         raise Started
 
     monkeypatch.setattr(session, "GatewayProcess", start)
