@@ -27,6 +27,8 @@ GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
 """The variable that names the port of a JVM that runs already, to PySpark and to us."""
 
 _POLL_S = 0.01
+# A JVM on a busy machine needs some ten seconds; one that waits for a lost disk never answers.
+_START_S_MAX = 300.0
 _INFO = "gateway"
 _GATEWAY_SECRET = "PYSPARK_GATEWAY_SECRET"  # noqa: S105  (the variable's name)
 # Of Spark's launcher, a JVM that lives for a moment and only prints the command of the next one.
@@ -94,13 +96,16 @@ class GatewayProcess:
     def connect(self) -> Any:
         """PySpark's gateway, as ``launch_gateway`` returns it.
 
-        Raises ``ConnectionError`` if the JVM ends instead.
+        Raises ``ConnectionError`` if the JVM ends instead, ``TimeoutError`` if it does not answer.
         """
         from pyspark.java_gateway import launch_gateway  # noqa: PLC0415  (takes a third of a second)
 
+        deadline = time.monotonic() + _START_S_MAX
         while not self._info.exists():
             if self.process.poll() is not None:
                 raise ConnectionError("the JVM has ended")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"its JVM has not answered for {_START_S_MAX:g} s")
             time.sleep(_POLL_S)
         port, secret = _read(self._info.read_bytes())
         self._info.unlink()

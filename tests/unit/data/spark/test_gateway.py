@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkmirror.data.spark import gateway
 from sparkmirror.data.spark.gateway import GATEWAY_PORT, GatewayProcess, spark_home
 
 _SUBMIT = """#!/bin/sh
@@ -108,6 +109,19 @@ def test_a_jvm_that_ends_at_once_is_noticed(home: Path) -> None:
     with pytest.raises(ConnectionError, match="the JVM has ended"):
         jvm.connect()
     jvm.end()
+
+
+def test_a_jvm_that_does_not_answer_is_not_waited_for_without_end(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _submit(home, "cat")
+    monkeypatch.setattr(gateway, "_START_S_MAX", 0.2)
+    jvm = _started(home, {})
+    try:
+        with pytest.raises(TimeoutError, match="its JVM has not answered"):
+            jvm.connect()
+    finally:
+        jvm.end()
 
 
 _COLLECTORS = """echo 'Picked up JAVA_TOOL_OPTIONS: -XX:+UseG1GC -Dtruststore.password=pw'
