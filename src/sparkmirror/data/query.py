@@ -239,8 +239,11 @@ class FlowRunner:
     def active(self) -> bool:
         """Whether any query still runs; one that is idle after a drain does not count.
 
-        If none does, `errors` says afterwards whether any has failed.
+        If none does, `errors` says afterwards whether any has failed. Raises ``ConnectionError``
+        if Spark's JVM has ended.
         """
+        if self._spark.ended:  # a standby wants no query, and would never learn of it
+            raise ConnectionError("the JVM has ended")
         # First, because `_ended` does not see the error of a query that ends later.
         busy = any(self._returns(name) or self._busy(self._queries[name]) for name in self._wanted)
         for name in self._wanted:

@@ -178,6 +178,23 @@ def test_a_handler_without_sql_is_loaded_before_queries_start(
     assert not opened("json:dumps")._plans
 
 
+@pytest.mark.parametrize("wanted", [frozenset(), frozenset({FLOW})], ids=["standby", "owner"])
+def test_a_jvm_that_has_ended_is_noticed_whatever_is_mirrored(
+    wanted: frozenset[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a standby, before it claims a flow that it cannot mirror."""
+    runner = Queries(tmp_path, monkeypatch, LOST).runner
+    runner._wanted = wanted
+    running = SimpleNamespace(isActive=True)
+    runner._queries = {FLOW: cast(Any, running)}
+    ends: list[int | None] = [None, -9]
+    process = SimpleNamespace(poll=lambda: ends.pop(0))
+    runner._spark._jvm = cast(Any, SimpleNamespace(process=process))
+    assert runner.active() is bool(wanted)
+    with pytest.raises(ConnectionError, match="the JVM has ended"):
+        runner.active()
+
+
 class Drained:
     """Spark's status tracker: the slots of the newest epoch have ended as they were told, or not.
 

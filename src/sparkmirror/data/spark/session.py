@@ -220,6 +220,11 @@ class Spark:
         """The directory for sockets that Spark's workers reach; None if they are elsewhere."""
         return self._scratch.path if self._scratch and is_local(self._master) else None
 
+    @property
+    def ended(self) -> bool:
+        """Whether the JVM that `open` started has ended. Asks the kernel, not the JVM."""
+        return self._jvm is not None and self._jvm.process.poll() is not None
+
     def open(self) -> SparkSession:
         """Start the application. Raises `MirrorError`."""
         try:
