@@ -91,6 +91,7 @@ class FlowRunner:
         self._queries: dict[str, StreamingQuery] = {}
         self._wanted: frozenset[str] = frozenset()
         self._starting = threading.Lock()
+        self._looking = threading.Lock()  # a stop looks at the queries, too
         self._revivals = RestartLimit()
         self._reviving: dict[str, QueryRestart] = {}
         self._restarts: Counter[str] = Counter()
@@ -244,11 +245,13 @@ class FlowRunner:
         """
         if self._spark.ended:  # a standby wants no query, and would never learn of it
             raise ConnectionError("the JVM has ended")
-        # First, because `_ended` does not see the error of a query that ends later.
-        busy = any(self._returns(name) or self._busy(self._queries[name]) for name in self._wanted)
-        for name in self._wanted:
-            self._ended(name)
-        return busy or any(self._returns(name) for name in self._wanted)
+        with self._looking:
+            wanted = self._wanted
+            # First, because `_ended` does not see the error of a query that ends later.
+            busy = any(self._returns(name) or self._busy(self._queries[name]) for name in wanted)
+            for name in wanted:
+                self._ended(name)
+            return busy or any(self._returns(name) for name in wanted)
 
     def _returns(self, name: str) -> bool:
         """Whether a query is being restarted, or was and is not yet one of ``_queries``."""
@@ -269,10 +272,11 @@ class FlowRunner:
         if self._session is None or self.at_rest:
             return self._failures
         found = []
-        for name in self._wanted:
-            error = self._ended(name)
-            if error is not None:
-                found.append(failure(error, name, self._spark.log_path))
+        with self._looking:
+            for name in self._wanted:
+                error = self._ended(name)
+                if error is not None:
+                    found.append(failure(error, name, self._spark.log_path))
         return tuple(found)
 
     def _ended(self, name: str) -> Exception | None:

@@ -1,7 +1,8 @@
 """The loop of one run: start, mirror, drain, stop.
 
-Everything that may block (connecting to clusters, starting Spark, draining, stopping) runs in its
-own thread, so this loop always handles signals and keys and refreshes the view.
+Everything that may block (connecting to clusters, starting Spark, asking its JVM, draining,
+stopping) runs in its own thread, so this loop always handles signals and keys and refreshes the
+view.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from sparkmirror.cli.run.figures import PHASE_DRAINING, PHASE_RUNNING, Figures
 from sparkmirror.cli.run.os_signals import Signals, standard_terminals
 from sparkmirror.cli.run.parts import END_S, ControlPart, FlowPart, RunOptions
 from sparkmirror.cli.run.processes import child_processes, end_processes
+from sparkmirror.cli.run.query_watch import QueryWatch
 from sparkmirror.cli.run.quick_check import QuickCheckPart
 from sparkmirror.cli.run.stopping import FLOW_STOP_S, end_start, stop_parts
 from sparkmirror.cli.run.turns import DRAIN_ELSEWHERE_S, Turns
@@ -93,6 +95,7 @@ class RunLoop:
         self._stop_signal_s = 0.0
         self._opening: Background | None = None
         self._turns: Turns | None = None
+        self._watch: QueryWatch | None = None
         self._drain: Background | None = None
         self._drained_elsewhere = False
         self._refresh: Background | None = None
@@ -172,9 +175,10 @@ class RunLoop:
             raise task.error
 
     def _mirror(self) -> int:
-        if self._turns is None:
+        if self._turns is None or self._flow is None:
             raise Defect("the run has no parts yet")
         gc.enable()
+        self._watch = QueryWatch(self._flow)
         self._running, turns = True, self._turns
         self._figures.phase = PHASE_RUNNING
         self._show_phase(turns)
@@ -213,26 +217,15 @@ class RunLoop:
 
     def _flow_state(self, turns: Turns) -> tuple[list[MirrorError], bool]:
         """The errors of failed queries, and whether any query still runs or may start."""
-        if self._flow is None:
+        if self._watch is None:
             raise Defect("the run has no pipeline yet")
         if self._control is None:
             raise Defect("the run has no control plane yet")
-        try:
-            # First, because a query that ends later has an error that nobody has asked for.
-            active = self._flow.active() or self._waits(turns)
-            lost = list(self._control.failures())
-            # Another process's claim ends both the flow and its query; report one failure.
-            known = {one.where for one in lost}
-            errors = [*(one for one in self._flow.errors() if one.where not in known), *lost]
-            return errors, active
-        except MirrorError:
-            raise
-        except Exception as error:  # whatever py4j raises when the JVM is gone
-            raise MirrorError(
-                f"Spark no longer responds ({type(error).__name__}).",
-                do="See spark.log in the work directory for the reason, and check this machine's"
-                " memory. The next run continues from the committed positions.",
-            ) from error
+        said = self._watch.look(waits=self._waits(turns))
+        lost = list(self._control.failures())
+        # Another process's claim ends both the flow and its query; report one failure.
+        known = {one.where for one in lost}
+        return [*(one for one in said.errors if one.where not in known), *lost], said.active
 
     def _step(self, timeout_s: float) -> None:
         """Wait up to ``timeout_s``, then handle signals and keys and collect figures."""
@@ -321,8 +314,8 @@ class RunLoop:
         if with_ends:
             self._ends_s = time.monotonic()
         self._figures.take(self._control, with_ends=with_ends)
-        if self._running and self._flow is not None:
-            self._figures.queries = self._flow.figures()
+        if self._watch is not None:
+            self._figures.queries = self._watch.figures
         for text in self._control.events():
             self._display.notice(text)
         if self._refresh is not None and self._refresh.failed():
@@ -477,6 +470,9 @@ class RunLoop:
     def _stop_parts(self, *, at_once: bool = False) -> None:
         """Stop Spark and the control plane, and kill remaining processes; bounded, idempotent."""
         self._collecting = self._running = False
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
         flow, self._flow = self._flow, None
         control, self._control = self._control, None
         if self._quick_check is not None:

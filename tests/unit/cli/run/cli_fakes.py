@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkmirror.cli.run import loop
+from sparkmirror.cli.run import loop, query_watch
 from sparkmirror.cli.run.parts import Parts, RunOptions
 from sparkmirror.cli.run.run import run_mirror
 from sparkmirror.errors import ConfigError, MirrorError, Unreachable
@@ -52,6 +52,8 @@ class Scenario:
     query_ends_s: float = 0.0
     query_fails_late: bool = False  # after its errors were asked for
     spark_dies_s: float = 0.0
+    spark_hangs_s: float = 0.0  # its JVM is stopped: no call returns
+    silent_s_max: float = 60.0  # how long that may last
     drain_fails: bool = False
     rest_s: float = 0.3  # how long drained queries take to come to rest
     stop_hangs: bool = False
@@ -310,6 +312,9 @@ class FakeFlow:
         scenario, run_s = self._world.scenario, self._world.run_s()
         if scenario.spark_dies_s and run_s > scenario.spark_dies_s:
             raise ConnectionError("the JVM is gone")
+        if scenario.spark_hangs_s and run_s > scenario.spark_hangs_s:
+            self._world.say("flow.active")
+            time.sleep(300)
         if scenario.once and run_s > scenario.once_s:
             self._ended = True
             return False
@@ -341,6 +346,7 @@ class FakeFlow:
 def main() -> int:
     scenario = Scenario(**json.loads(sys.argv[1]))
     loop.ECHO_S = scenario.echo_s
+    query_watch.SILENT_S_MAX = scenario.silent_s_max
     world = World(scenario)
 
     def client(alias: str) -> ClusterClient:

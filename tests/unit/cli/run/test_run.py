@@ -370,6 +370,38 @@ def test_a_spark_that_died_is_told_in_words(start: Start) -> None:
     assert "Traceback" not in run.err
 
 
+def test_a_spark_that_is_silent_delays_no_drain(start: Start) -> None:
+    """Its JVM may be stopped or swapped out: the drain begins, and is cut short in time."""
+    run = start(spark_hangs_s=0.3, stop_hangs=True, drain_s=1.0)
+    run.until("[flow.active]")
+    shown = run.out.count("A->B  ")
+    run.until_shown("A->B  ", shown + 2)
+    began_s = time.monotonic()
+    run.send(signal.SIGTERM)
+    assert run.end() == 1
+    assert time.monotonic() - began_s < 10
+    assert "draining: writing all records that were read" in run.out
+    assert "error: The drain took longer than 1 s and was cut short." in run.err
+
+
+def test_a_second_signal_stops_at_once_while_spark_is_silent(start: Start) -> None:
+    run = start(spark_hangs_s=0.3, stop_hangs=True, drain_s=60.0)
+    run.until("[flow.active]")
+    run.send(signal.SIGTERM)
+    run.until("draining")
+    time.sleep(0.5)
+    began_s = time.monotonic()
+    run.send(signal.SIGTERM)
+    assert run.end() == 130
+    assert time.monotonic() - began_s < 15
+
+
+def test_a_spark_that_stays_silent_ends_the_run(start: Start) -> None:
+    run = start(spark_hangs_s=0.3, stop_hangs=True, silent_s_max=1.0)
+    assert run.end() == 1
+    assert "error: Spark no longer responds (for 1 s). See spark.log" in run.err
+
+
 def test_json_lines_are_json_on_both_streams(start: Start) -> None:
     run = start(once=True, halted=True, log_format="json", warning="a remark")
     assert run.end() == 1
