@@ -147,21 +147,27 @@ class RunLoop:
             raise Defect("the run has no control plane yet")
         if self._quick_check is None:
             raise Defect("the run has no quick check yet")
-        self._display.phase("connecting to the clusters, creating topics")
         self._quick_check.begin()
+        if self._options.take_over or self._opening.failed():
+            # Whoever mirrors the flows now goes on unless this process can.
+            self._await_spark(self._opening)
+        self._display.phase("connecting to the clusters, creating topics")
         self._await(self._beside(self._control.prepare, "sparkmirror-prepare"))
         self._quick_check.topics_made()
         self._await(self._beside(self._control.start, "sparkmirror-control"))
         self._collecting = True
-        if self._mirrors:
-            self._display.phase("starting Spark")
-        self._await(self._opening)
+        self._await_spark(self._opening)
         if self._flow.page:
             _log.info("Spark's page is on %s", self._flow.page)
             self._display.notice(f"Spark's page is on {self._flow.page}")
         self._turns = Turns(self._flow, self._control, self._control.owned, self._show_phase)
         self._await(self._beside(partial(self._flow.start, self._turns.begun), "sparkmirror-spark"))
         self._turns.stand_by(view.flow for view in self.views())
+
+    def _await_spark(self, opening: Background) -> None:
+        if self._mirrors:
+            self._display.phase("starting Spark")
+        self._await(opening)
 
     def _beside(self, call: Callable[[], object], name: str) -> Background:
         """Run ``call`` in a thread; its end wakes this loop, which need not look for it."""

@@ -47,6 +47,8 @@ class Scenario:
     prepare_fails: str = ""  # unreachable, config, defect
     loads_s: float = 0.0  # how long the control plane takes to be loaded and made
     opens_slowly: bool = False  # until its process is killed; then it cleans up for a moment
+    open_fails_s: float = 0.0  # when Spark turns out not to start
+    take_over: bool = False
     start_fails: bool = False
     query_fails_s: float = 0.0
     query_ends_s: float = 0.0
@@ -282,6 +284,9 @@ class FakeFlow:
 
     def open(self) -> None:
         """Beside `prepare`: its place among the calls would differ from run to run."""
+        if self._world.scenario.open_fails_s:
+            time.sleep(self._world.scenario.open_fails_s)
+            raise MirrorError("There is no Java.", do="Install it.")
         if self._world.scenario.opens_slowly:
             subprocess.run(["sleep", "300"], start_new_session=True, check=False)
             time.sleep(0.3)
@@ -366,6 +371,7 @@ def main() -> int:
         sigterm_exit_code=scenario.sigterm_exit_code,
         drain_s=scenario.drain_s,
         metrics=scenario.metrics,
+        take_over=scenario.take_over,
     )
     parts = Parts(
         control=lambda settings, **_: FakeControl(world, settings),

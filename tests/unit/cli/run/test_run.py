@@ -290,6 +290,21 @@ def test_a_failed_start_of_spark_ends_with_3_and_stops_the_control_plane(start: 
     assert "[control.stop]" in run.err
 
 
+@pytest.mark.parametrize(
+    "scenario",
+    [{"open_fails_s": 0.1, "loads_s": 1.0}, {"open_fails_s": 1.0, "take_over": True}],
+    ids=["known-early", "take-over"],
+)
+def test_a_process_whose_spark_does_not_start_takes_no_flow(
+    start: Start, scenario: dict[str, object]
+) -> None:
+    """The owner that it would take the flow from is healthy."""
+    run = start(**scenario)
+    assert run.end() == 3
+    assert "error: There is no Java. Install it." in run.err
+    assert "[prepare]" not in run.err
+
+
 def test_debug_shows_the_stack_trace(start: Start) -> None:
     run = start(prepare_fails="unreachable", debug=True)
     assert run.end() == 3
