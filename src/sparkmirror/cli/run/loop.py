@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import logging
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -94,6 +95,9 @@ class RunLoop:
         self._stop_signal: int | None = None
         self._stop_signal_s = 0.0
         self._opening: Background | None = None
+        # A run that has ended starts no Spark: modules may still be loading then.
+        self._opens = threading.Lock()
+        self._over = False
         self._turns: Turns | None = None
         self._watch: QueryWatch | None = None
         self._drain: Background | None = None
@@ -134,9 +138,14 @@ class RunLoop:
         make_control: Callable[[FlowPart], tuple[ControlPart, QuickCheckPart]],
     ) -> None:
         def load() -> None:
-            self._flow = flow = make_flow()
-            # Spark takes longest to start, and needs neither the clusters nor the control plane.
-            self._opening = self._beside(flow.open, "sparkmirror-open")
+            flow = make_flow()
+            with self._opens:
+                if self._over:
+                    return
+                self._flow = flow
+                # Spark takes longest to start, and needs neither the clusters nor the control
+                # plane.
+                self._opening = self._beside(flow.open, "sparkmirror-open")
             self._control, self._quick_check = make_control(flow)
 
         self._display.phase("loading")
@@ -476,6 +485,8 @@ class RunLoop:
     def _stop_parts(self, *, at_once: bool = False) -> None:
         """Stop Spark and the control plane, and kill remaining processes; bounded, idempotent."""
         self._collecting = self._running = False
+        with self._opens:
+            self._over = True
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()

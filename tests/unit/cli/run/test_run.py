@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +19,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sparkmirror.cli.run.parts import Parts, RunOptions
+from sparkmirror.cli.run.run import run_mirror
+from sparkmirror.settings import MirrorSettings
 from sparkmirror.wire.net.poller import readable
 from tests.patience import others_per_core, patience
+from tests.unit.cli.run.cli_fakes import FakeControl, FakeFlow, FakeLook, Scenario, World
+from tests.unit.config_files import BASE
+from tests.unit.config_files import load as config
 
 SCRIPT = Path(__file__).with_name("cli_fakes.py")
 
@@ -358,6 +365,37 @@ def test_a_stopped_start_of_spark_cleans_up(start: Start) -> None:
     run.send(signal.SIGINT)
     assert run.end() == 130
     assert "[flow.open ended]" in run.err
+
+
+def test_a_run_that_was_stopped_while_it_loaded_starts_no_spark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(Scenario(work_dir=str(tmp_path / "run")))
+    over = threading.Event()
+    opened = []
+
+    class Flow(FakeFlow):
+        def open(self) -> None:
+            opened.append(self)
+
+    def load(settings: MirrorSettings, **_: object) -> Flow:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert over.wait(20)
+        return Flow(world, settings)
+
+    parts = Parts(
+        control=lambda settings, **_: FakeControl(world, settings),
+        flow=load,
+        quick_check=lambda _: FakeLook(world),
+    )
+    options = RunOptions(work_dir=tmp_path / "run", live=False)
+    assert run_mirror(config(tmp_path, BASE), options, parts=parts) == 130
+    (loading,) = (one for one in threading.enumerate() if one.name == "sparkmirror-load")
+    over.set()
+    loading.join(20)
+    assert not any(one.name == "sparkmirror-open" for one in threading.enumerate())
+    assert not opened
+    assert "stopping" in capsys.readouterr().out
 
 
 def test_a_failed_query_ends_the_run_with_1(start: Start) -> None:
