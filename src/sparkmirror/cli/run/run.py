@@ -37,6 +37,7 @@ from sparkmirror.errors import ConfigError, MachineError, MirrorError
 from sparkmirror.observe.display.keys import Keys
 from sparkmirror.observe.display.line_view import Display, LineDisplay
 from sparkmirror.observe.display.live_view import LiveDisplay
+from sparkmirror.observe.display.queued_stream import queued_streams
 from sparkmirror.observe.display.streams import flush_or_discard
 from sparkmirror.observe.logs import LOG_FILE_NAME, close_logs, open_logs
 from sparkmirror.settings import MirrorSettings
@@ -102,12 +103,14 @@ def run_mirror(
     # Otherwise the interpreter would collect garbage for half a second at its end.
     atexit.register(gc.freeze)
     try:
-        return _run_shown(settings, options, parts)
-    except Exception as error:
-        # Logs or display could not be opened. The loop shows all later failures.
-        shown = show_error(error, debug=options.debug, json_lines=options.json_lines)
-        expected = isinstance(error, MirrorError) and not isinstance(error, ConfigError)
-        return options.start_failure_exit_code if expected else shown.exit_code
+        with queued_streams():
+            try:
+                return _run_shown(settings, options, parts)
+            except Exception as error:
+                # Logs or display could not be opened. The loop shows all later failures.
+                shown = show_error(error, debug=options.debug, json_lines=options.json_lines)
+                expected = isinstance(error, MirrorError) and not isinstance(error, ConfigError)
+                return options.start_failure_exit_code if expected else shown.exit_code
     finally:
         gc.enable()
         flush_or_discard((sys.stdout, sys.stderr))

@@ -38,6 +38,7 @@ from typing import Protocol, TextIO
 
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.console import PrintableConsole
+from sparkmirror.observe.display.queued_stream import is_full
 from sparkmirror.observe.display.streams import discard
 from sparkmirror.observe.display.summary import summary_table
 from sparkmirror.observe.display.units import (
@@ -170,6 +171,7 @@ class LineDisplay:
     """Writes lines to ``stream``: progress every ``interval_s`` seconds, everything else at once.
 
     If the reader closes the stream or the disk is full, the lines end, but the mirror continues.
+    While a reader is far behind, there is no progress.
     """
 
     def __init__(
@@ -212,6 +214,8 @@ class LineDisplay:
         # Add whole intervals, so that slow writes do not shift the schedule.
         missed = (now_s - self._next_s) // self._interval_s
         self._next_s += (missed + 1) * self._interval_s
+        if is_full(self._stream):
+            return
         for view in views:
             if self._json_lines:
                 self._document("progress", flow_document(view))

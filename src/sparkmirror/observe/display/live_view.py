@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from sparkmirror.observe.console import PrintableConsole
+from sparkmirror.observe.display.queued_stream import is_full
 from sparkmirror.observe.display.streams import discard
 from sparkmirror.observe.display.summary import halt_lines, summary_table
 from sparkmirror.observe.display.units import (
@@ -337,7 +338,7 @@ class LiveDisplay:
         return int(self._ticks_s() - self._started_s)
 
     def _draw(self) -> None:
-        if self._closed or self._gone:
+        if self._closed or self._gone or is_full(self._console.file):
             return
         busy = not any(view.partitions_reported for view in self._views)
         frame = ViewState(

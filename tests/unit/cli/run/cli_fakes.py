@@ -38,6 +38,7 @@ class Scenario:
     log_format: str = "text"
     live: bool | None = None
     interval_s: float = 0.2
+    refresh_s: float = 0.25
     sigterm_exit_code: int = 0
     drain_s: float = 6.0
     records: int = 1_000  # per second and slot, what the fake pipeline mirrors
@@ -351,6 +352,7 @@ class FakeFlow:
 def main() -> int:
     scenario = Scenario(**json.loads(sys.argv[1]))
     loop.ECHO_S = scenario.echo_s
+    loop.REFRESH_S = scenario.refresh_s
     query_watch.SILENT_S_MAX = scenario.silent_s_max
     world = World(scenario)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
@@ -15,6 +16,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import psutil
 import pytest
@@ -34,15 +36,16 @@ SCRIPT = Path(__file__).with_name("cli_fakes.py")
 class Running:
     """The script of fakes, with what it has written so far."""
 
-    def __init__(self, tmp_path: Path, **scenario: object) -> None:
+    def __init__(self, tmp_path: Path, both: IO[str] | None = None, **scenario: object) -> None:
+        """``both``: where both streams go, instead of to files."""
         scenario.setdefault("work_dir", str(tmp_path / "run"))
         self.err_path = tmp_path / "stderr"
         self.out_path = tmp_path / "stdout"
         self.process = subprocess.Popen(
             [sys.executable, str(SCRIPT), json.dumps(scenario)],
             stdin=subprocess.DEVNULL,
-            stdout=self.out_path.open("w"),
-            stderr=self.err_path.open("w"),
+            stdout=both or self.out_path.open("w"),
+            stderr=both or self.err_path.open("w"),
         )
 
     @property
@@ -582,9 +585,10 @@ def test_ctrl_c_in_a_terminal_drains_and_again_stops(terminal: Callable[..., Ter
     assert run.end() == 130
 
 
-def calls(tmp_path: Path) -> list[str]:
-    """What the run asked of pipeline and control plane, in order."""
-    return (tmp_path / "run.calls").read_text(encoding="utf-8").splitlines()
+def calls(tmp_path: Path, *, made: bool = True) -> list[str]:
+    """What the run asked of pipeline and control plane, in order; ``made``: at least one thing."""
+    path = tmp_path / "run.calls"
+    return path.read_text(encoding="utf-8").splitlines() if made or path.exists() else []
 
 
 def drained_in_order(tmp_path: Path) -> None:
@@ -713,6 +717,62 @@ def test_readers_that_went_away_do_not_disturb_the_drain(
         time.sleep(0.8)  # progress lines meet the closed pipe
         process.send_signal(number)
         assert process.wait(20) == 0
+    drained_in_order(tmp_path)
+
+
+@contextmanager
+def with_a_full_pipe(tmp_path: Path, **scenario: object) -> Iterator[tuple[Running, int]]:
+    """A run that mirrors, and the unread pipe that both its streams end in."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4_096)
+    with os.fdopen(writer, "w") as stream:
+        run = Running(tmp_path, stream, interval_s=0.001, refresh_s=0.01, **scenario)
+    try:
+        deadline_s = time.monotonic() + 20
+        while "flow.start" not in calls(tmp_path, made=False):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        time.sleep(4.0)  # the pipe is full long since
+        yield run, reader
+    finally:
+        run.process.kill()
+        run.end()
+        os.close(reader)
+
+
+@pytest.mark.parametrize("log_format", ["text", pytest.param("json", marks=pytest.mark.more)])
+def test_a_reader_that_does_not_read_delays_no_drain(tmp_path: Path, log_format: str) -> None:
+    """A pager, a terminal after Ctrl+S; it reads again at last, and only progress is missing."""
+    with with_a_full_pipe(tmp_path, log_format=log_format) as (run, reader):
+        began_s = time.monotonic()
+        run.send(signal.SIGTERM)
+        while "control.stop" not in calls(tmp_path):
+            assert time.monotonic() < began_s + 10
+            time.sleep(0.05)
+        with os.fdopen(os.dup(reader), encoding="utf-8") as stream:
+            text = stream.read()
+        assert run.end() == 0
+    order = ["mirroring", "[drain]", "[control.stop]", "drained: all records that"]
+    places = [text.index(one) for one in order]
+    assert places == sorted(places)
+    assert ('"summary"' if log_format == "json" else "mirrored in") in text
+
+
+def test_a_reader_that_never_reads_does_not_hold_the_end(tmp_path: Path) -> None:
+    with with_a_full_pipe(tmp_path, query_fails_s=5.0) as (run, _):
+        assert run.end() == 1
+
+
+def test_a_terminal_that_shows_nothing_delays_no_drain(tmp_path: Path) -> None:
+    """As after Ctrl+S."""
+    run = Terminal(tmp_path, sigterm_exit_code=42)
+    run.until("A->B")
+    for _ in range(40):
+        os.write(run.fd, b"t")
+        time.sleep(0.1)
+    os.kill(run.pid, signal.SIGTERM)
+    assert ended(run.pid) == 42
+    os.close(run.fd)
     drained_in_order(tmp_path)
 
 
