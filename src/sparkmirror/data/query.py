@@ -91,6 +91,7 @@ class FlowRunner:
         self._queries: dict[str, StreamingQuery] = {}
         self._wanted: frozenset[str] = frozenset()
         self._starting = threading.Lock()
+        self._changing = threading.Lock()  # of _queries and _wanted
         self._looking = threading.Lock()  # a stop looks at the queries, too
         self._revivals = RestartLimit()
         self._reviving: dict[str, QueryRestart] = {}
@@ -120,9 +121,9 @@ class FlowRunner:
                         query = self._start_query(spark, flow)
                 except Exception as error:
                     raise failure(error, flow.name, self._spark.log_path) from error
-                # Another thread may be reading them.
-                self._queries = {**self._queries, flow.name: query}
-                self._wanted |= {flow.name}
+                self._keep(flow.name, query)
+                with self._changing:
+                    self._wanted |= {flow.name}
 
     def stand_by(self, flows: Iterable[str]) -> None:
         """Prepare the queries of ``flows``, which other processes mirror.
@@ -143,8 +144,13 @@ class FlowRunner:
                 except Exception as error:
                     log.warning("flow %s: its query is not ready: %s", flow.name, error)
                     continue
-                self._queries = {**self._queries, flow.name: query}
+                self._keep(flow.name, query)
             self._await_rehearsal(query)
+
+    def _keep(self, name: str, query: StreamingQuery) -> None:
+        with self._changing:
+            # Another thread may be reading them.
+            self._queries = {**self._queries, name: query}
 
     def _await_rehearsal(self, query: StreamingQuery) -> None:
         with contextlib.suppress(Exception):  # the JVM may end meanwhile
@@ -289,7 +295,7 @@ class FlowRunner:
         if revival is not None:
             if not revival.done or revival.query is None:
                 return revival.error
-            self._queries[name] = revival.query
+            self._keep(name, revival.query)
             del self._reviving[name]
         query, spark = self._queries[name], self._session
         if query.isActive:
@@ -345,7 +351,8 @@ class FlowRunner:
         failed = not query.isActive and query.exception() is not None
         if self._stopping or (failed and not rest.drained()):
             return False
-        self._wanted -= {flow}
+        with self._changing:
+            self._wanted -= {flow}
         with contextlib.suppress(Exception):  # Spark waits a second for its thread
             query.stop()
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,12 +27,14 @@ FENCED = "Fenced: flow A->B: another sparkmirror has taken this flow over."
 class Queries:
     """A runner whose queries end as soon as they are started, with ``error``."""
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, error: str) -> None:
+    def __init__(
+        self, directory: Path, monkeypatch: pytest.MonkeyPatch, error: str, text: str = BASE
+    ) -> None:
         self.begun: list[bool] = []
         monkeypatch.setattr(restarts, "PAUSES_S", (0.0,) * RESTARTS_MAX)
         self._error = RuntimeError(f"failed 8 times\nsparkmirror.errors.{error}\nat a.b(C.scala)")
         self.runner = FlowRunner(
-            load(directory, BASE), master="local[1]", once=False, spark_conf={},
+            load(directory, text), master="local[1]", once=False, spark_conf={},
             work_dir=directory, run_id="r",
         )  # fmt: skip
         monkeypatch.setattr(self.runner, "_start_query", self._start)
@@ -193,6 +196,37 @@ def test_a_jvm_that_has_ended_is_noticed_whatever_is_mirrored(
     assert runner.active() is bool(wanted)
     with pytest.raises(ConnectionError, match="the JVM has ended"):
         runner.active()
+
+
+def test_a_flow_handed_over_while_another_is_taken_over_stays_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads change what is mirrored here."""
+    text = f"{BASE}\nB->A.enabled = true\n"
+    runner = Queries(tmp_path, monkeypatch, LOST, text).runner
+    runner._session = cast(Any, Drained("SUCCEEDED"))
+    lost = RuntimeError("Python worker exited unexpectedly (crashed)")
+    query = SimpleNamespace(isActive=False, exception=lambda: lost, runId="x", stop=lambda: None)
+    runner._queries = {FLOW: cast(Any, query)}
+    taking = threading.Event()
+
+    class Changing(frozenset[str]):
+        """It takes a moment to add a flow."""
+
+        def __or__(self, other: Any) -> Any:
+            taking.set()
+            giving.start()
+            giving.join(0.5)
+            return super().__or__(other)
+
+    giving = threading.Thread(target=runner.end, args=[FLOW], kwargs={"grace_s": 1})
+    runner._wanted = Changing({FLOW})
+    take = threading.Thread(target=runner.start, args=[["B->A"]])
+    take.start()
+    assert taking.wait(20)
+    take.join(20)
+    giving.join(20)
+    assert runner._wanted == {"B->A"}
 
 
 class Drained:
