@@ -231,13 +231,13 @@ class RunLoop:
         return self._drain is None and turns.may_begin(view.flow for view in self.views())
 
     def _flow_state(self, turns: Turns) -> tuple[list[MirrorError], bool]:
-        """The errors of failed queries, and whether any query still runs or may start."""
+        """The errors of failed flows, and whether any query still runs or may start."""
         if self._watch is None:
             raise Defect("the run has no pipeline yet")
         if self._control is None:
             raise Defect("the run has no control plane yet")
         said = self._watch.look(waits=self._waits(turns))
-        lost = list(self._control.failures())
+        lost = [*self._control.failures(), *turns.failures]
         # Another process's claim ends both the flow and its query; report one failure.
         known = {one.where for one in lost}
         return [*(one for one in said.errors if one.where not in known), *lost], said.active

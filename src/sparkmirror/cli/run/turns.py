@@ -7,6 +7,7 @@ from functools import partial
 
 from sparkmirror.cli.run.background import Background
 from sparkmirror.cli.run.parts import ControlPart, FlowPart
+from sparkmirror.errors import MirrorError
 
 # How long a drain may take that was ordered by ``sparkmirror drain``.
 DRAIN_ELSEWHERE_S = 30.0
@@ -16,7 +17,8 @@ class Turns:
     """The flows whose queries have begun here, of those that ``control`` owns.
 
     ``begun``: those that this process owned at the start. ``changed`` is called when a
-    standby is ready, and when it begins flows.
+    standby is ready, and when it begins flows. ``failures``: why queries of flows that were taken
+    over did not start.
     """
 
     def __init__(
@@ -27,6 +29,7 @@ class Turns:
         changed: Callable[[Turns], None],
     ) -> None:
         self.begun = begun
+        self.failures: tuple[MirrorError, ...] = ()
         self._changed = changed
         self._flow = flow
         self._control = control
@@ -49,12 +52,15 @@ class Turns:
     def take(self) -> None:
         """Start the queries of flows that this standby has taken over.
 
-        Raises the error of an earlier start.
+        Raises the error of an earlier start, unless it is one of ``failures``.
         """
         if self._taking is not None and not self._taking.done:
             return
-        if self._taking is not None and self._taking.error is not None:
-            raise self._taking.error
+        error = None if self._taking is None else self._taking.error
+        if isinstance(error, MirrorError):
+            self.failures = (*self.failures, error)
+        elif error is not None:
+            raise error
         if self._readying is not None and self._readying.done:
             self._readying = None
             if not self.begun:
@@ -86,5 +92,6 @@ class Turns:
 
     def may_begin(self, flows: Iterable[str]) -> bool:
         """Whether one of ``flows`` may still start: this run stands by for it or takes it over."""
-        starting = self._taking is not None and not self._taking.done
+        # Until `take` has seen how it ended.
+        starting = self._taking is not None
         return starting or any(flow not in self.begun for flow in flows)

@@ -71,6 +71,7 @@ class Scenario:
     warning: str = ""
     flows: bool = True  # else heartbeats alone
     stands_by_s: float = 0.0  # how long another process has the flow
+    takes_in_vain_s: float = 0.0  # when it takes over a second flow, whose query does not start
     leaves_s: float = 0.0  # somebody tells one flow to drain, others go on
     echo_s: float = 0.3  # within which two signals are one
     looked: str = ""  # what the quick look finds once the topics are there
@@ -195,7 +196,9 @@ class FakeControl:
     @property
     def owned(self) -> frozenset[str]:
         waits_s = self._world.scenario.stands_by_s
-        return frozenset() if self._world.standing_s() < waits_s else frozenset({"A->B"})
+        takes_s = self._world.scenario.takes_in_vain_s
+        second = {"B->A"} if takes_s and self._world.run_s() > takes_s else frozenset()
+        return frozenset() if self._world.standing_s() < waits_s else frozenset({"A->B"} | second)
 
     def standing_by(self, flow: str) -> str:
         waits_s = self._world.scenario.stands_by_s
@@ -297,7 +300,7 @@ class FakeFlow:
         self._world.say("flow.start")
         if not flows and self._world.scenario.flows:
             return
-        if self._world.scenario.start_fails:
+        if self._world.scenario.start_fails or "B->A" in flows:
             raise MirrorError("Spark does not start.", where="master x", do="Look into spark.log.")
         if self._world.scenario.child:
             child = subprocess.Popen(["sleep", "300"], start_new_session=True)

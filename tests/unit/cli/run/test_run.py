@@ -157,6 +157,16 @@ def test_a_process_stands_by_until_the_flow_is_its_own(start: Start) -> None:
     assert order[:5] == ["[prepare]", "[control.start]", "[flow.start]", *ready]
 
 
+def test_a_flow_that_was_taken_over_in_vain_lets_the_others_drain(
+    start: Start, tmp_path: Path
+) -> None:
+    run = start(takes_in_vain_s=0.5, sigterm_exit_code=143)
+    assert run.end() == 1
+    assert "a flow failed: writing what the other flows have read" in run.out
+    assert run.err.count("error: master x: Spark does not start. Look into spark.log.") == 1
+    assert calls(tmp_path)[-3:-1] == ["drain", "flow.stop grace=True"]
+
+
 def test_a_process_that_stands_by_ends_when_it_is_told_to(start: Start) -> None:
     run = start(stands_by_s=600.0)
     run.until("standing by\n")
