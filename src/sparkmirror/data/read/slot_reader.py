@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -100,6 +100,7 @@ class SlotReader:
         self._attempt, self._attempt_id = attempt, attempt_id
         self._by_source = {p.source: p for p in plan.partitions}
         self._ends = plan.end_offsets()
+        self._lacking = dict(self._ends or {})  # the ends that are not reached yet
         self._connections = ClusterConnections(
             flow.source,
             {p.topic for p in plan.partitions},
@@ -287,7 +288,27 @@ class SlotReader:
                     self._losses.moved(tp)
                 self._fetcher.release(tp, offset, finding.log)
 
+    def _leave_copied(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch no more of those that have reached the end of a bounded run.
+
+        They have all that they need. So nothing that is retried may halt them, such as a broker
+        that goes away while others are copied. A halt without a retry stays.
+        """
+        ends, fetcher = self._lacking, self._fetcher
+        reached = [
+            tp
+            for tp in partitions
+            if tp in ends and fetcher.assigned(tp) and fetcher.position(tp) >= ends[tp]
+        ]
+        # Once for all: it goes through all partitions when one of them is gone.
+        halts = fetcher.halts if reached else {}
+        for tp in reached:
+            if tp not in halts or halts[tp].retriable:
+                del ends[tp]
+                fetcher.unassign(tp)
+
     def _stream(self, deadline: float) -> Iterator[Any]:
+        self._leave_copied(self._lacking)
         # Without memory to map, there is nothing to wait for.
         heard_by = time.monotonic() + (0.0 if self._frames.note() is None else _SILENT_SINK_S)
         while not self._over(deadline):
@@ -363,6 +384,7 @@ class SlotReader:
         self._fetcher.send()
         if self._fetcher.held:
             self._examine(self._fetcher.held, _CONNECT_S)
+            self._leave_copied(self._fetcher.held)
             self._fetcher.send()
 
     def _cut_off(self) -> bool:
@@ -391,7 +413,7 @@ class SlotReader:
             return time.monotonic() >= deadline
         halts = self._fetcher.halts
         return all(
-            tp in halts or self._fetcher.position(tp) >= end for tp, end in self._ends.items()
+            tp in halts or self._fetcher.position(tp) >= end for tp, end in self._lacking.items()
         )
 
     def _hear_sink(self, heard_by: float) -> None:
@@ -515,6 +537,7 @@ class SlotReader:
                 chunk = replace(chunk, next_offset=end, leader_epoch=LEADER_EPOCH_LOST)
             chunks.append(chunk)
             pieces.append(chosen.pieces)
+        self._leave_copied(part.tp for part in parts)
         if not chunks:
             return None
         return self._outlet.pass_on(chunks, self._fetcher.frame, pieces, self._notes.take())

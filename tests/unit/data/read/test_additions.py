@@ -241,6 +241,6 @@ def test_a_control_topic_that_was_cut_off_ends_an_epoch_but_no_bounded_run(
 ) -> None:
     """A bounded run has no other epoch: it would end before it has copied everything."""
     reader = _Slot(tmp_path).reader
-    reader._ends = ends
+    reader._ends, reader._lacking = ends, dict(ends or {})
     monkeypatch.setattr(type(reader._watch), "truncated", True)
     assert reader._over(time.monotonic() + 60) is over

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from crc32c import crc32c
 
 from sparkmirror.data.coordination.slot_plan import plan_slots
-from sparkmirror.data.read import loss_detection
+from sparkmirror.data.read import loss_detection, slot_reader
 from sparkmirror.data.read.loss_detection import Finding, judge
 from sparkmirror.data.read.slot_reader import SlotReader
 from sparkmirror.data.read.target_loss import Verdict
@@ -21,6 +22,7 @@ from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.internal_topics.gaps import GapKind
 from sparkmirror.internal_topics.position_metadata import LEADER_EPOCH_LOST, Mark, TargetMark
 from sparkmirror.model import TopicPartition
+from sparkmirror.progress import Halt
 from sparkmirror.records.records import Record, encode_batch
 from sparkmirror.wire.cluster.log_view import LogView
 from sparkmirror.wire.fetch.fetcher import FetchedPartition
@@ -201,13 +203,47 @@ def test_a_bounded_run_that_ends_in_a_compaction_hole_has_lost_nothing(
         [FetchedPartition(TP, 5, 90, 90, 0, [], memoryview(answer + _batch(10, behind)))]
     )
     ((chunk,), *_) = read_row(row, 0)
-    assert reader._fetcher.position(TP) == chunk.next_offset == 8
+    assert chunk.next_offset == 8
+    assert not reader._fetcher.assigned(TP), "it needs no more"
     mark = Mark("c", "id", -1 if lost else behind)
     assert reader._losses.marks[TP] == mark
     assert (chunk.leader_epoch == LEADER_EPOCH_LOST) == lost
     end = {-1: -1, 5: 7 if behind == 6 else 90, 6: 90}[mark.leader_epoch]
     view = LogView(0, 90, mark.leader_epoch, end, behind)
     assert judge(TP, 8, mark, Mark("c", "id"), view) is None
+
+
+@pytest.mark.parametrize("begins_at", [5, 8])
+def test_a_bounded_run_needs_no_broker_for_what_it_has_copied(
+    begins_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that goes away while others are copied would end the run with an error."""
+    other, lost = TopicPartition("t", 1), TopicPartition("t", 2)
+    partitions = [SourcePartition("t", number, "A.t") for number in range(3)]
+    (plan,) = plan_slots(
+        partitions, slots_max=1, epoch=0, run_id="r", ends={TP: 8, other: 9, lost: 9},
+        control_offset=0,
+    )  # fmt: skip
+    reader = SlotReader(load_flow(tmp_path, BASE), plan)
+    reader._fetcher.assign(TP, begins_at)
+    reader._fetcher.assign(other, 5)
+    reader._fetcher.assign(lost, 9)
+    reader._losses.marks = dict.fromkeys((TP, other), Mark("c", "id", 3))
+    reader._fetcher.halt(lost, Halt("SOURCE_TRUNCATED", "it was truncated"))
+    reader._fetcher.halt(TP, Halt("BROKER_NOT_AVAILABLE", "a while ago", retriable=True))
+    monkeypatch.setattr(slot_reader, "check_claim", lambda *_: None)
+    with monkeypatch.context() as begin:
+        begin.setattr(reader, "_over", lambda _: True)
+        assert list(reader._stream(math.inf)) == []
+    if begins_at < 8:
+        assert reader._fetcher.assigned(TP)
+        assert reader._row([FetchedPartition(TP, 5, 90, 90, 0, [], memoryview(_batch(7, 3)))])
+    assert not reader._fetcher.assigned(TP)
+    assert list(reader._fetcher.halts) == [lost]
+    assert not reader._over(math.inf)
+    reader._row([FetchedPartition(other, 5, 90, 90, 0, [], memoryview(_batch(8, 3)))])
+    assert reader._over(math.inf)
+    reader._close()
 
 
 def _batch(offset: int, epoch: int) -> bytes:
