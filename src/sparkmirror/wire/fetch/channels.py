@@ -114,6 +114,7 @@ class Channels:
         """
         if state.node != node:
             state.node, state.channel, state.cut_short = node, 0, 0
+            state.unreached_since = None  # the time was that of another broker
         elif state.channel and self._connections.connection(node, state.channel) is None:
             self._alone_until[node] = now + _ALONE_S
             state.channel = 0

@@ -360,6 +360,23 @@ def test_a_broker_that_stays_out_of_reach_is_told(cluster: Cluster) -> None:
     assert cluster.brokers[1].asked == [[A]]
 
 
+def test_a_new_leader_is_not_told_for_the_time_of_the_one_before(cluster: Cluster) -> None:
+    """An election may take almost half a minute, and then the new leader must be connected."""
+    fetcher = _fetcher(cluster)
+    cluster.away = {1, 3}
+    fetcher._lost(cluster.brokers[1], ConnectionLost("broken"))  # type: ignore[arg-type]
+    told = []
+    for number in range(64 + 64):
+        if number == 58:
+            cluster.move(a=3, b=2)
+            cluster.stale = True
+        cluster.time_s += 0.5
+        fetcher.send()
+        told.append(A in fetcher.halts)
+    assert told.index(True) == 58 + 61
+    assert "broker 3 of the source" in fetcher.halts[A].reason
+
+
 def test_an_epoch_that_its_leader_does_not_know_is_doubted(cluster: Cluster) -> None:
     """Older metadata is believed then: the cluster may have lost that epoch."""
     fetcher = _fetcher(cluster)
