@@ -172,6 +172,7 @@ class _SessionConnections:
         self.client = CLIENT
         self.leaders = dict.fromkeys(partitions, Leader(_SESSION_NODE, 3))
         self.leaderless: dict[TopicPartition, int] = {}
+        self.reachable = True
         self.topic_ids: dict[str, str] = {}
         self.generation = 1
         self._broker = broker

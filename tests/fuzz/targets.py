@@ -103,6 +103,7 @@ class _Connections:
     client = CLIENT
     leaders: dict[TopicPartition, Any] = {}  # noqa: RUF012
     leaderless: dict[TopicPartition, int] = {}  # noqa: RUF012
+    reachable = True
 
     def doubt(self, _tp: TopicPartition) -> None:
         """Believe the next metadata."""

@@ -126,6 +126,7 @@ class SimSource:
         self.true_leaders = dict(leaders)
         self.leaders = {tp: Leader(node, 0) for tp, node in leaders.items()}
         self.leaderless: dict[TopicPartition, int] = {}
+        self.reachable = True
         self.topic_ids: dict[str, str] = {}
         self.generation = 0
         self.trips: dict[tuple[int, int], float] = {}

@@ -92,7 +92,10 @@ class FetchState:
         self.leader_until = now + _LEADER_ONLY_S
 
     def note_unknown(self, connections: ClusterConnections, now: float) -> None:
-        """Request metadata for a partition without a leader, and halt it when that lasts."""
+        """Request metadata for a partition without a leader, and halt it when that lasts.
+
+        A cluster out of reach says nothing about leaders.
+        """
         connections.mark_stale(self.tp)
         if self.unknown_since is None:
             self.unknown_since = now
@@ -101,7 +104,11 @@ class FetchState:
             code = connections.leaderless.get(self.tp, told)
             lasted_s = now - self.unknown_since
             reason = f"the source has had no leader for {self.tp} for {lasted_s:.0f} s"
-            if code == TOPIC_AUTHORIZATION_FAILED:
+            if not connections.reachable:
+                # It does not say how long: as in `note_unreached`.
+                code = BROKER_NOT_AVAILABLE
+                reason = f"the source, where {self.tp} is, cannot be reached: no broker responds"
+            elif code == TOPIC_AUTHORIZATION_FAILED:
                 right = Right("Describe", "Topic", self.tp.topic)
                 reason = f"no permission to describe {self.tp.topic}: "
                 reason += grant(connections.client, right)

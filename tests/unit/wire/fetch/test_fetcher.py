@@ -120,6 +120,7 @@ class Cluster:
     topic_errors: dict[str, int] = field(default_factory=dict)
     doubted: list[TopicPartition] = field(default_factory=list)
     stale: bool = False
+    reachable: bool = True
     away: set[int] = field(default_factory=set)
     tried: set[int] = field(default_factory=set)
 
@@ -137,7 +138,7 @@ class Cluster:
         self.next_leaders = self._leaders({TopicPartition(t, 0): n for t, n in nodes.items()})
 
     def refresh_if_due(self) -> None:
-        if self.stale:
+        if self.stale and self.reachable:
             self.leaders, self.stale = self.next_leaders, False
             self.generation += 1
 
@@ -399,6 +400,31 @@ def test_a_topic_that_may_not_be_described_is_not_one_without_a_leader(cluster: 
     halt = fetcher.halts[A]
     assert (halt.code, halt.retriable) == ("TOPIC_AUTHORIZATION_FAILED", True)
     assert "no permission to describe a" in halt.reason
+
+
+def test_a_source_that_is_away_is_not_one_without_the_topic(cluster: Cluster) -> None:
+    """After a pause, no leader is known; each change of a reason would be reported."""
+    fetcher = _fetcher(cluster)
+    for node, tp in ((1, A), (2, B)):
+        cluster.brokers[node].answer({tp: (0, b"")})
+        _take(fetcher, cluster.brokers[node])
+    cluster.move(a=1, b=2)
+    cluster.reachable = False
+    fetcher.await_metadata()
+    told = set()
+    for _ in range(90):
+        cluster.time_s += 0.5
+        fetcher.send()
+        told |= set(fetcher.halts.items())
+    assert sorted(tp for tp, _ in told) == [A, B], "one each"
+    assert {halt.code for _, halt in told} == {"BROKER_NOT_AVAILABLE"}
+    assert all(f"the source, where {tp} is" in halt.reason for tp, halt in told)
+    cluster.reachable = True
+    for _ in range(4):
+        cluster.time_s += 0.5
+        fetcher.send()
+    assert fetcher.halts == {}
+    assert cluster.brokers[1].asked == [[A], [A]]
 
 
 def test_who_got_data_goes_to_the_back(cluster: Cluster) -> None:
