@@ -171,6 +171,12 @@ class SimSource:
         """Refresh with the next look."""
         self._stale = True
 
+    def forget_leaders(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Know none of them until the next metadata."""
+        gone = set(self.leaders if partitions is None else partitions)
+        self.leaders = {tp: one for tp, one in self.leaders.items() if tp not in gone}
+        self.generation += 1
+
     def connection(
         self, node: int, number: int = 0, *, wait_s: float = 0.05
     ) -> SimConnection | None:

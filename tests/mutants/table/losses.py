@@ -201,8 +201,8 @@ LOSSES: tuple[Mutant, ...] = (
         "a log that has changed while its partition began is fetched on",
         "Lost source data is reported",
         "wire/fetch/assigned_partitions.py",
-        "                self.connections.leaders.pop(tp, None)\n",
-        "                pass\n",
+        "            self.connections.forget_leaders(outdated)\n",
+        "            pass\n",
         (f"{_FETCH}::test_what_another_fetcher_has_begun_is_held_if_its_log_has_changed_since",),
     ),
     Mutant(

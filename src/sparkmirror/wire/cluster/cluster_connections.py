@@ -72,6 +72,7 @@ class ClusterConnections:
         self.topics = set(topics)
         self.leaders: dict[TopicPartition, Leader] = {}
         self.leaderless: dict[TopicPartition, int] = {}
+        self._forgotten: dict[TopicPartition, Leader] = {}
         self._older_since: dict[TopicPartition, float] = {}
         self._older_believed: set[TopicPartition] = set()
         self.topic_errors: dict[str, int] = {}
@@ -81,7 +82,7 @@ class ClusterConnections:
         self.topic_ids: dict[str, str] = {}
         """36-character UUIDs of the topics, if the brokers return them."""
         self.generation = 0
-        """Number of metadata responses so far."""
+        """Grows with each metadata response, and when leaders are forgotten."""
         self.idle = IdleConnections(client, clock=clock)
         """For single requests. Fetch and Produce take them over, too."""
         self._addresses: dict[int, Address] = {}
@@ -136,6 +137,17 @@ class ClusterConnections:
         """Believe the next metadata about ``tp``: its leader does not know the epoch we know."""
         self._older_believed.add(tp)
         self.mark_stale(tp)
+
+    def forget_leaders(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Know no leader of ``partitions``, or of all, before there is new metadata of them.
+
+        What was requested before does not count as new, and what is older than the forgotten
+        leaders is not believed either. `mark_stale` requests the next one.
+        """
+        gone = list(self.leaders if partitions is None else partitions)
+        self._forgotten |= {tp: self.leaders.pop(tp) for tp in gone if tp in self.leaders}
+        if self.generation:  # before the first metadata there is nothing to replace
+            self.generation += 1
 
     def refresh_if_due(self) -> bool:
         """Refresh if requested (at most once per retry back-off), or if the metadata is old.
@@ -248,7 +260,9 @@ class ClusterConnections:
 
     def _take_in(self, response: Any, wanted: set[str] | None) -> None:
         topics = self.topics if wanted is None else wanted
-        before, ids = self.leaders, {name: self.topic_ids.get(name, "") for name in topics}
+        ids = {name: self.topic_ids.get(name, "") for name in topics}
+        before = self._forgotten | self.leaders
+        self._forgotten = {tp: one for tp, one in self._forgotten.items() if tp.topic not in topics}
         self._addresses = {b.node_id: (b.host, b.port) for b in response.brokers}
         self.cluster_id = response.cluster_id or ""
         if wanted is None:

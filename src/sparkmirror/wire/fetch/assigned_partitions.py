@@ -71,17 +71,18 @@ class AssignedPartitions:
         other._unsettle()  # its answered requests no longer have their partitions
         self._states.update(other._states)
         self._unsettle()
-        for tp, state in other._states.items():
-            if state.log != self._log(tp):
-                # Either may be out of date: metadata from now on decides whether to hold it.
-                self.connections.leaders.pop(tp, None)
+        outdated = [tp for tp, state in other._states.items() if state.log != self._log(tp)]
+        if outdated:
+            # Either may be out of date: metadata from now on decides whether to hold them.
+            self.connections.forget_leaders(outdated)
+        for tp in other._states:
             # A search, because the request for all metadata would be waited for.
             self.connections.topics.add(tp.topic)
             self.connections.mark_stale(tp)
 
     def await_metadata(self) -> None:
         """Know no leader before there is new metadata: it decides which partitions are held."""
-        self.connections.leaders.clear()
+        self.connections.forget_leaders()
         self.connections.mark_stale()
         self._unsettle()
 

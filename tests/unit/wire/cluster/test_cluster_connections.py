@@ -408,6 +408,60 @@ def test_what_came_in_meanwhile_is_not_replaced_by_a_late_answer(world: World) -
     known.close()
 
 
+@pytest.mark.parametrize("all_of_them", [True, False])
+def test_metadata_from_before_leaders_were_forgotten_says_nothing_of_them(
+    world: World, all_of_them: bool
+) -> None:
+    """It may have waited in the socket, or for a far broker, throughout a pause."""
+    known = world.connections()
+    known.refresh()
+    known.mark_stale()
+    world.now += 1
+    world.answers.clear()
+    while (refresh := known._requests.refresh) is None or refresh.search is None:
+        assert not known.refresh_if_due()
+    world.answers.set()
+    assert refresh.search.connection.readable(10)
+    known.forget_leaders(None if all_of_them else [tp(0)])
+    left = {} if all_of_them else {tp(1): Leader(2, 5)}
+    assert known.leaders == left
+    assert not known.refresh_if_due()
+    assert known.leaders == left
+    ports = {1: world.one.port, 2: world.two.port}
+    world.says["metadata"] = metadata(ports, {0: (2, 4, 0), 1: (1, 6, 0)})
+    assert refreshed(known), "it is asked for again"
+    assert known.leaders == {tp(0): Leader(2, 4), tp(1): Leader(1, 6)}
+    known.close()
+
+
+@pytest.mark.parametrize("topic_id", [TOPIC_ID, TOPIC_ID.replace("0f4a", "1f4a")])
+def test_leaders_that_were_forgotten_still_outdate_older_metadata(
+    world: World, topic_id: str
+) -> None:
+    """A broker that is cut off from its controller may be the one that is asked."""
+    known = world.connections()
+    known.refresh()
+    known.forget_leaders()
+    ports = {1: world.one.port, 2: world.two.port}
+    world.says["metadata"] = metadata(ports, {0: (2, 2, 0), 1: (1, 6, 0)}, topic_id)
+    known.refresh({"t"})
+    newer = Leader(1, 3) if topic_id == TOPIC_ID else Leader(2, 2)
+    assert known.leaders == {tp(0): newer, tp(1): Leader(1, 6)}
+    world.says["metadata"] = metadata(ports, {0: (-1, 4, 5)}, topic_id)
+    known.refresh()
+    world.says["metadata"] = metadata(ports, {0: (2, 2, 0)}, topic_id)
+    known.refresh()
+    assert known.leaders == {tp(0): Leader(2, 2)}, "only the first one is compared"
+    known.close()
+
+
+def test_before_the_first_metadata_there_is_nothing_to_forget(world: World) -> None:
+    known = world.connections()
+    known.forget_leaders()
+    assert known.refresh_if_due(), "the first one is waited for"
+    known.close()
+
+
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_search_ends_with_its_brokers_connections(world: World, closes: bool) -> None:
     known = _searching(world)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -144,6 +145,11 @@ class Cluster:
 
     def mark_stale(self, _tp: TopicPartition | None = None) -> None:
         self.stale = True
+
+    def forget_leaders(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        gone = set(self.leaders if partitions is None else partitions)
+        self.leaders = {tp: one for tp, one in self.leaders.items() if tp not in gone}
+        self.generation += 1
 
     def doubt(self, tp: TopicPartition) -> None:
         self.doubted.append(tp)
@@ -408,7 +414,6 @@ def test_a_source_that_is_away_is_not_one_without_the_topic(cluster: Cluster) ->
     for node, tp in ((1, A), (2, B)):
         cluster.brokers[node].answer({tp: (0, b"")})
         _take(fetcher, cluster.brokers[node])
-    cluster.move(a=1, b=2)
     cluster.reachable = False
     fetcher.await_metadata()
     told = set()
