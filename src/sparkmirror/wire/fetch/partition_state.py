@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 # A partition without a leader, or whose broker cannot be connected, is halted after this time, and
 # still retried.
 _UNKNOWN_S_MAX = 30.0
-# A longer time in which nobody tried, because the flow was paused, is not the broker's.
-_TRIED_S_MAX = 5.0
+# A longer time in which nobody tried, because the flow was paused, is not the broker's. A loop that
+# a slow target keeps busy takes less for a round.
+_TRIED_S_MAX = 30.0
 # How often the cached metadata is checked for its leader; `Searches` limits the requests.
 _UNKNOWN_RETRY_S = 1.0
 _DENIED_RETRY_S = 30.0

@@ -367,6 +367,24 @@ def test_a_broker_that_stays_out_of_reach_is_told(cluster: Cluster) -> None:
     assert cluster.brokers[1].asked == [[A]]
 
 
+@pytest.mark.parametrize("round_s", [6.0, 25.0])
+def test_a_broker_that_stays_out_of_reach_is_told_by_a_slow_loop_too(
+    cluster: Cluster, round_s: float
+) -> None:
+    """A slow target, or looks at another silent broker, keep it busy."""
+    fetcher = _fetcher(cluster)
+    cluster.away = {1}
+    fetcher._lost(cluster.brokers[1], ConnectionLost("broken"))  # type: ignore[arg-type]
+    rounds = 0
+    while A not in fetcher.halts:
+        cluster.time_s += round_s
+        fetcher.send()
+        rounds += 1
+        assert rounds * round_s < 90
+    assert fetcher.halts[A].code == "BROKER_NOT_AVAILABLE"
+    assert (rounds - 1) * round_s > 30
+
+
 def test_a_new_leader_is_not_told_for_the_time_of_the_one_before(cluster: Cluster) -> None:
     """An election may take almost half a minute, and then the new leader must be connected."""
     fetcher = _fetcher(cluster)
