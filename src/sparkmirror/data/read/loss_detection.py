@@ -153,7 +153,7 @@ class LossWatch:
         self._suspected: dict[TopicPartition, float] = {}
         # Since when, the newest code, and whether that has halted it.
         self._refused: dict[TopicPartition, tuple[float, int, bool]] = {}
-        # Since when nobody has answered, and the last look.
+        # Since when nobody has answered, and the end of the last look.
         self._unanswered: dict[TopicPartition, tuple[float, float]] = {}
         self._sound: set[TopicPartition] = set()
         self._left: dict[TopicPartition, set[str]] = {}
@@ -214,8 +214,9 @@ class LossWatch:
         """
         epochs = {tp: self.marks.get(tp, Mark()).leader_epoch for tp in positions}
         refused: dict[TopicPartition, int] = {}
+        began = time.monotonic()
         views = describe_logs(self._connections, epochs, patience_s=patience_s, refused=refused)
-        findings = self._note_refused([tp for tp in positions if tp not in views], refused)
+        findings = self._note_refused([tp for tp in positions if tp not in views], refused, began)
         for tp, view in views.items():
             self._refused.pop(tp, None)
             self._unanswered.pop(tp, None)
@@ -244,20 +245,23 @@ class LossWatch:
         return findings
 
     def _note_refused(
-        self, unchecked: Iterable[TopicPartition], refused: Mapping[TopicPartition, int]
+        self,
+        unchecked: Iterable[TopicPartition],
+        refused: Mapping[TopicPartition, int],
+        began: float,
     ) -> dict[TopicPartition, Finding]:
         """Halts for the partitions in ``unchecked`` that could not be checked for long.
 
         Their leaders have returned errors, or nothing. ``refused``: the errors now. A look without
-        any answer lifts no halt for an error.
+        any answer lifts no halt for an error. ``began``: when the look did; silence makes it long.
         """
         now, found = time.monotonic(), {}
         for tp in unchecked:
             if tp in refused:
                 self._unanswered.pop(tp, None)
             else:
-                since, looked = self._unanswered.get(tp, (now, now))
-                since = since if now - looked <= _LOOKED_S_MAX else now
+                since, looked = self._unanswered.get(tp, (began, began))
+                since = since if began - looked <= _LOOKED_S_MAX else began
                 self._unanswered[tp] = since, now
                 if now - since > _REFUSED_S_MAX:
                     reason = f"the log of {tp} is not checked: its leader at the source is silent"

@@ -290,6 +290,29 @@ def test_a_log_that_nobody_answers_for_is_told_of(monkeypatch: pytest.MonkeyPatc
     assert look(341.0) == ""
 
 
+def test_a_leader_whose_silence_makes_looks_long_is_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each look waits twice as long as the one before, at last for the request timeout."""
+    connections: Any = SimpleNamespace(cluster_id="c", topic_ids={})
+    watch = LossWatch(FLOW, [SourcePartition("t", 3, "A.t")], connections, {})
+    now_s, look_s = 100.0, 1.0
+
+    def silent(*_: object, **__: object) -> dict[TopicPartition, LogView]:
+        nonlocal now_s, look_s
+        now_s, look_s = now_s + look_s, min(30.0, 2 * look_s)
+        return {}
+
+    monkeypatch.setattr(loss_detection, "describe_logs", silent)
+    monkeypatch.setattr(loss_detection.time, "monotonic", lambda: now_s)
+    while not (found := watch.examine({TP: 5})):
+        now_s += 0.5
+        assert now_s < 170
+    assert found[TP].halt is not None
+    assert found[TP].halt.code == "BROKER_NOT_AVAILABLE"
+    assert now_s > 130
+
+
 # -- marks -------------------------------------------------------------------------------------
 
 
