@@ -217,8 +217,8 @@ LOSSES: tuple[Mutant, ...] = (
         "positions are judged by what the source was before the target was away",
         "Lost source data is reported",
         "data/read/slot_reader.py",
-        "                    if waited:\n",
-        "                    if False:\n",
+        "                    if waited or ticks_s",
+        "                    if ticks_s",
         (
             f"{_START}::test_after_a_wait_for_the_target_positions_are_judged_by_new_metadata_of_the_source",
         ),

@@ -66,7 +66,8 @@ _JOIN_BELOW_BYTES = 4096
 _STARVED_S = 0.005
 # How late the slot may notice that added partitions have begun.
 _BEGUN_S = 0.02
-# After a pause of this length, the source's topics may have been recreated, and filled again.
+# After a pause of this length, the source's topics may have been recreated, and filled again. The
+# same holds for a wait for positions.
 _LONG_S = 10.0
 # Pause before a log is checked again whose leader could not decide what happens to the position.
 _LOOK_AGAIN_S = 0.5
@@ -206,7 +207,7 @@ class SlotReader:
 
     def _start(self) -> dict[TopicPartition, int]:
         self._connections.refresh_if_due()
-        waited = False
+        waited, known_s = False, ticks_s()
         while self._given_up is None or not self._given_up.is_set():
             # One for all requests: on a long link, each connection and metadata lookup takes time.
             with closing(self._begins.asked()) as connections:
@@ -221,7 +222,8 @@ class SlotReader:
                     log.warning("flow %s waits for positions: %s", self.flow.name, error)
                     waited = True
                 else:
-                    if waited:
+                    # What retries on its own may wait for the request timeout.
+                    if waited or ticks_s() - known_s >= _LONG_S:
                         self._refresh()
                     return self._begin(positions, connections)
             time.sleep(_TICK_S)

@@ -383,6 +383,28 @@ def test_after_a_wait_for_the_target_positions_are_judged_by_new_metadata_of_the
     assert reader._fetcher.halts == {}
 
 
+@pytest.mark.parametrize("lasted_s", [9.0, 29.0])
+def test_positions_that_took_long_are_judged_by_new_metadata_of_the_source(
+    lasted_s: float,
+    reader: SlotReader,
+    clusters: tuple[Cluster, Cluster],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A coordinator may be waited for until the request timeout, without an error."""
+    source, _ = clusters
+    find_out, now_s = reader._begins.find_out, [100.0]
+
+    def slow(connections: ClusterConnections) -> dict[TopicPartition, int]:
+        now_s[0] += lasted_s
+        return find_out(connections)
+
+    monkeypatch.setattr(slot_reader, "ticks_s", lambda: now_s[0])
+    monkeypatch.setattr(reader._begins, "find_out", slow)
+    assert reader._start() == {TP: 40}
+    assert source.names()[:2] == ["CONNECT", "Metadata"]
+    assert (source.names()[2] == "Metadata") is (lasted_s > 10)
+
+
 def test_a_partition_without_a_position_asks_for_the_runs_over_one_connection(
     reader: SlotReader, clusters: tuple[Cluster, Cluster]
 ) -> None:
