@@ -74,13 +74,16 @@ class NotesToSink:
         left, self.left = self.left, []
         released, self.released = self.released, ()
         errors, halts, paused = self._fetcher.errors, self._fetcher.halts, self._watch.paused
-        changed = errors != self._errors or halts != self._halts or paused != self._paused
+        # Kept if they are equal, too: then the next row need not compare each of them.
+        before, self._halts = self._halts, halts
+        changed = errors != self._errors or paused != self._paused
+        changed = changed or (halts is not before and halts != before)
         throttles = self._new_throttles()
         news = gaps or tried or added or left or released
         if not (changed or news) and throttles is None:
             return None
-        gone = self._halts.keys() - halts.keys()
-        self._errors, self._halts, self._paused = dict(errors), dict(halts), paused
+        gone = before.keys() - halts.keys()
+        self._errors, self._paused = dict(errors), paused
         return SlotNotes(
             paused=paused,
             errors=self._errors,
