@@ -118,9 +118,13 @@ def mirrored_topic_ids(
 
 
 class CheckpointStore:
-    """The newest checkpoint per group and remote partition."""
+    """The newest checkpoint per group and remote partition.
 
-    def __init__(self) -> None:
+    ``withdraws``: whether to keep `withdrawn`, which only group offset sync reads.
+    """
+
+    def __init__(self, *, withdraws: bool = True) -> None:
+        self._withdraws = withdraws
         self._known: dict[str, dict[TopicPartition, Checkpoint]] = {}
         self.withdrawn: dict[tuple[str, TopicPartition], set[int]] = {}
         """Target offsets of withdrawn checkpoints, by group and remote partition.
@@ -160,7 +164,15 @@ class CheckpointStore:
         ``losses``: how many of the partition were known when it was made.
         """
         key = checkpoint.group, checkpoint.remote
-        last = self.of(checkpoint.group).get(checkpoint.remote)
+        if self._withdraws:
+            self._withdraw(key, self.of(checkpoint.group).get(checkpoint.remote), checkpoint)
+        self._known.setdefault(checkpoint.group, {})[checkpoint.remote] = checkpoint
+        self._losses[key] = losses
+
+    def _withdraw(
+        self, key: tuple[str, TopicPartition], last: Checkpoint | None, checkpoint: Checkpoint
+    ) -> None:
+        """Keep what ``checkpoint`` withdraws, and what later ones may; ``last``: the one before."""
         emitted = self._emitted.setdefault(key, array("q"))
         if last is not None and checkpoint.upstream < last.upstream:
             del emitted[:]
@@ -173,8 +185,6 @@ class CheckpointStore:
             self.withdrawn[key] = beyond
         emitted.append(checkpoint.downstream)
         del emitted[:-_EMITTED_REMEMBERED]
-        self._known.setdefault(checkpoint.group, {})[checkpoint.remote] = checkpoint
-        self._losses[key] = losses
 
     def losses(self, checkpoint: Checkpoint) -> int:
         """How many losses were known when the newest one of this group and partition was made.

@@ -158,7 +158,7 @@ class GroupsJob:
         self._notify = notify
         self._now_s, self._now_ms = now_s, now_ms
         self._rules = CheckpointRules(flow)
-        self._store = CheckpointStore()
+        self._store = CheckpointStore(withdraws=flow.checkpoints.sync_enabled)
         self._earlier = TopicFollower(clusters.checkpoints, self._rules.topic)
         self._translation: Translation | None = None
         self._groups: set[str] | None = None
@@ -349,7 +349,8 @@ class GroupsJob:
         told = create_compacted(self._clusters.target_admin, checkpoints_topic(self.flow))
         if told:
             self._notify(f"{told}: it was deleted")
-            self._store = CheckpointStore()  # what it knew is gone with the topic
+            # What it knew is gone with the topic.
+            self._store = CheckpointStore(withdraws=self.flow.checkpoints.sync_enabled)
 
     def _sync(self) -> None:
         """Run one round of group offset sync."""

@@ -196,6 +196,14 @@ def test_the_number_of_earlier_checkpoints_that_are_remembered_is_bounded() -> N
     assert store.withdrawn == {("g", R0): set(range(968, 1_000))}
 
 
+def test_without_group_offsets_nothing_is_withdrawn() -> None:
+    store = CheckpointStore(withdraws=False)
+    for downstream in (40, 50, 30):
+        store.put(Checkpoint("g", R0, 100, downstream))
+    assert store.withdrawn == {}
+    assert store.of("g")[R0].downstream == 30
+
+
 def test_a_loss_takes_back_only_checkpoints_that_were_made_before_it() -> None:
     rules, store = CheckpointRules(flow_of()), _store(Checkpoint("g", R0, 100, 55))
     committed = {"g": {A0: Committed(100)}}

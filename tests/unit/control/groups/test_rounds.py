@@ -109,6 +109,22 @@ def test_an_idle_group_at_an_earlier_checkpoint_is_set_back_after_a_loss(restart
     assert world.target.commits == {"g": {R0: (50, "")}}
 
 
+@pytest.mark.parametrize("synced", [True, False])
+def test_earlier_checkpoints_are_remembered_only_for_group_offsets(synced: bool) -> None:
+    """They take as much memory as all else that the driver knows of a group's partitions."""
+    settings = CheckpointSettings(enabled=True, sync_enabled=synced, interval_s=5)
+    world = World(flow_of(checkpoints=settings))
+    world.mirror(Run(0, 0, 2_000))
+    job = world.job()
+    for offset in (800, 900):
+        world.source.offsets["g"] = {A0: Committed(offset)}
+        world.now += 5
+        job.tick()
+    assert world.checkpoints() == [(800, 800), (900, 900)]
+    remembered = [list(one) for one in job._store._emitted.values()]
+    assert remembered == ([[800, 900]] if synced else [])
+
+
 def test_what_a_failed_round_has_read_is_news_in_the_next_one() -> None:
     world, trouble = World(), list[int]()
 
