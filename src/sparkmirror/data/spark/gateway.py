@@ -10,11 +10,12 @@ import errno
 import os
 import re
 import shlex
+import signal
 import struct
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -42,8 +43,9 @@ _NO_REASON = re.compile(
     r"Picked up |NOTE: |\s|\d{4}-|Error: Could not create the Java|Error: A fatal exception"
     r"|.*/spark-class: line \d+: |$"
 )
-# Stores have their passwords in such options.
-_PROPERTY = re.compile(r'"-D([^"=]+)=[^"]*"|-D([^\s=]+)=\S+')
+# Stores have their passwords in properties, agents their keys, URLs those of their servers. Where
+# such a value ends depends on quotes that nobody need have closed.
+_SECRETS = re.compile(r"""["']?-(?:D|javaagent|agent)|\S*://\S*@""")
 # A JVM leaves a signal alone that is ignored when it starts.
 _IGNORING_SIGTERM = ("/bin/sh", "-c", "trap '' TERM; exec \"$@\"", "sh")
 
@@ -115,9 +117,10 @@ class GatewayProcess:
         return gateway
 
     def end(self) -> None:
-        """Kill the JVM if it still runs."""
+        """Kill the JVM if it still runs, or what is to become one, with all that it has started."""
         if self.process.poll() is None:
-            self.process.kill()
+            with suppress(ProcessLookupError):  # it has ended just now
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         if self.process.stdin is not None:
             self.process.stdin.close()
@@ -125,7 +128,7 @@ class GatewayProcess:
     def last_words(self) -> str:
         """The last two lines that it printed to say why it ended; empty if there are none.
 
-        Values of Java's properties are left out, because they may be secrets.
+        Each is cut where secrets may begin.
         """
         try:
             with self._output.open("rb") as file:
@@ -135,8 +138,12 @@ class GatewayProcess:
         except OSError:
             return ""
         lines = [line.rstrip() for line in said.splitlines() if not _NO_REASON.match(line)]
-        shown = [_PROPERTY.sub(r"-D\1\2=***", line) for line in lines[-2:]]
-        return "; ".join(line[:_LAST_WORDS_LINE_MAX] for line in shown)
+        return "; ".join(_without_secrets(line)[:_LAST_WORDS_LINE_MAX] for line in lines[-2:])
+
+
+def _without_secrets(line: str) -> str:
+    begin = _SECRETS.search(line)
+    return line if begin is None else f"{line[: begin.start()]}…"
 
 
 def _read(info: bytes) -> tuple[int, str]:

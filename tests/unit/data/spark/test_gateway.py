@@ -7,6 +7,7 @@ import stat
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sparkmirror.data.spark import gateway
@@ -130,7 +131,7 @@ echo 'Multiple garbage collectors selected'
 echo '/opt/spark/bin/spark-class: line 97: CMD: bad array subscript' >&2
 exit 1"""
 _HEAP = """echo '2026-11-29 12:00:00,000 WARN Utils: a host'
-echo 'Exception in thread "main" java.lang.Exception: no Xmx (was -Da=pw "-Db=p w" -Xmx1g)'
+echo 'Exception in thread "main" java.lang.Exception: no Xmx (was -Xmx1g "-Db=p w" -Da=pw)'
 printf '\\tat org.apache.spark.launcher.Main.main\\n'
 exit 1"""
 
@@ -149,7 +150,7 @@ exit 1"""
         ),
         (
             _HEAP,
-            'Exception in thread "main" java.lang.Exception: no Xmx (was -Da=*** -Db=*** -Xmx1g)',
+            'Exception in thread "main" java.lang.Exception: no Xmx (was -Xmx1g …',
         ),
         (_OPTION, "Unrecognized VM option 'Nonsense'"),
         ("exit 1", ""),
@@ -165,6 +166,44 @@ def test_what_a_jvm_says_before_it_ends_is_told_without_secrets(
     jvm.process.wait(30)
     jvm.end()
     assert jvm.last_words() == words
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("(was -Xmx4g -Dpw=S3CRET)", "(was -Xmx4g …"),
+        ('(was -Xmx4g -Dpw="Str0ng S3CRET phrase")', "(was -Xmx4g …"),
+        ("(was -Xmx4g -Dpw='Str0ng S3CRET phrase')", "(was -Xmx4g …"),
+        ("(was -Xmx4g -Dpw=a\\ S3CRET)", "(was -Xmx4g …"),
+        ("(was -Xmx4g '-Dpw=a S3CRET')", "(was -Xmx4g …"),
+        ("(was -Xmx4g -javaagent:/a.jar=key=S3CRET)", "(was -Xmx4g …"),
+        ('(was -Xmx4g "-javaagent:/a.jar=key=a S3CRET")', "(was -Xmx4g …"),
+        ("(was -Xmx4g -agentpath:/a.so=S3CRET)", "(was -Xmx4g …"),
+        ("code 401 for URL: https://deploy:S3CRET@repo.example/x.jar", "code 401 for URL: …"),
+        ("code 401 for URL: https://repo.example/x.jar",) * 2,
+    ],
+)
+def test_what_a_jvm_says_ends_where_a_secret_may_begin(home: Path, said: str, words: str) -> None:
+    (home / "said").write_text(f"Exception: {said}\n")
+    _submit(home, 'cat "$SPARK_HOME/said"')
+    jvm = _started(home, {})
+    jvm.process.wait(30)
+    jvm.end()
+    assert jvm.last_words() == f"Exception: {words}"
+
+
+def test_what_a_hanging_jvm_has_started_ends_with_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's scripts wait for a launcher, a JVM of its own."""
+    _submit(home, 'sleep 300 & echo $! > "$SPARK_HOME/launcher"; wait')
+    monkeypatch.setattr(gateway, "_START_S_MAX", 0.5)
+    jvm = _started(home, {})
+    with pytest.raises(TimeoutError):
+        jvm.connect()
+    launcher = psutil.Process(int((home / "launcher").read_text()))
+    jvm.end()
+    assert psutil.wait_procs([launcher], timeout=20)[1] == []
 
 
 def test_sigterm_leaves_it_to_who_drains(home: Path) -> None:
