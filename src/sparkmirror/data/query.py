@@ -293,10 +293,12 @@ class FlowRunner:
         """
         revival = self._reviving.get(name)
         if revival is not None:
-            if not revival.done or revival.query is None:
+            if revival.done and revival.query is not None:
+                self._keep(name, revival.query)
+                del self._reviving[name]
+            elif revival.error is not None or not self._stopping:
                 return revival.error
-            self._keep(name, revival.query)
-            del self._reviving[name]
+            # Else a stop came before the restart: what its slots had read may not be written.
         query, spark = self._queries[name], self._session
         if query.isActive:
             return None
@@ -332,8 +334,8 @@ class FlowRunner:
     def end(self, flow: str, *, grace_s: float) -> bool:
         """Wait for ``grace_s`` until a query that was told to drain is idle, then end it.
 
-        Returns False if `stop` was called meanwhile and ends it, or if the query failed before its
-        slots had drained: that one stays, for `errors`.
+        Returns False if `stop` was called meanwhile and ends it, if the query failed before its
+        slots had drained (that one stays, for `errors`), or if it is just being started again.
         """
         query, session = self._queries[flow], self._session
         if session is None:
@@ -351,8 +353,13 @@ class FlowRunner:
         failed = not query.isActive and query.exception() is not None
         if self._stopping or (failed and not rest.drained()):
             return False
-        with self._changing:
-            self._wanted -= {flow}
+        with self._looking:  # which may be about to start it again
+            revival = self._reviving.get(flow)
+            if self._queries[flow] is not query or (revival and not revival.cancel()):
+                return False
+            self._reviving.pop(flow, None)
+            with self._changing:
+                self._wanted -= {flow}
         with contextlib.suppress(Exception):  # Spark waits a second for its thread
             query.stop()
         return True

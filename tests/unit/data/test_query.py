@@ -280,6 +280,74 @@ def test_a_stop_after_the_planner_was_lost_fails_only_if_slots_did_not_drain(
     assert len(runner.errors()) == told
 
 
+class Crashed:
+    """A query that lost its planner."""
+
+    def __init__(self) -> None:
+        self.isActive = False
+        self.runId = "x"
+
+    def exception(self) -> Exception:
+        return RuntimeError("Python worker exited unexpectedly (crashed)")
+
+    def stop(self) -> None:
+        pass
+
+
+class Paused(Queries):
+    """A runner whose query lost its planner, and is started again after a pause."""
+
+    def __init__(
+        self, directory: Path, monkeypatch: pytest.MonkeyPatch, status: str, pause_s: float
+    ) -> None:
+        super().__init__(directory, monkeypatch, LOST)
+        monkeypatch.setattr(restarts, "PAUSES_S", (pause_s,) * RESTARTS_MAX)
+        self.may_start = threading.Event()
+        self.runner._session = cast(Any, Drained(status))
+        self.runner._queries = {FLOW: cast(Any, Crashed())}
+        assert self.runner.active()
+
+    def _start(self, _spark: object, _flow: object, *, again: bool = False) -> Any:
+        query = super()._start(_spark, _flow, again=again)
+        if again:
+            assert self.may_start.wait(20)
+        return query
+
+
+@pytest.mark.parametrize(("status", "told"), [("SUCCEEDED", 0), ("FAILED", 1)])
+@pytest.mark.parametrize("pause_s", [0.0, 600.0], ids=["starting", "pausing"])
+def test_a_stop_before_a_restart_fails_only_if_slots_did_not_drain(
+    status: str, told: int, pause_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused = Paused(tmp_path, monkeypatch, status, pause_s)
+    paused.runner.stop(grace_s=5)
+    assert paused.runner.at_rest
+    assert len(paused.runner.errors()) == told
+    paused.may_start.set()
+
+
+def test_a_flow_that_is_handed_over_before_a_restart_stays_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused = Paused(tmp_path, monkeypatch, "SUCCEEDED", 1.0)
+    assert paused.runner.end(FLOW, grace_s=1)
+    assert not paused.runner.active()
+    time.sleep(1.5)
+    assert paused.begun == [False]
+    assert not paused.runner._reviving
+
+
+def test_a_flow_whose_query_is_starting_again_is_not_handed_over_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused = Paused(tmp_path, monkeypatch, "SUCCEEDED", 0.0)
+    while paused.begun != [False, True]:
+        time.sleep(0.01)
+    assert not paused.runner.end(FLOW, grace_s=1)
+    assert paused.runner._wanted == {FLOW}
+    paused.may_start.set()
+
+
 def test_a_query_that_spark_does_not_stop_in_time_has_ended_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

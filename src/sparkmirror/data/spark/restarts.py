@@ -37,17 +37,24 @@ class QueryRestart:
         self.error: Exception | None = None
         self._start = start
         self._pause_s = pause_s
+        self._begun = False
+        self._beginning = threading.Lock()
         self._cancelled = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sparkmirror-revival", daemon=True)
         self._thread.start()
 
-    def cancel(self) -> None:
-        """Do not start the query any more if that has not begun."""
-        self._cancelled.set()
+    def cancel(self) -> bool:
+        """Do not start the query any more, unless that has begun. Returns whether it has not."""
+        with self._beginning:
+            self._cancelled.set()
+            return not self._begun
 
     def _run(self) -> None:
-        if self._cancelled.wait(self._pause_s):
-            return
+        self._cancelled.wait(self._pause_s)
+        with self._beginning:
+            if self._cancelled.is_set():
+                return
+            self._begun = True
         try:
             self.query = self._start()
         except Exception as error:  # the run loop shows it

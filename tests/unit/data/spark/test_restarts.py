@@ -30,8 +30,9 @@ def test_a_pause_holds_up_nobody_and_ends_with_the_run():
     never = QueryRestart(lambda: started.append(0.0), 600.0)
     assert time.monotonic() - began < 0.3
     assert not later.done
-    never.cancel()
+    assert never.cancel()
     while not (later.done and never.done):
         time.sleep(0.01)
     assert len(started) == 1
     assert started[0] - began >= 0.3
+    assert not later.cancel(), "too late"
