@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from sparkmirror.data.coordination.sealed_options import new_key
 from sparkmirror.data.coordination.slot_plan import encode_flow
 from sparkmirror.data.rows.schema import SCHEMA
-from sparkmirror.data.spark.failures import ended_for_repair, failure, own_words
+from sparkmirror.data.spark.failures import ended_for_repair, failure, own_words, silent
 from sparkmirror.data.spark.rest import DrainCheck
 from sparkmirror.data.spark.restarts import QueryRestart, RestartLimit
 from sparkmirror.data.spark.session import Spark
@@ -365,16 +365,22 @@ class FlowRunner:
         return True
 
     def stop(self, *, grace_s: float) -> None:
-        """Wait up to ``grace_s`` until drained queries are idle, then stop Spark."""
+        """Wait up to ``grace_s`` until drained queries are idle, then stop Spark.
+
+        A JVM that has ended cannot say whether they drained: that is one of `errors`.
+        """
         self._stopping = True
         for revival in list(self._reviving.values()):
             revival.cancel()
         deadline = time.monotonic() + grace_s
-        with contextlib.suppress(Exception):  # a killed JVM cannot say why queries ended
+        try:
             while (busy := self.active()) and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
             self._failures = self.errors()
             self.at_rest = not busy
+        except Exception as error:
+            self._failures = (silent(type(error).__name__),)
+            self.at_rest = True  # nothing runs any more
         for query in self._queries.values():
             with contextlib.suppress(Exception):  # a query that is gone is stopped
                 query.stop()

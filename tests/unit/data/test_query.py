@@ -326,6 +326,19 @@ def test_a_stop_before_a_restart_fails_only_if_slots_did_not_drain(
     paused.may_start.set()
 
 
+def test_a_jvm_that_ends_during_a_drain_is_why_it_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not that time ran out."""
+    runner = Queries(tmp_path, monkeypatch, LOST).runner
+    jvm = SimpleNamespace(process=SimpleNamespace(poll=lambda: -9), end=lambda: None)
+    runner._spark._jvm = cast(Any, jvm)
+    runner.stop(grace_s=10)
+    assert runner.at_rest
+    (told,) = runner.errors()
+    assert "Spark no longer responds (ConnectionError)" in str(told)
+
+
 def test_a_flow_that_is_handed_over_before_a_restart_stays_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

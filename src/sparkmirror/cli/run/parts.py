@@ -137,7 +137,7 @@ class FlowPart(Protocol):
 
     @property
     def at_rest(self) -> bool:
-        """Whether the queries finished in time; known before Spark has stopped."""
+        """Whether no query runs any more; known before Spark has stopped."""
 
 
 class NoFlows:

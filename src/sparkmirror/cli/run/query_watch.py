@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from sparkmirror.cli.run.background import Background
 from sparkmirror.cli.run.parts import FlowPart
+from sparkmirror.data.spark.failures import silent
 from sparkmirror.errors import MirrorError
 from sparkmirror.observe.figures.queries import QueryFigures
 
@@ -70,9 +71,9 @@ class QueryWatch:
             if isinstance(self._error, MirrorError):
                 raise self._error
             if self._error is not None:  # whatever py4j raises when the JVM is gone
-                raise _silent(type(self._error).__name__) from self._error
+                raise silent(type(self._error).__name__) from self._error
         elif self._silent_s > SILENT_S_MAX:
-            raise _silent(f"for {SILENT_S_MAX:g} s")
+            raise silent(f"for {SILENT_S_MAX:g} s")
         return self._answer
 
     def close(self) -> None:
@@ -90,11 +91,3 @@ class QueryWatch:
             except Exception as error:  # the run loop raises it
                 self._error = error
             self._answered.set()
-
-
-def _silent(how: str) -> MirrorError:
-    return MirrorError(
-        f"Spark no longer responds ({how}).",
-        do="See spark.log in the work directory for the reason, and check this machine's"
-        " memory. The next run continues from the committed positions.",
-    )

@@ -1,4 +1,4 @@
-"""Translates the error with which Spark ended a query."""
+"""Says why Spark ended a query, or does not respond."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sparkmirror.errors import MirrorError
 
-__all__ = ["ended_for_repair", "failure", "own_words"]
+__all__ = ["ended_for_repair", "failure", "own_words", "silent"]
 
 # The next attempt repairs these. Spark counts them as failures of the task all the same.
 _MENDED = frozenset({"TargetLost", "TooSlow", "TransactionError"})
@@ -34,6 +34,15 @@ def failure(error: BaseException, flow: str, spark_log: Path) -> MirrorError:
         f"the query failed: {what}",
         where=f"flow {flow}",
         do=f"Spark's log is in {spark_log}.",
+    )
+
+
+def silent(how: str) -> MirrorError:
+    """The failure of a run whose JVM has ended or hangs."""
+    return MirrorError(
+        f"Spark no longer responds ({how}).",
+        do="See spark.log in the work directory for the reason, and check this machine's"
+        " memory. The next run continues from the committed positions.",
     )
 
 
