@@ -163,9 +163,12 @@ class RunLoop:
         self._display.phase("connecting to the clusters, creating topics")
         self._await(self._beside(self._control.prepare, "sparkmirror-prepare"))
         self._quick_check.topics_made()
+        if self._opening.failed():  # meanwhile: whoever would claim flows now could not mirror them
+            self._await(self._opening)
         self._await(self._beside(self._control.start, "sparkmirror-control"))
         self._collecting = True
-        self._await_spark(self._opening)
+        if not self._options.take_over:
+            self._await_spark(self._opening)
         if self._flow.page:
             _log.info("Spark's page is on %s", self._flow.page)
             self._display.notice(f"Spark's page is on {self._flow.page}")

@@ -312,8 +312,12 @@ def test_a_failed_start_of_spark_ends_with_3_and_stops_the_control_plane(start: 
 
 @pytest.mark.parametrize(
     "scenario",
-    [{"open_fails_s": 0.1, "loads_s": 1.0}, {"open_fails_s": 1.0, "take_over": True}],
-    ids=["known-early", "take-over"],
+    [
+        {"open_fails_s": 0.1, "loads_s": 1.0},
+        {"open_fails_s": 1.0, "take_over": True},
+        {"open_fails_s": 0.5, "prepare_s": 1.5},
+    ],
+    ids=["known-early", "take-over", "while-clusters-are-prepared"],
 )
 def test_a_process_whose_spark_does_not_start_takes_no_flow(
     start: Start, scenario: dict[str, object]
@@ -322,7 +326,18 @@ def test_a_process_whose_spark_does_not_start_takes_no_flow(
     run = start(**scenario)
     assert run.end() == 3
     assert "error: There is no Java. Install it." in run.err
-    assert "[prepare]" not in run.err
+    assert ("[prepare]" in run.err) is ("prepare_s" in scenario)
+    assert "[control.start]" not in run.err
+
+
+def test_a_start_that_takes_over_shows_each_phase_once(start: Start) -> None:
+    run = start(once=True, take_over=True)
+    assert run.end() == 0
+    phases = re.findall(
+        r"^[\d:]+ (loading|starting Spark|connecting|copying)", run.out, re.MULTILINE
+    )
+    assert len(phases) == len(set(phases))
+    assert phases[-2:] == ["connecting", "copying"]
 
 
 def test_debug_shows_the_stack_trace(start: Start) -> None:
