@@ -68,12 +68,16 @@ class TempDirectory:
 
     def close(self) -> None:
         """Remove the directory and everything in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        _remove(self.path)
         for lock in self._locks:
             with contextlib.suppress(OSError):
                 os.close(lock)
-        with contextlib.suppress(OSError):  # other runs' directories are in it
-            self.path.parent.rmdir()
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):  # other runs' directories are beside it
+        path.parent.rmdir()
 
 
 def _roots() -> Iterator[Path]:
@@ -90,15 +94,20 @@ def _locked(root: Path) -> tuple[Path, tuple[int, ...]]:
     while True:
         path = _new(root)
         locks: list[int] = []
-        # Meanwhile a run that starts at the same time may take it for abandoned.
-        with contextlib.suppress(BlockingIOError, FileNotFoundError):
-            for name, flags in (("", _DIRECTORY), (_LOCK, os.O_RDWR | os.O_CREAT)):
-                locks.append(os.open(path / name, flags, 0o600))
-                fcntl.flock(locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(locks[-1]), os.stat(path / _LOCK)):
-                return path, tuple(locks)
-        for lock in locks:
-            os.close(lock)
+        try:
+            with contextlib.ExitStack() as opened:
+                for name, flags in (("", _DIRECTORY), (_LOCK, os.O_RDWR | os.O_CREAT)):
+                    locks.append(os.open(path / name, flags, 0o600))
+                    opened.callback(os.close, locks[-1])
+                    fcntl.flock(locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(locks[-1]), os.stat(path / _LOCK)):
+                    opened.pop_all()
+                    return path, tuple(locks)
+        except (BlockingIOError, FileNotFoundError):
+            continue  # a run that starts at the same time took it for abandoned
+        except OSError:  # some file systems lock no directories
+            _remove(path)
+            raise
 
 
 def _new(root: Path) -> Path:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import uuid
@@ -157,6 +159,24 @@ def test_sparks_socket_fits_below_the_longest_root_and_longer_ones_are_passed_ov
         scratch.close()
     with pytest.raises(MachineError, match="too long for a Unix socket"):
         TempDirectory.make((too_long,))
+
+
+def test_a_root_that_locks_no_directories_is_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As some network file systems."""
+    root = _short(tmp_path)
+
+    def flock(lock: int, _how: int) -> None:
+        assert stat.S_ISDIR(os.fstat(lock).st_mode)
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(temp_dir.fcntl, "flock", flock)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(MachineError, match="Operation not supported"):
+        TempDirectory.make((root,))
+    assert list(root.iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 def test_a_root_that_others_prepared_is_not_used(tmp_path: Path) -> None:
