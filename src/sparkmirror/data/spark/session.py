@@ -19,7 +19,7 @@ from sparkmirror.data.coordination.sealed_options import KEY_VARIABLE
 from sparkmirror.data.spark.class_archive import ClassArchive
 from sparkmirror.data.spark.dependencies import python_archive
 from sparkmirror.data.spark.extensions import pass_values_quickly, without_ml
-from sparkmirror.data.spark.gateway import GATEWAY_PORT, GatewayProcess
+from sparkmirror.data.spark.gateway import GATEWAY_PORT, GatewayProcess, spark_home
 from sparkmirror.data.spark.page import SparkPage, check_page
 from sparkmirror.data.spark.ports import (
     check_local,
@@ -60,8 +60,23 @@ _LOCAL_DIRS = ("SPARK_EXECUTOR_DIRS", "SPARK_LOCAL_DIRS")
 _JVM_ENDED = "its JVM ended"
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 _JVM_DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
+# A line of Java's properties, or several of which each but the last ends with a backslash.
+_JVM_DEFAULTS = re.compile(
+    rf"^[ \t]*{re.escape(_JVM_DEFAULT_OPTIONS)}[ \t]*[=: \t]((?:.*\\\n)*.*)", re.MULTILINE
+)
 # What Spark's JVM lets Python run before it looks for data sources.
 _VERSION_QUESTION = "import sys; print('%d.%d' % sys.version_info[:2])"
+
+
+def _default_jvm_options() -> str:
+    """The options in ``spark-defaults.conf`` that Spark's JVM gets besides ours."""
+    home = spark_home() or Path()
+    path = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf", "spark-defaults.conf")
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return " ".join(_JVM_DEFAULTS.findall(text))
 
 
 def _local_master(master: str, slots: int, cores: int) -> str:
@@ -349,8 +364,14 @@ class Spark:
 
     def _given_jvm_options(self) -> str:
         """What the user gives Spark's JVM, besides the variables that every JVM reads."""
-        given = (self._user_conf.get(key, "") for key in (_JVM_OPTIONS, _JVM_DEFAULT_OPTIONS))
-        return " ".join((*given, os.environ.get("SPARK_SUBMIT_OPTS", "")))
+        given = self._user_conf.get(_JVM_DEFAULT_OPTIONS)
+        return " ".join(
+            (
+                _default_jvm_options() if given is None else given,
+                self._user_conf.get(_JVM_OPTIONS, ""),
+                os.environ.get("SPARK_SUBMIT_OPTS", ""),
+            )
+        )
 
     def _launch(self, conf: Mapping[str, str]) -> SparkSession:
         # Takes a third of a second, in which the JVM starts.

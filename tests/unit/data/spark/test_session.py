@@ -82,6 +82,42 @@ def test_a_collector_that_the_user_chose_is_the_only_one(
     assert "-XX:+UseParallelGC" not in options
 
 
+@pytest.mark.parametrize("variable", ["SPARK_CONF_DIR", "SPARK_HOME"])
+@pytest.mark.parametrize(
+    ("text", "given", "ours"),
+    [
+        ("spark.driver.defaultJavaOptions  -XX:+UseG1GC\n", {}, False),
+        ("a 1\n spark.driver.defaultJavaOptions= -Xms1g \\\n  -XX:+UseG1GC\nb 2\n", {}, False),
+        ("spark.driver.defaultJavaOptions: -Xms1g\nb -XX:+UseG1GC\n", {}, True),
+        ("# spark.driver.defaultJavaOptions  -XX:+UseG1GC\n", {}, True),
+        # What we say there counts.
+        ("spark.driver.extraJavaOptions  -XX:+UseG1GC\n", {}, True),
+        (
+            "spark.driver.defaultJavaOptions  -XX:+UseG1GC\n",
+            {"spark.driver.defaultJavaOptions": "-Xms1g"},
+            True,
+        ),
+    ],
+)
+def test_a_collector_in_sparks_own_file_is_the_only_one(
+    variable: str,
+    text: str,
+    given: dict[str, str],
+    ours: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may be there for all applications of a cluster."""
+    monkeypatch.setattr(session, "check_installed", lambda *_, **__: None)
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    path = tmp_path / ("conf" if variable == "SPARK_HOME" else "") / "spark-defaults.conf"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    options = _told(tmp_path, monkeypatch, given)[_JVM_OPTIONS]
+    assert ("-XX:+UseParallelGC" in options) is ours
+
+
 def test_a_jvm_that_ends_at_once_has_said_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
