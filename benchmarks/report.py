@@ -44,6 +44,7 @@ LABELS = {
     "mm2": "MirrorMaker 2",
     "mm1": "MirrorMaker 1",
     "sparkmirror-keys": "sparkmirror, by key",
+    "sparkmirror-no-ring": "sparkmirror without its ring",
     "sparkmirror-exact": "sparkmirror, exactly-once",
     "mm2-exact": "MirrorMaker 2, exactly-once",
     "sparkmirror-another": "sparkmirror of another tree",
@@ -55,7 +56,7 @@ LATENCY_LABELS = {
     "mm1": "MirrorMaker 1, its producer's linger.ms=0",
 }
 THEIRS = {
-    "sparkmirror": ("mm2", "mm1", "mm2-default", "sparkmirror-another"),
+    "sparkmirror": ("mm2", "mm1", "mm2-default", "sparkmirror-another", "sparkmirror-no-ring"),
     "sparkmirror-keys": ("mm1",),
     "sparkmirror-exact": ("mm2-exact", "sparkmirror"),
 }

@@ -327,9 +327,9 @@ RING_ROWS = (
     Setting(
         RING, Type.BOOLEAN, "true",
         "Whether small responses of the source reach the sink through memory that both workers of a"
-        " slot share, and not through Spark's JVM: about a millisecond less for a record in the"
-        " tail, and less processor time. Spark then counts only the larger ones. Has no effect on"
-        " flows with transforms.",
+        " slot share, and not through Spark's JVM: some tenths of a millisecond less for a record"
+        " in the tail. Spark then counts only the larger ones. Has no effect on flows with"
+        " transforms.",
         (Scope.SPARKMIRROR,),
     ),
 )  # fmt: skip
