@@ -40,6 +40,8 @@ import struct
 import zlib
 from typing import NamedTuple
 
+from sparkmirror.data.rows.shared_frames import TOKEN_BYTES, map_memory
+
 __all__ = ["ENTRY_BYTES_MAX", "RingReader", "RingWriter", "SharedRing", "map_ring", "new_ring"]
 
 log = logging.getLogger(__name__)
@@ -49,7 +51,6 @@ ENTRY_BYTES_MAX = 64 * 1024
 _AREA_BYTES = 512 * 1024
 _AREA_AT = 4096
 _SIZE = _AREA_AT + _AREA_BYTES
-_TOKEN_BYTES = 16
 # Numbers of words of eight bytes.
 _LISTENS, _WRITTEN, _TAKEN = 8, 16, 24
 _ENTRY = struct.Struct("<QIII")
@@ -109,7 +110,7 @@ class RingWriter:
 
     def __init__(self) -> None:
         """Create the memory and the pipe. Raises OSError."""
-        self._token = secrets.token_bytes(_TOKEN_BYTES)
+        self._token = secrets.token_bytes(TOKEN_BYTES)
         with contextlib.ExitStack() as undo:
             self._fd = os.memfd_create("sparkmirror-ring", os.MFD_CLOEXEC)
             undo.callback(os.close, self._fd)
@@ -118,7 +119,7 @@ class RingWriter:
             undo.callback(os.close, self._heard)
             undo.callback(os.close, self._bell)
             memory = mmap.mmap(self._fd, _SIZE)
-            memory[:_TOKEN_BYTES] = self._token
+            memory[:TOKEN_BYTES] = self._token
             self._area = _Area(memory)
             undo.pop_all()
 
@@ -159,14 +160,8 @@ class RingReader:
         """Map what `RingWriter.note` describes. Raises OSError or ValueError if that fails."""
         process, memory, bell, token, pipe = note
         with contextlib.ExitStack() as undo:
-            fd = os.open(f"/proc/{process}/fd/{memory}", os.O_RDWR | os.O_CLOEXEC)
-            with os.fdopen(fd, "rb", buffering=0):
-                if os.fstat(fd).st_size != _SIZE:
-                    raise ValueError("another file is there")
-                mapped = mmap.mmap(fd, _SIZE)
+            mapped = map_memory(process, memory, _SIZE, token)
             undo.callback(mapped.close)
-            if mapped[:_TOKEN_BYTES].hex() != token:
-                raise ValueError("another memory is there")
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
             self.bell = os.open(f"/proc/{process}/fd/{bell}", flags)
             undo.callback(os.close, self.bell)

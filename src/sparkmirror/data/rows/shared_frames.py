@@ -43,18 +43,21 @@ import pyarrow as pa
 
 __all__ = [
     "MESSAGE_BYTES_MAX",
+    "TOKEN_BYTES",
     "FrameReader",
     "Frames",
     "Reference",
     "SharedMemory",
     "map_frames",
+    "map_memory",
     "room_for",
 ]
 
 log = logging.getLogger(__name__)
 
 FRAMES = 16
-_TOKEN_BYTES = 16
+TOKEN_BYTES = 16
+"""Shared memory begins with so many random bytes, by which the sink knows it."""
 _MAPPED_AT = 16
 _STATES_AT = 64
 _HELD_BACK_AT = 4096
@@ -117,7 +120,7 @@ class Frames:
         self._map: mmap.mmap | None = None
         self._view = memoryview(b"")
         self._current = -1
-        self._token = secrets.token_bytes(_TOKEN_BYTES)
+        self._token = secrets.token_bytes(TOKEN_BYTES)
         self._open()
 
     def _open(self) -> None:
@@ -136,7 +139,7 @@ class Frames:
             self.close()
             return
         self._view = memoryview(self._map)
-        self._view[:_TOKEN_BYTES] = self._token
+        self._view[:TOKEN_BYTES] = self._token
 
     def note(self) -> SharedMemory | None:
         """What the sink needs to find the memory; None if none can be shared."""
@@ -265,6 +268,24 @@ class _Lease:
         self._reader.free(self._number)
 
 
+def map_memory(process: int, descriptor: int, size: int, token: str) -> mmap.mmap:
+    """Map ``size`` bytes of memory of ``process`` that begin with ``token`` (hex digits).
+
+    Raises OSError or ValueError if they are not there.
+    """
+    fd = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if os.fstat(fd).st_size != size:
+            raise ValueError("another file is there")
+        mapped = mmap.mmap(fd, size)
+    finally:
+        os.close(fd)
+    if mapped[:TOKEN_BYTES].hex() != token:
+        mapped.close()
+        raise ValueError("another memory is there")
+    return mapped
+
+
 class FrameReader:
     """The sink's side. ``leases``: frames that are not freed yet.
 
@@ -279,16 +300,7 @@ class FrameReader:
         self.partitions = partitions
         self._first_at = _first_frame_at(partitions)
         size = self._first_at + FRAMES * self._frame_bytes
-        fd = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            if os.fstat(fd).st_size != size:
-                raise ValueError("another file is there")
-            self._map = mmap.mmap(fd, size)
-        finally:
-            os.close(fd)
-        if self._map[:_TOKEN_BYTES].hex() != token:
-            self._map.close()
-            raise ValueError("another memory is there")
+        self._map = map_memory(process, descriptor, size, token)
         self._buffer = pa.py_buffer(self._map)
         self._map[_MAPPED_AT] = 1
 
