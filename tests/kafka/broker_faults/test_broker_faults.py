@@ -141,7 +141,7 @@ def test_a_broker_is_killed_and_comes_back(source, target, topic_name, side):
             victim = leaders(hit.kafka, name)[0]
             # So that a request is under way to it: who waits for nothing hears of no loss.
             hit.kafka.freeze(victim)
-            wait_until(lambda: taps[victim].under_way(key), "a request under way")
+            wait_until(lambda: taps[victim].under_way(key, 1.0), "a request under way")
             hit.kafka.kill(victim)
             load.wait_for(300)
             wait_until(lambda: leaders(hit.kafka, name)[0] not in {victim, -1}, "another leader")

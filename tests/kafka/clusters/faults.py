@@ -444,7 +444,7 @@ class ThrottleTap:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._streams: dict[tuple[int, str], bytearray] = defaultdict(bytearray)
-        self._asked: dict[tuple[int, int], int] = {}
+        self._asked: dict[tuple[int, int], tuple[int, float]] = {}
         self._sent: dict[tuple[int, int], list[float]] = defaultdict(list)
         self._told: list[tuple[int, int, float, float]] = []
 
@@ -463,22 +463,26 @@ class ThrottleTap:
 
     def _request(self, number: int, frame: bytes, now: float) -> None:
         key, _, correlation = _REQUEST_HEAD.unpack_from(frame)
-        self._asked[number, correlation] = key
+        self._asked[number, correlation] = key, now
         self._sent[number, key].append(now)
 
     def _answer(self, number: int, frame: bytes, now: float) -> None:
         (correlation,) = _FRAME_HEAD.unpack_from(frame)
-        key = self._asked.pop((number, correlation), -1)
+        key, _ = self._asked.pop((number, correlation), (-1, now))
         # Fetch answers begin with the throttle time, Produce answers (to version 8) end with it.
         if key in (FETCH, PRODUCE):
             (throttle_ms,) = _FRAME_HEAD.unpack_from(frame, 4 if key == FETCH else len(frame) - 4)
             if throttle_ms > 0:
                 self._told.append((number, key, now, throttle_ms / 1000))
 
-    def under_way(self, key: int) -> int:
-        """How many requests of this kind have no answer yet."""
+    def under_way(self, key: int, for_s: float) -> int:
+        """How many requests of this kind have had no answer for ``for_s`` seconds.
+
+        A broker that is frozen may have answered the newest a moment before.
+        """
+        sent_by = time.monotonic() - for_s
         with self._lock:
-            return sum(asked == key for asked in self._asked.values())
+            return sum(asked == key and at <= sent_by for asked, at in self._asked.values())
 
     def waits(self, key: int) -> list[tuple[float, float]]:
         """(seconds that the broker asked to wait, seconds until the next request) of each."""
