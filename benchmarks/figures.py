@@ -1,7 +1,8 @@
 """The arithmetic of the report: medians and their ratios, turns, sizes, what is complete.
 
 A *round* is one copy or one probe of one mirror, as a dictionary. What counts is always the median
-of a mirror's rounds; no function here takes the best one.
+of a mirror's rounds; no function here takes the best one. A probe is *void* where the source itself
+was late: what it shows is a backlog of the producers.
 """
 
 from __future__ import annotations
@@ -18,18 +19,21 @@ from benchmarks.steps import FORMAT, MAIN, ROUNDS, STEPS, WINDOW_S
 __all__ = [
     "HIGH",
     "LOW",
+    "SETTLED_MS",
     "advantage",
     "growth",
     "lacking",
+    "largest",
     "middle",
     "missing",
     "newest_complete",
     "records_for",
     "steady",
-    "stolen_most",
     "turns",
     "undisturbed",
     "value",
+    "void",
+    "voided",
     "wrong",
 ]
 
@@ -38,17 +42,27 @@ LOW, HIGH = 0.15, 0.9
 """Steady state is what happens between these shares of the records."""
 MARGIN = 1.5
 """More data than the first copy asks for: brokers get faster as their JVMs compile."""
-STOLEN_MAX, STOLEN_TRIES = 0.05, 3
+DISTURBED_MAX, TRIES = 0.05, 3
+SETTLED_MS = 20.0
+"""Below this median of its own latency a source keeps up with its producers."""
+NEED_A_RECORD = frozenset({"start_s", "cpu_s_start"})
 MORE_IS_BETTER = frozenset({"rate", "mb_per_s"})
 
 
 def value(one: Round, figure: str) -> float:
     """``figure`` of a round: a key, or the keys of a place and of its quantile (`target.p99.9`).
 
-    What was never reached is infinitely late: the end of a copy that is not complete, the latency
-    where nothing arrived.
+    What was never reached is infinitely late: the end of a copy that is not complete, the first
+    record or the latency where nothing arrived. So is what a void round shows, but for the source's
+    own latency.
     """
-    if figure == "total_s" and not one["complete"]:
+    never = (
+        (figure == "total_s" and not one["complete"])
+        or (figure in NEED_A_RECORD and one["start_s"] < 0)
+        or (figure == "cpu_s_per_gb" and not one["rate"])
+        or (not figure.startswith("source.") and void(one))
+    )
+    if never:
         return math.inf
     found: Any = one
     for key in figure.split(".", 1):
@@ -56,6 +70,19 @@ def value(one: Round, figure: str) -> float:
             return math.inf
         found = found[key]
     return float(found)
+
+
+def void(one: Round) -> bool:
+    """Whether the producers could not keep up beside the mirror: half of all records or more were
+    late at the source itself.
+    """
+    source = one.get("source")
+    return bool(source) and bool(source["p50"] >= SETTLED_MS)
+
+
+def voided(rounds: Sequence[Round]) -> bool:
+    """Whether so many rounds are void that their median is no figure."""
+    return 2 * sum(map(void, rounds)) > len(rounds)
 
 
 def middle(rounds: Sequence[Round], figure: str) -> float:
@@ -67,8 +94,10 @@ def advantage(ours: Sequence[Round], theirs: Sequence[Round], figure: str) -> fl
     """How many times as good our median is as theirs; below 1 it is worse.
 
     Records per second: ours by theirs. Of what should be small (seconds, milliseconds): theirs by
-    ours. nan where both are 0 or never reached.
+    ours. nan where both are 0 or never reached, and where one of them is void.
     """
+    if voided(ours) or voided(theirs):
+        return math.nan
     mine, other = middle(ours, figure), middle(theirs, figure)
     above, below = (mine, other) if figure in MORE_IS_BETTER else (other, mine)
     if math.isinf(above) and math.isinf(below):
@@ -116,13 +145,18 @@ def growth(shortest_s: float, window_s: float) -> float:
 
 
 def wrong(one: Round) -> bool:
-    """Whether a copy did not arrive exactly once; such a round is never left out."""
+    """Whether a copy did not arrive exactly once, or a round says itself what is wrong with it.
+
+    Such a round is never left out.
+    """
+    if one.get("wrong"):
+        return True
     return "complete" in one and (not one["complete"] or bool(one["surplus"]))
 
 
-def stolen_most(step: dict[str, Any]) -> float:
-    """The largest share of processor time that the host took in any round that counts."""
-    return max((one["stolen"] for rounds in step["rounds"].values() for one in rounds), default=0.0)
+def largest(step: dict[str, Any], share: str) -> float:
+    """The largest ``share`` of the processors, `stolen` or `elsewhere`, in a round that counts."""
+    return max((one[share] for rounds in step["rounds"].values() for one in rounds), default=0.0)
 
 
 def missing(results: dict[str, Any]) -> list[str]:
@@ -150,6 +184,9 @@ def missing(results: dict[str, Any]) -> list[str]:
             )
             if shortest < WINDOW_S:
                 found.append(f"{name}: {WINDOW_S:g} s of steady state, not {shortest:.1f}")
+    for name, step in results["steps"].items():
+        if any(wrong(one) for rounds in step["rounds"].values() for one in rounds):
+            found.append(f"{name}: outputs that are all right")
     return found
 
 
@@ -158,7 +195,7 @@ def lacking(results: dict[str, Any]) -> list[str]:
     found = missing(results)
     return [
         name
-        for name in MAIN
+        for name in STEPS
         if f"step {name}" in found or any(one.startswith(f"{name}: ") for one in found)
     ]
 
@@ -177,16 +214,17 @@ def newest_complete(directory: Path) -> tuple[Path, dict[str, Any]] | None:
 
 
 def undisturbed(measure: Callable[[], Round]) -> tuple[Round, list[Round]]:
-    """A round that counts, and those left out for it because of what the host took meanwhile.
+    """A round that counts, and those left out for it because of what others took meanwhile.
 
-    While the host takes more than `STOLEN_MAX` of the processors a round is made again,
-    `STOLEN_TRIES` times in all; then the one counts that it took least from. Rates play no part in
-    it, and a copy that did not arrive exactly once always counts.
+    While the host, or other programs here, take more than `DISTURBED_MAX` of the processors a round
+    is made again, `TRIES` times in all; then the one counts that both took least from. Rates play
+    no part in it, and what went wrong always counts.
     """
     tries: list[Round] = []
-    while len(tries) < STOLEN_TRIES:
-        tries.append(measure())
-        if wrong(tries[-1]) or tries[-1]["stolen"] <= STOLEN_MAX:
-            return tries[-1], tries[:-1]
-    counts = min(tries, key=lambda one: one["stolen"])
+    while len(tries) < TRIES:
+        one = measure()
+        tries.append(one)
+        if wrong(one) or max(one["stolen"], one["elsewhere"]) <= DISTURBED_MAX:
+            return one, tries[:-1]
+    counts = min(tries, key=lambda one: one["stolen"] + one["elsewhere"])
     return counts, [one for one in tries if one is not counts]

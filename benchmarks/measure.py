@@ -9,14 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from benchmarks.figures import steady
+from benchmarks.figures import SETTLED_MS, steady
 
 __all__ = [
     "PROBE_RATE_MAX",
@@ -25,6 +25,7 @@ __all__ = [
     "TreeWatch",
     "end_offsets",
     "latencies",
+    "missed",
     "quantiles",
     "stalls",
     "warm_mirror",
@@ -32,8 +33,8 @@ __all__ = [
 ]
 
 SAMPLE_S = 0.2
-SETTLED_MS = 20.0
 WARM_S, WARM_MAX_S = 8.0, 240.0
+READERS_START_S, READERS_LATE_S = 2.5, 8.0
 PROBE_RATE_MAX = 1_000
 """Records per second that the probe can write; Java's producer writes more."""
 
@@ -250,6 +251,18 @@ def quantiles(values: list[float]) -> dict[str, float]:
     return {**found, "max": round(ordered[-1], 2), "count": len(ordered)}
 
 
+def missed(source: Mapping[str, float], target: Mapping[str, float], place: str = "target") -> str:
+    """The readers' numbers of a probe's records, if they differ by more than 1 %; else nothing.
+
+    ``source``, ``target``: of `quantiles`. Readers end some seconds after the writer: what comes
+    later is in no quantile. ``place``: what the target is called.
+    """
+    wanted, got = int(source.get("count", 0)), int(target.get("count", 0))
+    if wanted and abs(got - wanted) <= wanted // 100:
+        return ""
+    return f"{got:,} probes of {wanted:,} at the {place}"
+
+
 def stalls(values: Sequence[float], above_ms: float = 100.0) -> int:
     """How often latencies rose above a limit; ``values``: in the order of arrival.
 
@@ -309,11 +322,14 @@ def latencies(
     """Latencies in ms at the source itself and at the target, one probe producer for both.
 
     ``writer``: a command that writes instead of the probe. What is sent before the source itself
-    keeps up with it (`settled_s`) is left out. ``form``: ``json`` for documents as values.
+    keeps up with it (`settled_ms`) is left out. ``form``: ``json`` for documents as values.
+    Raises RuntimeError if a reader fails.
     """
     probes = Path(__file__).with_name("probe.py")
     outputs = {"source": work / "probe-source.json", "target": work / "probe-target.json"}
     places = {"source": (source, topic), "target": (target, remote)}
+    for path in outputs.values():
+        path.unlink(missing_ok=True)
     readers = [
         subprocess.Popen(
             [
@@ -323,13 +339,12 @@ def latencies(
                 bootstrap,
                 name,
                 str(partitions),
-                str(seconds + 8),
+                str(seconds + READERS_LATE_S),
                 str(outputs[place]),
             ]
         )
         for place, (bootstrap, name) in places.items()
     ]
-    time.sleep(2.5)
     command = writer or [
         sys.executable,
         str(probes),
@@ -341,9 +356,16 @@ def latencies(
         str(rate),
         *form,
     ]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    for reader in readers:
-        reader.wait(seconds + 30)
+    try:
+        time.sleep(READERS_START_S)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        codes = [reader.wait(seconds + 30) for reader in readers]
+    finally:
+        for reader in readers:
+            reader.kill()
+            reader.wait()
+    if failed := [code for code in codes if code]:
+        raise RuntimeError(f"a reader of {topic} or {remote} ended with exit code {failed[0]}")
     read = {place: json.loads(path.read_text()) for place, path in outputs.items()}
     counted_ms = 0.0 if writer is None else settled_ms(read["source"])
     return {

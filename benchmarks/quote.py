@@ -3,8 +3,9 @@
 usage: python -m benchmarks.quote
 
 What is between ``<!-- bench:NAME -->`` and ``<!-- /bench -->`` in `PAGES` is made here, of medians,
-also where sparkmirror is worse. A test compares the pages with what would be written. The same goes
-for `TRANSFORMS_PAGE` and the newest complete result of `benchmarks.transforms`.
+also where sparkmirror is worse; what is void is called so. A test compares the pages with what
+would be written. The same goes for `TRANSFORMS_PAGE` and the newest complete result of
+`benchmarks.transforms`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import advantage, middle, newest_complete
-from benchmarks.report import LABELS, LATENCY_LABELS, against
+from benchmarks.figures import advantage, middle, newest_complete, voided
+from benchmarks.report import LABELS, LATENCY_LABELS, against, why_void
 from benchmarks.steps import MAIN
 from benchmarks.transforms import page as transforms
 
@@ -152,6 +153,8 @@ def _latencies(results: dict[str, Any]) -> list[str]:
         if peer not in results["steps"][name]["rounds"]:
             return ""
         one = _rounds(results, name, peer)
+        if voided(one):
+            return why_void(one)
         return f"{middle(one, 'target.p50'):.1f} / {middle(one, 'target.p99'):.1f}"
 
     rows = (
@@ -189,12 +192,18 @@ def _worse(results: dict[str, Any]) -> str:
             texts.append(
                 f"{title} ({name}{kind}: {values[0]} against {labels[their]}: {values[1]})"
             )
-    if not texts:
-        return "In this run it was worse than a Java tool in nothing that was measured."
+    text = "In this run it was worse than a Java tool in nothing that was measured."
+    if texts:
+        text = (
+            "Worse than a Java tool in this run, with the step where it was most so: "
+            + "; ".join(texts)
+            + "."
+        )
+    late = [name for name in MAIN if any(map(voided, results["steps"][name]["rounds"].values()))]
+    if late:
+        text += f" Of {', '.join(late)} nothing can be said: the producers could not keep up."
     return textwrap.fill(
-        "Worse than a Java tool in this run, with the step where it was most so: "
-        + "; ".join(texts)
-        + ".",
+        text,
         WIDTH,
         break_long_words=False,
         break_on_hyphens=False,
@@ -227,6 +236,8 @@ def _start(results: dict[str, Any]) -> str:
 
 def _exact_latency(results: dict[str, Any]) -> str:
     one = _rounds(results, "latency-100", "sparkmirror-exact")
+    if voided(one):
+        return f"At 100 records/s there is no figure ({why_void(one)})"
     return (
         f"At 100 records/s half of them were there after {middle(one, 'target.p50'):.0f} ms, "
         f"99 % after {middle(one, 'target.p99'):.0f} ms"

@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import (
-    STOLEN_MAX,
-    STOLEN_TRIES,
+    DISTURBED_MAX,
+    TRIES,
     Round,
     advantage,
+    largest,
     middle,
     missing,
-    stolen_most,
+    value,
+    void,
+    voided,
     wrong,
 )
 from benchmarks.steps import STEPS, WINDOW_S
@@ -33,9 +36,11 @@ __all__ = [
     "as_json",
     "brief",
     "draw",
+    "number_or_never",
     "page",
     "promises",
     "table",
+    "why_void",
     "write",
 ]
 
@@ -116,25 +121,34 @@ def label(step: dict[str, Any], peer: str) -> str:
     return (LABELS if step["kind"] == "catch-up" else LATENCY_LABELS)[peer]
 
 
-def promises(results: dict[str, Any]) -> list[tuple[str, str, str, bool]]:
-    """(figure, wanted, measured, met) for each promise that this run can judge; all medians."""
+def promises(results: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """(figure, wanted, measured, whether it is met) for each promise of which this run has both
+    sides; all medians.
+    """
     rows = []
+
+    def add(sides: Sequence[list[Round]], title: str, wanted: str, found: str, met: bool) -> None:
+        if late := [one for one in sides if voided(one)]:
+            rows.append((title, wanted, why_void(late[0]), "**void**"))
+        else:
+            rows.append((title, wanted, found, "met" if met else "**not met**"))
+
     for name, ours, theirs, figure, least in AT_LEAST:
         if pair := _pair(results, name, ours, theirs):
             times = advantage(*pair, figure)
             other = label(results["steps"][name], theirs)
             title = f"{name}: {_NAMES[figure]}, {LABELS[ours]} against {other}"
-            rows.append((title, f"≥ {least:g}×", f"{times:.2f}×", times >= least))
+            add(pair, title, f"≥ {least:g}×", f"{times:.2f}×", times >= least)
     if pair := _pair(results, "100b", "sparkmirror-exact", "sparkmirror"):
         cost = 1 - advantage(*pair, "rate")
         title = "100b: what exactly-once takes of the records/s"
-        rows.append((title, f"≤ {EXACT_COST_MAX:.0%}", f"{cost:.1%}", cost <= EXACT_COST_MAX))
+        add(pair, title, f"≤ {EXACT_COST_MAX:.0%}", f"{cost:.1%}", cost <= EXACT_COST_MAX)
     for name, peer, figure, most, unit in AT_MOST:
         rounds = results["steps"].get(name, {"rounds": {}})["rounds"].get(peer)
         if rounds:
             found = middle(rounds, figure)
             title = f"{name}: {_NAMES[figure]}, {LABELS[peer]}"
-            rows.append((title, f"≤ {most:g} {unit}", f"{found:.2f} {unit}", found <= most))
+            add([rounds], title, f"≤ {most:g} {unit}", f"{found:.2f} {unit}", found <= most)
     return rows
 
 
@@ -148,6 +162,12 @@ def against(step: dict[str, Any]) -> list[tuple[str, str, list[float]]]:
         for theirs in others
         if ours in rounds and theirs in rounds
     ]
+
+
+def why_void(rounds: Sequence[Round]) -> str:
+    """What stands where the median of ``rounds`` is no figure."""
+    late = f"{middle(rounds, 'source.p50'):,.0f} ms"
+    return f"void: the producers could not keep up beside it (source's p50 {late})"
 
 
 def _pair(
@@ -167,6 +187,10 @@ def brief(one: Round) -> str:
     else:
         found = one["target"]
         text = f"p50 {found['p50']} ms, p99 {found['p99']} ms" if found else "nothing arrived"
+        if void(one):
+            text += f", void: source's own p50 {one['source']['p50']:,.0f} ms"
+        if one.get("wrong"):
+            text += f", wrong: {one['wrong']}"
     return f"{text}, stolen {one['stolen']:.1%}, elsewhere {one['elsewhere']:.1%}"
 
 
@@ -179,10 +203,7 @@ def page(results: dict[str, Any]) -> str:
     lines += ["", "## Figures", ""]
     lines += table(
         ("figure", "wanted", f"median of {results['rounds']} rounds", ""),
-        [
-            (title, wanted, found, "met" if met else "**not met**")
-            for title, wanted, found, met in promises(results)
-        ],
+        promises(results),
     )
     for kind, figures, title in (
         ("catch-up", COPY_FIGURES, "copies"),
@@ -249,16 +270,17 @@ def _class_archive(machine: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _about(step: dict[str, Any]) -> list[str]:
     left = ", ".join(
-        f"{label(step, one['peer'])} in round {one['round']} ({one['stolen']:.1%}: "
+        f"{label(step, one['peer'])} in round {one['round']} "
+        f"({one['stolen']:.1%} and {one['elsewhere']:.1%}: "
         + (f"{one['rate']:,.0f} records/s)" if "rate" in one else f"p50 {_p(one, 'p50')} ms)")
         for one in step["repeated"]
     )
     return [
         f"Commit `{step['commit']}`, begun {step['began']}, took {step['took_s'] / 60:.1f} min; "
-        f"load before the run {step['load_before']}; the host took at most "
-        f"{stolen_most(step):.1%} of the processors in a round that counts. Made again because it "
-        f"took more than {STOLEN_MAX:.0%} (at most {STOLEN_TRIES} tries, the least disturbed one "
-        f"counts): {left or 'none'}."
+        f"load before the run {step['load_before']}; in a round that counts the host took at most "
+        f"{largest(step, 'stolen'):.1%} of the processors, other programs at most "
+        f"{largest(step, 'elsewhere'):.1%}. Made again because of more than {DISTURBED_MAX:.0%} "
+        f"(at most {TRIES} tries, the least disturbed one counts): {left or 'none'}."
     ]
 
 
@@ -284,10 +306,10 @@ def _copies(name: str, step: dict[str, Any]) -> list[str]:
             LABELS[peer],
             f"{middle(rounds, 'rate'):,.0f}",
             f"{middle(rounds, 'mb_per_s'):,.0f}",
-            f"{middle(rounds, 'cpu_s_per_gb'):.1f}",
+            number_or_never(middle(rounds, "cpu_s_per_gb"), 1),
             _s(middle(rounds, "total_s")),
-            f"{middle(rounds, 'start_s'):.1f} s",
-            f"{middle(rounds, 'cpu_s_start'):.0f}",
+            _s(middle(rounds, "start_s")),
+            number_or_never(middle(rounds, "cpu_s_start"), 0),
             f"{middle(rounds, 'peak_mb'):,.0f} MB",
             "all" if not any(map(wrong, rounds)) else "**see below**",
         )
@@ -301,9 +323,9 @@ def _copies(name: str, step: dict[str, Any]) -> list[str]:
             str(number),
             f"{one['rate']:,.0f}",
             f"{one['window_s']:.1f} s",
-            f"{one['cpu_s_per_gb']:.1f}",
+            number_or_never(value(one, "cpu_s_per_gb"), 1),
             _seconds(one),
-            f"{one['start_s']:.1f} s",
+            _s(value(one, "start_s")),
             f"{one['peak_mb']:,.0f} MB",
             f"{one['stolen']:.1%}",
             f"{one['elsewhere']:.1%}",
@@ -328,7 +350,9 @@ def _probes(name: str, step: dict[str, Any]) -> list[str]:
     columns = ("p50", "p90", "p99", "p99.9", "max")
     places = {"target": "", "steady": ", without epoch changes", "source": ", at the source itself"}
     medians = [
-        (
+        (LATENCY_LABELS[peer] + text, why_void(rounds), *[""] * len(columns))
+        if voided(rounds) and place != "source"
+        else (
             LATENCY_LABELS[peer] + text,
             *(_ms(middle(rounds, f"{place}.{one}")) for one in columns),
             f"{middle(rounds, 'idle_percent'):.1f}" if place == "target" else "",
@@ -348,11 +372,12 @@ def _probes(name: str, step: dict[str, Any]) -> list[str]:
             f"{one['idle_percent']:.1f}",
             f"{one['stolen']:.1%}",
             f"{one['elsewhere']:.1%}",
+            _found(one),
         )
         for peer, rounds in _ordered(step)
         for number, one in enumerate(rounds, 1)
     ]
-    more = ("records", "source's p50", "idle, % of a core", "stolen", "elsewhere")
+    more = ("records", "source's p50", "idle, % of a core", "stolen", "elsewhere", "arrived")
     return [*lines, "", *table(("each round, ms", "", *columns, *more), each)]
 
 
@@ -394,6 +419,11 @@ def _seconds(one: Round) -> str:
     return _s(one["total_s"] if one["complete"] else math.inf)
 
 
+def number_or_never(found: float, digits: int) -> str:
+    """A figure that what never began does not have."""
+    return "never" if math.isinf(found) else f"{found:.{digits}f}"
+
+
 def _ms(latency: float) -> str:
     return "never" if math.isinf(latency) else f"{latency:.2f}"
 
@@ -406,6 +436,12 @@ def _arrived(one: Round) -> str:
     if not one["complete"]:
         return "**not all in time**"
     return "all" if not one["surplus"] else f"**all and {one['surplus']:,} again**"
+
+
+def _found(one: Round) -> str:
+    if void(one):
+        return "**void**"
+    return f"**{one['wrong']}**" if one.get("wrong") else "all"
 
 
 # -- files -----------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from benchmarks.figures import (
     records_for,
     turns,
     undisturbed,
+    void,
 )
 from benchmarks.load import LOADS, Load, create, delete, fill, warm
 from benchmarks.logs import committed_records
@@ -46,6 +47,7 @@ from benchmarks.measure import (
     Processors,
     TreeWatch,
     latencies,
+    missed,
     quantiles,
     warm_mirror,
     watch_catch_up,
@@ -141,7 +143,7 @@ class Bench:
         measure: Callable[[str], Round],
         enough: Callable[[Round], bool] = lambda _: True,
     ) -> tuple[dict[str, list[Round]], list[dict[str, Any]], Round | None]:
-        """Equally many rounds of everybody in turns, by peer; what steal made us leave out.
+        """Equally many rounds of everybody in turns, by peer; what was disturbed and left out.
 
         Ends with the first round that is not ``enough``, which comes last; None: all were.
         """
@@ -153,7 +155,7 @@ class Bench:
                 repeated += [{"peer": peer, "round": number, **one} for one in left_out]
                 say(f"{name} {peer}, round {number}: {report.brief(counts)}")
                 for one in left_out:
-                    say(f"  left out, the host took {one['stolen']:.1%}: {report.brief(one)}")
+                    say(f"  left out, disturbed: {report.brief(one)}")
                 rounds[peer].append(counts)
                 if not enough(counts):
                     return rounds, repeated, counts
@@ -350,6 +352,8 @@ class Bench:
                 writer=self._writer(topic, step.rate, seconds),
             )
             one: Round = {place: quantiles(values) for place, values in found.items()}
+            # A backlog of the producers ends later than the readers.
+            one["wrong"] = "" if void(one) else missed(one["source"], one["target"])
             one |= processors.shares(tree)
             one["idle_percent"] = self._idle(tree)
             self._check(running, key)

@@ -46,6 +46,7 @@ from benchmarks.measure import (
     TreeWatch,
     end_offsets,
     latencies,
+    missed,
     quantiles,
     stalls,
     warm_mirror,
@@ -361,11 +362,11 @@ class Bench:
             running.settings,
         )
 
-    def tail(self, name: str, point: Point) -> dict[str, float]:
+    def tail(self, name: str, point: Point) -> dict[str, Any]:
         """Quantiles in ms from a producer beside the source to a consumer beside the target.
 
         ``stalls``: how often records were later than 100 ms; ``source p99``: of a consumer beside
-        the producer, who shows what the machine itself delays.
+        the producer, who shows what the machine itself delays. ``wrong``: see `missed`.
         """
         topic = f"probe-{name}-{time.monotonic_ns()}"
         remote = PEERS[WAYS[name][1]].remote.format(topic=topic)
@@ -377,11 +378,12 @@ class Bench:
             warm_mirror(source, target, topic, remote, PARTITIONS)
             found = latencies(source, target, topic, remote, PARTITIONS, **rate)
         delete(source, topic)
-        there = quantiles(found["source"])
+        there, here = (quantiles(found[place]) for place in ("source", "target"))
         return {
-            **quantiles(found["target"]),
+            **here,
             "stalls": stalls(found["target"]),
             "source p99": there.get("p99", 0.0),
+            "wrong": missed(there, here),
         }
 
     @contextmanager
@@ -494,9 +496,12 @@ def table(found: Mapping[str, Any]) -> str:
     for point in found["points"]:
         title = Point(**point["point"]).title
         for name, one in point["tails"].items():
-            figures = " | ".join(f"{one[key]:.1f}" for key in ("p50", "p99", "p99.9"))
+            figures = " | ".join(
+                f"{one[key]:.1f}" if key in one else "never" for key in ("p50", "p99", "p99.9")
+            )
             figures += f" | {one['stalls']:.0f} | {one['source p99']:.1f}"
-            lines.append(f"| {title} | {WAYS[name][0]} | {figures} |")
+            wrong = f", **{one['wrong']}**" if one.get("wrong") else ""
+            lines.append(f"| {title} | {WAYS[name][0]}{wrong} | {figures} |")
             title = ""
     return "\n".join(lines) + "\n"
 

@@ -52,7 +52,7 @@ from benchmarks.control.large_clusters import (
     wait_until,
     world,
 )
-from benchmarks.measure import TreeWatch, latencies, quantiles
+from benchmarks.measure import TreeWatch, latencies, missed, quantiles
 from benchmarks.peers import MM2_JARS, Running
 from benchmarks.run import say
 from sparkmirror.java import find_java
@@ -322,7 +322,10 @@ def summarise(key: str, result: dict[str, Any]) -> None:
 
 
 def measure_latency(one: World, work: Path) -> dict[str, Any]:
-    """Quantiles of latency in ms on the probe's topic, without and with rounds."""
+    """Quantiles of latency in ms on the probe's topic, without and with rounds.
+
+    ``wrong``: see `missed`.
+    """
     one.source.create_topics([NewTopic(PROBE, PROBE_PARTITIONS, 1, {})])
     found: dict[str, Any] = {}
     # In turns: brokers go on compiling for minutes, and whoever is measured first pays for it.
@@ -342,9 +345,10 @@ def measure_latency(one: World, work: Path) -> dict[str, Any]:
                     break
             values = latencies(*args, PROBE_PARTITIONS, rate=100, seconds=40, work=work)
             found[name] = quantiles(values["target"])
+            wrong = missed(quantiles(values["source"]), found[name])
         finally:
             running.stop()
-        found[name]["rounds_ms"] = rounds_in("sparkmirror", log)
+        found[name] |= {"wrong": wrong, "rounds_ms": rounds_in("sparkmirror", log)}
         say(f"{name}: {found[name]}")
     return found
 

@@ -24,6 +24,7 @@ from benchmarks.measure import (
     TreeWatch,
     end_offsets,
     latencies,
+    missed,
     quantiles,
     watch_catch_up,
 )
@@ -270,9 +271,7 @@ class TransformBench(Bench):
             one |= processors.shares(tree)
             one["wrong"] = self._other_arrives(key, PROBE_PARTITIONS)
             for place in ("target", "other"):
-                wanted, got = one["source"].get("count"), one[place].get("count")
-                if wanted is None or got is None or abs(got - wanted) > wanted // 100:
-                    one["wrong"] = one["wrong"] or f"{got} probes of {wanted} in {place}"
+                one["wrong"] = one["wrong"] or missed(one["source"], one[place], place)
             self._check(running, key)
         delete(self.a.bootstrap_servers, *topics)
         self._clean(*(f"A.{topic}" for topic in topics))

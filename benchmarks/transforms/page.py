@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import Round, middle, stolen_most, wrong
-from benchmarks.report import about_machine, as_json, table
+from benchmarks.figures import Round, largest, middle, value, void, wrong
+from benchmarks.report import about_machine, as_json, number_or_never, table
 from benchmarks.steps import WINDOW_S
 from benchmarks.transforms.steps import FORMAT, STEPS, TOOLS
 
@@ -100,7 +100,8 @@ FIGURES = (
 class Verdict:
     """A figure of a run. ``ours``, ``theirs``: medians; ``times``: ours by theirs, nan for none.
 
-    ``state``: met, **not met**, shown, or **void** where a tool's output was wrong.
+    ``state``: met, **not met**, shown, or **void** where a tool's output was wrong or the probe's
+    producers could not keep up.
     """
 
     figure: Figure
@@ -148,17 +149,18 @@ def verdicts(results: dict[str, Any]) -> list[Verdict]:
 
 
 def _void(one: Round) -> bool:
-    return bool(one["wrong"]) or wrong(one)
+    return wrong(one) or void(one)
 
 
 def faults(results: dict[str, Any]) -> list[str]:
-    """Steps that ended with an error, and rounds whose output was wrong."""
+    """Steps that ended with an error, and rounds that are wrong or void."""
     found = [f"{name}: {text}" for name, text in results.get("failed", {}).items()]
     for name, step in results["steps"].items():
         for key, rounds in step["rounds"].items():
             for number, one in enumerate(rounds, 1):
                 if _void(one):
-                    text = one["wrong"] or "not all in time"
+                    late = "the producers could not keep up" if void(one) else "not all in time"
+                    text = one["wrong"] or late
                     found.append(f"{name}, {TOOLS[key].name}, round {number}: {text}")
     return found
 
@@ -235,14 +237,15 @@ def page(results: dict[str, Any]) -> str:
 
 def _about(step: dict[str, Any]) -> str:
     left = ", ".join(
-        f"{TOOLS[one['peer']].name} in round {one['round']} ({one['stolen']:.1%})"
+        f"{TOOLS[one['peer']].name} in round {one['round']} "
+        f"({one['stolen']:.1%} and {one['elsewhere']:.1%})"
         for one in step["repeated"]
     )
     return (
         f"Commit `{step['commit']}`, begun {step['began']}, took {step['took_s'] / 60:.1f} min; "
-        f"load before the run {step['load_before']}; the host took at most "
-        f"{stolen_most(step):.1%} of the processors in a round that counts. Made again because of "
-        f"that: {left or 'none'}."
+        f"load before the run {step['load_before']}; in a round that counts the host took at most "
+        f"{largest(step, 'stolen'):.1%} of the processors, other programs at most "
+        f"{largest(step, 'elsewhere'):.1%}. Made again because of that: {left or 'none'}."
     )
 
 
@@ -270,9 +273,9 @@ def _copies(name: str, step: dict[str, Any]) -> list[str]:
             TOOLS[key].name,
             f"{middle(rounds, 'rate'):,.0f}",
             f"{middle(rounds, 'mb_per_s'):,.0f}",
-            f"{middle(rounds, 'cpu_s_per_gb'):.1f}",
+            number_or_never(middle(rounds, "cpu_s_per_gb"), 1),
             _s(middle(rounds, "total_s")),
-            f"{middle(rounds, 'start_s'):.1f} s",
+            _s(middle(rounds, "start_s")),
             f"{middle(rounds, 'peak_mb'):,.0f} MB",
         )
         for key, rounds in step["rounds"].items()
@@ -285,7 +288,7 @@ def _copies(name: str, step: dict[str, Any]) -> list[str]:
             str(number),
             f"{one['rate']:,.0f}",
             f"{one['window_s']:.1f} s",
-            f"{one['cpu_s_per_gb']:.1f}",
+            number_or_never(value(one, "cpu_s_per_gb"), 1),
             _s(one["total_s"] if one["complete"] else math.inf),
             f"{one['stolen']:.1%}",
             f"{one['elsewhere']:.1%}",

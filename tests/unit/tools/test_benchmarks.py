@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
-from benchmarks import peers, report, run
+from benchmarks import measure as measure_module
+from benchmarks import peers, report, run, wan
 from benchmarks.figures import (
     HIGH,
     LOW,
+    SETTLED_MS,
     advantage,
     growth,
     lacking,
@@ -26,10 +32,12 @@ from benchmarks.figures import (
     steady,
     turns,
     undisturbed,
+    void,
+    voided,
     wrong,
 )
 from benchmarks.load import LOADS, Load
-from benchmarks.measure import stalls
+from benchmarks.measure import latencies, missed, stalls
 from benchmarks.peers import described
 from benchmarks.quote import BLOCK, BLOCKS, PAGES, RESULTS, quoted
 from benchmarks.run import Bench, Results
@@ -63,12 +71,26 @@ def copy(rate: float, **more: Any) -> dict[str, Any]:
     }
 
 
+def nothing_arrived() -> dict[str, Any]:
+    """A round of a copy of which no record came."""
+    marks = {"start_s": -1.0, "total_s": -1.0, "complete": False}
+    figures = ("rate", "mb_per_s", "cpu_s_per_gb", "cpu_s_start", "window_s")
+    return {**copy(1e6), **marks, **dict.fromkeys(figures, 0.0)}
+
+
 def probe(p50: float, **more: Any) -> dict[str, Any]:
     """A round of a probe."""
     columns = {"p50": p50, "p90": 2 * p50, "p99": 3 * p50, "p99.9": 4 * p50, "max": 5 * p50}
     place = {**columns, "count": 2_000}
+    source = {**dict.fromkeys(columns, 1.0), "count": 2_000}
     shares = {"stolen": 0.0, "elsewhere": 0.01}
-    return {"target": place, "source": place, "idle_percent": 2.0, **shares, **more}
+    return {"target": place, "source": source, "idle_percent": 2.0, **shares, **more}
+
+
+def behind(p50: float, source_p50: float, **more: Any) -> dict[str, Any]:
+    """A round of a probe beside whose mirror the producers could not keep up."""
+    one = probe(p50, **more)
+    return {**one, "source": {**one["source"], "p50": source_p50}}
 
 
 def step_of(name: str) -> dict[str, Any]:
@@ -159,6 +181,62 @@ def test_what_never_ends_is_infinitely_late() -> None:
     assert advantage([unfinished], [copy(1e6)], "total_s") == 0.0
     assert advantage([silent], [probe(9.0)], "target.p50") == 0.0
     assert math.isnan(advantage([silent], [silent], "target.p50"))
+    # Nothing arrived: neither at once nor with no processor time at all.
+    nothing = nothing_arrived()
+    for figure in ("start_s", "cpu_s_start", "cpu_s_per_gb"):
+        assert middle([copy(1e6), nothing, nothing], figure) == math.inf
+        assert advantage([nothing], [copy(1e6)], figure) == 0.0
+
+
+def test_a_median_that_the_source_itself_is_late_in_is_no_figure() -> None:
+    late, ours, theirs = behind(9680.0, 9326.0), probe(6.0), probe(2.0)
+    assert void(late)
+    assert not void(ours)
+    assert not void(copy(1e6))
+    assert not void(probe(1.0, source={}))  # nobody wrote: a fault, and not a load
+    assert not void(behind(40.0, SETTLED_MS - 0.1))
+    assert void(behind(40.0, SETTLED_MS))
+    # One such round is later than all others; two leave nothing to say.
+    assert not voided([late, ours, ours])
+    assert middle([late, ours, probe(1.0)], "target.p50") == 6.0
+    assert middle([late, ours, probe(1.0)], "idle_percent") == 2.0
+    assert voided([late, late, ours])
+    assert middle([late, late, ours], "source.p50") == 9326.0
+    for figure in ("target.p50", "idle_percent"):
+        assert math.isnan(advantage([late, ours, late], [theirs] * 3, figure))
+        assert math.isnan(advantage([theirs] * 3, [late, late, ours], figure))
+    assert advantage([late, ours, ours], [theirs] * 3, "target.p50") == pytest.approx(1 / 3)
+
+
+def test_the_page_says_what_is_void_and_why() -> None:
+    results = complete()
+    rounds = results["steps"]["latency-10k"]["rounds"]
+    rounds[OURS] = [behind(9680.0, 7000.0), behind(9000.0, 9326.0), behind(5.0, 12_000.0)]
+    assert missing(results) == []
+    text = report.page(results)
+    why = "void: the producers could not keep up beside it (source's p50 9,326 ms)"
+    assert f"| sparkmirror | {why} |  |  |  |  |  |" in text
+    assert "| sparkmirror, at the source itself | 9326.00 | " in text
+    assert f"| latency-10k: latency, p50, sparkmirror | ≤ 10 ms | {why} | **void** |" in text
+    mm2 = "MirrorMaker 2, its producer's linger.ms=0"
+    assert f"| latency-10k | sparkmirror | {mm2} | – | – | – |" in text
+    step = text.partition("## latency-10k:")[2]
+    assert step.count("| **void** |") == 3
+    assert step.count(f"| {mm2} | 1 | ") == 1
+    assert "source's own p50 7,000 ms" in report.brief(rounds[OURS][0])
+
+
+def test_probes_that_are_missing_are_told() -> None:
+    some, most = {"count": 1_979}, {"count": 1_980}
+    assert missed({"count": 2_000}, most) == ""
+    assert missed({"count": 2_000}, some) == "1,979 probes of 2,000 at the target"
+    assert missed(some, {"count": 2_000}, "other") == "2,000 probes of 1,979 at the other"
+    assert missed({}, {}) == "0 probes of 0 at the target"
+    results = complete()
+    lossy = probe(1.0, wrong="1,979 probes of 2,000 at the target")
+    results["steps"]["latency-100"]["rounds"]["mm2"][1] = lossy
+    assert "| **1,979 probes of 2,000 at the target** |" in report.page(results)
+    assert "1,979 probes of 2,000" in report.brief(lossy)
 
 
 def test_the_page_has_medians_ratios_and_every_round() -> None:
@@ -182,7 +260,7 @@ def test_the_page_has_medians_ratios_and_every_round() -> None:
 
 def test_the_page_says_what_it_was_measured_with() -> None:
     results = complete()
-    left_out = {"peer": "mm1", "round": 2, **copy(7e5, stolen=0.2)}
+    left_out = {"peer": "mm1", "round": 2, **copy(7e5, stolen=0.2, elsewhere=0.07)}
     results["steps"]["100b"]["repeated"] = [left_out]
     results["steps"]["100b"]["rounds"]["mm2"][1]["stolen"] = 0.031
     results["steps"]["100b"]["too_short"] = [{"records": 5, "window_s": 1.25}]
@@ -195,8 +273,8 @@ def test_the_page_says_what_it_was_measured_with() -> None:
     assert "| Spark's class archive | **none** |" in report.page(results)
     del results["machine"]["class_archive"]  # as in older results
     assert "class archive" not in report.page(results)
-    assert "MirrorMaker 1 in round 2 (20.0%: 700,000 records/s)" in text
-    assert "the host took at most 3.1% of the processors" in text
+    assert "MirrorMaker 1 in round 2 (20.0% and 7.0%: 700,000 records/s)" in text
+    assert "the host took at most 3.1% of the processors, other programs at most 1.0%" in text
     assert "load before the run 0.2" in text
     assert "5 records gave 1.2 s of steady state" in text
     for name in MAIN:
@@ -213,6 +291,11 @@ def test_a_copy_that_went_wrong_is_never_hidden() -> None:
     assert text.count("**see below**") == 2
     assert "| never | 3.0 s | 900 MB | 0.0% | 1.0% | **not all in time** |" in text
     assert "**all and 3 again**" in text
+    assert "Not complete" in text
+    rounds[OURS] = [copy(1e6), nothing_arrived(), nothing_arrived()]
+    step = report.page(results).partition("## 100b:")[2].partition("\n## ")[0]
+    assert "| sparkmirror | 0 | 0 | never | never | never | never | 900 MB |" in step
+    assert "| sparkmirror | 2 | 0 | 0.0 s | never | never | never | 900 MB |" in step
 
 
 # -- turns, windows, sizes -------------------------------------------------------------------------
@@ -339,6 +422,20 @@ def test_of_disturbed_rounds_the_least_disturbed_counts_and_not_the_fastest() ->
     assert undisturbed(measure) == (tries[1], [tries[0], tries[2]])
 
 
+def test_a_round_beside_other_programs_is_made_again() -> None:
+    disturbed, quiet = copy(9e6, elsewhere=0.06), copy(1e6, elsewhere=0.05)
+    measure, left = given(disturbed, quiet, copy(2e6))
+    assert undisturbed(measure) == (quiet, [disturbed])
+    assert len(left) == 1
+    tries = [
+        copy(9e6, stolen=0.06),
+        copy(1e6, elsewhere=0.3),
+        copy(5e6, stolen=0.04, elsewhere=0.07),
+    ]
+    measure, _ = given(*tries)
+    assert undisturbed(measure) == (tries[0], tries[1:])
+
+
 def test_a_copy_that_went_wrong_counts_however_disturbed() -> None:
     lossy = copy(1e6, stolen=0.9, complete=False)
     measure, left = given(lossy, copy(1e6))
@@ -346,6 +443,8 @@ def test_a_copy_that_went_wrong_counts_however_disturbed() -> None:
     assert len(left) == 1
     assert wrong(copy(1e6, surplus=1))
     assert not wrong(probe(1.0))
+    assert not wrong(probe(1.0, wrong=""))
+    assert wrong(probe(1.0, wrong="5 probes of 6 at the target"))
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -359,9 +458,19 @@ def once(results: dict[str, Any]) -> None:
     del results["steps"]["100b"]["rounds"]["mm2-exact"][1:]
 
 
+def lose(results: dict[str, Any]) -> None:
+    results["steps"]["1k-lz4"]["rounds"]["mm1"][1]["complete"] = False
+
+
+def miss(results: dict[str, Any]) -> None:
+    results["steps"]["latency-100"]["rounds"]["mm2"][0]["wrong"] = "1 probe of 2,000"
+
+
 @pytest.mark.parametrize(
     ("spoil", "lacks"),
     [
+        (lose, "1k-lz4: outputs that are all right"),
+        (miss, "latency-100: outputs that are all right"),
         (shorten, "100b-single: 5 s of steady state, not 0.8"),
         (once, "100b: 3 rounds of mm2-exact, not 1"),
         (lambda results: results["steps"].pop("1k-lz4"), "step 1k-lz4"),
@@ -564,6 +673,98 @@ def test_what_is_quoted_are_medians_also_where_they_are_worse() -> None:
     assert "3.00 M records/s of 100 B against MirrorMaker 2's 1.00 M (1.3 and 4.0" in quoted(
         text, results
     )
+
+
+def test_what_is_void_is_not_quoted() -> None:
+    results = complete()
+    rounds = results["steps"]["latency-10k"]["rounds"]
+    rounds[OURS] = [behind(9680.8, 9325.7)] * 3
+    text = quoted(page_of("README.md"), results)
+    why = "void: the producers could not keep up beside it (source's p50 9,326 ms)"
+    assert f"| 10,000 unbatched records/s |  | 2.0 / 6.0 | {why} |" in text
+    assert "9680" not in text
+    block = text.partition("<!-- bench:speed -->")[2].partition("<!-- /bench -->")[0]
+    told = " ".join(block.split())
+    assert "latency p50 (latency-100: 6.0 ms" in told
+    assert told.endswith("Of latency-10k nothing can be said: the producers could not keep up.")
+    assert "nothing can be said" not in quoted(text, complete())
+    results["steps"]["latency-100"]["rounds"]["sparkmirror-exact"] = [behind(50.0, 40.0)] * 3
+    page = quoted(page_of("docs/guarantees.md"), results)
+    assert "At 100 records/s there is no figure (void: the producers could not keep up" in page
+
+
+def test_the_page_of_a_long_link_says_which_probes_are_missing() -> None:
+    point = dataclasses.asdict(wan.Point("target", 50.0, 0.0))
+    tail = {"p50": 30.0, "p99": 40.0, "p99.9": 50.0, "stalls": 0, "source p99": 1.0}
+    tails = {
+        "sparkmirror": tail,  # as in older results
+        "mm2": {**tail, "wrong": "5,000 probes of 6,000 at the target"},
+        "mm1": {"stalls": 0, "source p99": 1.0, "wrong": "0 probes of 6,000 at the target"},
+    }
+    text = wan.table(
+        {
+            "began": "2026-12-01",
+            "link": "proxy",
+            "broker_buffers": -1,
+            "machine": {"cores": 2},
+            "points": [{"point": point, "plain_copy_mb_per_s": 1.0, "peers": {}, "tails": tails}],
+        }
+    )
+    assert "| 50 ms to the target | sparkmirror | 30.0 | 40.0 | 50.0 | 0 | 1.0 |" in text
+    assert "|  | MirrorMaker 2, tuned, **5,000 probes of 6,000 at the target** | 30.0 |" in text
+    assert "**0 probes of 6,000 at the target** | never | never | never |" in text
+
+
+# -- probes ----------------------------------------------------------------------------------------
+
+
+def reading(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead of the probe that reads: ``script``, whose last argument is the output."""
+    popen = measure_module.subprocess.Popen
+
+    def start(command: list[str], *args: Any, **options: Any) -> Any:
+        if "read" in command:
+            command = [sys.executable, "-c", script, command[-1]]
+        return popen(command, *args, **options)
+
+    monkeypatch.setattr(measure_module.subprocess, "Popen", start)
+    monkeypatch.setattr(measure_module, "READERS_START_S", 0.0)
+
+
+def probed(work: Path, writer: str = "pass") -> dict[str, list[float]]:
+    return latencies(
+        *("a:1", "b:1", "t", "A.t", 1),
+        rate=100,
+        seconds=1,
+        work=work,
+        writer=[sys.executable, "-c", writer],
+    )
+
+
+def test_a_reader_that_fails_ends_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("source", "target"):  # of the round before
+        (tmp_path / f"probe-{place}.json").write_text("[[0, 1.0]]")
+    reading("raise SystemExit(3)", monkeypatch)
+    with pytest.raises(RuntimeError, match="exit code 3"):
+        probed(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_readers_end_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading("import time; time.sleep(60)", monkeypatch)
+    before = len(psutil.Process().children())
+    with pytest.raises(subprocess.CalledProcessError):
+        probed(tmp_path, "raise SystemExit(1)")
+    assert len(psutil.Process().children()) == before
+
+
+def test_what_readers_found_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading("import sys; open(sys.argv[1], 'w').write('[[0, 1.5], [1, 2.5]]')", monkeypatch)
+    assert probed(tmp_path) == {"source": [1.5, 2.5], "target": [1.5, 2.5]}
 
 
 def test_one_stall_is_told_from_many_late_records() -> None:
