@@ -53,12 +53,12 @@ FIGURES = (
         least=_NOISE,
     ),
     Figure(
-        "`where` on a JSON field against a Python loop: 1 KiB, lz4",
+        "`where` on a JSON field against a Python loop (`json.loads`): 1 KiB, lz4",
         *("json", "sparkmirror-where", "loop-where"),
         least=3.0,
     ),
     Figure(
-        "`mask_json` against a Python loop: 1 KiB, lz4",
+        "`mask_json` against a Python loop (`json.loads`): 1 KiB, lz4",
         *("json", "sparkmirror-mask", "loop-mask"),
         least=3.0,
     ),
