@@ -51,7 +51,7 @@ bench-transforms: prepare
 profile: prepare
 	$(BIN)/python -m benchmarks.profiles $(ARGS)
 
-# Groups that move over, and the control plane of a large cluster; some 15 minutes.
+# Groups that move over, and the control plane of a large cluster; about half an hour.
 bench-control: prepare
 	$(BIN)/python -m benchmarks.control.failover
 	$(BIN)/python -m benchmarks.control.control_plane $(ARGS)

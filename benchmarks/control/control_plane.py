@@ -1,21 +1,24 @@
 """The control plane of a large cluster: topics, configs, ACLs and checkpoints, after each mirror.
 
-usage: python -m benchmarks.control.control_plane [--topics N] [--groups N] [--latency] [--out DIR]
+usage: python -m benchmarks.control.control_plane [--topics N] [--groups N] [--turns N] [--latency]
+                                                  [--out DIR]
 
-Each mirror starts twice. First on an empty target: the seconds from the start of its process until
-all remote topics, their ACLs and all checkpoints are there. MirrorMaker 2 asks for all topics in
-one request, and a controller takes 10,000 records at once (a topic, a partition and a config are
-one each): with more it never gets further, which is told. Then on a target that has the topics: the
-seconds until ACLs and checkpoints are there, and, one after the other, those from a change on the
-source until the target has followed: of every topic's configuration, of every topic's ACLs, of
-every group's offsets. Then full rounds: twenty new topics, another value in all configurations,
-an ACL more for every topic and every group somewhere else, all at once; from the moment at which
-the source shows all of these changes until the target has followed in everything. Both mirrors look
-every second, so that hardly more than their work is measured. Last, what a round takes when nothing
-has changed: of topics, configurations and ACLs each mirror's log says so; of checkpoints it is the
-time from the first group's listing (the records' timestamps) to the last record's arrival in the
-full rounds, since MirrorMaker 2 logs nothing of it. Its log counts less than ours: the round of
-configurations does not wait for the changes that it sends, and looks at the source only.
+Each mirror starts twice, and that in two turns: the second one begins with the other mirror, since
+whoever comes first meets brokers that have compiled nothing yet. First on an empty target: the
+seconds from the start of its process until all remote topics, their ACLs and all checkpoints are
+there. MirrorMaker 2 asks for all topics in one request, and a controller takes 10,000 records at
+once (a topic, a partition and a config are one each): with more it never gets further, which is
+told. Then on a target that has the topics: the seconds until ACLs and checkpoints are there, and,
+one after the other, those from a change on the source until the target has followed: of every
+topic's configuration, of every topic's ACLs, of every group's offsets. Then full rounds: twenty new
+topics, another value in all configurations, an ACL more for every topic and every group somewhere
+else, all at once; from the moment at which the source shows all of these changes until the target
+has followed in everything. Both mirrors look every second, so that hardly more than their work is
+measured. Last, what a round takes when nothing has changed: of topics, configurations and ACLs each
+mirror's log says so; of checkpoints it is the time from the first group's listing (the records'
+timestamps) to the last record's arrival in the full rounds, since MirrorMaker 2 logs nothing of it.
+Its log counts less than ours: the round of configurations does not wait for the changes that it
+sends, and looks at the source only.
 
 ``--latency`` instead compares sparkmirror's latency on one topic beside all the others, with rounds
 every few seconds and without any, two turns each.
@@ -34,7 +37,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -52,6 +55,7 @@ from benchmarks.control.large_clusters import (
     wait_until,
     world,
 )
+from benchmarks.figures import turns
 from benchmarks.measure import TreeWatch, latencies, missed, quantiles
 from benchmarks.peers import MM2_JARS, Running
 from benchmarks.run import say
@@ -73,6 +77,7 @@ ROUND_NAMES = {
 }
 LIMIT_S = 600.0
 STARTS = ("empty", "made")
+TURNS = 2
 PROBE = "probe"
 PROBE_PARTITIONS = 12
 _FACTORS = (
@@ -358,6 +363,19 @@ def _made_whole(one: World, topic: str) -> bool:
     return view is not None and view.partitions == PROBE_PARTITIONS and not view.leaderless
 
 
+def order(
+    starts: Sequence[str], peers: Sequence[str], number: int
+) -> Iterator[tuple[str, str, bool]]:
+    """What is measured one after the other: the figure's name, the mirror, whether topics are made
+    before. ``number``: of turns.
+    """
+    for begin in starts:
+        for turn, keys in enumerate(turns(peers, number), 1):
+            for key in keys:
+                made = begin == "made"
+                yield f"{key}{', topics made before' if made else ''}, turn {turn}", key, made
+
+
 def keep(path: Path, one: World, found: dict[str, Any]) -> None:
     """Add figures to the file, beside those of other mirrors with as many topics and groups."""
     size = {"topics": len(one.names), "groups": len(one.groups)}
@@ -378,6 +396,7 @@ def main() -> int:
     parser.add_argument("--peers", nargs="+", choices=list(_ROUNDS), default=list(_ROUNDS))
     parser.add_argument("--starts", nargs="+", choices=STARTS, default=STARTS,
                         help="on an empty target, on one that has the topics")  # fmt: skip
+    parser.add_argument("--turns", type=int, default=TURNS, help="of each start")
     parser.add_argument("--latency", action="store_true")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each mirror")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
@@ -391,11 +410,10 @@ def main() -> int:
             if options.latency:
                 keep(path, one, {"latency": measure_latency(one, work)})
             else:
-                for number, (begin, key) in enumerate(product(options.starts, options.peers)):
+                what = order(options.starts, options.peers, options.turns)
+                for number, (name, key, made) in enumerate(what):
                     if number:
                         one.clean()
-                    made = begin == "made"
-                    name = f"{key}, topics made before" if made else key
                     keep(path, one, {name: measure(key, one, work, options.limit, made=made)})
         say(f"written: {path}")
     finally:

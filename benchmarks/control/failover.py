@@ -5,7 +5,8 @@ usage: python -m benchmarks.control.failover [--records N] [--out DIR]
 Groups are committed on the source a known number of records before the end of each partition; each
 mirror then copies the topic into an empty target and writes checkpoints until no more come. The
 source has no gaps and the target begins empty, so the exact place of a group is the same offset,
-and what is below it comes again.
+and what is below it comes again. There are two turns, and the second one begins with the other
+mirror.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import datetime
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
+from benchmarks.figures import turns
 from benchmarks.load import Load, create, delete, fill
 from benchmarks.peers import start
 from benchmarks.run import clusters, say
@@ -27,6 +31,8 @@ from sparkmirror.testing.clusters import KafkaCluster
 
 LAGS = (0, 10, 100, 1_000, 10_000, 100_000)
 PARTITIONS = 4
+TURNS = 2
+NAMES = {"sparkmirror": "sparkmirror", "mm2": "MirrorMaker 2"}
 QUIET_S, TIMEOUT_S = 10.0, 180.0
 SETTINGS = {
     "emit.checkpoints.enabled": "true",
@@ -137,6 +143,17 @@ def measure(
     return again
 
 
+def in_turns(one: Callable[[str], dict[str, list[int]]]) -> dict[str, dict[str, list[int]]]:
+    """What ``one`` finds of each mirror, by name and group, of all turns."""
+    found: dict[str, dict[str, list[int]]] = {name: {} for name in NAMES.values()}
+    for key in chain.from_iterable(turns(list(NAMES), TURNS)):
+        again = one(key)
+        say(f"{NAMES[key]}: {again}")
+        for group, values in again.items():
+            found[NAMES[key]].setdefault(group, []).extend(values)
+    return found
+
+
 def table(found: dict[str, dict[str, list[int]]], records: int) -> str:
     """The result as Markdown."""
     peers = list(found)
@@ -149,7 +166,7 @@ def table(found: dict[str, dict[str, list[int]]], records: int) -> str:
         "end of each partition; checkpoints every second, `offset.lag.max` 100, offsets flushed "
         "every second, target empty at the start. Records that",
         "come again per partition when a group goes on at its newest checkpoint (least to most of "
-        "the partitions).",
+        f"the partitions in {TURNS} turns; the mirrors are first by turns).",
         "",
         "| group lags by | " + " | ".join(peers) + " |",
         "|---" * (len(peers) + 1) + "|",
@@ -180,10 +197,7 @@ def main() -> int:
             create(a.bootstrap_servers, load.topic, load.partitions)
             fill(a, load, load.records)
             groups = commit(a, load.topic, ends(a, load.topic))
-            found = {}
-            for key, name in (("sparkmirror", "sparkmirror"), ("mm2", "MirrorMaker 2")):
-                found[name] = measure(key, a, b, load.topic, groups, work)
-                say(f"{name}: {found[name]}")
+            found = in_turns(lambda key: measure(key, a, b, load.topic, groups, work))
         text = table(found, options.records)
         path = options.out / f"failover-{datetime.date.today()}.md"
         path.write_text(text)
