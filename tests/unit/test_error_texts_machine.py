@@ -291,7 +291,7 @@ def test_records_of_the_demo_that_did_not_arrive(tmp_path: Path) -> None:
 
 
 def test_topics_of_the_demo_without_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_LEADERS_TIMEOUT_S", -1.0)
+    monkeypatch.setattr(run, "PATIENCE_S", -1.0)
     demo = as_self(
         names=["orders"],
         source=SimpleNamespace(
@@ -329,14 +329,13 @@ def test_a_transaction_of_the_demo_that_fails() -> None:
     )  # fmt: skip
 
 
-def test_a_console_consumer_that_ends_too_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "_POLL_S", 0.0)
+def test_a_console_consumer_that_ends_too_soon() -> None:
     cluster: Any = SimpleNamespace(alias="B", committed_offsets=lambda *_: {})
     reader: Any = SimpleNamespace(topic="A.orders", group="g", runs=False)
     partitions: Any = {"A.orders": ["A.orders-0"]}
     ends: Any = {"A.orders-0": 5}
     check(
-        lambda: verify._wait_for_ends(cluster, [reader], partitions, ends), ClusterError,
+        lambda: verify._at_end(cluster, reader, partitions, ends), ClusterError,
         "did not read A.orders to its end", "cluster B", "run the check again",
     )  # fmt: skip
 

@@ -14,10 +14,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from sparkmirror.demo.limits import PATIENCE_S, programs_at_once
 from sparkmirror.demo.mirror import MirrorProcess, lag, mm2_properties, partitions_of
 from sparkmirror.demo.scenario import TOPICS, new_topics
 from sparkmirror.demo.tools import write_tools
@@ -35,10 +37,6 @@ from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["Demo", "DemoOptions", "Teller"]
 
-# For a first start on a busy machine: Spark loads its classes while Java writes a class archive.
-_START_TIMEOUT_S = 300.0
-_CATCH_UP_TIMEOUT_S = 300.0
-_LEADERS_TIMEOUT_S = 120.0
 _LAST_LOOK_S = 2.0  # how long the live view shows a lag of 0 before it ends
 
 
@@ -149,14 +147,14 @@ class Demo:
         )
         try:
             self.traffic.preload()
-            mirror.wait_for(started, timeout_s=_START_TIMEOUT_S, what="the first record arrived")
+            mirror.wait_for(started, timeout_s=PATIENCE_S, what="the first record arrived")
             self.traffic.start_live(options.live_s)
-            patience_s = options.live_s + _CATCH_UP_TIMEOUT_S
+            patience_s = options.live_s + PATIENCE_S
             mirror.wait_for(
                 lambda: not self.traffic.busy, timeout_s=patience_s, what="the traffic ended"
             )
             self.traffic.finish()
-            mirror.wait_for(caught_up, timeout_s=_CATCH_UP_TIMEOUT_S, what="it had caught up")
+            mirror.wait_for(caught_up, timeout_s=PATIENCE_S, what="it had caught up")
             end = time.monotonic() + _LAST_LOOK_S
             mirror.wait_for(lambda: time.monotonic() >= end, timeout_s=60, what="its last second")
             mirror.drain()
@@ -168,9 +166,10 @@ class Demo:
         with self._teller.step("Reading both clusters with Kafka's console consumer") as done:
             started = time.monotonic()
             remote = [self.remote_topic(name) for name in self.names]
+            read = partial(read_topics, self.tools, at_once=programs_at_once() // 2)
             with ThreadPoolExecutor(2) as pool:
-                on_a = pool.submit(read_topics, self.tools, self.source, self.names)
-                on_b = pool.submit(read_topics, self.tools, self.target, remote)
+                on_a = pool.submit(read, self.source, self.names)
+                on_b = pool.submit(read, self.target, remote)
                 results = compare(on_a.result(), on_b.result(), self.remote_topic)
             self._check_sent(results)
             records = sum(one.source.records for one in results)
@@ -236,14 +235,14 @@ class Demo:
             if outcome.error is not None:
                 raise outcome.error
         # A topic is ready when all its partitions have leaders, shortly after it was created.
-        deadline = time.monotonic() + _LEADERS_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             views = self.source.topics(self.names)
             if len(views) == len(self.names) and not any(v.leaderless for v in views.values()):
                 return
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"The new topics have no leaders after {_LEADERS_TIMEOUT_S:.0f} s.",
+                    f"The new topics have no leaders after {PATIENCE_S:.0f} s.",
                     where="cluster A",
                     do="Check free memory and disk, then start the demo again.",
                 )

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from sparkmirror.demo.limits import PATIENCE_S, programs_at_once
 from sparkmirror.demo.scenario import (
     NULL_MARKER,
     TOPICS,
@@ -24,10 +25,10 @@ from sparkmirror.testing.guard import forget, spawn
 
 __all__ = ["Traffic"]
 
-_TOOL_TIMEOUT_S = 120.0
 # A leader of a new topic may refuse a producer's first batch and accept its second one, which is
 # then the first that it knows. The first batch would stay out of order forever.
 _ONE_IN_FLIGHT = "max.in.flight.requests.per.connection=1"
+_POLL_S = 0.05
 _HISTORY_LINES = {"orders": 2_000, "customers": 1_500, "invoices": 30}
 _LIVE_LINES_PER_S = {"orders": 50.0, "customers": 25.0, "invoices": 1.0}
 _HISTORY_PAYMENTS, _LIVE_PAYMENTS_PER_S = 60, 5.0
@@ -57,8 +58,13 @@ class Traffic:
         self._payloads.write_text(payloads, "utf-8")
 
     def preload(self) -> None:
-        """Produce the history, all topics at the same time. Raises like ``finish``."""
+        """Produce the history, of as many topics at the same time as the machine can bear.
+
+        Raises like ``finish``.
+        """
+        at_once = programs_at_once()
         for topic in TOPICS:
+            self._await_room(at_once)
             if topic.tool == "perf":
                 self._perf(topic, self._volume(topic) // 2, per_s=-1)
             elif topic.tool == "console":
@@ -95,15 +101,15 @@ class Traffic:
     def finish(self) -> None:
         """Wait for all producers.
 
-        Raises ClusterError with the tool's message if one failed or takes longer than two minutes.
+        Raises ClusterError with the tool's message if one failed or takes longer than five minutes.
         """
-        deadline = time.monotonic() + _TOOL_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         try:
             for topic, process in self._processes:
                 try:
                     code = process.wait(max(deadline - time.monotonic(), 0.0))
                 except subprocess.TimeoutExpired:
-                    raise self._failed(topic, f"did not end in {_TOOL_TIMEOUT_S:.0f} s") from None
+                    raise self._failed(topic, f"did not end in {PATIENCE_S:.0f} s") from None
                 if code != 0:
                     raise self._failed(topic, f"ended with exit code {code}")
             for thread in self._threads:
@@ -122,9 +128,17 @@ class Traffic:
             process.wait()
             forget(process.pid)
         for thread in self._threads:
-            thread.join(_TOOL_TIMEOUT_S)
+            thread.join(PATIENCE_S)
         self._processes, self._threads = [], []
         self._stop = threading.Event()
+
+    def _await_room(self, at_once: int) -> None:
+        """Wait until fewer than ``at_once`` JVMs run; who waits too long learns why in `finish`."""
+        deadline = time.monotonic() + PATIENCE_S
+        while sum(process.poll() is None for _, process in self._processes) >= at_once:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_POLL_S)
 
     def _volume(self, topic: DemoTopic) -> int:
         return max(2, round(self._records * topic.share))

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO
 
+from sparkmirror.demo.limits import PATIENCE_S
 from sparkmirror.errors import ClusterError, Defect
 from sparkmirror.model import TopicPartition
 from sparkmirror.observe.figures.comparison_result import EMPTY, Reading
@@ -26,7 +27,6 @@ from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["digests", "read_topics"]
 
-_READ_TIMEOUT_S = 120.0
 _POLL_S = 0.15
 _CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 # The start of a record in the console consumer's output: time, partition, then headers, key, value.
@@ -64,6 +64,7 @@ class _TopicReader:
         self.topic = topic
         self.group = f"demo-verify-{uuid.uuid4().hex[:12]}"
         self.readings: dict[int, Reading] = {}
+        self.deadline = time.monotonic() + PATIENCE_S
         consumer = ("enable.auto.commit=true", "auto.commit.interval.ms=200", "check.crcs=true")
         shown = ("timestamp", "partition", "headers", "key")
         command = runtime.command(
@@ -96,7 +97,7 @@ class _TopicReader:
         """Stop the consumer normally, so that it prints all it has read, and digest the rest."""
         if self.runs:
             self._process.send_signal(signal.SIGTERM)
-        self._thread.join(_READ_TIMEOUT_S)
+        self._thread.join(PATIENCE_S)
         self.close()
 
     def close(self) -> None:
@@ -108,13 +109,13 @@ class _TopicReader:
 
 
 def read_topics(
-    runtime: KafkaRuntime, cluster: Cluster, topics: Sequence[str]
+    runtime: KafkaRuntime, cluster: Cluster, topics: Sequence[str], *, at_once: int = 1
 ) -> dict[TopicPartition, Reading]:
     """Count and digest every committed record of ``topics``, by partition.
 
-    It reads up to the present end offsets, all topics at the same time, with one JVM each. The
-    result has no topics that do not exist. Raises ClusterError if a consumer ends early or takes
-    longer than two minutes.
+    It reads up to the present end offsets, with one JVM for each topic, ``at_once`` of them at the
+    same time. The result has no topics that do not exist. Raises ClusterError if a consumer ends
+    early or takes longer than five minutes.
     """
     found = cluster.topics(topics)
     partitions = {
@@ -127,49 +128,46 @@ def read_topics(
     full = {at: end for at, end in ends.items() if end > starts.get(at, 0)}
     servers = ",".join(cluster.client.bootstrap_servers)
     busy = [topic for topic in partitions if any(at in full for at in partitions[topic])]
-    readers: list[_TopicReader] = []
-    try:
-        readers += (_TopicReader(runtime, servers, topic) for topic in busy)
-        _wait_for_ends(cluster, readers, partitions, full)
-        for reader in readers:
-            reader.finish()
-    finally:
-        for reader in readers:
-            reader.close()
     result = dict.fromkeys(every, EMPTY)
-    for reader in readers:
-        for number, reading in reader.readings.items():
-            result[TopicPartition(reader.topic, number)] = reading
+    running: list[_TopicReader] = []
+    try:
+        while busy or running:
+            while busy and len(running) < at_once:
+                running.append(_TopicReader(runtime, servers, busy.pop(0)))
+            time.sleep(_POLL_S)
+            for reader in [one for one in running if _at_end(cluster, one, partitions, full)]:
+                reader.finish()
+                running.remove(reader)
+                for number, reading in reader.readings.items():
+                    result[TopicPartition(reader.topic, number)] = reading
+    finally:
+        for reader in running:
+            reader.close()
     return result
 
 
-def _wait_for_ends(
+def _at_end(
     cluster: Cluster,
-    readers: Sequence[_TopicReader],
+    reader: _TopicReader,
     partitions: Mapping[str, Sequence[TopicPartition]],
     ends: Mapping[TopicPartition, int],
-) -> None:
-    """Wait until every consumer has committed the end offset of each of its partitions.
+) -> bool:
+    """Whether a consumer has committed the end offset of each of its partitions.
 
-    Commits also cover transaction markers, which its output does not show.
+    Commits also cover transaction markers, which its output does not show. Raises ClusterError if
+    it never will.
     """
-    deadline = time.monotonic() + _READ_TIMEOUT_S
-    waiting = list(readers)
-    while waiting:
-        time.sleep(_POLL_S)
-        still = []
-        for reader in waiting:
-            wanted = [at for at in partitions[reader.topic] if at in ends]
-            done = cluster.committed_offsets(reader.group, wanted)
-            if any(at not in done or done[at].offset < ends[at] for at in wanted):
-                still.append(reader)
-                if not reader.runs or time.monotonic() > deadline:
-                    raise ClusterError(
-                        f"Kafka's console consumer did not read {reader.topic} to its end.",
-                        where=f"cluster {cluster.alias}",
-                        do="Look at the broker's log, then run the check again.",
-                    )
-        waiting = still
+    wanted = [at for at in partitions[reader.topic] if at in ends]
+    done = cluster.committed_offsets(reader.group, wanted)
+    if all(at in done and done[at].offset >= ends[at] for at in wanted):
+        return True
+    if not reader.runs or time.monotonic() > reader.deadline:
+        raise ClusterError(
+            f"Kafka's console consumer did not read {reader.topic} to its end.",
+            where=f"cluster {cluster.alias}",
+            do="Look at the broker's log, then run the check again.",
+        )
+    return False
 
 
 def _each(option: str, values: Iterable[str]) -> list[str]:
