@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import ipaddress
 import os
 import re
 import subprocess
@@ -159,7 +160,7 @@ def _fetch(
     command = [
         str(java.java),
         "-XX:TieredStopAtLevel=1",  # Ivy runs for seconds, so full optimization would not pay off
-        *_proxy_options(proxies),
+        *(_proxy_options(proxies) + _direct_options(os.environ) if proxies else []),
         *(["@/dev/stdin"] if login else []),  # others may read a command line
         "-jar",
         str(_ivy_jar()),
@@ -277,6 +278,52 @@ def _proxy_options(proxies: Sequence[_Proxy]) -> list[str]:
             f"-D{one.scheme}.proxyPort={one.port}",
         ]
     return options
+
+
+# What Java asks no proxy for by itself, as long as it is told nothing else.
+_DIRECT = ("localhost", "127.*", "[::1]")
+
+
+def _direct_options(environment: Mapping[str, str]) -> list[str]:
+    """JVM options with the hosts of the usual variable that are asked without a proxy.
+
+    As in other tools a name counts for the hosts below it, too. Java has no ports there: a host
+    with one is asked without a proxy at all of them.
+    """
+    value = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    found = [host for one in re.split(r"[\s,]+", value) for host in _java_hosts(one)]
+    if not value:
+        return []
+    # Java has the same property for HTTPS.
+    return [f"-Dhttp.nonProxyHosts={'|'.join(dict.fromkeys((*_DIRECT, *found)))}"]
+
+
+def _java_hosts(entry: str) -> list[str]:
+    """What Java calls the hosts of ``entry``; none for a network of IPv6, which it cannot name."""
+    if entry in ("", "*"):
+        return [entry] if entry else []
+    with contextlib.suppress(ValueError):
+        network = ipaddress.ip_network(entry.strip("[]"), strict=False)
+        if network.num_addresses == 1:
+            address = str(network.network_address)
+            return [address if network.version == 4 else f"[{address}]"]
+        return _java_networks(network) if network.version == 4 else []
+    if "/" in entry:
+        return []
+    host = re.sub(r":\d+$", "", entry)
+    if host != entry:
+        return _java_hosts(host)
+    name = host.removeprefix("*").removeprefix(".")
+    return [name, f"*.{name}"] if name else []
+
+
+def _java_networks(network: ipaddress.IPv4Network) -> list[str]:
+    """A network of IPv4 as networks that end between two numbers."""
+    whole = max(8, -(-network.prefixlen // 8) * 8)
+    return [
+        ".".join(str(one.network_address).split(".")[: whole // 8]) + (".*" if whole < 32 else "")
+        for one in network.subnets(new_prefix=whole)
+    ]
 
 
 def _login(proxies: Sequence[_Proxy]) -> str:

@@ -21,7 +21,15 @@ from sparkmirror.cache import cache_directory, locked
 from sparkmirror.errors import MachineError
 from sparkmirror.testing import maven, pins
 from sparkmirror.testing.jvm import KAFKA_VERSION
-from sparkmirror.testing.maven import Fetching, _login, _proxies, _proxy_options, _Reader, resolve
+from sparkmirror.testing.maven import (
+    Fetching,
+    _direct_options,
+    _login,
+    _proxies,
+    _proxy_options,
+    _Reader,
+    resolve,
+)
 from sparkmirror.testing.probe import free_ports, port_is_free
 
 LOGGER = "org.slf4j:slf4j-simple:1.7.36"
@@ -77,6 +85,50 @@ def test_proxy_variables_become_jvm_options() -> None:
     ]
     assert _login(proxies) == ""
     assert _proxies({}) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "hosts"),
+    [
+        ("repo.example", "repo.example|*.repo.example"),
+        (".Example , *.corp,localhost", "Example|*.Example|*.corp|corp|*.localhost"),
+        ("repo:8443 10.1.2.3:80", "repo|*.repo|10.1.2.3"),
+        ("*", "*"),
+        ("10.0.0.0/8,172.16.0.0/16,192.168.7.0/24", "10.*|172.16.*|192.168.7.*"),
+        ("172.16.0.0/12", "|".join(f"172.{number}.*" for number in range(16, 32))),
+        ("10.1.2.0/30", "10.1.2.0|10.1.2.1|10.1.2.2|10.1.2.3"),
+        ("10.1.2.3/33,,", ""),
+        ("0.0.0.0/0", "|".join(f"{number}.*" for number in range(256))),
+        ("::1,[fe80::1]:80,fe80::/10", "[fe80::1]"),
+    ],
+)
+def test_hosts_without_a_proxy_are_told_to_java(value: str, hosts: str) -> None:
+    own = "-Dhttp.nonProxyHosts=localhost|127.*|[::1]"
+    for name in ("no_proxy", "NO_PROXY"):
+        (option,) = _direct_options({name: value})
+        assert option.startswith(own)
+        wanted = {*own.split("|"), *hosts.split("|")} - {""}
+        assert sorted(option.split("|")) == sorted(wanted)  # each once
+    assert _direct_options({"no_proxy": "first", "NO_PROXY": "second"}) == [f"{own}|first|*.first"]
+    assert _direct_options({}) == []
+
+
+def test_ivy_is_told_which_hosts_have_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], *_: object) -> list[str]:
+        commands.append(command)
+        return ["not found"]
+
+    monkeypatch.setattr(maven, "_run", run)
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{free_ports(1)[0]}")
+    monkeypatch.setenv("NO_PROXY", "repo.example")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with pytest.raises(MachineError):
+        resolve(LOGGER)
+    (command,) = commands
+    told = "-Dhttp.nonProxyHosts=localhost|127.*|[::1]|repo.example|*.repo.example"
+    assert command.index(told) < command.index("-jar")
 
 
 @pytest.mark.parametrize(
