@@ -150,6 +150,10 @@ UV_VERSION := 0.13.8
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-header --no-annotate
 
+# What pyproject.toml names in a list of one line, in $$named. Of nothing uv would make an empty lock.
+NAMED = named=$$(sed -n 's/^$(1) = \["\(.*\)"\]$$/\1/p' pyproject.toml); \
+  test -n "$$named" || { echo 'pyproject.toml has no line $(1) = ["..."]' >&2; exit 1; }
+
 # requirements-run.lock is what a container needs: the same versions, without the developers' tools.
 # hatchling builds sparkmirror (pyproject.toml names its version), setuptools PySpark and, with the
 # Cython that it names, gssapi, which only the Kerberos tests need.
@@ -157,10 +161,10 @@ lock:
 	$(COMPILE) --group dev --extra java --output-file requirements.lock pyproject.toml
 	$(COMPILE) --extra java --constraint requirements.lock \
 	  --output-file requirements-run.lock pyproject.toml
-	sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | \
-	  { cat; echo setuptools; echo 'cython==3.3.0'; } | $(COMPILE) --output-file requirements-build.lock -
+	@$(call NAMED,requires); printf '%s\n' "$$named" setuptools 'cython==3.3.0' | \
+	  $(COMPILE) --output-file requirements-build.lock -
 	echo uv==$(UV_VERSION) | $(COMPILE) --output-file requirements-uv.lock -
-	sed -n 's/^kerberos = \["\(.*\)"\]$$/\1/p' pyproject.toml | \
+	@$(call NAMED,kerberos); printf '%s\n' "$$named" | \
 	  $(COMPILE) --output-file requirements-kerberos.lock -
 
 # What is published, in dist/, built twice and tried in an empty environment. KEY=... signs the

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,43 @@ def test_installers_insist_on_hashes() -> None:
         built = "-r requirements-uv.lock" in line or "--build-constraints" in line
         assert pinned, line
         assert built, line
+
+
+def _lock(directory: Path, pyproject: str) -> tuple[int, str, dict[str, str]]:
+    """Exit code and stderr of ``make lock`` with a uv that writes nothing, and what that read."""
+    (directory / ".venv" / "bin").mkdir(parents=True)
+    uv = directory / ".venv" / "bin" / "uv"
+    uv.write_text(
+        '#!/bin/sh\nfor last; do test "$before" = --output-file && out=$last; before=$last; done\n'
+        'test "$last" != - || cat > "$out"\n'
+    )
+    uv.chmod(0o755)
+    shutil.copy(ROOT / "Makefile", directory)
+    (directory / "pyproject.toml").write_text(pyproject)
+    done = subprocess.run(
+        ["make", "--silent", "lock"], cwd=directory, capture_output=True, text=True, check=False
+    )
+    found = {one.stem: one.read_text() for one in directory.glob("requirements-*.lock")}
+    return done.returncode, done.stderr, found
+
+
+def test_what_builds_it_is_what_its_project_file_names(tmp_path: Path) -> None:
+    code, _, found = _lock(tmp_path, (ROOT / "pyproject.toml").read_text("utf-8"))
+    assert code == 0
+    build = found["requirements-build"].split()
+    assert build[0].startswith("hatchling==")
+    assert build[1:] == ["setuptools", "cython==3.3.0"]
+    assert found["requirements-kerberos"].startswith("gssapi>=")
+    assert found["requirements-uv"].startswith("uv==")
+
+
+@pytest.mark.parametrize(("key", "lock"), [("requires", "build"), ("kerberos", "kerberos")])
+def test_no_lock_file_is_made_of_nothing(tmp_path: Path, key: str, lock: str) -> None:
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    code, said, found = _lock(tmp_path, re.sub(rf"(?m)^{key} = .*$", "", text))
+    assert code != 0
+    assert f'pyproject.toml has no line {key} = ["..."]' in said
+    assert f"requirements-{lock}" not in found
 
 
 def test_no_lock_file_names_a_registry() -> None:
