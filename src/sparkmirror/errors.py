@@ -19,6 +19,7 @@
     │   ├── CorruptBatch             checksum or structure is wrong: never produced
     │   └── UnknownCodec             a compression codec that Kafka does not define
     ├── TopicError                   one topic cannot be mirrored as configured
+    │   └── TooFewBrokers            the cluster has too few brokers for its replicas
     └── PartitionError               one partition stopped; the others continue
         └── TargetLost               the target lost records; the task's next attempt repairs that
 
@@ -43,6 +44,7 @@ __all__ = [
     "PartitionError",
     "QuotaExceeded",
     "TargetLost",
+    "TooFewBrokers",
     "TooSlow",
     "TopicError",
     "TransactionError",
@@ -178,6 +180,12 @@ class TopicError(MirrorError):
     """One topic cannot be mirrored as configured; the others continue."""
 
     code = "TOPIC"
+
+
+class TooFewBrokers(TopicError):
+    """The cluster has too few brokers for the replicas of a topic; one may only be down."""
+
+    code = "TOO_FEW_BROKERS"
 
 
 class PartitionError(MirrorError):

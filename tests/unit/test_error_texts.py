@@ -38,6 +38,7 @@ from sparkmirror.errors import (
     MirrorError,
     NotKafka,
     QuotaExceeded,
+    TooFewBrokers,
     TopicError,
     UnknownCodec,
     Unreachable,
@@ -482,6 +483,9 @@ def test_what_cannot_be_unpacked_is_named(codec: int, name: str) -> None:
         (BrokerError(89), QuotaExceeded,
          "reading t failed: a quota allows no more at present (THROTTLING_QUOTA_EXCEEDED).",
          "controller_mutation_rate"),
+        (BrokerError(38, "one is down"), TooFewBrokers,
+         "reading t failed: the cluster has too few brokers (INVALID_REPLICATION_FACTOR: one is "
+         "down).", "Start the brokers"),
         (BrokerError(-1, "odd"), ClusterError, "reading t failed (UNKNOWN_SERVER_ERROR: odd).",
          "broker's log"),
         (BrokerError(999), ClusterError, "reading t failed (error code 999).", "broker's log"),

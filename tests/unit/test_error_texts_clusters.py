@@ -132,7 +132,6 @@ def test_a_control_topic_that_cannot_grow_says_why() -> None:
     target: Any = SimpleNamespace(
         alias="A",
         topics=lambda _: dict.fromkeys(internal_names(FLOW), small),
-        describe=lambda: SimpleNamespace(brokers=[1]),
         create_topics=lambda _: {},
         grow_topics=lambda wanted: dict.fromkeys(wanted, SimpleNamespace(error=reason)),
     )

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 _LEADER_CHECK_S = 1.0
 _QUICK_ROUND_S = 5.0
 _QUICK_ROUNDS = 6
+# A broker may start again within minutes. Each round describes all topics, so it must not be soon.
+_BROKERS_ROUND_S = 60.0
 _LAST_REPORT_S = 0.7
 _DRAIN_TIMEOUT_S = 2.0
 _STOP_TIMEOUT_S = 3.0
@@ -387,8 +389,8 @@ class ControlLoop:
     def _topics_job(self, flow: FlowControl) -> Job:
         """The job that discovers topics at the refresh interval.
 
-        More often after `refresh`, and while the target refuses topics for the moment. Without a
-        refresh interval, only `refresh` takes up new topics.
+        More often after `refresh`, while the target refuses topics for the moment, and while it has
+        too few brokers for one. Without a refresh interval, only `refresh` takes up new topics.
         """
         topics, wake = flow.settings.topics, self._wake[flow.name]
         interval_s = float(topics.refresh_interval_s) if topics.refresh_enabled else None
@@ -397,7 +399,10 @@ class ControlLoop:
         def wait(failing: bool) -> None:
             nonlocal quick_rounds
             soon = quick_rounds or failing or flow.topics.unsettled
-            asked = self._await_round(flow, _QUICK_ROUND_S if soon else interval_s)
+            pause_s = _QUICK_ROUND_S if soon else interval_s
+            if flow.topics.lacks_brokers and (pause_s is None or pause_s > _BROKERS_ROUND_S):
+                pause_s = _BROKERS_ROUND_S
+            asked = self._await_round(flow, pause_s)
             wake.clear()
             refreshes = topics.refresh_enabled or asked or quick_rounds > 0
             flow.topics.fresh = refreshes or (failing and flow.topics.fresh)

@@ -73,12 +73,19 @@ def _partitions(flow: FlowSettings, pair: Pair) -> Iterable[tuple[Level, str, st
 
 def _replication(flow: FlowSettings, pair: Pair, brokers: int) -> Iterable[tuple[Level, str, str]]:
     factor = pair.replication
-    if factor > brokers:
+    if pair.short:
+        yield (
+            Level.FAIL,
+            f"replication.factor is {factor}, the target has {_count(brokers, 'live broker')}",
+            f"Start the brokers that are down, set replication.factor to {brokers} or less, or add "
+            "brokers.",
+        )
+    elif factor > brokers:
         if not pair.present:
             yield (
-                Level.FAIL,
-                f"replication.factor is {factor}, the target has {_count(brokers, 'broker')}",
-                f"Set replication.factor to {brokers} or less, or add brokers.",
+                Level.WARN,
+                f"replication.factor is {factor}, {_count(brokers, 'broker')} respond",
+                "Bring the missing brokers back: the topic gets replicas on them, too.",
             )
         else:
             yield (

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from sparkmirror.control.topics.config_sync import config_to_create_with
+from sparkmirror.control.topics.replicas import ask_for
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
@@ -45,19 +46,23 @@ class TargetFacts:
     """``topics``: the existing remote topics. ``tried``: results of a trial creation of the others.
 
     ``configs``: configs of both, by remote name; without topics whose configs cannot be read.
+    ``short``: the topics for whose replicas there are too few brokers; they are in ``tried`` with
+    fewer replicas.
     """
 
     cluster: ClusterView
     topics: Mapping[str, TopicView]
     configs: Mapping[str, Configs] = field(default_factory=dict)
     tried: Mapping[str, TriedTopic] = field(default_factory=dict)
+    short: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
     """A source topic and its remote topic, as it is or (``present`` False) as it would be created.
 
-    ``partitions``, ``replication``: of the remote topic. Configs are empty if unknown.
+    ``partitions``, ``replication``: of the remote topic. Configs are empty if unknown. ``short``:
+    the target has too few brokers to create it with these replicas.
     """
 
     topic: str
@@ -68,6 +73,7 @@ class Pair:
     present: bool
     source_configs: Configs
     target_configs: Configs
+    short: bool = False
 
 
 def observe_source(
@@ -100,18 +106,19 @@ def observe_target(
     remote = {wanted.remote(name): view for name, view in named.items()}
     cluster = target.cluster.describe()
     present = target.cluster.topics(remote)
-    # A factor that is too large has its own finding, and must not make every creation fail here.
-    factor = min(flow.topics.replication_factor, len(cluster.brokers))
+    factor = flow.topics.replication_factor
     missing = [
         NewTopic(name, view.partitions, factor, _wanted_configs(source, view.name, flow))
         for name, view in remote.items()
         if try_missing and name not in present
     ]
-    tried = target.try_create(missing)
+    # A factor that is too large has its own finding, and must not make every creation fail here.
+    tried, asked = ask_for(target.cluster, missing, target.try_create, set(remote))
+    short = frozenset(new.name for new in missing if asked[new.name] is not new)
     found = target.cluster.topic_configs(present) if present else {}
     configs = {name: one for name, one in found.items() if not isinstance(one, MirrorError)}
     configs |= {name: dict(one.configs) for name, one in tried.items()}
-    return TargetFacts(cluster, present, configs, tried)
+    return TargetFacts(cluster, present, configs, tried, short)
 
 
 def _wanted_configs(source: SourceFacts, topic: str, flow: FlowSettings) -> dict[str, str]:
@@ -135,4 +142,5 @@ def pairs(flow: FlowSettings, source: SourceFacts, target: TargetFacts) -> Itera
             there is not None,
             {} if isinstance(configs, MirrorError) else configs,
             target.configs.get(remote, {}),
+            remote in target.short,
         )

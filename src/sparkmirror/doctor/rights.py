@@ -12,10 +12,16 @@ from dataclasses import dataclass, replace
 from sparkmirror.control.coordination.orders_topic import orders_topic
 from sparkmirror.control.groups.job import checkpoints_topic, offset_topics
 from sparkmirror.control.topics.compacted import plan_compacted
-from sparkmirror.control.topics.internal_topics import offset_storage_topic, plan_internal_topics
+from sparkmirror.control.topics.internal_topics import (
+    factor_key,
+    may_be_smaller,
+    offset_storage_topic,
+    plan_internal_topics,
+)
+from sparkmirror.control.topics.replicas import alive, ask_for, too_few_brokers
 from sparkmirror.doctor.facts import SourceFacts, TargetFacts
 from sparkmirror.doctor.finding import Finding, Level, failed, gathered, listed, ok
-from sparkmirror.errors import ConfigError, Denied, MirrorError, TopicError
+from sparkmirror.errors import ConfigError, Denied, MirrorError, TooFewBrokers
 from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.internal_topics.flow_claims import transactional_id, transactional_id_prefix
 from sparkmirror.internal_topics.gaps import gaps_topic
@@ -27,6 +33,7 @@ from sparkmirror.names.java_regex import compile_list
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.settings import FlowSettings
 from sparkmirror.wire.admin.inspector import Inspector, TriedTopic
+from sparkmirror.wire.cluster.views import NewTopic
 
 _LITERAL = re.compile(r"[\w.-]+")
 _GRANT = (
@@ -337,16 +344,12 @@ def check_internal(admin: Inspector, writer: Inspector, flow: FlowSettings) -> l
     names = [*written, orders]
     check, alias = "internal-topics", admin.alias
     tried = "create (validate_only), write and read the mirror's own topics"
-    present = admin.cluster.topics(names)
-    try:
-        missing = plan_internal_topics(flow, present, len(admin.cluster.describe().brokers))
-    except MirrorError as error:
-        return [failed(check, error.where, tried, error)]
-    outcomes = admin.try_create(missing)
+    missing = plan_internal_topics(flow, admin.cluster.topics(names))
+    outcomes, _ = ask_for(admin.cluster, missing, admin.try_create, may_be_smaller(flow))
     findings = [
-        failed(check, f"cluster {alias}, topic {name}", tried, one.error)
-        for name, one in outcomes.items()
-        if one.error is not None
+        failed(check, f"cluster {alias}, topic {new.name}", tried, error)
+        for new in missing
+        if (error := _reason(admin, new, factor_key(flow), outcomes[new.name])) is not None
     ]
     # A start looks for them for some seconds, and goes on.
     hidden = _hidden(check, tried, alias, outcomes)
@@ -373,19 +376,15 @@ def check_group_topics(here: Side, flow: FlowSettings, side: str) -> list[Findin
     if not wanted:
         return []
     tried = "create (validate_only), write and read the topics of offset syncs and checkpoints"
-    missing, refused = [], []
-    for topic in wanted:
-        try:
-            plan = plan_compacted(admin.cluster, topic)
-        except TopicError as error:
-            refused.append(failed(check, error.where, tried, error))
-            continue
-        if plan is not None:
-            missing.append(plan)
-    refused += [
-        failed(check, f"cluster {alias}, topic {name}", tried, one.error)
-        for name, one in admin.try_create(missing).items()
-        if one.error is not None
+    keys = {topic.name: topic.key for topic in wanted}
+    plans = [plan_compacted(admin.cluster, topic) for topic in wanted]
+    missing = [new for new in plans if new is not None]
+    fewer = {topic.name for topic in wanted if topic.at_most_brokers}
+    outcomes, _ = ask_for(admin.cluster, missing, admin.try_create, fewer)
+    refused = [
+        failed(check, f"cluster {alias}, topic {new.name}", tried, error)
+        for new in missing
+        if (error := _reason(admin, new, keys[new.name], outcomes[new.name])) is not None
     ]
     names = [topic.name for topic in wanted]
     of_syncs = [name for name in names if name == offset_syncs_topic(flow)]
@@ -406,6 +405,13 @@ def check_group_topics(here: Side, flow: FlowSettings, side: str) -> list[Findin
                 refused += _lacking(check, tried, alias, reader.readable(topics), "Read")
     found = [replace(one, level=Level.WARN) for one in refused] + skipped
     return gathered(found) or [ok(check, f"cluster {alias}", tried, ", ".join(names))]
+
+
+def _reason(admin: Inspector, new: NewTopic, key: str, one: TriedTopic) -> MirrorError | None:
+    """Why ``new`` cannot be created; ``key``: the setting with its replicas."""
+    if isinstance(one.error, TooFewBrokers):
+        return too_few_brokers(admin.alias, new, key, alive(admin.cluster))
+    return one.error
 
 
 def _not_read(check: str, tried: str, alias: str, topics: Iterable[str]) -> Finding:

@@ -18,6 +18,12 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sparkmirror.control.loop import ControlLoop
+from sparkmirror.control.report.plan import internal_topics
+from sparkmirror.control.report.plan import topics as remote_topics
+from sparkmirror.control.topics.internal_topics import create_internal_topics
+from sparkmirror.control.topics.observation import Observation
+from sparkmirror.control.topics.sync import apply_topics, plan_topics
+from sparkmirror.errors import TooFewBrokers
 from sparkmirror.progress import Halt
 from sparkmirror.settings import (
     ClusterClient,
@@ -28,6 +34,7 @@ from sparkmirror.settings import (
 )
 from sparkmirror.testing.clusters import KafkaCluster
 from sparkmirror.wire.admin.cluster import Cluster
+from sparkmirror.wire.cluster.views import NewTopic
 from sparkmirror.wire.fetch import partition_state
 from sparkmirror.wire.produce import backlog
 from tests.kafka.clusters.faults import (
@@ -279,6 +286,42 @@ def test_latest_is_chosen_for_a_partition_as_soon_as_it_has_a_leader(source, tar
         for control in loop._flows.values():
             control.close()
     wait_in_sync(source.kafka)
+
+
+def test_new_topics_get_all_replicas_while_a_broker_of_the_target_is_down(
+    source, target, topic_name
+):
+    """Metadata no longer names it, and the controller places replicas on it all the same."""
+    create_topic(source.kafka, topic_name, NODES, replication=NODES)
+    ends = [
+        ClusterClient(name, tuple(one.kafka.bootstrap_servers.split(",")), "test")
+        for name, one in (("S", source), ("T", target))
+    ]
+    topics = TopicSettings(include=(topic_name,), replication_factor=NODES)
+    flow = FlowSettings(*ends, *ends, topics=topics, offset_storage_partitions=1)
+    target.kafka.kill(NODES)
+    reader, keeper = map(Cluster, ends)
+    try:
+        _until(lambda: len(keeper.describe().brokers) < NODES, keeper.describe)
+        observed = Observation(flow, reader, keeper)
+        planned = [*internal_topics(observed), *remote_topics(observed)]
+        assert {one.action for one in planned} == {"create-topic"}
+        assert {one.details["replication_factor"] for one in planned} == {NODES}
+        assert keeper.topics(one.subject for one in planned) == {}
+        create_internal_topics(keeper, flow)
+        errors, _ = apply_topics(keeper, plan_topics(observed.topics, flow))
+        assert errors == {}
+        made = keeper.topics(one.subject for one in planned)
+        assert {name: one.replication for name, one in made.items()} == {
+            one.subject: NODES for one in planned
+        }
+        new = NewTopic(f"{topic_name}-large", 1, NODES + 1)
+        error = keeper.create_topics([new])[new.name].error
+        assert isinstance(error, TooFewBrokers), error
+    finally:
+        reader.close()
+        keeper.close()
+        target.kafka.restart(NODES)
 
 
 def test_a_frozen_broker_of_the_target_delays_its_own_partitions(source, target, topic_name):

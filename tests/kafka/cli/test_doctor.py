@@ -475,7 +475,7 @@ def test_settings_of_a_bad_day_on_the_target(
     assert "it is true" in the(findings, "auto-create", "warn").found
     factor = the(findings, "replication", "fail")
     assert f"A.{topic}" in factor.subject
-    assert "replication.factor is 3, the target has 1 broker" in factor.found
+    assert "replication.factor is 3, the target has 1 live broker" in factor.found
     internal = the(findings, "internal-topics", "fail")
     assert "offset.storage.replication.factor is 3" in internal.found
     groups = " ".join(one.found for one in problems(findings)["group-topics"])

@@ -247,7 +247,7 @@ def test_what_would_fail_is_told_as_refused(
 ) -> None:
     file.write_text(file.read_text() + "A->B.replication.factor=3\n")
     found = changes(capsys, file, prefix)
-    assert "the cluster has 1 broker" in found["refuse new "]["reason"]
+    assert "the cluster has 1 live broker" in found["refuse new "]["reason"]
     assert "grow-topic small " in found
 
 

@@ -61,10 +61,27 @@ def test_topics_are_discovered_soon_while_the_target_refuses_some_for_the_moment
     monkeypatch.setattr(loop, "_await_round", lambda _, pause_s: waited.append(pause_s))
     wait = loop._topics_job(flow).wait
     assert wait is not None
-    for unsettled in (False, True, False):
+    for unsettled, short in ((False, False), (True, False), (False, True), (True, True)):
         monkeypatch.setattr(flow.topics._discovery, "unsettled", unsettled)
+        monkeypatch.setattr(flow.topics._discovery, "lacks_brokers", short)
         wait(False)
-    assert waited == [usual_s, loop_module._QUICK_ROUND_S, usual_s]
+    soon_s = loop_module._QUICK_ROUND_S
+    assert waited == [usual_s, soon_s, loop_module._BROKERS_ROUND_S, soon_s]
+
+
+def test_the_usual_interval_stays_if_it_is_shorter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"{BASE}refresh.topics.interval.seconds=30\n"
+    loop = ControlLoop(load_mm2(write(tmp_path, text)), once=False, run_id="r")
+    flow = loop._flows["A->B"]
+    waited: list[float | None] = []
+    monkeypatch.setattr(loop, "_await_round", lambda _, pause_s: waited.append(pause_s))
+    monkeypatch.setattr(flow.topics._discovery, "lacks_brokers", True)
+    wait = loop._topics_job(flow).wait
+    assert wait is not None
+    wait(False)
+    assert waited == [30.0]
 
 
 @pytest.mark.parametrize("refresh", [True, False])

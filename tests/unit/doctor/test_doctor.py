@@ -128,6 +128,7 @@ def pair(
     partitions: int = 2,
     replication: int = 3,
     present: bool = True,
+    short: bool = False,
 ) -> Pair:
     view = TopicView("t", "", 2, 3)
     return Pair(
@@ -139,6 +140,7 @@ def pair(
         present,
         configs(source or {}),
         configs(target or {}),
+        short,
     )
 
 
@@ -147,7 +149,10 @@ def pair(
     [
         (pair(partitions=1), 3, "partitions", "warn", "1 partition, the source has 2"),
         (pair(partitions=3), 3, "partitions", "warn", "3 partitions, the source has 2"),
-        (pair(present=False), 1, "replication", "fail", "replication.factor is 3"),
+        (pair(present=False, short=True), 1, "replication", "fail",
+         "replication.factor is 3, the target has 1 live broker"),
+        (pair(present=False), 2, "replication", "warn",
+         "replication.factor is 3, 2 brokers respond"),
         (pair(), 2, "replication", "warn", "2 brokers respond"),
         (pair(replication=1), 3, "replication", "warn", "one replica only"),
         (pair(target={"min.insync.replicas": "4"}), 3, "replication", "warn",

@@ -94,6 +94,11 @@ class TopicsJob:
         return self._discovery.unsettled
 
     @property
+    def lacks_brokers(self) -> bool:
+        """Whether the target has too few brokers for a topic; one may only be down."""
+        return self._discovery.lacks_brokers
+
+    @property
     def has_leaderless(self) -> bool:
         """Whether a partition waits for a leader: its start offset depends on the leader."""
         return self.share is None and (self._behind or bool(self.leaderless()))

@@ -12,7 +12,12 @@ from sparkmirror.control.report.plan_groups import groups, offset_topics
 from sparkmirror.control.topics.acl_sync import observe_acls, plan_acls
 from sparkmirror.control.topics.config_sync import observe_configs, plan_configs
 from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
-from sparkmirror.control.topics.internal_topics import internal_names, plan_internal_topics
+from sparkmirror.control.topics.internal_topics import (
+    factor_key,
+    internal_names,
+    may_be_smaller,
+    plan_internal_topics,
+)
 from sparkmirror.control.topics.observation import (
     Change,
     FlowPlan,
@@ -21,12 +26,20 @@ from sparkmirror.control.topics.observation import (
     TransformTopics,
     creation,
 )
+from sparkmirror.control.topics.replicas import planned
 from sparkmirror.control.topics.routed_topics import (
     constant_topics,
     observe_routed,
     plan_routed,
 )
-from sparkmirror.control.topics.sync import CreateTopic, GrowTopic, RefuseTopic, plan_topics
+from sparkmirror.control.topics.sync import (
+    FACTOR_KEY,
+    Action,
+    CreateTopic,
+    GrowTopic,
+    RefuseTopic,
+    plan_topics,
+)
 from sparkmirror.errors import MirrorError
 from sparkmirror.model import MirrorMode
 from sparkmirror.names.routed_names import RoutedNames
@@ -39,6 +52,7 @@ from sparkmirror.names.transforms import (
 )
 from sparkmirror.settings import FlowSettings
 from sparkmirror.transform_settings import SmtSettings, TransformSettings
+from sparkmirror.wire.admin.cluster import Cluster
 
 __all__ = ["PLANNERS", "Planner", "plan_flow"]
 
@@ -119,14 +133,12 @@ def _effect_of_smts(smts: Sequence[SmtSettings]) -> str:
 
 def internal_topics(observed: Observation) -> Iterator[Change]:
     """Internal topics to create on the target (`control.topics.internal_topics`)."""
-    present = observed.target.topics(internal_names(observed.flow))
-    brokers = len(observed.target.describe().brokers)
-    try:
-        missing = plan_internal_topics(observed.flow, present, brokers)
-    except MirrorError as error:
-        yield Change(observed.target.alias, "refuse", error.where, details={"reason": str(error)})
-        return
-    yield from (creation(observed.target.alias, new) for new in missing)
+    flow, target = observed.flow, observed.target
+    missing = plan_internal_topics(flow, target.topics(internal_names(flow)))
+    made, refused = planned(target, missing, factor_key(flow), may_be_smaller(flow))
+    yield from (creation(target.alias, new) for new in made)
+    for name, error in refused.items():
+        yield Change(target.alias, "refuse", name, details={"reason": str(error)})
 
 
 def dead_letters(observed: Observation) -> Iterator[Change]:
@@ -134,13 +146,18 @@ def dead_letters(observed: Observation) -> Iterator[Change]:
     remote = {topic: observed.wanted.remote(topic) for topic in observed.mirrored}
     wanted = plan_dead_letter_topics(remote, observed.flow)
     present = observed.target.topics([new.name for new in wanted])
-    yield from (creation(observed.target.alias, new) for new in wanted if new.name not in present)
+    missing = [new for new in wanted if new.name not in present]
+    made, refused = planned(observed.target, missing, FACTOR_KEY)
+    yield from (creation(observed.target.alias, new) for new in made)
+    for name, error in refused.items():
+        yield Change(observed.target.alias, "refuse", name, details={"reason": str(error)})
 
 
 def topics(observed: Observation) -> Iterator[Change]:
     """Remote topics to create or grow (`control.topics.sync`)."""
     alias = observed.target.alias
-    for action in plan_topics(observed.topics, observed.flow, observed.wanted):
+    actions = plan_topics(observed.topics, observed.flow, observed.wanted)
+    for action in _with_brokers(observed.target, actions):
         if isinstance(action, CreateTopic):
             left_out = {"left_out": list(action.left_out)} if action.left_out else {}
             yield creation(alias, action.new, action.topic, left_out)
@@ -157,6 +174,17 @@ def topics(observed: Observation) -> Iterator[Change]:
             yield Change(alias, "refuse", remote, action.topic, {"reason": str(action.error)})
 
 
+def _with_brokers(target: Cluster, actions: Sequence[Action]) -> Iterator[Action]:
+    """``actions``; topics for which the target has too few brokers are refused."""
+    new = [action.new for action in actions if isinstance(action, CreateTopic)]
+    _, refused = planned(target, new, FACTOR_KEY)
+    for action in actions:
+        if isinstance(action, CreateTopic) and action.new.name in refused:
+            yield RefuseTopic(action.topic, refused[action.new.name])
+        else:
+            yield action
+
+
 def routed_topics(observed: Observation) -> Iterator[Change]:
     """Topics to create that SQL names for all records (`control.topics.routed_topics`)."""
     flow, alias = observed.flow, observed.target.alias
@@ -171,7 +199,7 @@ def routed_topics(observed: Observation) -> Iterator[Change]:
     if not wanted:
         return
     found = observe_routed(observed.source, observed.target, flow, wanted)
-    for action in plan_routed(found, flow, wanted):
+    for action in _with_brokers(observed.target, plan_routed(found, flow, wanted)):
         topic = wanted[action.topic]
         if isinstance(action, CreateTopic):
             left_out = {"left_out": list(action.left_out)} if action.left_out else {}

@@ -24,7 +24,8 @@ from sparkmirror.control.groups.translation import Translation
 from sparkmirror.control.topics.compacted import CompactedTopic, TopicFollower, plan_compacted
 from sparkmirror.control.topics.heartbeats import heartbeats_topic
 from sparkmirror.control.topics.observation import Change, FlowPlan, Observation, creation
-from sparkmirror.errors import MirrorError, TopicError
+from sparkmirror.control.topics.replicas import planned
+from sparkmirror.errors import MirrorError
 from sparkmirror.internal_topics.mm2_records import Checkpoint, offset_syncs_topic
 from sparkmirror.internal_topics.runs import runs_topic
 from sparkmirror.model import TopicPartition
@@ -64,13 +65,15 @@ def offset_topics(observed: Observation) -> Iterator[Change]:
 
 
 def _missing(cluster: Cluster, topic: CompactedTopic) -> Iterator[Change]:
-    try:
-        new = plan_compacted(cluster, topic)
-    except TopicError as error:
-        yield Change(cluster.alias, "refuse", topic.name, details={"reason": str(error)})
-    else:
-        if new is not None:
-            yield creation(cluster.alias, new)
+    new = plan_compacted(cluster, topic)
+    if new is None:
+        return
+    fewer = {new.name} if topic.at_most_brokers else ()
+    made, refused = planned(cluster, [new], topic.key, fewer)
+    for one in made:
+        yield creation(cluster.alias, one)
+    for name, error in refused.items():
+        yield Change(cluster.alias, "refuse", name, details={"reason": str(error)})
 
 
 def plan_heartbeats(settings: HeartbeatSettings, target: Cluster) -> FlowPlan:

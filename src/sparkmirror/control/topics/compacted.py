@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sparkmirror.errors import TopicError
+from sparkmirror.control.topics.replicas import (
+    alive,
+    ask_for,
+    fewer_told,
+    too_few_brokers,
+)
+from sparkmirror.errors import TooFewBrokers, TopicError
 from sparkmirror.model import TopicPartition
 from sparkmirror.wire.admin.cluster import Cluster
 from sparkmirror.wire.admin.topic_reader import TopicTail
@@ -26,8 +32,8 @@ class CompactedTopic:
     """A topic with one partition that is created if missing.
 
     ``factor``: replication factor, from the setting ``key``; -1 means the broker's default.
-    ``at_most_brokers``: use fewer replicas if there are fewer brokers. ``own_times``: records keep
-    the timestamps of their producer.
+    ``at_most_brokers``: use fewer replicas if there are too few brokers. ``own_times``: records
+    keep the timestamps of their producer.
     """
 
     name: str
@@ -38,39 +44,32 @@ class CompactedTopic:
 
 
 def plan_compacted(cluster: Cluster, wanted: CompactedTopic) -> NewTopic | None:
-    """The topic to create; None if it exists.
-
-    Raises `TopicError` if there are too few brokers for the replication factor, and other
-    `MirrorError`.
-    """
+    """The topic to create; None if it exists. Raises `MirrorError`."""
     if wanted.name in cluster.topics([wanted.name]):
         return None
-    brokers = len(cluster.describe().brokers)
-    factor = min(wanted.factor, brokers) if wanted.at_most_brokers else wanted.factor
-    if factor > brokers:
-        raise TopicError(
-            f"the topic cannot be created: {wanted.key} is {factor}, but the cluster has {brokers} "
-            f"broker{'s' if brokers != 1 else ''}.",
-            where=f"cluster {cluster.alias}, topic {wanted.name}",
-            do=f"Set {wanted.key} to {brokers} or less (-1 takes the broker's default), or create "
-            "the topic yourself.",
-        )
     configs = {"cleanup.policy": "compact"} if wanted.own_times else COMPACTED
-    return NewTopic(wanted.name, 1, factor, configs)
+    return NewTopic(wanted.name, 1, wanted.factor, configs)
 
 
 def create_compacted(cluster: Cluster, wanted: CompactedTopic) -> str:
     """Create the topic if it is missing; returns a notice, or "" if it exists.
 
-    An existing topic is not changed. Raises `MirrorError`.
+    An existing topic is not changed. Raises `TooFewBrokers` if there are too few brokers for the
+    replication factor, and other `MirrorError`.
     """
     new = plan_compacted(cluster, wanted)
     if new is None:
         return ""
-    outcome = cluster.create_topics([new])[new.name]
+    fewer = {new.name} if wanted.at_most_brokers else ()
+    outcomes, asked = ask_for(cluster, [new], cluster.create_topics, fewer)
+    outcome = outcomes[new.name]
+    if isinstance(outcome.error, TooFewBrokers):
+        brokers = alive(cluster)
+        raise too_few_brokers(cluster.alias, new, wanted.key, brokers) from outcome.error
     if outcome.error is not None:
         raise outcome.error
-    return "" if outcome.existed else f"{cluster.alias}: created internal topic {new.name}"
+    told = f"{cluster.alias}: created internal topic {new.name}{fewer_told(new, asked[new.name])}"
+    return "" if outcome.existed else told
 
 
 class TopicFollower:

@@ -15,7 +15,7 @@ from sparkmirror.control.topics.sync import (
     passing,
     plan_topics,
 )
-from sparkmirror.errors import ConfigError
+from sparkmirror.errors import ConfigError, TooFewBrokers
 from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.model import TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
@@ -54,6 +54,8 @@ class Discovery:
         self._seen: Mapping[str, TopicView] | None = None
         self.unsettled = False
         """Whether the last discovery left something that may succeed soon (`sync.passing`)."""
+        self.lacks_brokers = False
+        """Whether the target has too few brokers for a topic; one may only be down."""
 
     def discover(self, *, first: bool, at_start: bool = False, fresh: bool = True) -> Assignment:
         """Discover topics, create and grow remote topics; returns what the flow mirrors now.
@@ -89,7 +91,9 @@ class Discovery:
         lacking, lines = create_dead_letter_topics(
             self._target, remote, self._settings, patience_s=patience_s
         )
-        self.unsettled = any(map(passing, [*errors.values(), *lacking]))
+        left = [*errors.values(), *lacking]
+        self.lacks_brokers = any(isinstance(one, TooFewBrokers) for one in left)
+        self.unsettled = any(passing(one) and not isinstance(one, TooFewBrokers) for one in left)
         for line in lines:
             if line not in self._said:
                 self._said.add(line)

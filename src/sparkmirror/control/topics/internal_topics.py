@@ -7,7 +7,13 @@ from collections.abc import Callable, Collection
 
 from sparkmirror.control.coordination.orders_topic import ORDERS_PARTITIONS, orders_topic
 from sparkmirror.control.topics.compacted import COMPACTED
-from sparkmirror.errors import Denied, MirrorError, TopicError
+from sparkmirror.control.topics.replicas import (
+    alive,
+    ask_for,
+    fewer_told,
+    too_few_brokers,
+)
+from sparkmirror.errors import Denied, MirrorError, TooFewBrokers, TopicError
 from sparkmirror.internal_topics.commands import CONTROL_PARTITIONS, control_topic
 from sparkmirror.internal_topics.connect_offsets import offsets_topic
 from sparkmirror.internal_topics.gaps import GAPS_PARTITIONS, gaps_topic
@@ -19,12 +25,13 @@ from sparkmirror.wire.cluster.views import NewTopic, TopicView
 
 __all__ = [
     "create_internal_topics",
+    "factor_key",
     "internal_names",
+    "may_be_smaller",
     "offset_storage_topic",
     "plan_internal_topics",
 ]
 
-_FACTOR_KEY = "offset.storage.replication.factor"
 # The controller reports a topic as created before the brokers know it, and they know it before it
 # has a leader. Either may take a busy broker seconds. A topic that stays invisible may be one that
 # this client may not describe; that is reported elsewhere (`control.permissions.missing`).
@@ -38,16 +45,8 @@ def offset_storage_topic(flow: FlowSettings) -> str:
     return flow.offset_storage_topic or offsets_topic(flow.source.alias)
 
 
-def plan_internal_topics(
-    flow: FlowSettings, present: dict[str, TopicView], brokers: int
-) -> list[NewTopic]:
-    """The internal topics of ``flow`` that are missing on its target. Pure.
-
-    The topics of control, orders, gap records and names get fewer replicas if there are fewer
-    brokers: the first two hold little that outlives a run, and the others must not keep a mirror
-    from starting. The offset storage topic gets exactly the configured replication factor, or
-    `TopicError` is raised.
-    """
+def plan_internal_topics(flow: FlowSettings, present: dict[str, TopicView]) -> list[NewTopic]:
+    """The internal topics of ``flow`` that are missing on its target. Pure."""
     factor = flow.offset_storage_replication_factor
     missing = []
     if control_topic(flow) not in present:
@@ -59,27 +58,31 @@ def plan_internal_topics(
             "min.cleanable.dirty.ratio": "0.1",
             "delete.retention.ms": str(60 * 60 * 1000),
         }
-        replicas = min(factor, brokers)
-        missing.append(NewTopic(control_topic(flow), CONTROL_PARTITIONS, replicas, configs))
+        missing.append(NewTopic(control_topic(flow), CONTROL_PARTITIONS, factor, configs))
     if orders_topic(flow) not in present:
-        replicas = min(factor, brokers)
-        missing.append(NewTopic(orders_topic(flow), ORDERS_PARTITIONS, replicas, COMPACTED))
+        missing.append(NewTopic(orders_topic(flow), ORDERS_PARTITIONS, factor, COMPACTED))
     if gaps_topic(flow) not in present:
-        replicas = min(factor, brokers)
-        missing.append(NewTopic(gaps_topic(flow), GAPS_PARTITIONS, replicas, COMPACTED))
+        missing.append(NewTopic(gaps_topic(flow), GAPS_PARTITIONS, factor, COMPACTED))
     if flow.keeps_names and REMOTE_NAMES_TOPIC not in present:
-        missing.append(NewTopic(REMOTE_NAMES_TOPIC, 1, min(factor, brokers), COMPACTED))
+        missing.append(NewTopic(REMOTE_NAMES_TOPIC, 1, factor, COMPACTED))
     storage = offset_storage_topic(flow)
     if flow.mode is MirrorMode.MM2 and storage not in present:
-        if factor > brokers:
-            raise TopicError(
-                f"the topic cannot be created: {_FACTOR_KEY} is {factor}, but the cluster has "
-                f"{brokers} broker{'s' if brokers != 1 else ''}.",
-                where=f"cluster {flow.target.alias}, topic {storage}",
-                do=f"Set {flow.target.alias}.{_FACTOR_KEY} to {brokers} or less.",
-            )
         missing.append(NewTopic(storage, flow.offset_storage_partitions, factor, COMPACTED))
     return missing
+
+
+def factor_key(flow: FlowSettings) -> str:
+    """The setting with the number of replicas of the internal topics."""
+    return f"{flow.target.alias}.offset.storage.replication.factor"
+
+
+def may_be_smaller(flow: FlowSettings) -> frozenset[str]:
+    """The topics that get fewer replicas than configured if there are too few brokers.
+
+    Those of control and orders hold little that outlives a run, and those of gap records and names
+    must not keep a mirror from starting. The offset storage topic is not among them.
+    """
+    return frozenset(internal_names(flow)) - {offset_storage_topic(flow)}
 
 
 def internal_names(flow: FlowSettings) -> list[str]:
@@ -99,25 +102,30 @@ def create_internal_topics(
     Existing topics are not changed, except that a control topic with too few partitions (created by
     the broker's auto-creation) is grown. New topics can normally be read on return; ``wait``
     (seconds) is called between two checks. If the orders topic may not be created, a notice says
-    so. Raises `MirrorError` for any other failure: the mirror cannot work without these topics.
+    so. Raises `TooFewBrokers` if the offset storage topic cannot have its replicas, and another
+    `MirrorError` for any other failure: the mirror cannot work without these topics.
     """
     names = internal_names(flow)
     present = target.topics(names)
-    brokers = len(target.describe().brokers)
     done, made = [], []
-    for topic, outcome in target.create_topics(
-        plan_internal_topics(flow, present, brokers)
-    ).items():
+    missing = plan_internal_topics(flow, present)
+    outcomes, asked = ask_for(target, missing, target.create_topics, may_be_smaller(flow))
+    for new in missing:
+        topic, outcome = new.name, outcomes[new.name]
         if isinstance(outcome.error, Denied) and topic == orders_topic(flow):
             done.append(
                 f"{flow.name}: pause, resume and drain need Write on {control_topic(flow)}, as the "
                 f"topic of orders cannot be created: {outcome.error}"
             )
             continue
+        if isinstance(outcome.error, TooFewBrokers):
+            key, brokers = factor_key(flow), alive(target)
+            raise too_few_brokers(target.alias, new, key, brokers) from outcome.error
         if outcome.error is not None:
             raise outcome.error
         made.append(topic)
-        done.append(f"{target.alias}: created internal topic {topic}")
+        told = fewer_told(new, asked[topic])
+        done.append(f"{target.alias}: created internal topic {topic}{told}")
     _wait_until_known(target, made, wait)
     control = present.get(control_topic(flow))
     if control is not None and control.partitions < CONTROL_PARTITIONS:

@@ -64,7 +64,6 @@ def observe_routed(
         source.topics(missing),
         there,
         source.topic_configs(missing),
-        len(target.describe().brokers),
         known_configs(target, [control_topic(flow), *there]),
     )
 

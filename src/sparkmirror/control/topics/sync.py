@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from sparkmirror.control.topics.config_sync import config_to_create_with, known_configs
-from sparkmirror.errors import Denied, MirrorError, QuotaExceeded, TopicError, Unreachable
+from sparkmirror.control.topics.replicas import alive, too_few_brokers
+from sparkmirror.errors import (
+    Denied,
+    MirrorError,
+    QuotaExceeded,
+    TooFewBrokers,
+    TopicError,
+    Unreachable,
+)
 from sparkmirror.internal_topics.commands import SourcePartition
 from sparkmirror.model import MirrorMode, Partitioner, TopicPartition
 from sparkmirror.names.replication_policy import FlowTopics
@@ -26,6 +34,8 @@ from sparkmirror.wire.cluster.views import ConfigEntry, NewTopic, TopicView
 
 log = logging.getLogger(__name__)
 
+FACTOR_KEY = "replication.factor"
+"""The setting with the replicas of remote topics."""
 _VISIBLE_TIMEOUT_S = 10.0
 _NAMES_SHOWN_MAX = 8
 _VISIBLE_POLL_S = 0.1
@@ -37,15 +47,14 @@ class ObservedTopics:
 
     ``source``: the topics to mirror, by name. ``target``: their existing remote topics, by name.
     ``configs``: configs of source topics that have no remote topic yet, or the error of reading
-    them. ``target_brokers``: number of brokers. ``known_configs``: the topic configs that the
-    target knows; None if unknown. These three are only read if a remote topic is missing.
+    them. ``known_configs``: the topic configs that the target knows; None if unknown. These two are
+    only read if a remote topic is missing.
     ``refused``: source topics that cannot have the name that a map gives them, and why.
     """
 
     source: Mapping[str, TopicView]
     target: Mapping[str, TopicView]
     configs: Mapping[str, Mapping[str, ConfigEntry] | MirrorError] = field(default_factory=dict)
-    target_brokers: int = 1
     known_configs: frozenset[str] | None = None
     refused: Mapping[str, MirrorError] = field(default_factory=dict)
 
@@ -144,7 +153,6 @@ def observe_topics(
         found,
         present,
         source.topic_configs(missing),
-        len(target.describe().brokers),
         known_configs(target, [*own_topics, *sorted(present)]),
         refused,
     )
@@ -187,22 +195,12 @@ def plan_creation(
     view: TopicView, remote: str, observed: ObservedTopics, flow: FlowSettings
 ) -> CreateTopic | RefuseTopic:
     """How topic ``remote`` is created for the records of the source topic ``view``. Pure."""
-    where = f"cluster {flow.target.alias}, topic {remote}"
-    factor = flow.topics.replication_factor
-    if factor > observed.target_brokers:
-        error = TopicError(
-            f"the topic cannot be created: replication.factor is {factor}, but the cluster has "
-            f"{_count(observed.target_brokers, 'broker')}.",
-            where=where,
-            do=f"Set replication.factor to {observed.target_brokers} or less (-1 takes the "
-            "broker's default), or create the topic yourself.",
-        )
-        return RefuseTopic(view.name, error)
     configs = observed.configs.get(view.name, {})
     if isinstance(configs, MirrorError):
         return RefuseTopic(view.name, configs)
     keep, left_out = config_to_create_with(configs, flow, observed.known_configs)
-    return CreateTopic(view.name, NewTopic(remote, view.partitions, factor, keep), left_out)
+    new = NewTopic(remote, view.partitions, flow.topics.replication_factor, keep)
+    return CreateTopic(view.name, new, left_out)
 
 
 def _too_few(view: TopicView, present: TopicView, flow: FlowSettings) -> TopicError:
@@ -231,9 +229,13 @@ def apply_topics(
     done: list[str] = []
     expected: dict[str, int] = {}
     creations = [action for action in actions if isinstance(action, CreateTopic)]
+    short: list[CreateTopic] = []
     outcomes = target.create_topics([one.new for one in creations], patience_s=patience_s)
     for creation in creations:
         outcome = outcomes[creation.new.name]
+        if isinstance(outcome.error, TooFewBrokers):
+            short.append(creation)
+            continue
         if outcome.error is not None:
             errors[creation.topic] = outcome.error
             continue
@@ -251,6 +253,9 @@ def apply_topics(
                 "%s: topic %s has no %s: the cluster does not know it",
                 target.alias, creation.new.name, names,
             )  # fmt: skip
+    brokers = alive(target) if short else 0
+    for one in short:
+        errors[one.topic] = too_few_brokers(target.alias, one.new, FACTOR_KEY, brokers)
     growths = [action for action in actions if isinstance(action, GrowTopic)]
     outcomes = target.grow_topics(
         {action.remote_topic: action.partitions for action in growths}, patience_s=patience_s
@@ -274,8 +279,11 @@ def apply_topics(
 
 
 def passing(error: MirrorError) -> bool:
-    """Whether an error of `apply_topics` may be over soon: a quota, or no answer in time. Pure."""
-    return isinstance(error, QuotaExceeded | Unreachable)
+    """Whether an error of `apply_topics` may be over soon. Pure.
+
+    A quota, no answer in time, or a broker that is down.
+    """
+    return isinstance(error, QuotaExceeded | Unreachable | TooFewBrokers)
 
 
 def _await_visible(target: Cluster, expected: Mapping[str, int]) -> dict[str, MirrorError]:

@@ -126,14 +126,21 @@ class Cluster:
         return alter_topic_configs(self.requester, changes)
 
     def create_topics(
-        self, topics: Sequence[NewTopic], *, patience_s: float | None = None
+        self,
+        topics: Sequence[NewTopic],
+        *,
+        patience_s: float | None = None,
+        validate_only: bool = False,
     ) -> dict[str, TopicOutcome]:
         """Create each of ``topics`` that is missing; one outcome per topic.
 
         An existing topic is left as it is and counts as success. What is refused for the moment is
-        asked for again, for at most ``patience_s`` (None: a request timeout).
+        asked for again, for at most ``patience_s`` (None: a request timeout). ``validate_only``: a
+        dry run.
         """
-        return create_topics(self.requester, topics, patience_s=patience_s)
+        return create_topics(
+            self.requester, topics, patience_s=patience_s, validate_only=validate_only
+        )
 
     def grow_topics(
         self, counts: Mapping[str, int], *, patience_s: float | None = None

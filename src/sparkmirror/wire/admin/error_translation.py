@@ -11,6 +11,7 @@ from sparkmirror.errors import (
     Denied,
     MirrorError,
     QuotaExceeded,
+    TooFewBrokers,
     Unreachable,
     Unsupported,
 )
@@ -77,6 +78,12 @@ def translate(
             f"{doing} failed: a quota allows no more at present ({said}).",
             where=where,
             do="Raise controller_mutation_rate for this client, or wait.",
+        )
+    if broker and broker.name == "INVALID_REPLICATION_FACTOR":
+        return TooFewBrokers(
+            f"{doing} failed: the cluster has too few brokers ({said}).",
+            where=where,
+            do="Start the brokers that are down, or lower the replication factor.",
         )
     return ClusterError(
         f"{doing} failed ({said}).", where=where, do="See the broker's log for the reason."

@@ -63,19 +63,26 @@ def alter_topic_configs(
 
 
 def create_topics(
-    requester: Requester, topics: Sequence[NewTopic], *, patience_s: float | None = None
+    requester: Requester,
+    topics: Sequence[NewTopic],
+    *,
+    patience_s: float | None = None,
+    validate_only: bool = False,
 ) -> dict[str, TopicOutcome]:
     """Create each of ``topics`` that is missing; one outcome per topic.
 
     An existing topic is left as it is and counts as success. What is refused for the moment is
-    asked for again, for at most ``patience_s`` (None: a request timeout). Raises `MirrorError`.
+    asked for again, for at most ``patience_s`` (None: a request timeout). ``validate_only``: a dry
+    run. Raises `MirrorError`.
     """
     wanted = {topic.name: topic for topic in topics}
     answers = _asked(
         requester,
         {name: creation_records(topic) for name, topic in wanted.items()},
         lambda names: create_topics_request(
-            [wanted[name] for name in names], requester.client.request_timeout_ms
+            [wanted[name] for name in names],
+            requester.client.request_timeout_ms,
+            validate_only=validate_only,
         ),
         "creating topics",
         Right("Create", "Topic", note="(or on the Cluster)"),

@@ -130,7 +130,7 @@ def _observed(
     configs: dict[str, dict[str, ConfigEntry]] | None = None,
 ) -> ObservedTopics:
     views = ({n: TopicView(n, "", count, 1) for n, count in side} for side in (source, target))
-    return ObservedTopics(*views, configs or {}, 1)
+    return ObservedTopics(*views, configs or {})
 
 
 def test_new_topic_configs() -> None:

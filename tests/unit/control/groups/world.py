@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from sparkmirror.control.groups.job import GroupClusters, GroupsJob
-from sparkmirror.errors import ClusterError, Denied, MirrorError, TopicError
+from sparkmirror.errors import ClusterError, Denied, MirrorError, TooFewBrokers, TopicError
 from sparkmirror.internal_topics.mm2_records import decode_checkpoint, encode_offset_sync
 from sparkmirror.internal_topics.run_map import Run
 from sparkmirror.internal_topics.runs import encode_run
@@ -88,9 +88,16 @@ class FakeCluster:
     def describe(self) -> ClusterView:
         return ClusterView("id", (BrokerView(1, "h", 1), BrokerView(2, "h", 2)), 1)
 
-    def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
-        self.created += topics
-        return {topic.name: TopicOutcome(topic.name) for topic in topics}
+    def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False, **_: object
+    ) -> dict[str, TopicOutcome]:
+        found: dict[str, TopicOutcome] = {}
+        for topic in topics:
+            short = topic.replication_factor > 2
+            found[topic.name] = TopicOutcome(topic.name, TooFewBrokers("no") if short else None)
+            if not short and not validate_only:
+                self.created.append(topic)
+        return found
 
     def produce_many(
         self,

@@ -55,7 +55,7 @@ def test_topics_are_made_where_they_belong_or_it_is_told_why_not() -> None:
     assert source.created == []
     assert "created internal topic mm2-sparkmirror-runs.A.internal" in told[0]
     assert "A->B: no offset syncs are written" in told[1]
-    assert "Set offset-syncs.topic.replication.factor to 2 or less" in told[1]
+    assert "set offset-syncs.topic.replication.factor to 2 or less" in told[1]
 
     on_target = flow_of(
         offset_syncs=OffsetSyncSettings(enabled=True, location="target", replication_factor=-1)
@@ -79,7 +79,7 @@ class Refusing(FakeCluster):
         super().__init__()
         self.code, self.client = code, client_of("B")
 
-    def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, TopicOutcome]:
+    def create_topics(self, topics: Sequence[NewTopic], **_: object) -> dict[str, TopicOutcome]:
         self.created += topics
         return create_topics(cast(Requester, self), topics)
 

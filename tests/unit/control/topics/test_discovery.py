@@ -13,7 +13,14 @@ from sparkmirror.control.topics.config_sync import known_configs
 from sparkmirror.control.topics.discovery import Discovery
 from sparkmirror.control.topics.remote_names import RemoteNames
 from sparkmirror.control.topics.routed_topics import observe_routed
-from sparkmirror.errors import Denied, MirrorError, QuotaExceeded, TopicError, Unreachable
+from sparkmirror.errors import (
+    Denied,
+    MirrorError,
+    QuotaExceeded,
+    TooFewBrokers,
+    TopicError,
+    Unreachable,
+)
 from sparkmirror.internal_topics.commands import control_topic
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.settings import ClusterClient, FaultSettings, FlowSettings, TopicSettings
@@ -140,6 +147,19 @@ def test_the_next_discovery_comes_soon_after_a_refusal_that_may_pass(
     target.refusals.clear()
     assert found.discover(first=False).topics == ("new", "old")
     assert not found.unsettled
+
+
+@pytest.mark.parametrize("name", ["A.new", "A.old.dead-letter"])
+def test_a_broker_that_is_down_is_waited_for_longer(name: str) -> None:
+    flow = replace(FLOW, faults=FaultSettings(bad_record="dead-letter"))
+    source, target = Side("old", "new"), Side("A.old", CONTROL)
+    target.refusals[name] = TooFewBrokers("no")
+    found = discovery(source, target, flow)
+    found.discover(first=False)
+    assert (found.unsettled, found.lacks_brokers) == (False, True)
+    target.refusals.clear()
+    found.discover(first=False)
+    assert not found.lacks_brokers
 
 
 def test_a_refusal_is_waited_for_at_the_start_only() -> None:

@@ -315,7 +315,7 @@ def test_who_may_read_a_topic_that_is_left_out_does_not_get_the_others_copy() ->
 
 def test_the_topic_of_names_is_made_where_there_is_a_map() -> None:
     assert REMOTE_NAMES_TOPIC in internal_names(A)
-    assert REMOTE_NAMES_TOPIC in {new.name for new in plan_internal_topics(A, {}, 1)}
+    assert REMOTE_NAMES_TOPIC in {new.name for new in plan_internal_topics(A, {})}
     plain = flow("A->C", "")
     assert REMOTE_NAMES_TOPIC not in internal_names(plain)
-    assert REMOTE_NAMES_TOPIC not in {new.name for new in plan_internal_topics(plain, {}, 1)}
+    assert REMOTE_NAMES_TOPIC not in {new.name for new in plan_internal_topics(plain, {})}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -64,10 +63,8 @@ def view(name: str, partitions: int = 1, topic_id: str = ID) -> TopicView:
     return TopicView(name, topic_id, partitions, 1)
 
 
-def observed(source=(), target=(), configs=None, brokers: int = 1) -> ObservedTopics:
-    return ObservedTopics(
-        {v.name: v for v in source}, {v.name: v for v in target}, configs or {}, brokers
-    )
+def observed(source=(), target=(), configs=None) -> ObservedTopics:
+    return ObservedTopics({v.name: v for v in source}, {v.name: v for v in target}, configs or {})
 
 
 def set_here(value: str) -> ConfigEntry:
@@ -103,16 +100,6 @@ def test_mirrormaker_1_refuses_a_smaller_target_topic_and_names_both_counts():
     assert isinstance(action.error, TopicError)
     assert "2 partitions" in str(action.error)
     assert "has 3" in str(action.error)
-
-
-def test_replication_factor_above_the_brokers_names_the_key():
-    flow = replace(FLOW, topics=TopicSettings(replication_factor=3))
-    seen = observed([view("t"), view("u")], [view("A.u")], brokers=2)
-    (action,) = plan_topics(seen, flow)
-    assert isinstance(action, RefuseTopic)
-    assert action.topic == "t"
-    assert "replication.factor is 3" in str(action.error)
-    assert "2 brokers" in str(action.error)
 
 
 def test_topic_whose_configs_cannot_be_read_is_refused_and_the_others_go_on():
@@ -211,7 +198,7 @@ def test_changes_are_told_in_one_line_each():
 
 def test_internal_topics():
     flow = replace(FLOW, offset_storage_replication_factor=1, offset_storage_partitions=5)
-    made = plan_internal_topics(flow, {}, brokers=3)
+    made = plan_internal_topics(flow, {})
     control, orders, gaps, storage = made
     assert internal_names(flow) == [topic.name for topic in made]
     assert orders == NewTopic("mm2-sparkmirror-orders.A.internal", 1, 1, COMPACTED)
@@ -222,7 +209,7 @@ def test_internal_topics():
     # What time it is on the mirror's machine does not matter to any of them.
     assert {one.configs["message.timestamp.type"] for one in (control, gaps)} == {"LogAppendTime"}
     present = {topic.name: view(topic.name, topic.partitions) for topic in made}
-    assert plan_internal_topics(flow, present, brokers=3) == []
+    assert plan_internal_topics(flow, present) == []
 
 
 class _SlowBrokers:
@@ -231,9 +218,6 @@ class _SlowBrokers:
     def __init__(self, known: int) -> None:
         self.known, self.looks, self.alias = known, 0, "B"
         self.made: list[NewTopic] = []
-
-    def describe(self) -> Any:
-        return SimpleNamespace(brokers=[1])
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicView]:
         self.looks += 1
@@ -284,13 +268,8 @@ def test_offset_storage_topic_may_have_a_name_of_its_own():
     assert offset_storage_topic(replace(FLOW, offset_storage_topic="mine")) == "mine"
 
 
-def test_offset_storage_that_cannot_be_replicated_names_the_key():
-    with pytest.raises(TopicError, match=r"offset\.storage\.replication\.factor is 3.*1 broker\."):
-        plan_internal_topics(FLOW, {}, brokers=1)
-
-
 def test_mirrormaker_1_has_no_offset_storage():
-    topic, _, gaps = plan_internal_topics(MM1, {}, brokers=1)
+    topic, _, gaps = plan_internal_topics(MM1, {})
     assert re.fullmatch(r"mm2-sparkmirror\.mm1-[0-9a-f]{16}\.internal", topic.name)
     assert gaps.name == topic.name.replace("mm2-sparkmirror.", "mm2-sparkmirror-gaps.")
 
@@ -299,7 +278,7 @@ def test_mirrors_of_mirrormaker_1_that_share_a_target_have_control_topics_of_the
     other_group = replace(MM1, group_id="another")
     other_source = replace(MM1, source=replace(MM1.source, bootstrap_servers=("elsewhere:1",)))
     flows = (MM1, other_group, other_source)
-    assert len({plan_internal_topics(flow, {}, brokers=1)[0].name for flow in flows}) == 3
+    assert len({plan_internal_topics(flow, {})[0].name for flow in flows}) == 3
 
 
 # --- positions ------------------------------------------------------------------------------
