@@ -65,25 +65,49 @@ class TokenSource:
         self._where = where
         self._tls = tls
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the token and when it is due
+        self._fetching = threading.Lock()
         self._token: Token | None = None
         self._refresh_at = 0.0
         self._random = random.Random()  # noqa: S311  (spreads load, guards nothing)
 
     def token(self) -> str:
-        """A token that is valid now. Raises `ClusterError` when none can be fetched."""
+        """A token that is valid now. Raises `ClusterError` when none can be fetched.
+
+        While one is fetched, other threads get the old one, unless it has expired.
+        """
+        held, due = self._held()
+        valid = held is not None and self._clock() < held.expires
+        if held is not None and not due:
+            return held.text
+        if not self._fetching.acquire(blocking=not valid) and held is not None:
+            return held.text
+        try:
+            return self._refreshed()
+        finally:
+            self._fetching.release()
+
+    def _held(self) -> tuple[Token | None, bool]:
+        """The token, and whether another one is due."""
         with self._lock:
-            now = self._clock()
-            if self._token is None or now >= self._refresh_at:
-                try:
-                    self._token = self._fetch()
-                    self._refresh_at = self._refresh_time(self._token)
-                except ClusterError:
-                    if self._token is None or now >= self._token.expires:
-                        raise
-                    # The old token is still valid: retry later.
-                    self._refresh_at = now + self.login.retry_backoff_s_max
-            return self._token.text
+            return self._token, self._token is None or self._clock() >= self._refresh_at
+
+    def _refreshed(self) -> str:
+        held, due = self._held()
+        if held is not None and not due:
+            return held.text  # another thread was quicker
+        try:
+            token = self._fetch()
+            refresh_at = self._refresh_time(token)
+        except ClusterError:
+            now = self._clock()  # the attempt may have taken long
+            if held is None or now >= held.expires:
+                raise
+            # The old token is still valid: retry later.
+            token, refresh_at = held, now + self.login.retry_backoff_s_max
+        with self._lock:
+            self._token, self._refresh_at = token, refresh_at
+        return token.text
 
     def _refresh_time(self, token: Token) -> float:
         """When to refresh ``token``, by Java's rule (KIP-255): after a part of its lifetime.

@@ -200,6 +200,73 @@ def test_a_truststore_that_cannot_be_read_leaves_the_token_that_is_valid() -> No
         assert len(endpoint.seen) == 1
 
 
+def test_who_has_a_valid_token_waits_for_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that hangs keeps one login, and the next one only after a pause."""
+    now_s, ask, asked = 1_000.0, threading.Event(), threading.Semaphore(0)
+    answers: list[dict[str, object]] = [{"access_token": "old", "expires_in": 200}]
+    requests: list[float] = []
+
+    def post(_: TokenSource) -> dict[str, object]:
+        nonlocal now_s
+        requests.append(now_s)
+        if answers:
+            return answers.pop()
+        asked.release()
+        assert ask.wait(10)
+        now_s += 10.0  # the read timeout
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(TokenSource, "_post", post)
+    login = OAuthLogin(url="http://idp", retry_backoff_s=0.0, retry_backoff_s_max=5.0)
+    tokens = TokenSource(login, "cluster A", clock=lambda: now_s)
+    assert tokens.token() == "old"
+    now_s += 170.0
+    tokens._refresh_at = now_s
+    got: list[str] = []
+    first = threading.Thread(target=lambda: got.append(tokens.token()))
+    first.start()
+    assert asked.acquire(timeout=10)
+    assert [tokens.token() for _ in range(3)] == ["old"] * 3
+    assert got == []
+    ask.set()
+    first.join(10)
+    assert (got, len(requests)) == (["old"], 2)
+    # The pause begins when the attempt has ended.
+    for later_s, count in ((0.0, 2), (4.9, 2), (0.2, 3)):
+        now_s += later_s
+        assert tokens.token() == "old"
+        assert len(requests) == count
+    # One that is no longer valid helps nobody.
+    now_s += 200.0
+    with pytest.raises(Unreachable):
+        tokens.token()
+
+
+def test_who_has_no_token_waits_for_the_one_that_is_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requests: list[int] = []
+    begun, go = threading.Event(), threading.Event()
+
+    def post(_: TokenSource) -> dict[str, object]:
+        requests.append(1)
+        begun.set()
+        assert go.wait(10)
+        return {"access_token": "new", "expires_in": 100}
+
+    monkeypatch.setattr(TokenSource, "_post", post)
+    tokens = source("http://idp")
+    got: list[str] = []
+    waiting = [threading.Thread(target=lambda: got.append(tokens.token())) for _ in range(3)]
+    for one in waiting:
+        one.start()
+    assert begun.wait(10)
+    go.set()
+    for one in waiting:
+        one.join(10)
+    assert (got, requests) == (["new"] * 3, [1])
+
+
 BUSY = urllib.error.HTTPError("http://idp", 503, "busy", Message(), None)
 
 
