@@ -7,12 +7,14 @@ the data, so they write and read their own frames (`framing`).
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import random
 import socket
 import ssl
 import struct
 import time
+import traceback
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,8 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from sparkmirror.errors import (
     ClusterError,
     ConfigError,
+    Defect,
+    MirrorError,
     NotKafka,
     Unreachable,
     Unsupported,
@@ -50,6 +54,8 @@ __all__ = [
     "PortProtocol",
     "ReceiveBuffer",
 ]
+
+log = logging.getLogger(__name__)
 
 _CORRELATION = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
@@ -248,6 +254,20 @@ class Connection(FramedSocket):
                 do="Check the sasl.* settings and the broker's log (before Kafka 1.0, a broker "
                 "refuses credentials in this way).",
             ) from error
+        except (MirrorError, Defect):
+            raise
+        except Exception as error:
+            # Logins run the code of HTTP clients, Kerberos and AWS. Whoever connects tries again
+            # after a `ClusterError` alone. The text of the error may hold a secret.
+            name, frames = type(error).__name__, traceback.format_tb(error.__traceback__)
+            log.error(
+                "%s: the %s login failed: %s\n%s", where, self._login.name, name, "".join(frames)
+            )
+            raise ClusterError(
+                f"the {self._login.name} login failed ({name}).",
+                where=where,
+                do="The log says where; please report it.",
+            ) from None
         share = random.uniform(*_LOGIN_AGAIN)  # noqa: S311  (spreads load, guards nothing)
         self._login_at = began + lifetime_ms / 1000 * share if lifetime_ms else math.inf
 

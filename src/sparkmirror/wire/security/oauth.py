@@ -301,8 +301,8 @@ def _oauth_error(error: urllib.error.HTTPError) -> str:
         document = json.loads(error.read(_RESPONSE_BYTES_MAX))
         if isinstance(document, dict) and isinstance(document.get("error"), str):
             code = f", {document['error'][:60]}"
-    except (OSError, ValueError, RecursionError):
-        code = ""
+    except (OSError, ValueError, RecursionError, http.client.HTTPException):
+        code = ""  # also if the response is cut off
     return f"HTTP {error.code}{code}"
 
 

@@ -13,15 +13,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from kafka.protocol.sasl import SaslHandshakeResponse
 
 from sparkmirror.config.clients.sasl import OAuthLogin
 from sparkmirror.config.mm1.load import load_mm1
 from sparkmirror.config.mm2.load import load_mm2
-from sparkmirror.errors import ConfigError, Denied, Unreachable
+from sparkmirror.errors import ClusterError, ConfigError, Defect, Denied, Unreachable
 from sparkmirror.settings import ClusterClient
+from sparkmirror.wire.cluster.cluster_connections import ClusterConnections
 from sparkmirror.wire.security.oauth import TokenSource
 from sparkmirror.wire.security.sasl import Login
 from tests.certificates import Authority
+from tests.unit.wire.fake_broker import FakeBroker
 
 SECRET = "planted-token-secret"
 HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
@@ -30,12 +33,13 @@ MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 
 @dataclass
 class Endpoint:
-    """``seen``: method and Authorization header of what came."""
+    """``seen``: method and Authorization header of what came. ``chunked``: of ``body``."""
 
     url: str = ""
     status: int = 200
     location: str = ""
     body: bytes = b'{"access_token": "opaque"}'
+    chunked: bool = False
     seen: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -50,6 +54,8 @@ def serve(tls: ssl.SSLContext | None = None) -> Iterator[Endpoint]:
             self.send_response(found.status)
             if found.location:
                 self.send_header("Location", found.location)
+            if found.chunked:
+                self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             self.wfile.write(found.body)
 
@@ -150,6 +156,63 @@ def test_an_answer_that_is_no_http() -> None:
         endpoint.status = 99999999999
         with pytest.raises(Unreachable):
             source(endpoint.url).token()
+
+
+@pytest.mark.parametrize("valid", [True, False])
+def test_an_endpoint_that_is_cut_off_while_it_says_why(valid: bool) -> None:
+    """A proxy before it answers 503, and ends in the middle of the reason."""
+    with serve() as endpoint:
+        tokens = source(endpoint.url)
+        if valid:
+            assert tokens.token() == "opaque"
+        tokens._refresh_at = 0.0
+        endpoint.status, endpoint.chunked, endpoint.body = 503, True, b'20\r\n{"error": "bu'
+        if valid:
+            assert tokens.token() == "opaque"
+        else:
+            with pytest.raises(Unreachable, match=r"returns no token \(HTTP 503\)"):
+                tokens.token()
+        assert len(endpoint.seen) > 1 + valid, "it is asked again"
+
+
+def test_a_login_that_fails_in_code_of_others_is_an_error_of_the_cluster(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever connects expects no other one. Its text may hold a secret."""
+
+    def broken(_: TokenSource) -> str:
+        raise LookupError(SECRET)
+
+    monkeypatch.setattr(TokenSource, "token", broken)
+    offered = SaslHandshakeResponse(error_code=0, mechanisms=["OAUTHBEARER"])
+    broker = FakeBroker(lambda *_: offered, {3: (0, 9), 17: (0, 1), 36: (0, 2)})
+    properties = {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.login.callback.handler.class": HANDLER,
+        "sasl.oauthbearer.token.endpoint.url": "http://idp",
+        "sasl.jaas.config": f'{MODULE} required clientId="a" clientSecret="{SECRET}";',
+    }
+    client = ClusterClient(
+        "A", (broker.address,), "test", security_protocol="SASL_PLAINTEXT", properties=properties
+    )
+    connections = ClusterConnections(client)
+    try:
+        with pytest.raises(ClusterError, match="the OAUTHBEARER login failed") as caught:
+            connections.any_connection()
+        monkeypatch.setattr(TokenSource, "token", lambda _: "x" if 1 / 0 else "")
+        with pytest.raises(ClusterError, match="ZeroDivisionError"):
+            connections.any_connection()
+        fault = Defect("this program is wrong")
+        monkeypatch.setattr(TokenSource, "token", lambda _: (_ for _ in ()).throw(fault))
+        with pytest.raises(Defect):
+            connections.any_connection()
+    finally:
+        connections.close()
+        broker.stop()
+    assert "LookupError" in str(caught.value)
+    assert f"cluster A, {broker.address}" in str(caught.value)
+    assert "in broken" in caplog.text
+    assert SECRET not in caplog.text + str(caught.value)
 
 
 def test_a_truststore_of_the_endpoint_that_changes_is_read_again(tmp_path: Path) -> None:
