@@ -154,7 +154,7 @@ def _key_and_chain(store: Store) -> tuple[bytes, list[x509.Certificate]]:
         for entry in found:
             if entry.key:
                 chain = [_certificate(der) for der in entry.chain]
-                return _own_first(_plain(load_der_private_key(entry.key, None)), chain)
+                return _own_first(_der_key(entry.key), chain)
         raise StoreError("it holds no private key")
     content = _pkcs12(data, store.password)
     if content.key is None or content.cert is None:
@@ -203,6 +203,13 @@ def _pem_key(text: bytes, password: str | None) -> bytes:
         raise StoreError("its private key cannot be read") from error
 
 
+def _der_key(der: bytes) -> bytes:
+    try:
+        return _plain(load_der_private_key(der, None))
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise StoreError("its private key cannot be read") from error
+
+
 def _pem_certificates(data: bytes) -> list[x509.Certificate]:
     try:
         return [x509.load_pem_x509_certificate(text) for text in _CERTIFICATE.findall(data)]
@@ -223,6 +230,8 @@ def _pkcs12(data: bytes, password: str | None):  # type: ignore[no-untyped-def]
         raise StoreError(f"its content is {kind}")
     try:
         return load_pkcs12(data, None if password is None else password.encode())
+    except UnsupportedAlgorithm as error:
+        raise StoreError("its private key or its encryption is not supported") from error
     except ValueError as error:
         if "password" in str(error).lower() or "mac" in str(error).lower():
             raise WrongPassword("its password is wrong") from error

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import (
@@ -27,12 +28,15 @@ from cryptography.x509.oid import NameOID
 from sparkmirror.config.clients.tls import TlsSettings, openssl_name, tls_settings
 from sparkmirror.errors import ClusterError, ConfigError, MirrorError, NotKafka
 from sparkmirror.settings import ClusterClient
-from sparkmirror.wire.security import tls
+from sparkmirror.wire.security import keystores, tls
+from sparkmirror.wire.security.jks import JksEntry
 from sparkmirror.wire.security.keystores import read_identity, read_trusted
 from sparkmirror.wire.security.tls import make_context, wrap
 from tests.certificates import PASSWORD, Authority, Certified, keytool, to_jks
 
 HOUR = timedelta(hours=1)
+# Identifiers of algorithms in DER, of the same length.
+EC_KEY, GOST_KEY = bytes.fromhex("06072a8648ce3d0201"), bytes.fromhex("06072a8503070101 01")
 
 
 @pytest.fixture(scope="module")
@@ -364,6 +368,35 @@ def test_keystores_that_cannot_be_used(
     assert do in caught.value.do
     assert str(path) in caught.value.what
     assert caught.value.where == "cluster east"
+
+
+@pytest.mark.parametrize("kind", ["jks", "damaged jks", "p12"])
+def test_a_key_that_openssl_cannot_read(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+):
+    """One of an algorithm that it does not know: the store that was there before stays in use."""
+    certified = authority.certify("client")
+    path = certified.pkcs12(tmp_path / "own.store")
+    settings = key_settings(path, "PKCS12", PASSWORD)
+    assert settings.keystore is not None
+    before = make_context(settings, "cluster east")
+    if kind == "p12":
+
+        def unknown(*_: object) -> None:
+            raise UnsupportedAlgorithm("Unknown key type: 1.2.643.2.2.19")
+
+        monkeypatch.setattr(keystores, "load_pkcs12", unknown)
+        path.write_bytes(path.read_bytes() + b"x")
+    else:
+        key = certified.key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+        key = key[:-9] if kind == "damaged jks" else key.replace(EC_KEY, GOST_KEY)
+        chain = (certified.certificate.public_bytes(Encoding.DER),)
+        found = [JksEntry("own", chain, key)]
+        monkeypatch.setattr(keystores, "read_jks", lambda *_, **__: found)
+        path.write_bytes(b"\xfe\xed\xfe\xed")
+    with pytest.raises(ConfigError, match=r"its private key cannot be read|is not supported"):
+        read_identity(settings.keystore, "cluster east")
+    assert make_context(settings, "cluster east") is before
 
 
 @pytest.mark.parametrize("cut", [10, 100, 400])
