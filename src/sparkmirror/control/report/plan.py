@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from sparkmirror.control.report.plan_groups import groups, offset_topics
-from sparkmirror.control.topics.acl_sync import observe_acls, plan_acls
+from sparkmirror.control.topics.acl_sync import observe_acls, plan_acls, unknown_acls
 from sparkmirror.control.topics.config_sync import observe_configs, plan_configs
 from sparkmirror.control.topics.dead_letters import plan_dead_letter_topics
 from sparkmirror.control.topics.internal_topics import (
@@ -234,10 +234,13 @@ def acls(observed: Observation) -> Iterator[Change]:
     if observed.flow.mode is not MirrorMode.MM2 or not observed.flow.topics.sync_acls_enabled:
         return
     mirrored = observed.mirrored if observed.flow.keeps_names else None
-    for binding in plan_acls(
-        observe_acls(observed.source, observed.target), observed.wanted, mirrored
-    ):
-        yield Change(observed.target.alias, "add-acl", binding.name, details={"acl": str(binding)})
+    found, alias = observe_acls(observed.source, observed.target), observed.target.alias
+    for binding in plan_acls(found, observed.wanted, mirrored):
+        yield Change(alias, "add-acl", binding.name, details={"acl": str(binding)})
+    for binding in unknown_acls(found.source or (), observed.wanted, mirrored):
+        reason = f"{binding}: its operation or type is not known here."
+        remote = observed.wanted.remote(binding.name)
+        yield Change(alias, "refuse", remote, binding.name, {"reason": reason})
 
 
 PLANNERS: tuple[Planner, ...] = (

@@ -44,20 +44,41 @@ def wanted_acls(
     Only literal bindings on mirrored topics count. ALLOW WRITE is left out, ALLOW ALL becomes
     ALLOW READ. DENY bindings are copied. ``mirrored``: the topics that are mirrored, if some may be
     left out because of their names. Without it, those who may read a topic that is left out could
-    read the remote topic of the one that has the name.
+    read the remote topic of the one that has the name. `unknown_acls` are left out, too.
     """
-    for binding in source:
+    for binding in _counting(source, topics, mirrored):
         allowed = binding.permission == "ALLOW"
-        if (
-            binding.resource_type != "TOPIC"
-            or binding.pattern != "LITERAL"
-            or (allowed and binding.operation == "WRITE")
-            or not topics.accepts(binding.name)
-            or (mirrored is not None and binding.name not in mirrored)
-        ):
+        if _unknown(binding) or (allowed and binding.operation == "WRITE"):
             continue
         operation = "READ" if allowed and binding.operation == "ALL" else binding.operation
         yield replace(binding, name=topics.remote(binding.name), operation=operation)
+
+
+def unknown_acls(
+    source: Iterable[AclBinding], topics: FlowTopics, mirrored: Container[str] | None = None
+) -> tuple[AclBinding, ...]:
+    """The bindings of a newer broker that this version cannot write. Pure.
+
+    Arguments as for `wanted_acls`.
+    """
+    return tuple(filter(_unknown, _counting(source, topics, mirrored)))
+
+
+def _counting(
+    source: Iterable[AclBinding], topics: FlowTopics, mirrored: Container[str] | None
+) -> Iterator[AclBinding]:
+    for binding in source:
+        if (
+            binding.resource_type == "TOPIC"
+            and binding.pattern == "LITERAL"
+            and topics.accepts(binding.name)
+            and (mirrored is None or binding.name in mirrored)
+        ):
+            yield binding
+
+
+def _unknown(binding: AclBinding) -> bool:
+    return "UNKNOWN" in (binding.operation, binding.permission)
 
 
 def plan_acls(
@@ -118,7 +139,8 @@ class AclSync:
             for one, error in zip(missing, outcomes, strict=True)
             if error is not None
         ]
-        self._notices.replace([*self._without_authorizer(observed), *failed])
+        left_out = self._not_copied(observed, mirrored)
+        self._notices.replace([*self._without_authorizer(observed), *left_out, *failed])
         # Unchanged ACLs that were in sync are not compared again: there may be thousands.
         self._in_step = None if missing else (observed, mirrored)
 
@@ -129,6 +151,18 @@ class AclSync:
         if added:
             names = first_few(list(dict.fromkeys(binding.name for binding in added)))
             self._notify(f"{alias}: ACLs added to {names}")
+
+    def _not_copied(
+        self, observed: ObservedAcls, mirrored: frozenset[str] | None
+    ) -> Iterator[tuple[str, str]]:
+        found = unknown_acls(observed.source or (), self._topics, mirrored)
+        if found and observed.target is not None:
+            count = "1 ACL is" if len(found) == 1 else f"{len(found)} ACLs are"
+            yield (
+                "unknown",
+                f"{self._flow.name}: {count} not copied, because their operation or type is not "
+                f"known here: {first_few([str(one) for one in found])}",
+            )
 
     def _without_authorizer(self, observed: ObservedAcls) -> Iterator[tuple[str, str]]:
         for acls, cluster in ((observed.source, self._source), (observed.target, self._target)):

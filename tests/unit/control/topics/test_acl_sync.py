@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkmirror.control.topics.acl_sync import ObservedAcls, plan_acls, wanted_acls
+from sparkmirror.control.topics.acl_sync import (
+    AclSync,
+    ObservedAcls,
+    plan_acls,
+    unknown_acls,
+    wanted_acls,
+)
 from sparkmirror.names.replication_policy import FlowTopics
 from sparkmirror.settings import ClusterClient, FlowSettings, PolicySettings, TopicSettings
 from sparkmirror.wire.cluster.views import AclBinding
@@ -61,6 +70,42 @@ def test_only_what_the_target_lacks_is_planned_and_only_once():
 def test_without_an_authorizer_nothing_is_planned():
     assert plan_acls(ObservedAcls(None, ()), TOPICS) == ()
     assert plan_acls(ObservedAcls((READ,), None), TOPICS) == ()
+
+
+def test_what_this_version_does_not_know_is_named_once_and_keeps_nothing_else() -> None:
+    """A broker that is newer. Sent as 0, it would fail the whole request."""
+    new = [
+        replace(READ, operation="UNKNOWN", principal="User:y"),
+        replace(READ, permission="UNKNOWN", principal="User:z"),
+    ]
+    elsewhere = replace(READ, name="secret", operation="UNKNOWN")
+    source = (READ, *new, elsewhere)
+    wanted = replace(READ, name="A.t")
+    assert plan_acls(ObservedAcls(source, ()), TOPICS) == (wanted,)
+    assert unknown_acls(source, TOPICS) == tuple(new)
+    there: list[AclBinding] = []
+    sent: list[tuple[AclBinding, ...]] = []
+
+    def create(bindings: Sequence[AclBinding]) -> list[None]:
+        sent.append(tuple(bindings))
+        there.extend(bindings)
+        return [None] * len(bindings)
+
+    sides: Any = (
+        SimpleNamespace(alias="A", topic_acls=lambda: source),
+        SimpleNamespace(alias="B", topic_acls=lambda **_: tuple(there), create_acls=create),
+    )
+    told: list[str] = []
+    flow = FlowSettings(A, B, A, B, topics=TopicSettings(exclude=("secret",)))
+    sync = AclSync(flow, *sides, TOPICS, told.append)
+    for _ in range(3):
+        sync.round()
+    assert [one for one in sent if one] == [(wanted,)]
+    assert told == [
+        "B: ACLs added to A.t",
+        "A->B: 2 ACLs are not copied, because their operation or type is not known here: "
+        "ALLOW UNKNOWN for User:y on Topic t, UNKNOWN READ for User:z on Topic t",
+    ]
 
 
 bindings = st.builds(
