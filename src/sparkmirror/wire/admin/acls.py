@@ -59,13 +59,16 @@ def _unless_disabled(rows: AclRows) -> int:
 def create_acls(requester: Requester, bindings: Sequence[AclBinding]) -> list[MirrorError | None]:
     """Add ``bindings``; per binding the error, None if it exists now.
 
-    Raises `MirrorError` when a whole request fails.
+    Raises `MirrorError` when a whole request fails, as it does at a broker before 2.0 if one of
+    them is on a prefix.
     """
     outcomes: list[MirrorError | None] = []
     for start in range(0, len(bindings), _BINDINGS_PER_REQUEST):
         part = bindings[start : start + _BINDINGS_PER_REQUEST]
         response = requester.request(
-            partial(_create_request, part), "creating ACLs", needs=Right("Alter", "Cluster")
+            partial(_create_request, part),
+            f"creating {_kind(part)}",
+            needs=Right("Alter", "Cluster"),
         )
         for binding, row in zip(part, response.results, strict=True):
             outcomes.append(_outcome(requester, f"creating the ACL '{binding}'", row))
@@ -78,7 +81,9 @@ def delete_acls(requester: Requester, bindings: Sequence[AclBinding]) -> list[Mi
     for start in range(0, len(bindings), _BINDINGS_PER_REQUEST):
         part = bindings[start : start + _BINDINGS_PER_REQUEST]
         response = requester.request(
-            partial(_delete_request, part), "removing ACLs", needs=Right("Alter", "Cluster")
+            partial(_delete_request, part),
+            f"removing {_kind(part)}",
+            needs=Right("Alter", "Cluster"),
         )
         for binding, row in zip(part, response.filter_results, strict=True):
             outcomes.append(_outcome(requester, f"removing the ACL '{binding}'", row))
@@ -105,7 +110,7 @@ def _create_request(bindings: Sequence[AclBinding]) -> Any:
         )
         for binding in bindings
     ]
-    return CreateAclsRequest(creations=rows)
+    return CreateAclsRequest(creations=rows, min_version=_lowest_version(bindings))
 
 
 def _delete_request(bindings: Sequence[AclBinding]) -> Any:
@@ -121,4 +126,17 @@ def _delete_request(bindings: Sequence[AclBinding]) -> Any:
         )
         for binding in bindings
     ]
-    return DeleteAclsRequest(filters=rows)
+    return DeleteAclsRequest(filters=rows, min_version=_lowest_version(bindings))
+
+
+def _lowest_version(bindings: Sequence[AclBinding]) -> int:
+    # Version 0 has no pattern type: the broker would take each prefix for a name (KIP-290).
+    return int(_on_prefixes(bindings))
+
+
+def _on_prefixes(bindings: Sequence[AclBinding]) -> bool:
+    return any(binding.pattern != "LITERAL" for binding in bindings)
+
+
+def _kind(bindings: Sequence[AclBinding]) -> str:
+    return "ACLs on prefixes" if _on_prefixes(bindings) else "ACLs"
