@@ -193,6 +193,7 @@ def _lock_plan(
     from sparkmirror.control.permissions.needed import (  # noqa: PLC0415
         EVERY,
         needed_permissions,
+        remote_names,
         remote_patterns,
     )
     from sparkmirror.settings import MirrorSettings  # noqa: PLC0415
@@ -220,7 +221,7 @@ def _lock_plan(
         and one.binding.resource_type == "TOPIC"
         and (one.binding.name, one.binding.pattern) in names
     ]
-    return plan_lock(present, remote, mirror, readers)
+    return plan_lock(present, remote, mirror, readers, remote_name=remote_names(flow))
 
 
 def _apply(plan: LockPlan, target: Cluster) -> None:

@@ -76,10 +76,18 @@ def lock_text(plan: LockPlan, flow: FlowSettings, command_config: str) -> Iterab
     def commands(bindings: Iterable[AclBinding], verb: str = "--add") -> list[str]:
         return kafka_acls_commands(bindings, flow.target_admin, command_config, verb)
 
-    if plan.blocking:
+    everybodys = [one for one in plan.blocking if one.principal == "User:*"]
+    wide = [one for one in plan.blocking if one.principal != "User:*"]
+    if everybodys:
         yield "# These ACLs let everybody write to remote topics, and cover other topics too. First"
         yield "# give those who need it their own permissions, then remove these:"
-        yield from commands(plan.blocking, "--remove")
+        yield from commands(everybodys, "--remove")
+    if wide:
+        yield "# These ACLs let others write to remote topics, and a denial would also hit topics"
+        yield f"# that {flow.name} does not mirror. First give those who need it permissions on"
+        yield "# single topics, then remove these:"
+        yield from commands(wide, "--remove")
+    if plan.blocking:
         return
     if not (plan.create or plan.remove):
         yield f"# nothing to do: only the mirror writes to the remote topics of {flow.name}"

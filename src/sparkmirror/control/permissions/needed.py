@@ -42,6 +42,7 @@ __all__ = [
     "Permission",
     "group_patterns",
     "needed_permissions",
+    "remote_names",
     "remote_patterns",
     "source_patterns",
 ]
@@ -153,6 +154,26 @@ def remote_patterns(flow: FlowSettings) -> tuple[Pattern, ...]:
         for each in dict.fromkeys(found)
         if not any(one != each and one.covers(each) for one in found)
     )
+
+
+def remote_names(flow: FlowSettings) -> Callable[[str], bool]:
+    """A test of topic names on the target: whether the flow may mirror a topic to this name.
+
+    Under a map or a RegexRouter it may be any name: these do not show where a name comes from.
+    """
+    if flow.topics.renamed:
+        return lambda _: True
+    topics = FlowTopics(flow)
+    prefix = topics.policy.format_remote_topic(flow.source.alias, "")
+
+    def may_be_remote(name: str) -> bool:
+        upstream = (upstream for _, upstream in topics.policy.readings(name))
+        return any(
+            topics.accepts(each) and topics.remote(each) == name
+            for each in (name, name.removeprefix(prefix), *upstream)
+        )
+
+    return may_be_remote
 
 
 def _routed_patterns(smts: Sequence[SmtSettings]) -> list[Pattern]:

@@ -17,6 +17,7 @@ from sparkmirror.control.permissions.needed import (
     Pattern,
     Permission,
     needed_permissions,
+    remote_names,
     remote_patterns,
     source_patterns,
 )
@@ -354,10 +355,18 @@ DENIED = acl("A.", "User:x", "WRITE", "PREFIXED", "DENY")
     [
         ([], LockPlan(MINE, readable=False)),
         ([acl("A.t", "User:x", "READ")], LockPlan(MINE)),
-        ([acl("A.t", "User:x", "WRITE")], LockPlan((*MINE, DENIED), readable=False)),
+        (
+            [acl("A.t", "User:x", "WRITE")],
+            LockPlan((*MINE, acl("A.t", "User:x", "WRITE", how="DENY")), readable=False),
+        ),
         ([acl("*", "User:x", "ALL")], LockPlan((*MINE, DENIED))),
         ([acl("A", "User:x", "ALL", "PREFIXED")], LockPlan((*MINE, DENIED))),
-        ([acl("A.b", "User:x", "ALL", "PREFIXED")], LockPlan((*MINE, DENIED))),
+        (
+            [acl("A.b", "User:x", "ALL", "PREFIXED")],
+            LockPlan((*MINE, acl("A.b", "User:x", "WRITE", "PREFIXED", "DENY"))),
+        ),
+        ([acl("A.t", "User:x", "WRITE"), acl("*", "User:x", "ALL")], LockPlan((*MINE, DENIED))),
+        ([acl("A.t", "User:x", "WRITE"), DENIED], LockPlan(MINE, readable=False)),
         ([acl("B.t", "User:x", "WRITE")], LockPlan(MINE, readable=False)),
         ([acl("A.t", "User:mirror", "ALL")], LockPlan(MINE, readable=False)),
         (
@@ -369,6 +378,34 @@ DENIED = acl("A.", "User:x", "WRITE", "PREFIXED", "DENY")
 )
 def test_what_a_lock_takes(present, plan):
     assert plan_lock(present, REMOTE, MINE) == plan
+
+
+LOCAL = "A.local"  # a topic of the target's own producers, among the remote ones
+
+
+@pytest.mark.parametrize(
+    ("present", "plan"),
+    [
+        ([acl(LOCAL, "User:x", "WRITE")], LockPlan(MINE, readable=False)),
+        ([acl(LOCAL, "User:*", "ALL")], LockPlan(MINE)),
+        (
+            [acl(LOCAL, "User:x", "ALL"), acl("A.t", "User:x", "WRITE")],
+            LockPlan((*MINE, acl("A.t", "User:x", "WRITE", how="DENY"))),
+        ),
+        (
+            [acl(LOCAL, "User:x", "WRITE"), acl("*", "User:x", "ALL")],
+            LockPlan(MINE, blocking=(acl("*", "User:x", "ALL"),)),
+        ),
+        (
+            [acl(LOCAL, "User:*", "WRITE"), acl("A.l", "User:x", "ALL", "PREFIXED")],
+            LockPlan(MINE, blocking=(acl("A.l", "User:x", "ALL", "PREFIXED"),)),
+        ),
+        ([acl(LOCAL, "User:y", "WRITE"), acl("*", "User:x", "ALL")], LockPlan((*MINE, DENIED))),
+        ([acl(LOCAL, "User:x", "WRITE"), acl("*", "User:x", "ALL"), DENIED], LockPlan(MINE)),
+    ],
+)
+def test_a_lock_denies_nothing_that_the_flow_does_not_mirror(present, plan):
+    assert plan_lock(present, REMOTE, MINE, remote_name=lambda name: name != LOCAL) == plan
 
 
 def test_readers_are_let_in():
@@ -416,6 +453,54 @@ def test_after_a_lock_only_the_mirror_writes_and_nothing_is_left_to_do(present):
             assert may_write(after, who, name) == may_write(present, who, name)
 
 
+@given(st.sets(bindings, max_size=8))
+def test_a_lock_takes_no_name_that_the_flow_does_not_mirror(present):
+    """Of those that are allowed by their name; ``A.t`` stands for such a topic."""
+    plan = plan_lock(present, REMOTE, MINE, remote_name=lambda name: name != "A.t")
+    after = (present - set(plan.remove)) | set(plan.create)
+    again = plan_lock(after, REMOTE, MINE, remote_name=lambda name: name != "A.t")
+    assert (again.create, again.remove) == ((), ())
+    named = {one.principal for one in present if (one.name, one.pattern) == ("A.t", "LITERAL")}
+    for who in ("User:x", "User:y"):
+        if {who, "User:*"} & named and may_write(present, who, "A.t") and not plan.blocking:
+            allowed = {one for one in present if one.name == "A.t" and one.pattern == "LITERAL"}
+            if may_write(allowed, who, "A.t"):
+                assert may_write(after, who, "A.t")
+        if not plan.blocking:
+            assert not may_write(after, who, "A.other")
+
+
+@pytest.mark.parametrize(
+    ("policy", "topics", "names", "others"),
+    [
+        (
+            "identity",
+            TopicSettings(include=("orders.*",), exclude=("orders-local.*",)),
+            ["orders", "orders-eu", "A.heartbeats"],
+            ["orders-local-eu", "carts", "heartbeats"],
+        ),
+        (
+            "default",
+            TopicSettings(include=("t.*",), exclude=("t-x",)),
+            ["A.t", "A.t-y", "A.heartbeats"],
+            ["A.t-x", "t", "B.t", "A.A.t"],
+        ),
+        (
+            "identity",
+            TopicSettings(include=("t",), map=(TopicRule("t", "x"),)),
+            ["t", "x", "y"],
+            [],
+        ),
+    ],
+)
+def test_which_topics_of_the_target_may_be_remote(policy, topics, names, others):
+    """Under a map, any of them may."""
+    flow = replace(FLOW, policy=PolicySettings(policy), topics=topics)
+    remote_name = remote_names(flow)
+    found = {name: remote_name(name) for name in [*names, *others]}
+    assert found == dict.fromkeys(names, True) | dict.fromkeys(others, False)
+
+
 def test_a_lock_removes_nothing_unless_all_was_added(monkeypatch):
     everybody = acl("A.t", "User:*", "ALL")
     refused = Denied("creating the ACL was refused.")
@@ -443,11 +528,11 @@ def test_a_lock_removes_nothing_unless_all_was_added(monkeypatch):
 
 
 def test_lock_in_words():
-    plan = plan_lock([acl("A.t", "User:x", "WRITE")], REMOTE, MINE)
+    plan = plan_lock([acl("A.t", "User:x", "WRITE", "PREFIXED")], REMOTE, MINE)
     text = list(lock_text(plan, FLOW, "c"))
     assert text[0] == "# permissions of the mirror and of readers"
     assert (
-        "--deny-principal User:x --operation Write --topic A. --resource-pattern-type prefixed"
+        "--deny-principal User:x --operation Write --topic A.t --resource-pattern-type prefixed"
         in (text[3])
     )
     assert text[-1].startswith("# Then only the mirror and super users may read")
@@ -455,6 +540,11 @@ def test_lock_in_words():
     told = list(lock_text(blocked, FLOW, "c"))
     assert len(told) == 3
     assert "--remove --force --allow-principal 'User:*' --operation All --topic '*'" in told[2]
+    held = [acl(LOCAL, "User:x", "WRITE"), acl("*", "User:x", "ALL")]
+    blocked = plan_lock(held, REMOTE, MINE, remote_name=lambda name: name != LOCAL)
+    told = list(lock_text(blocked, FLOW, "c"))
+    assert "a denial would also hit topics # that A->B does not mirror" in " ".join(told[:3])
+    assert "--remove --force --allow-principal User:x --operation All --topic '*'" in told[-1]
     done = plan_lock([*MINE, acl("A.t", "User:r", "READ")], REMOTE, MINE)
     assert list(lock_text(done, FLOW, "c")) == [
         "# nothing to do: only the mirror writes to the remote topics of A->B"
