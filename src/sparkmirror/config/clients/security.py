@@ -164,9 +164,18 @@ def _unsafe(client: ClusterClient) -> Iterator[str]:
         )
     if not uses_sasl(client.security_protocol):
         return
-    oauth = sasl_settings(
+    login = sasl_settings(
         {**properties, "security.protocol": client.security_protocol}, where=client.alias
-    ).oauth
+    )
+    oauth = login.oauth
+    shown = "the password" if login.mechanism == "PLAIN" else ""
+    if oauth is not None and oauth.url:  # anybody can make a token that is unsecured
+        shown = "the token"
+    if shown and not uses_tls(client.security_protocol) and not _on_this_machine(client):
+        yield (
+            f"others on the network can read {shown} of its {login.mechanism} login with "
+            "security.protocol=SASL_PLAINTEXT; use SASL_SSL."
+        )
     if oauth is None or not oauth.url.startswith("http"):
         return
     if oauth.url.startswith("http:") and not _is_local(urlsplit(oauth.url).hostname or ""):
@@ -183,6 +192,11 @@ def _unsafe(client: ClusterClient) -> Iterator[str]:
 
 def _checks_host(properties: Mapping[str, str]) -> bool:
     return bool(properties.get(_HOST_CHECK, "https").strip())
+
+
+def _on_this_machine(client: ClusterClient) -> bool:
+    hosts = (one.rpartition(":")[0].strip("[]") for one in client.bootstrap_servers)
+    return all(map(_is_local, hosts))
 
 
 def _is_local(host: str) -> bool:

@@ -404,6 +404,48 @@ def test_a_token_endpoint_without_tls_is_warned_of(tmp_path: Path, url: str, war
         assert SECRET not in told[0]
 
 
+def plain(servers: str, protocol: str, mechanism: str) -> tuple[str, ...]:
+    name = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
+    module = f"org.apache.kafka.common.security.{name}LoginModule"
+    return (
+        f"A.bootstrap.servers={servers}",
+        f"A.security.protocol={protocol}",
+        f"A.sasl.mechanism={mechanism}",
+        f'A.sasl.jaas.config={module} required username="a" password="{SECRET}";',
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "what"),
+    [
+        (plain("kafka.example:9092", "SASL_PLAINTEXT", "PLAIN"), "the password"),
+        (plain("localhost:9092,10.0.0.1:9092", "SASL_PLAINTEXT", "PLAIN"), "the password"),
+        (plain("localhost:9092,[::1]:9092,127.0.0.2:1", "SASL_PLAINTEXT", "PLAIN"), ""),
+        (plain("kafka.example:9092", "SASL_SSL", "PLAIN"), ""),
+        (plain("kafka.example:9092", "SASL_PLAINTEXT", "SCRAM-SHA-256"), ""),
+        ((*oauth("https://idp"), "A.security.protocol=SASL_PLAINTEXT"), "the token"),
+        (oauth("https://idp"), ""),
+        (
+            (
+                "A.security.protocol=SASL_PLAINTEXT",
+                "A.sasl.mechanism=OAUTHBEARER",
+                f'A.sasl.jaas.config={MODULE} required unsecuredLoginStringClaim_sub="a";',
+            ),
+            "",  # anybody can make such a token
+        ),
+    ],
+)
+def test_a_login_that_shows_its_secret_is_warned_of(
+    tmp_path: Path, lines: tuple[str, ...], what: str
+) -> None:
+    told = [line for line in mm2(tmp_path / "m", *lines) if "SASL_PLAINTEXT" in line]
+    assert len(told) == bool(what)
+    if told:
+        assert f"cluster A: others on the network can read {what}" in told[0]
+        assert "use SASL_SSL" in told[0]
+        assert SECRET not in told[0]
+
+
 def test_a_missing_check_of_the_host_name_is_warned_of(tmp_path: Path) -> None:
     key = "ssl.endpoint.identification.algorithm"
     told = mm2(tmp_path / "m", "A.security.protocol=SSL", f"{key}=")
