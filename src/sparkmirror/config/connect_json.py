@@ -13,7 +13,7 @@ from sparkmirror.config.connectors import Connector, ConnectorSetup, connector_k
 from sparkmirror.config.files.documents import Node, load_json
 from sparkmirror.config.files.origin import Origin
 from sparkmirror.config.files.properties import Entry
-from sparkmirror.config.placeholders import REFERENCE
+from sparkmirror.config.files.providers import REFERENCE
 from sparkmirror.errors import ConfigError
 
 __all__ = ["read_connect"]

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 from sparkmirror.config.files.page import Migrated, Page
 from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.files.providers import REFERENCE
 from sparkmirror.config.files.values import check, parse_boolean
 from sparkmirror.config.mm2.keys import OF_CONNECTOR, KeyUse, Lost, classify, nearest
 from sparkmirror.config.mm2.smts import smt_settings
-from sparkmirror.config.placeholders import REFERENCE, providers_of
+from sparkmirror.config.placeholders import providers_of
 from sparkmirror.config.table.setting import java_int
 from sparkmirror.config.table.settings import (
     CLIENT_SET,

@@ -41,7 +41,8 @@ def explain_mm1(
     for path, flow in zip(consumers, settings.flows, strict=True):
         source = _Explained(path, Scope.CONSUMER, Part.CONSUMER, look_up)
         rows = (*_of_both(source, target), *source.rows(), *target.rows())
-        flows.append(FlowSetup(flow.name, tuple(_derived(row, flow) for row in rows)))
+        secret = source.has_secret_group
+        flows.append(FlowSetup(flow.name, tuple(_derived(row, flow, secret) for row in rows)))
     return ExplainedFile(consumers[0], tuple(flows), settings)
 
 
@@ -53,10 +54,14 @@ def _of_both(consumer: _Explained, producer: _Explained) -> Iterator[Effective]:
         yield row if overridden is None else replace(row, overrides=(overridden,))
 
 
-def _derived(row: Effective, flow: FlowSettings) -> Effective:
+def _derived(row: Effective, flow: FlowSettings, secret_group: bool) -> Effective:
     """``row``, with a default that MirrorMaker 1 or other settings change."""
     if row.key == "client.id":
+        of_group = row.part is Part.CONSUMER or row.origin == Kind.DEFAULT
+        if row.value == HIDDEN and not of_group:
+            return row
         name = flow.source.client_id if row.part is Part.CONSUMER else flow.target.client_id
+        name = HIDDEN if secret_group and of_group else name
         return replace(row, value=name, origin=row.origin if row.value == name else Kind.DERIVED)
     if row.origin != Kind.DEFAULT:
         return row
@@ -75,8 +80,15 @@ class _Explained:
         self._part = part
         self._scope = scope
         translation, self._mode = read_file(file, scope, look_up)
-        self._conf = translation.file
+        self._conf = {**translation.file, **translation.providers}
+        self._declared = translation.providers
         self._spelling = {entry.where: key for key, entry in file.items()}
+
+    @property
+    def has_secret_group(self) -> bool:
+        """Whether a config provider gives the group's name, which clients are named after."""
+        entry = self._conf.get("group.id")
+        return entry is not None and entry.secret
 
     def rows(self) -> Iterator[Effective]:
         """The client's settings in alphabetical order, then sparkmirror's own."""
@@ -87,6 +99,7 @@ class _Explained:
             entry = self._conf.get(row.name)
             if entry is not None:
                 ignored = row.reason if row.status is not Status.SUPPORTED else self._idle(row.name)
+                ignored = "" if row.name in self._declared else ignored
                 yield self._given(part, row, entry, ignored)
             elif row.status is Status.SUPPORTED and not self._idle(row.name):
                 yield Effective(part, row.name, row.default, Kind.DEFAULT)
@@ -99,12 +112,14 @@ class _Explained:
         }
 
     def _given(self, part: Part, row: Setting, entry: Entry, ignored: str) -> Effective:
-        value = HIDDEN if entry.secret else redact(row.name, entry.value.strip())
+        value, remark = redact(row.name, entry.value.strip()), ""
+        if entry.secret:
+            value, remark = HIDDEN, f"resolved from {', '.join(entry.placeholders)}"
         spelling = self._spelling.get(entry.where)
         if spelling is None:  # a default of the release that the file was written for
             return Effective(part, row.name, value, Kind.DERIVED, remark=entry.where)
         place = Place(entry.where, spelling, f"{self._scope.value} file")
-        return Effective(part, row.name, value, Kind.FILE, place, ignored=ignored)
+        return Effective(part, row.name, value, Kind.FILE, place, ignored=ignored, remark=remark)
 
     def _idle(self, name: str) -> str:
         return idle_reason(name, self._conf) if name.startswith(("ssl.", "sasl.")) else ""

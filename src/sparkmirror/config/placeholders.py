@@ -11,14 +11,13 @@ from pathlib import Path
 
 from sparkmirror.config.files.page import Page
 from sparkmirror.config.files.properties import Entry, parse_properties
+from sparkmirror.config.files.providers import REFERENCE
 from sparkmirror.config.files.values import parse_list
 from sparkmirror.config.mm2.keys import OF_CONNECTOR, KeyUse, classify
 from sparkmirror.config.table.settings import CLIENT_SET, Type
 
-__all__ = ["REFERENCE", "checkable", "providers_of"]
+__all__ = ["checkable", "providers_of"]
 
-REFERENCE = re.compile(r"\$\{([^}:]+):[^}]*\}")
-"""A placeholder; its group is the provider's name."""
 _STOCK = "org.apache.kafka.common.config.provider."
 # Classes of providers by their usual names; in Kafka Connect, the workers' files declare them.
 _PROVIDERS = {

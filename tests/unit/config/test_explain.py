@@ -394,3 +394,26 @@ def test_the_verb_with_mirrormaker_1s_files(
     assert "'A->B' is not an enabled flow" in capsys.readouterr().err
     for arguments in ([], files[:2], [str(consumer), *files], ["--docs", *files]):
         assert main(["config", *arguments]) == 2
+
+
+def test_mirrormaker_1s_files_with_config_providers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_ID", "hunter4")
+    monkeypatch.setenv("PLACE", "hunter5:9092")
+    lines = f"{_ENV}bootstrap.servers=${{env:PLACE}}\n"
+    consumer = write(tmp_path, f"{lines}group.id=${{env:MY_ID}}\nfetch.size=${{env:SIZE}}\n", "c")
+    monkeypatch.setenv("SIZE", "517")
+    producer = write(tmp_path, lines, "p")
+    (flow,) = explain_mm1([consumer], producer, find_brokers=lambda *_: ()).flows
+    rows = {(row.part.value.split()[-1], row.key): row for row in flow.settings}
+    assert (rows["consumer", "group.id"].value, rows["consumer", "group.id"].remark) == (
+        HIDDEN, "resolved from ${env:MY_ID}",
+    )  # fmt: skip
+    size = rows["consumer", "max.partition.fetch.bytes"]
+    assert (size.value, size.remark) == (HIDDEN, "resolved from ${env:SIZE}")
+    declared = rows["producer", "config.providers"]
+    assert (declared.value, declared.ignored) == ("env", "")
+    for one in rows.values():
+        assert "hunter" not in f"{one.value} {one.remark}"
+    assert rows["producer", "client.id"].value == HIDDEN

@@ -154,7 +154,7 @@ def migrate_config(
             secrets or Path(_SECRETS),
         )
         _refuse_to_show(made, output)
-        _hand_out(made, output, force=force, keep=False)
+        _hand_out(made, output, force=force, keep=False, elsewhere=True)
         return
     missing = [one for one in ("--consumer.config", "--producer.config") if not of_mm1[one]]
     if missing or not consumer_config or not producer_config:
@@ -279,10 +279,13 @@ def _renamed_flow(flow: FlowSettings, source: str, target: str) -> FlowSettings:
 
 
 def _hand_out(
-    made: Migrated, output: Path | None, *, force: bool, keep: bool
+    made: Migrated, output: Path | None, *, force: bool, keep: bool, elsewhere: bool = False
 ) -> tuple[FlowSettings, ...]:
-    """Print or write the new file; returns its flows. ``keep``: keep an existing file."""
-    flows = _flows_of(made)
+    """Print or write the new file; returns its flows. ``keep``: keep an existing file.
+
+    ``elsewhere``: what its placeholders refer to is on another machine.
+    """
+    flows = _flows_of(made, elsewhere=elsewhere)
     if output is None:
         print(made.text, end="")
     elif keep and not force and _exists(output):
@@ -301,7 +304,7 @@ def _load(path: Path) -> tuple[FlowSettings, ...]:
     return load_mm2(path).flows
 
 
-def _flows_of(made: Migrated) -> tuple[FlowSettings, ...]:
+def _flows_of(made: Migrated, *, elsewhere: bool) -> tuple[FlowSettings, ...]:
     """The flows of the new file, which must load without error before it is handed out."""
     from sparkmirror.config.placeholders import checkable  # noqa: PLC0415
 
@@ -309,7 +312,8 @@ def _flows_of(made: Migrated) -> tuple[FlowSettings, ...]:
         path = Path(directory) / "mm2.properties"
         path.touch(mode=0o600)
         try:
-            path.write_text(checkable(made.text, path), encoding="ascii")
+            text = checkable(made.text, path) if elsewhere else made.text
+            path.write_text(text, encoding="ascii")
             return _load(path)
         except ConfigError as error:
             raise _at_its_origin(error, path, made) from None

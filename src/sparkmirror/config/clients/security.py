@@ -13,6 +13,7 @@ from sparkmirror.config.clients.jaas import format_module, java_system_propertie
 from sparkmirror.config.clients.sasl import sasl_settings
 from sparkmirror.config.clients.tls import TlsSettings, tls_settings
 from sparkmirror.config.files.properties import Entry
+from sparkmirror.config.files.values import shown
 from sparkmirror.config.table.settings import HIDDEN, ClientProperties
 from sparkmirror.errors import ConfigError
 from sparkmirror.settings import ClusterClient, FlowSettings, HeartbeatSettings
@@ -211,14 +212,16 @@ def idle_reason(name: str, conf: Mapping[str, Entry]) -> str:
     entry = conf.get("security.protocol")
     protocol = protocol_of(entry.value) if entry else "PLAINTEXT"
     if not _counts(name, protocol):
-        return f"it has no effect with security.protocol={protocol}"
+        told = shown(entry, protocol) if entry else protocol
+        return f"it has no effect with security.protocol={told}"
     chosen = conf.get("sasl.mechanism")
     mechanism = chosen.value.strip() if chosen else "GSSAPI"
     for prefix, wanted in _MECHANISM_KEYS:
         if name.startswith(prefix) and mechanism != wanted:
-            return f"it has no effect with sasl.mechanism={mechanism}"
+            told = shown(chosen, mechanism) if chosen else mechanism
+            return f"it has no effect with sasl.mechanism={told}"
     retriever = conf.get("sasl.oauthbearer.jwt.retriever.class")
-    shown = retriever.value.strip().rpartition(".")[2] if retriever else ""
-    if name.startswith(PREFIX) and shown != RETRIEVER:
+    named = retriever.value.strip().rpartition(".")[2] if retriever else ""
+    if name.startswith(PREFIX) and named != RETRIEVER:
         return f"it has no effect without sasl.oauthbearer.jwt.retriever.class={RETRIEVER}"
     return ""

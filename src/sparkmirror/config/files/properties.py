@@ -61,6 +61,7 @@ class Entry:
     ``key``: as written, with its scope.
     ``secret``: the value came from a config provider, so it is never shown.
     ``placeholders``: what config providers replaced in it, as written.
+    ``written``: the value before they did; empty if they replaced nothing.
     """
 
     key: str
@@ -68,6 +69,7 @@ class Entry:
     origin: Origin = DERIVED
     secret: bool = False
     placeholders: tuple[str, ...] = ()
+    written: str = field(default="", repr=False)
 
     @property
     def where(self) -> str:

@@ -18,6 +18,8 @@ from sparkmirror.config.files.values import parse_list
 from sparkmirror.errors import ConfigError, Defect
 from sparkmirror.names.java_regex import compile_regex
 
+REFERENCE = re.compile(r"\$\{([^}:]+):[^}]*\}")
+"""A placeholder; its group is the provider's name."""
 _PLACEHOLDER = re.compile(r"\$\{([^}:]*):(?:([^}]*?):)?([^}]*)\}")
 _PACKAGE = "org.apache.kafka.common.config.provider."
 _PARAMETERS = {
@@ -49,7 +51,7 @@ def resolve(
     resolved: dict[str, Entry] = {}
     remarks: list[str] = []
     for key, entry in raw.items():
-        if key.startswith("config.providers"):
+        if declares(key):
             resolved[key] = entry
             continue
         found = list(_PLACEHOLDER.finditer(entry.value))
@@ -58,13 +60,20 @@ def resolve(
         resolved[key] = entry
         if replaced:
             value = _PLACEHOLDER.sub(partial(_fill, providers, entry), entry.value)
-            resolved[key] = replace(entry, value=value, secret=True, placeholders=replaced)
+            resolved[key] = replace(
+                entry, value=value, secret=True, placeholders=replaced, written=entry.value
+            )
         remarks += [
             f"{entry.where}: {entry.key} contains a placeholder of '{name}', which "
             "config.providers does not name; it is used literally."
             for name in undeclared
         ]
     return resolved, remarks
+
+
+def declares(key: str) -> bool:
+    """Whether ``key`` names or describes config providers."""
+    return key == "config.providers" or key.startswith("config.providers.")
 
 
 def _fill(providers: Mapping[str, _Provider], entry: Entry, match: re.Match[str]) -> str:

@@ -6,8 +6,8 @@ dropped or moved. If a file names only ZooKeeper, a function of the caller finds
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from sparkmirror.config.files.origin import Kind, Origin
 from sparkmirror.config.files.properties import Entry, Properties
@@ -29,7 +29,8 @@ class TranslatedFile:
     ``file`` has only current keys, each with the line of the old one. ``remarks``: a line per old
     key. ``errors``: keys that cannot be translated. ``zookeeper``: the ensemble where an old
     consumer kept its group's offsets, empty if none. ``include``, ``exclude`` and ``streams``: keys
-    of 0.7's mirroring inside the broker that are options today.
+    of 0.7's mirroring inside the broker that are options today. ``providers``: what declares
+    config providers, which have replaced their placeholders already.
     """
 
     file: Properties
@@ -39,6 +40,7 @@ class TranslatedFile:
     include: Entry | None = None
     exclude: Entry | None = None
     streams: Entry | None = None
+    providers: Mapping[str, Entry] = field(default_factory=dict)
 
 
 @dataclass
@@ -141,7 +143,8 @@ def _rename(work: _Work, entry: Entry, row: OldKey, value: str) -> None:
     if present is not None:
         _remark(work, entry, f"is ignored because {present.key} is also set (line {present.line})")
         return
-    work.entries[row.now] = Entry(row.now, now, entry.origin, entry.secret)
+    written = entry.written if now == value else ""
+    work.entries[row.now] = replace(entry, key=row.now, value=now, written=written)
     shown = redact(row.now, now) if not entry.secret else "[hidden]"
     remark = f" ({row.why})" if row.why else ""
     _remark(work, entry, f"is now {row.now}={shown}{remark}")

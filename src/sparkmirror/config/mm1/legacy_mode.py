@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from sparkmirror.config.files.origin import Kind, Origin
 from sparkmirror.config.files.properties import Entry, Properties
-from sparkmirror.config.files.values import ValueReader, check
+from sparkmirror.config.files.values import ValueReader, check, shown
 from sparkmirror.config.mm2.keys import OF_CONNECTOR, KeyUse
 from sparkmirror.config.table.settings import RENAMED_KEYS, Scope, Status, find
 from sparkmirror.errors import ConfigError
@@ -124,8 +124,8 @@ def legacy_mode(file: Properties) -> tuple[Properties, LegacyMode, list[ConfigEr
                 )
             if name == "replication.policy.class" and policy_kind(entry.value) != "identity":
                 raise ConfigError(
-                    f"{entry.key}={entry.value.strip()} renames topics, which is not supported "
-                    "with MirrorMaker 1's files.",
+                    f"{entry.key}={shown(entry, entry.value.strip())} renames topics, which is not "
+                    "supported with MirrorMaker 1's files.",
                     where=entry.where,
                     do=_ADD_IT_THERE,
                 )

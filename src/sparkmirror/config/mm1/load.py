@@ -19,8 +19,9 @@ from sparkmirror.config.clients.typed import (
 )
 from sparkmirror.config.files.origin import Kind, Origin
 from sparkmirror.config.files.properties import Entry, Properties, load_properties
+from sparkmirror.config.files.providers import declares, resolve
 from sparkmirror.config.files.throttle import throttle_rules
-from sparkmirror.config.files.values import ValueReader, check, merge_errors
+from sparkmirror.config.files.values import ValueReader, check, merge_errors, shown
 from sparkmirror.config.mm1.legacy import BrokerLookup, TranslatedFile, translate
 from sparkmirror.config.mm1.legacy_mode import LegacyMode, legacy_mode
 from sparkmirror.config.mm2 import remarks
@@ -143,7 +144,7 @@ def load_mm1(
             zip(consumers, chosen, modes, strict=True), 1
         )
     )
-    _refuse_shared_groups(flows, paths)
+    _refuse_shared_groups(flows, consumers)
     flows = beside(flows)
     told = [line for wanted in dict.fromkeys(chosen) for line in wanted.remarks()]
     for file in files:
@@ -215,14 +216,19 @@ def read_file(
 ) -> tuple[TranslatedFile, LegacyMode]:
     """``given`` with current keys only, and the MirrorMaker 2 keys that were in it.
 
-    Wrong keys are in ``TranslatedFile.errors``. Raises the errors of ``find_brokers``.
+    Placeholders are resolved: Java's clients do it since KIP-421. Wrong keys are in
+    ``TranslatedFile.errors``. Raises ConfigError for a placeholder or provider that cannot be
+    resolved, and the errors of ``find_brokers``.
     """
-    file, mode, errors = legacy_mode(given)
+    resolved, told = resolve(given)
+    declared = {key: resolved.pop(key) for key in given if declares(key)}
+    file, mode, errors = legacy_mode(Properties(given.path, resolved))
     translation = translate(file, scope, find_brokers)
     return replace(
         translation,
-        remarks=(*given.remarks, *translation.remarks),
+        remarks=(*given.remarks, *told, *translation.remarks),
         errors=(*translation.errors, *errors),
+        providers=declared,
     ), mode
 
 
@@ -242,12 +248,16 @@ def _streams(option: int | None, consumer: TranslatedFile, mode: LegacyMode) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Topics:
-    """The raw topic lists; at most one of them is set."""
+    """The raw topic lists; at most one of them is set.
+
+    ``secret``: it comes from a config provider, so it is never shown.
+    """
 
     include: str | None
     exclude: str | None
     include_where: str = "--include"
     exclude_where: str = "--blacklist"
+    secret: bool = False
 
     def check(self) -> None:
         """Raise ConfigError if both lists are set, or for an invalid regex."""
@@ -260,8 +270,16 @@ class _Topics:
         for text, where in (
             (self.include, self.include_where), (self.exclude, self.exclude_where)
         ):  # fmt: skip
-            if text is not None:
+            if text is None:
+                continue
+            try:
                 compile_regex(normalise_include(text), where=where)
+            except ConfigError as error:
+                if not self.secret:
+                    raise
+                raise ConfigError(
+                    "The value is an invalid regex.", where=where, do=error.do
+                ) from None
 
     def of(self, consumer: TranslatedFile, mode: LegacyMode) -> _Topics:
         """These lists, or those of a 0.7 file or MirrorMaker 2's keys.
@@ -285,6 +303,7 @@ class _Topics:
             exclude.value if exclude is not None else None,
             f"{include.where}: {include.key}" if include is not None else "",
             f"{exclude.where}: {exclude.key}" if exclude is not None else "",
+            secret=any(one is not None and one.secret for one in (include, exclude)),
         )
         found.check()
         return found
@@ -306,11 +325,13 @@ class _Topics:
         regex = normalise_include(raw)
         told = []
         if set(regex) & set(_QUOTES):
+            means = "" if self.secret else f": {raw} means the regex {regex}"
             told.append(
-                f"{where}: quotes inside the list are part of the names, as in MirrorMaker: {raw}"
-                f" means the regex {regex}. Write the list without quotes."
+                f"{where}: quotes inside the list are part of the names, as in MirrorMaker{means}."
+                " Write the list without quotes."
             )
-        told += globs(where, "the list", regex.split("|"))
+        if not self.secret:
+            told += globs(where, "the list", regex.split("|"))
         if not regex:
             told.append(
                 f"{where}: the list is empty, so "
@@ -319,16 +340,21 @@ class _Topics:
         return told
 
 
-def _refuse_shared_groups(flows: Sequence[FlowSettings], paths: Sequence[Path]) -> None:
+def _refuse_shared_groups(
+    flows: Sequence[FlowSettings], consumers: Sequence[TranslatedFile]
+) -> None:
     """Raise ConfigError if two flows read one cluster in one group: both would copy everything."""
-    for index, flow in enumerate(flows):
-        for other, path in zip(flows[:index], paths, strict=False):
+    files = [consumer.file for consumer in consumers]
+    for index, (flow, file) in enumerate(zip(flows, files, strict=True)):
+        for other, beside_it in zip(flows[:index], files, strict=False):
             same = set(flow.source.bootstrap_servers) & set(other.source.bootstrap_servers)
             if same and flow.group_id == other.group_id:
+                group = shown(file["group.id"], flow.group_id)
+                server = shown(file["bootstrap.servers"], sorted(same)[0])
                 raise ConfigError(
-                    f"the group {flow.group_id} on {sorted(same)[0]} is already used by {path}: "
-                    "each record would be mirrored twice.",
-                    where=str(paths[index]),
+                    f"the group {group} on {server} is already used by {beside_it.path}: each "
+                    "record would be mirrored twice.",
+                    where=str(file.path),
                     do="Give one consumer file per source cluster; --num.streams adds streams.",
                 )
 
@@ -479,7 +505,7 @@ def _weakened(file: Properties) -> list[str]:
         entry = file.get(key)
         if entry is not None and is_unsafe(entry.value.strip()):
             lines.append(
-                f"{entry.where}: {key} is overridden to {entry.value.strip()} - data loss or "
-                "message reordering is possible."
+                f"{entry.where}: {key} is overridden to {shown(entry, entry.value.strip())} - data "
+                "loss or message reordering is possible."
             )
     return lines

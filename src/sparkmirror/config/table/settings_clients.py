@@ -198,7 +198,7 @@ _IGNORED = (
          "How much is measured.", _NO_JMX),
         ("metrics.sample.window.ms", Type.LONG, "30000", 0, (), "Window of a sample.", _NO_JMX),
         ("config.providers", Type.LIST, "", None, (), "Names of config providers.",
-         "providers are declared at the top level of a MirrorMaker 2 file"),
+         "a MirrorMaker 2 file declares them at its top level"),
         ("security.providers", Type.STRING, None, None, (), "Java security providers.",
          "no Java security is used"),
     ),

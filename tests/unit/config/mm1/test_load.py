@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparkmirror.config.mm1.load import load_mm1, normalise_include
+from sparkmirror.config.mm1.load import load_mm1, load_mm1_consumer, normalise_include
 from sparkmirror.control.topics.config_sync import config_to_create_with
 from sparkmirror.data.coordination.slot_plan import decode_flow, encode_flow
 from sparkmirror.errors import ConfigError
@@ -26,6 +26,14 @@ from tests.vectors import load as vectors
 INCLUDES = vectors("mm1_include")
 CONSUMER = "bootstrap.servers=a:1\ngroup.id=mirror\n"
 PRODUCER = "bootstrap.servers=b:1\n"
+PACKAGE = "org.apache.kafka.common.config.provider."
+FILE = f"config.providers=file\nconfig.providers.file.class={PACKAGE}FileConfigProvider\n"
+ENV = f"config.providers=env\nconfig.providers.env.class={PACKAGE}EnvVarConfigProvider\n"
+LOGIN = (
+    "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n"
+    "sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'username="u" password="${file:%s:pw}";\n'
+)
 
 
 def _load(directory: Path, consumer: str, producer: str, **options: Any) -> MirrorSettings:
@@ -291,3 +299,98 @@ def test_a_key_of_the_last_clients_that_mirrormaker_1_had(tmp_path: Path) -> Non
     line = "auto.include.jmx.reporter=true\n"
     warnings = _load(tmp_path, CONSUMER + line, PRODUCER + line).warnings
     assert sum("auto.include.jmx.reporter" in one for one in warnings) == 2
+
+
+def test_config_providers_of_both_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each client resolves them itself, since KIP-421."""
+    monkeypatch.setenv("MM_ID", "hunter3")
+    secrets = write(tmp_path, "pw=hunter2\n", "secrets")
+    login = LOGIN % secrets
+    settings = _load(tmp_path, CONSUMER + FILE + login, PRODUCER + ENV + "client.id=${env:MM_ID}\n")
+    (flow,) = settings.flows
+    assert settings.warnings == ()
+    assert 'password="hunter2"' in flow.source.properties["sasl.jaas.config"]
+    assert 'password="hunter2"' in flow.source_admin.properties["sasl.jaas.config"]
+    assert flow.target.client_id == "hunter3"
+    shown = load_mm1_consumer(write(tmp_path, CONSUMER + FILE + login, "c"))
+    assert shown.warnings == ()
+    assert 'password="hunter2"' in shown.flows[0].source.properties["sasl.jaas.config"]
+
+
+def test_a_placeholder_that_no_provider_resolves_stays_and_is_told(tmp_path: Path) -> None:
+    """As in Java, where the broker then refuses the login."""
+    settings = _load(tmp_path, CONSUMER + LOGIN % "/x", PRODUCER)
+    assert "${file:/x:pw}" in settings.flows[0].source.properties["sasl.jaas.config"]
+    assert settings.warnings == (
+        f"{tmp_path}/consumer.properties:5: sasl.jaas.config contains a placeholder of 'file', "
+        "which config.providers does not name; it is used literally.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("consumer", "producer", "where", "what"),
+    [
+        ("config.providers=file\n", "", "consumer.properties:3", "file.class is missing"),
+        ("", "config.providers=x\nconfig.providers.x.class=com.acme.Vault\n",
+         "producer.properties:3", "custom Java classes cannot be loaded"),
+        (FILE + "client.rack=${file:/none:x}\n", "", "consumer.properties:5",
+         "client.rack: the placeholder ${file:/none:x} cannot be resolved: There is no"),
+        ("config.providerss=x\n", "", "consumer.properties:3", "config.providerss is unknown"),
+    ],
+)  # fmt: skip
+def test_providers_that_cannot_work(
+    tmp_path: Path, consumer: str, producer: str, where: str, what: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _load(tmp_path, CONSUMER + consumer, PRODUCER + producer)
+    assert str(caught.value).startswith(f"{tmp_path}/{where}")
+    assert what in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("consumer", "producer"),
+    [
+        ("fetch.min.bytes={}\n", ""),
+        ("topics=({}\n", ""),
+        ("whitelist=({}\n", ""),
+        ('whitelist="{}",b\n', ""),
+        ("whitelist={}-*\n", ""),
+        ("autooffset.reset={}\n", ""),
+        ("replication.policy.class={}\n", ""),
+        ("fetch.size={}\n", ""),
+        ("", "acks={}\n"),
+        ("", "request.required.acks={}\n"),
+        ("", "compression.codec={}\n"),
+        ("", "producer.type={}\n"),
+        ("", "delivery.timeout.ms={}\n"),
+        ("", "partitioner.class={}\n"),
+        ("security.protocol={}\n", ""),
+    ],
+)
+def test_values_of_providers_are_never_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, consumer: str, producer: str
+) -> None:
+    for secret in ("hunter2", "77", "1"):
+        monkeypatch.setenv("SECRET", secret)
+        files = [
+            text + ENV + more.format("${env:SECRET}")
+            for text, more in ((CONSUMER, consumer), (PRODUCER, producer))
+        ]
+        try:
+            told = " ".join(_load(tmp_path, *files, include=None).warnings)
+        except ConfigError as error:
+            told = str(error)
+        if secret != "1":
+            assert secret not in told.replace(str(tmp_path), "")
+
+
+def test_a_group_twice_is_told_without_the_providers_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "hunter2")
+    monkeypatch.setenv("PLACE", "hunter3:1")
+    text = f"{ENV}bootstrap.servers=${{env:PLACE}}\ngroup.id=${{env:SECRET}}\n"
+    paths = [write(tmp_path, text, name) for name in ("one", "other")]
+    with pytest.raises(ConfigError, match="each record would be mirrored twice") as caught:
+        load_mm1(paths, write(tmp_path, PRODUCER, "p"), include="t")
+    assert "hunter" not in str(caught.value)

@@ -375,3 +375,70 @@ def test_wrong_usage(
 ) -> None:
     assert main([*arguments, *extra]) in (1, 2)
     assert told in capsys.readouterr().err
+
+
+_CLASS = "org.apache.kafka.common.config.provider."
+
+
+def test_config_providers_are_carried_over(
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The new file refers to what they return, also where two files call other ones the same."""
+    monkeypatch.setenv("GROUP", "hunter-group")
+    monkeypatch.setenv("TOPICS", "hunter1,hunter2")
+    monkeypatch.setenv("SIZE", "777777")
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    write(secrets, "pw=hunter3\nplace=hunter4:1\n", "file")
+    (secrets / "pw").write_text("hunter5")
+    mine = (
+        f"config.providers=env,my\nconfig.providers.env.class={_CLASS}EnvVarConfigProvider\n"
+        f"config.providers.my.class={_CLASS}FileConfigProvider\n"
+        f"config.providers.my.param.allowed.paths={secrets}\n"
+    )
+    other = (
+        f"config.providers=env,my\nconfig.providers.env.class={_CLASS}EnvVarConfigProvider\n"
+        f"config.providers.my.class={_CLASS}DirectoryConfigProvider\n"
+    )
+    login = (
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="u" password="${my:%s:%s}";\n'
+    )
+    write(
+        tmp_path,
+        f"{mine}bootstrap.servers=${{my:{secrets}/file:place}}\ngroup.id=${{env:GROUP}}\n"
+        f"fetch.size=${{env:SIZE}}\ntopics=${{env:TOPICS}}\n{login % (secrets / 'file', 'pw')}",
+        "c",
+    )
+    write(tmp_path, f"{other}bootstrap.servers=b:1\n{login % (secrets, 'pw')}", "p")
+    arguments = arguments[:5]  # without --whitelist
+    path = tmp_path / "made.properties"
+    assert main([*arguments, "--output", str(path)]) == 0
+    text = path.read_text() + capsys.readouterr().err
+    assert "hunter" not in text
+    assert "777777" not in text.replace("max.partition.fetch.bytes = 777777", "")
+    (flow,) = load_mm2(path).flows
+    assert flow.source.bootstrap_servers == ("hunter4:1",)
+    assert flow.topics.include == ("hunter1", "hunter2")
+    assert flow.fetch.partition_fetch_bytes_max == 777_777
+    assert 'password="hunter3"' in flow.source.properties["sasl.jaas.config"]
+    assert 'password="hunter5"' in flow.target.properties["sasl.jaas.config"]
+
+
+def test_a_password_of_a_provider_alone_is_no_secret_of_the_new_file(
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PASSWORD", "hunter2")
+    lines = f"config.providers=env\nconfig.providers.env.class={_CLASS}EnvVarConfigProvider\n"
+    write(tmp_path, f"{lines}bootstrap.servers=b:1\nssl.key.password=${{env:PASSWORD}}\n", "p")
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "target.ssl.key.password = ${env:PASSWORD}" in out
+    assert "hunter2" not in out
