@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from sparkmirror.config.files.origin import Kind, Origin
 from sparkmirror.config.files.properties import Entry, Properties
 from sparkmirror.config.files.values import ValueReader, check, shown
 from sparkmirror.config.mm2.keys import OF_CONNECTOR, KeyUse
@@ -58,10 +57,16 @@ class LegacyMode:
 
     @property
     def include(self) -> Entry | None:
-        """The topic list; all topics if the files have other keys of MirrorMaker 2."""
-        origin = Origin(Kind.MIRRORMAKER, "MirrorMaker 2's default")
-        default = Entry("topics", ".*", origin) if self.entries else None
-        return self.entries.get("topics", default)
+        """The topic list."""
+        return self.entries.get("topics")
+
+    @property
+    def every_topic(self) -> Entry | None:
+        """The first key that makes a missing topic list mean all topics; None if none does.
+
+        A key without an effect here is no sign that MirrorMaker 2's way is meant.
+        """
+        return next((one for name, one in self.entries.items() if name in _COUNTS), None)
 
     @property
     def tasks_max(self) -> int | None:

@@ -250,7 +250,8 @@ def _streams(option: int | None, consumer: TranslatedFile, mode: LegacyMode) -> 
 class _Topics:
     """The raw topic lists; at most one of them is set.
 
-    ``secret``: it comes from a config provider, so it is never shown.
+    ``secret``: it comes from a config provider, so it is never shown. ``because``: the key because
+    of which a missing list means all topics, with its place.
     """
 
     include: str | None
@@ -258,6 +259,7 @@ class _Topics:
     include_where: str = "--include"
     exclude_where: str = "--blacklist"
     secret: bool = False
+    because: tuple[str, str] = ("", "")
 
     def check(self) -> None:
         """Raise ConfigError if both lists are set, or for an invalid regex."""
@@ -291,6 +293,9 @@ class _Topics:
         include, exclude = consumer.include, consumer.exclude
         if include is None and exclude is None:
             include = mode.include
+        if include is None and exclude is None and mode.every_topic is not None:
+            key = mode.every_topic
+            return _Topics(".*", None, because=(key.where, key.key))
         if include is None and exclude is None:
             raise ConfigError(
                 "include list must be specified.",
@@ -324,6 +329,13 @@ class _Topics:
         where = self.exclude_where if excluded else self.include_where
         regex = normalise_include(raw)
         told = []
+        if self.because[0]:
+            place, key = self.because
+            told.append(
+                f"{place}: {key} is a key of MirrorMaker 2, and no list of topics is given, so all "
+                "topics are mirrored, as MirrorMaker 2 does. Write topics=.* to say so, or name "
+                "them."
+            )
         if set(regex) & set(_QUOTES):
             means = "" if self.secret else f": {raw} means the regex {regex}"
             told.append(

@@ -394,3 +394,35 @@ def test_a_group_twice_is_told_without_the_providers_values(
     with pytest.raises(ConfigError, match="each record would be mirrored twice") as caught:
         load_mm1(paths, write(tmp_path, PRODUCER, "p"), include="t")
     assert "hunter" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("consumer", "producer"),
+    [
+        ("name=mirror\n", ""),
+        ("", "errors.tolerance=all\n"),
+        ("", "enabled=true\n"),
+        ("sync.topic.acls.enabled=true\nemit.heartbeats.enabled=false\n", ""),
+    ],
+)
+def test_a_key_without_effect_is_no_list_of_topics(
+    tmp_path: Path, consumer: str, producer: str
+) -> None:
+    with pytest.raises(ConfigError, match="include list must be specified"):
+        _load(tmp_path, CONSUMER + consumer, PRODUCER + producer, include=None)
+
+
+def test_all_topics_without_a_list_are_told(tmp_path: Path) -> None:
+    told = (
+        "replication.factor is a key of MirrorMaker 2, and no list of topics is given, so all "
+        "topics are mirrored, as MirrorMaker 2 does. Write topics=.* to say so, or name them."
+    )
+    line = "replication.factor=2\n"
+    for consumer, producer, place in (
+        (line, "", "consumer.properties:3"), ("", line, "producer.properties:2"),
+    ):  # fmt: skip
+        settings = _load(tmp_path, CONSUMER + consumer, PRODUCER + producer, include=None)
+        assert settings.flows[0].topics.include == (".*",)
+        assert settings.warnings == (f"{tmp_path}/{place}: {told}",)
+    assert _load(tmp_path, f"{CONSUMER}{line}topics=.*\n", PRODUCER, include=None).warnings == ()
+    assert _load(tmp_path, CONSUMER + line, PRODUCER).warnings == ()
