@@ -105,10 +105,10 @@ def client(
 
 
 def _remaining(conf: Mapping[str, Entry], scope: Scope) -> dict[str, str]:
-    """Supported keys that the file sets and that have no typed field."""
+    """Supported keys that the file sets and that have no typed field, trimmed as in Java."""
     rows = ((key, entry, find(key, scope)) for key, entry in sorted(conf.items()))
     return {
-        key: entry.value
+        key: entry.value.strip()
         for key, entry, row in rows
         if row is not None
         and row.status is Status.SUPPORTED

@@ -600,3 +600,24 @@ def test_secrets_of_all_clients_are_masked(tmp_path: Path, monkeypatch: pytest.M
     text = "A.producer.security.protocol=SASL_PLAINTEXT\nA.producer.sasl.mechanism=PLAIN\n"
     hide_secrets(load(tmp_path, f"{BASE}{text}A.producer.sasl.jaas.config={login}\n"))
     assert {"hunter2", "hunter3"} <= set(hidden)
+
+
+_OAUTH = "org.apache.kafka.common.security.oauthbearer."
+_TOKENS = f"""\
+A.security.protocol=SASL_SSL
+A.sasl.mechanism=OAUTHBEARER
+A.sasl.login.callback.handler.class={_OAUTH}OAuthBearerLoginCallbackHandler
+A.sasl.oauthbearer.jwt.retriever.class={_OAUTH}DefaultJwtRetriever
+A.sasl.oauthbearer.token.endpoint.url=https://h/t
+A.sasl.oauthbearer.client.credentials.client.id=i
+A.sasl.oauthbearer.client.credentials.client.secret=s
+A.sasl.oauthbearer.header.urlencode=true
+A.sasl.jaas.config={_OAUTH}OAuthBearerLoginModule required;
+"""
+
+
+def test_blanks_at_the_end_of_a_login_do_not_count(tmp_path: Path) -> None:
+    """Java trims each value when it parses it."""
+    source = load_flow(tmp_path, _TOKENS).source
+    assert load_flow(tmp_path, _TOKENS.replace("\n", " \n")).source == source
+    assert source.properties["sasl.oauthbearer.header.urlencode"] == "true"
