@@ -1,9 +1,9 @@
 """The drop-in command ``connect-mirror-maker``: MirrorMaker 2's arguments and exit codes.
 
 Exit codes are those of the Java tool: 255 for ``--help``, wrong arguments and a file that cannot be
-read (1 without arguments, as in its shell script); 2 for a wrong configuration; 3 for a failed
-start; 0 after a drain by Ctrl+C, 143 after one by SIGTERM; 130 after Ctrl+C before the mirror runs;
-1 if a flow failed while running.
+read (1 without arguments, as in its shell script); 2 for a wrong configuration and any other error
+before the start; 3 for a failed start; 0 after a drain by Ctrl+C, 143 after one by SIGTERM; 130
+after Ctrl+C before the mirror runs; 1 if a flow failed while running.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from sparkmirror.errors import ConfigError, MirrorError
 
 _EXIT_USAGE = 255
 _EXIT_NO_ARGUMENTS = 1
+_EXIT_DEFECT = 2
 _EXIT_SIGTERM = 143
 
 
@@ -73,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with ``argv`` (default: the process's); returns the exit code."""
-    return run_command(_command, argv)
+    return run_command(_command, argv, defect_code=_EXIT_DEFECT)
 
 
 def _command(arguments: list[str]) -> int:

@@ -227,7 +227,7 @@ def _add_callables(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with ``argv`` (default: the process's); returns the exit code."""
-    return run_command(_command, argv)
+    return run_command(_command, argv, defect_code=_EXIT_WRONG)
 
 
 def _command(arguments: list[str]) -> int:

@@ -388,6 +388,28 @@ def test_ctrl_c_while_the_files_are_read_ends_with_130(
     assert handed.settings is None
 
 
+def test_a_defect_is_one_paragraph_without_a_stack_trace(
+    commands: list[tuple[Main, list[str]]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A stack trace shows lines of code, and with them values of the file."""
+
+    def fail(*_: object, **__: object) -> MirrorSettings:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("sparkmirror.config.mm1.load.load_mm1", fail)
+    monkeypatch.setattr("sparkmirror.config.mm2.load.load_mm2", fail)
+    codes = {connect_mirror_maker.main: 2, kafka_mirror_maker.main: 1}
+    for main, arguments in commands:
+        code = main(arguments)
+        assert code == codes.get(main, code)
+        assert code in (1, 2)
+        told = _err(capsys)
+        assert "Unexpected ZeroDivisionError: division by zero." in told
+        assert "Traceback" not in told
+
+
 @pytest.mark.parametrize(
     ("option", "told"),
     [

@@ -29,16 +29,22 @@ EXIT_START_FAILED = 3
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 
-def run_command(command: Callable[[list[str]], int], argv: Sequence[str] | None) -> int:
+def run_command(
+    command: Callable[[list[str]], int], argv: Sequence[str] | None, *, defect_code: int = 1
+) -> int:
     """Run ``command`` with ``argv`` (None: the process's); returns its exit code.
 
-    130 after Ctrl+C, unless the command makes something else of it.
+    130 after Ctrl+C, unless the command makes something else of it; ``defect_code`` after an error
+    that is no message for the user. It is shown as one, because a stack trace may show secrets.
     """
     prepare_streams()
     try:
         return command(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except Exception as error:
+        show_error(error)
+        return defect_code
 
 
 def as_mirror_error(error: BaseException) -> MirrorError:
@@ -52,8 +58,8 @@ def as_mirror_error(error: BaseException) -> MirrorError:
     translated = MirrorError(
         f"Unexpected {type(error).__name__}{detail}.",
         where=where,
-        do="This is a defect in sparkmirror: run the command again with --debug and report the"
-        " stack trace.",
+        do="This is a defect in sparkmirror: run the command sparkmirror with --debug and report"
+        " the stack trace.",
     )
     translated.__cause__ = error
     return translated
