@@ -97,12 +97,14 @@ class KeyUse:
 class Lost:
     """A known key at a place where Java drops it; ``instead`` is the spelling that works.
 
-    ``effect``: what the key does at this place, as the warning says it.
+    ``effect``: what the key does at this place, as the warning says it. ``setting``: its row, if it
+    applies to some clients.
     """
 
     entry: Entry
     instead: str
     effect: str = "has no effect here"
+    setting: Setting | None = None
 
 
 Outcome = KeyUse | Lost | ConfigError | None
@@ -356,9 +358,10 @@ def _flow_setting(entry: Entry, flow: str, target: str, name: str) -> Outcome:
         if bare == "bootstrap.servers" and prefix in ("consumer.", "admin."):
             return Lost(entry, f"{flow}.source.{name}", "is overridden by the cluster's address")
         return KeyUse(entry, row, flow=flow, ignored=_unused(prefix, bare))
-    if name.startswith("producer.") and find(name[len("producer.") :], Scope.PRODUCER):
+    row = find(name.removeprefix("producer."), Scope.PRODUCER)
+    if name.startswith("producer.") and row is not None:
         instead = f"{flow}.producer.override.{name[len('producer.') :]}"
-        return Lost(entry, instead, "applies only to the producer of offset syncs")
+        return Lost(entry, instead, "applies only to the producer of offset syncs", row)
     source = flow.partition("->")[0]
     for side, alias in (("source.cluster.", source), ("target.cluster.", target)):
         if name.startswith(side) and name[len(side) :] in CLIENT_SET:
@@ -367,6 +370,7 @@ def _flow_setting(entry: Entry, flow: str, target: str, name: str) -> Outcome:
                 entry,
                 f"{alias}.{name[len(side) :]}",
                 "does not apply to all clients of the cluster, and to none with its own setting",
+                find(name[len(side) :]),
             )
     if name in CLIENT_SET:
         return Lost(entry, f"{source}.{name} and {target}.{name}")

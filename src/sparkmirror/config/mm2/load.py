@@ -133,7 +133,8 @@ def read_mm2(
     aliases = _aliases(raw, path)
     told += remarks.aliases_with_blanks(raw["clusters"], aliases)
     uses, lost = _classify_all(raw, aliases, path)
-    _check_values(uses, path)
+    in_part = [KeyUse(one.entry, one.setting) for one in lost if one.setting is not None]
+    _check_values([*uses, *in_part], path)
     pairs = list(cluster_pairs(raw, aliases))
     enabled = [pair for pair in pairs if _enabled(raw, *pair)]
     selected = [pair for pair in enabled if not clusters or pair[1] in clusters]

@@ -285,3 +285,19 @@ def test_lines_of_a_key_that_lost_their_backslash_are_not_shown(tmp_path: Path, 
     assert f"a text of {len(body)} characters is unknown" in error.what
     assert "nonsense is unknown" in error.what
     assert "with a backslash" in error.do
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("A->B.source.cluster.sasl.login.retry.backoff.ms=1s", "=1s is not a whole number"),
+        ("A->B.target.cluster.sasl.oauthbearer.assertion.claim.exp.seconds=5m", "=5m is not a"),
+        ("A->B.target.cluster.bootstrap.servers=b", "contains 'b', which is not host:port"),
+        ("A->B.producer.linger.ms=1s", "=1s is not a whole number"),
+    ],
+)
+def test_a_key_that_counts_in_part_is_checked(tmp_path: Path, line: str, told: str) -> None:
+    error = refused(tmp_path, f"{BASE}{line}\n")
+    assert error.where == f"{tmp_path}/mm2.properties:{LINE}"
+    assert line.partition("=")[0] in error.what
+    assert told in error.what
