@@ -28,6 +28,19 @@ from sparkmirror.config.table.settings import (
 from sparkmirror.config.table.settings_clients import FETCH_ROWS
 from sparkmirror.errors import ConfigError
 
+# Keys of clients begin so in a flow's settings, and with the roles alone in a cluster's.
+_CLIENTS = {
+    "source.consumer.": Scope.CONSUMER,
+    "source.admin.": Scope.ADMIN,
+    "target.admin.": Scope.ADMIN,
+    "producer.override.": Scope.PRODUCER,
+    "source.producer.": Scope.PRODUCER,
+    "target.producer.": Scope.PRODUCER,
+    "target.consumer.": Scope.CONSUMER,
+    "consumer.": Scope.CONSUMER,
+    "admin.": Scope.ADMIN,
+    "producer.": Scope.PRODUCER,
+}
 _ROLES = {"consumer": Scope.CONSUMER, "producer": Scope.PRODUCER, "admin": Scope.ADMIN}
 _TOP = (Scope.DRIVER, Scope.CONNECTOR, Scope.SPARKMIRROR)
 _SHOWN_MAX = 10
@@ -42,6 +55,13 @@ _FAMILIES = {
     "header.converter.": "header.converter",
 }
 _CONVERTERS = ("key.converter.", "value.converter.", "header.converter.")
+# Families that nothing here reads, with the row that says why; clients have the last one, too.
+_METRICS = "metrics.context."
+_WITHOUT_EFFECT = {
+    "listeners.https.": "listeners",
+    "admin.listeners.https.": "admin.listeners",
+    _METRICS: "metric.reporters",
+}
 # Topics of Connect's workers. Their further keys are configs of these topics (KIP-605).
 _STORAGES = ("offset.storage.", "config.storage.", "status.storage.")
 _OWN_CONFIGS = "the mirror creates this topic with configs of its own"
@@ -181,9 +201,9 @@ def _top_key(entry: Entry) -> Outcome:
         if name.startswith(_WORKER_TOP_PREFIXES):
             return KeyUse(entry, worker)
         return Lost(entry, f"B.{name}")
-    storage = _storage(entry, name)
-    if storage is not None:
-        return storage
+    other = _storage(entry, name) or _without_effect(entry, name)
+    if other is not None:
+        return other
     for prefix, spelling in (
         ("producer.override.", "A->B.producer.override.{}"),
         ("source.", "A.{role}.{}"),
@@ -223,6 +243,17 @@ def _family(entry: Entry, name: str, flow: str = "", alias: str = "") -> KeyUse 
     return None
 
 
+def _without_effect(entry: Entry, name: str, flow: str = "", alias: str = "") -> KeyUse | None:
+    """The meaning of a key that only Connect's REST server or JMX reads; None for other keys."""
+    of_client = next((name[len(one) :] for one in _CLIENTS if name.startswith(one)), "")
+    for prefix, row_name in _WITHOUT_EFFECT.items():
+        row = find(row_name)
+        mine = name.startswith(prefix) or (prefix == _METRICS and of_client.startswith(prefix))
+        if mine and row is not None:
+            return KeyUse(entry, row, alias=alias, flow=flow, ignored=row.reason)
+    return None
+
+
 def _storage(entry: Entry, name: str, alias: str = "") -> KeyUse | None:
     """The meaning of a config of a topic of Connect's workers; None for other keys."""
     for prefix in _STORAGES:
@@ -251,6 +282,7 @@ def _cluster_key(entry: Entry, alias: str, name: str) -> Outcome:
     worker = _storage(entry, name, alias)
     if worker is None and name.startswith(_CONVERTERS):
         worker = _family(entry, name, alias=alias)
+    worker = worker or _without_effect(entry, name, alias=alias)
     if worker is not None:
         return worker
     if name in FLOW_ONLY:
@@ -337,20 +369,12 @@ def _flow_setting(entry: Entry, flow: str, target: str, name: str) -> Outcome:
     row = find(name, Scope.CONNECTOR, Scope.SPARKMIRROR)
     if row is not None and name not in CLIENT_SET:
         return KeyUse(entry, row, flow=flow)
-    family = _family(entry, name, flow)
+    family = _family(entry, name, flow) or _without_effect(entry, name, flow)
     if family is not None:
         return family
-    for prefix, scope in (
-        ("source.consumer.", Scope.CONSUMER),
-        ("source.admin.", Scope.ADMIN),
-        ("target.admin.", Scope.ADMIN),
-        ("producer.override.", Scope.PRODUCER),
-        ("source.producer.", Scope.PRODUCER),
-        ("target.producer.", Scope.PRODUCER),
-        ("target.consumer.", Scope.CONSUMER),
-        ("consumer.", Scope.CONSUMER),
-        ("admin.", Scope.ADMIN),
-    ):
+    for prefix, scope in _CLIENTS.items():
+        if prefix == "producer.":  # see below
+            continue
         bare = name.removeprefix(prefix)
         row = find(bare, scope) if name.startswith(prefix) else None
         if row is None:

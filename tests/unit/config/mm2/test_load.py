@@ -310,6 +310,32 @@ def test_further_keys_of_workers_are_ignored(
     assert f"{place}{key} (line {line}): {reason}" in remark
 
 
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        *(
+            (f"{place}{listeners}.https.ssl.keystore.password", "there is no REST server")
+            for place in ("", "B.")
+            for listeners in ("listeners", "admin.listeners")
+        ),
+        ("A->B.listeners.https.ssl.client.auth", "there is no REST server"),
+        *(
+            (f"{place}metrics.context.kafka.cluster.id", "there are no JMX metrics")
+            for place in (
+                "", "B.", "A->B.", "A.consumer.", "B.admin.", "A->B.source.consumer.",
+                "A->B.producer.override.", "consumer.",
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_keys_of_connects_rest_server_and_metrics_are_ignored(
+    key: str, reason: str, tmp_path: Path
+) -> None:
+    """They contain names of the user's: a listener, or what a reporter of metrics is told."""
+    (remark,) = load(tmp_path, f"{BASE}{QUIET}{key}=1\n").warnings
+    assert f"{key} (line {LINE + QUIET.count(chr(10))}): {reason}" in remark
+
+
 @pytest.mark.parametrize("key", ["offset.storage.partition", "config.storage.replicaton.factor"])
 @pytest.mark.parametrize("place", ["", "B."])
 def test_a_misspelt_key_of_workers_is_no_config_of_their_topics(
