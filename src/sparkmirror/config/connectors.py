@@ -297,10 +297,9 @@ def _flow_lines(
                 hint = f"MirrorMaker 2 does not read it; its key is {REMOVED_KEYS[key]}"
                 setup.leave_out(entry, hint)
                 continue
-            key = RENAMED_KEYS.get(key, REMOVED_KEYS.get(key, key))  # noqa: PLW2901 (older ones)
-            if not key or key in DROPPED_KEYS:
-                why = f" ({DROPPED_KEYS[key]})" if key else ""
-                setup.leave_out(entry, f"it has no replacement{why}")
+            key = RENAMED_KEYS.get(key, key)  # noqa: PLW2901 (older ones)
+            if key in DROPPED_KEYS:
+                setup.leave_out(entry, f"it has no replacement ({DROPPED_KEYS[key]})")
                 continue
             for place in _places(key, connector):
                 outcome = _check(entry, f"{name}.{place}", clusters)

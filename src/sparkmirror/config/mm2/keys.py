@@ -130,15 +130,12 @@ class Lost:
 Outcome = KeyUse | Lost | ConfigError | None
 
 
-def modern(raw: Mapping[str, Entry]) -> tuple[dict[str, Entry], list[str]]:
+def modern(raw: Mapping[str, Entry], clusters: Sequence[str]) -> tuple[dict[str, Entry], list[str]]:
     """``raw`` with current names for keys of 2.4 to 3.x, and a remark for each of them. Pure."""
     found: dict[str, Entry] = {}
     told: list[str] = []
     for key, entry in raw.items():
-        flow, _, rest = key.rpartition("->")
-        name = rest.partition(".")[2] if flow else rest
-        while name and name not in RENAMED_KEYS and name not in DROPPED_KEYS and flow:
-            name = name.partition(".")[2]  # the target's alias may contain dots
+        name = _old_name(key, clusters)
         prefix = key[: len(key) - len(name)]
         if name in DROPPED_KEYS:
             told.append(f"{entry.where}: {key} has no effect: {DROPPED_KEYS[name]}.")
@@ -150,6 +147,22 @@ def modern(raw: Mapping[str, Entry]) -> tuple[dict[str, Entry], list[str]]:
             found[now] = replace(entry, key=now)
             told.append(f"{entry.where}: {key} is now called {now}.")
     return found, told
+
+
+def _old_name(key: str, clusters: Sequence[str]) -> str:
+    """The part of ``key`` that may be the name of a key of 2.4 to 3.x."""
+    flow, _, rest = key.rpartition("->")
+    name = rest.partition(".")[2] if flow else rest
+    while name and name not in RENAMED_KEYS and name not in DROPPED_KEYS and flow:
+        name = name.partition(".")[2]  # the target's alias may contain dots
+    if flow:
+        return name
+    for prefix in ("", *(f"{alias}." for alias in clusters)):
+        for client in ("", *_CLIENTS):
+            bare = key.removeprefix(prefix + client)
+            if bare in DROPPED_KEYS:
+                return bare
+    return key
 
 
 def classify(entry: Entry, clusters: Sequence[str]) -> Outcome:
@@ -178,7 +191,7 @@ def _removed(entry: Entry, name: str) -> ConfigError | None:
     return ConfigError(
         f"{entry.key} is not a key of MirrorMaker 4.3.",
         where=entry.where,
-        do=f"Write {prefix}{instead}." if instead else "Remove it; it has no replacement.",
+        do=f"Write {prefix}{instead}.",
     )
 
 

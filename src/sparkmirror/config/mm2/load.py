@@ -128,9 +128,9 @@ def read_mm2(
     file = load_properties(path)
     raw, told = resolve(file)
     told += file.remarks
-    raw, renamed = modern(raw)
-    told += renamed
     aliases = _aliases(raw, path)
+    raw, renamed = modern(raw, aliases)
+    told += renamed
     told += remarks.aliases_with_blanks(raw["clusters"], aliases)
     uses, lost = _classify_all(raw, aliases, path)
     in_part = [KeyUse(one.entry, one.setting) for one in lost if one.setting is not None]

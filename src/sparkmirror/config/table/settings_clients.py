@@ -173,8 +173,8 @@ _IGNORED = (
     *_ignored(
         _ALL,
         ("client.dns.lookup", Type.STRING, "use_all_dns_ips", None,
-         ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
-         "How host names are resolved.",
+         ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only", "default"),
+         "How host names are resolved; `default` is 2.x's.",
          "all addresses of a host are tried, and certificates and Kerberos principals must be for "
          "the name in the file: instead of an alias that resolves to brokers, name the brokers"),
         ("bootstrap.resolve.timeout.ms", Type.LONG, "0", 0, (),

@@ -361,14 +361,21 @@ RENAMED_KEYS = {
     "groups.blacklist": "groups.exclude",
     "config.properties.blacklist": "config.properties.exclude",
 }
-# Keys of 3.x without a replacement, and what happens instead.
+# Keys of 2.4 to 3.x without a replacement, and what happens instead.
 DROPPED_KEYS = {
     "use.incremental.alter.configs": "topic configs are always changed one by one",
     "add.source.alias.to.metrics": "metrics always name the source",
+    "auto.include.jmx.reporter": "there are no JMX metrics; see sparkmirror.metrics.listen",
+    **{
+        f"internal.{part}.converter{option}": _NO_CONNECT
+        for part in ("key", "value")
+        for option in ("", ".schemas.enable")
+    },
+    "rest.host.name": _NO_REST,
+    "rest.port": _NO_REST,
 }
-# Keys of older MirrorMakers, and their replacement ("" for none).
+# Keys of older MirrorMakers, and their replacement.
 REMOVED_KEYS = {
-    "auto.include.jmx.reporter": "",
     "emit.heartbeats": "emit.heartbeats.enabled",
     "emit.checkpoints": "emit.checkpoints.enabled",
     "enable": "enabled",

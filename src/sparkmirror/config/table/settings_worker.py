@@ -103,8 +103,8 @@ _IGNORED = tuple(
         # Keys of the worker's own clients.
         ("client.id", Type.STRING, "", None, (), "Client id of the worker.", _OWN_CLIENTS),
         ("client.dns.lookup", Type.STRING, "use_all_dns_ips", None,
-         ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
-         "How host names are resolved.", _OWN_CLIENTS),
+         ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only", "default"),
+         "How host names are resolved; `default` is 2.x's.", _OWN_CLIENTS),
         ("connections.max.idle.ms", Type.LONG, "540000", None, (), "Closes idle connections.",
          _OWN_CLIENTS),
         ("metadata.max.age.ms", Type.LONG, "300000", 0, (), "Age at which metadata is refreshed.",

@@ -426,3 +426,9 @@ def test_all_topics_without_a_list_are_told(tmp_path: Path) -> None:
         assert settings.warnings == (f"{tmp_path}/{place}: {told}",)
     assert _load(tmp_path, f"{CONSUMER}{line}topics=.*\n", PRODUCER, include=None).warnings == ()
     assert _load(tmp_path, CONSUMER + line, PRODUCER).warnings == ()
+
+
+def test_the_default_of_a_key_of_2_x_is_accepted(tmp_path: Path) -> None:
+    line = "client.dns.lookup=default\n"
+    warnings = _load(tmp_path, CONSUMER + line, PRODUCER + line).warnings
+    assert sum("client.dns.lookup" in one for one in warnings) == 2

@@ -107,7 +107,6 @@ from tests.unit.config_files import BASE, LINE, load, refused
         # keys of older releases
         ("emit.heartbeats=true", "is not a key of", "Write emit.heartbeats.enabled"),
         ("A->B.enable=true", "is not a key of", "Write A->B.enabled"),
-        ("auto.include.jmx.reporter=true", "is not a key of", "it has no replacement"),
     ],
 )
 def test_one_wrong_line(tmp_path: Path, line: str, what: str, do: str) -> None:

@@ -579,6 +579,38 @@ def test_names_of_older_releases(tmp_path: Path) -> None:
         assert remark in told
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        *(
+            (f"{place}auto.include.jmx.reporter", "false", "there are no JMX metrics")
+            for place in (
+                "", "A.", "us.east.", "A.consumer.", "us.east.producer.", "consumer.",
+                "A->B.", "A->B.source.admin.", "A->us.east.producer.override.",
+            )
+        ),
+        ("internal.key.converter", "org.apache.kafka.connect.json.JsonConverter", "no Kafka Con"),
+        ("B.internal.value.converter.schemas.enable", "false", "no Kafka Connect runs here"),
+        ("rest.port", "8083", "there is no REST server"),
+        ("B.rest.host.name", "localhost", "there is no REST server"),
+        ("B.use.incremental.alter.configs", "never", "topic configs are always changed one by"),
+    ],
+)  # fmt: skip
+def test_keys_that_java_no_longer_reads_are_dropped(
+    tmp_path: Path, key: str, value: str, told: str
+) -> None:
+    text = BASE.replace("A,B", "A,B,us.east") + f"us.east.bootstrap.servers=c:1\n{QUIET}"
+    (remark,) = load(tmp_path, f"{text}{key}={value}\n").warnings
+    assert f"{key} has no effect: {told}" in remark
+
+
+@pytest.mark.parametrize("key", ["client.dns.lookup", "A.consumer.client.dns.lookup"])
+def test_a_default_of_2_x_is_accepted(tmp_path: Path, key: str) -> None:
+    (remark,) = load(tmp_path, f"{BASE}{QUIET}{key}=default\n").warnings
+    assert key in remark
+    assert "has no effect here" in remark or "ignored" in remark
+
+
 def test_aliases_with_blanks(tmp_path: Path) -> None:
     text = BASE.replace("B", "my\\ B")
     settings = load(tmp_path, text.replace("clusters=A,my\\ B", "clusters=A,my B"))
