@@ -7,6 +7,7 @@ silently, we report the spelling that works); it is *refused*; or it is *unknown
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -43,6 +44,8 @@ _CLIENTS = {
 }
 _ROLES = {"consumer": Scope.CONSUMER, "producer": Scope.PRODUCER, "admin": Scope.ADMIN}
 _TOP = (Scope.DRIVER, Scope.CONNECTOR, Scope.SPARKMIRROR)
+# Where clients of any cluster read a key, in the order of _ROLES.
+_SPELLINGS = ("A.consumer.{}", "B.producer.{}", "A.admin.{}")
 _SHOWN_MAX = 10
 _WORKER_TOP_PREFIXES = ("offset.storage", "config.storage", "status.storage", "worker", "task.")
 # Families of keys that contain names chosen by the user: prefix -> name of the row.
@@ -117,6 +120,7 @@ class KeyUse:
 class Lost:
     """A known key at a place where Java drops it; ``instead`` is the spelling that works.
 
+    ``others``: further spellings, of which one may work where the first one has no effect either.
     ``effect``: what the key does at this place, as the warning says it. ``setting``: its row, if it
     applies to some clients.
     """
@@ -125,6 +129,7 @@ class Lost:
     instead: str
     effect: str = "has no effect here"
     setting: Setting | None = None
+    others: tuple[str, ...] = ()
 
 
 Outcome = KeyUse | Lost | ConfigError | None
@@ -168,8 +173,30 @@ def _old_name(key: str, clusters: Sequence[str]) -> str:
 def classify(entry: Entry, clusters: Sequence[str]) -> Outcome:
     """The meaning of one key; returns a ConfigError if it is refused, ``None`` if it is unknown.
 
-    ``clusters``: all aliases of the file.
+    ``clusters``: all aliases of the file. A lost key whose other spellings have no effect either
+    is ignored, with the reason.
     """
+    outcome = _classify(entry, clusters)
+    return _advised(outcome, clusters) if isinstance(outcome, Lost) else outcome
+
+
+def _advised(lost: Lost, clusters: Sequence[str]) -> Lost | KeyUse:
+    """``lost`` with a spelling that works, or why the key would be ignored or refused there."""
+    ignored: KeyUse | None = None
+    for text in (lost.instead, *lost.others):
+        for key in re.split(" (?:or|and) ", text):
+            # The spellings name a cluster or flow of the file, or A, B and A->B for any.
+            use = _classify(replace(lost.entry, key=key), (*clusters, "A", "B"))
+            if not isinstance(use, KeyUse):
+                continue
+            reason = use.ignored or use.setting.reason
+            if not use.ignored and use.setting.status is Status.SUPPORTED:
+                return replace(lost, instead=text)
+            ignored = ignored or KeyUse(lost.entry, use.setting, ignored=reason)
+    return ignored or lost
+
+
+def _classify(entry: Entry, clusters: Sequence[str]) -> Outcome:
     if "->" in entry.key:
         return _flow_key(entry, clusters)
     top = _top_key(entry)
@@ -213,7 +240,7 @@ def _top_key(entry: Entry) -> Outcome:
     if worker is not None:
         if name.startswith(_WORKER_TOP_PREFIXES):
             return KeyUse(entry, worker)
-        return Lost(entry, f"B.{name}")
+        return _lost_client_key(entry, name, f"B.{name}", *_SPELLINGS)
     other = _storage(entry, name) or _without_effect(entry, name)
     if other is not None:
         return other
@@ -230,14 +257,22 @@ def _top_key(entry: Entry) -> Outcome:
             target = prefix == "" and role == "producer"
             instead = "B.{role}.{}" if target else spelling
             return Lost(entry, instead.format(rest, role=role))
-    return _bare_client_key(entry, name, "A.consumer.{}", "B.producer.{}", "A.admin.{}")
+    return _bare_client_key(entry, name, *_SPELLINGS)
 
 
 def _bare_client_key(entry: Entry, name: str, *spellings: str) -> Lost | None:
-    for scope, spelling in zip(_ROLES.values(), spellings, strict=True):
-        if find(name, scope):
-            return Lost(entry, spelling.format(name))
-    return None
+    known = [
+        spelling.replace("{}", name)
+        for scope, spelling in zip(_ROLES.values(), spellings, strict=True)
+        if find(name, scope)
+    ]
+    return Lost(entry, known[0], others=tuple(known[1:])) if known else None
+
+
+def _lost_client_key(entry: Entry, name: str, instead: str, *spellings: str) -> Lost:
+    """A key of workers that may be meant for a client."""
+    bare = _bare_client_key(entry, name, *spellings)
+    return Lost(entry, instead, others=(bare.instead, *bare.others) if bare else ())
 
 
 def _family(entry: Entry, name: str, flow: str = "", alias: str = "") -> KeyUse | None:
@@ -413,15 +448,13 @@ def _flow_setting(entry: Entry, flow: str, target: str, name: str) -> Outcome:
         return Lost(entry, f"{source}.{name} and {target}.{name}")
     if find(name, Scope.DRIVER):
         return Lost(entry, name)
-    if find(name, Scope.WORKER):
-        return Lost(entry, f"{target}.{name}")
-    return _bare_client_key(
-        entry,
-        name,
-        f"{flow}.source.consumer.{{}}",
-        f"{flow}.producer.override.{{}}",
-        f"{flow}.source.admin.{{}}",
+    spellings = tuple(
+        f"{flow}.{client}.{{}}"
+        for client in ("source.consumer", "producer.override", "source.admin")
     )
+    if find(name, Scope.WORKER):
+        return _lost_client_key(entry, name, f"{target}.{name}", *spellings)
+    return _bare_client_key(entry, name, *spellings)
 
 
 def nearest(key: str, clusters: Sequence[str]) -> str:

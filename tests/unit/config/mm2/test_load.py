@@ -350,9 +350,9 @@ def test_a_misspelt_key_of_workers_is_no_config_of_their_topics(
     [
         ("producer.linger.ms", "B.producer.linger.ms"),
         ("consumer.fetch.min.bytes", "A.consumer.fetch.min.bytes"),
-        ("admin.retries", "A.admin.retries"),
+        ("admin.request.timeout.ms", "A.admin.request.timeout.ms"),
         ("source.consumer.fetch.min.bytes", "A.consumer.fetch.min.bytes"),
-        ("target.admin.retries", "B.admin.retries"),
+        ("target.admin.request.timeout.ms", "B.admin.request.timeout.ms"),
         ("producer.override.acks", "A->B.producer.override.acks"),
         ("fetch.min.bytes", "A.consumer.fetch.min.bytes"),
         ("acks", "B.producer.acks"),
@@ -360,7 +360,6 @@ def test_a_misspelt_key_of_workers_is_no_config_of_their_topics(
         ("offset.flush.interval.ms", "B.offset.flush.interval.ms"),
         ("exactly.once.source.support", "B.exactly.once.source.support"),
         ("exactly.once.support", "A->B.exactly.once.support"),
-        ("topic.creation.default.partitions", "A->B.topic.creation.default.partitions"),
         ("A.topics", "topics or A->B.topics"),
         ("A.fetch.min.bytes", "A.consumer.fetch.min.bytes"),
         ("B.linger.ms", "B.producer.linger.ms"),
@@ -369,7 +368,7 @@ def test_a_misspelt_key_of_workers_is_no_config_of_their_topics(
         ("A->B.bootstrap.servers", "A.bootstrap.servers and B.bootstrap.servers"),
         ("A->B.offset.flush.interval.ms", "B.offset.flush.interval.ms"),
         ("A->B.fetch.min.bytes", "A->B.source.consumer.fetch.min.bytes"),
-        ("A->B.listeners", "listeners"),
+        ("A->B.clusters", "clusters"),
     ],
 )
 def test_a_key_that_java_drops_is_told_with_the_spelling_that_works(
@@ -380,6 +379,41 @@ def test_a_key_that_java_drops_is_told_with_the_spelling_that_works(
         f"{tmp_path}/mm2.properties:{LINE}: {key} has no effect here, as in MirrorMaker; "
         f"write {instead}."
     )
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("A.interceptor.classes", "Java classes cannot be loaded"),
+        ("A.source.cluster.alias", "it is set by the mirror itself"),
+        ("task.index", "it is set by the mirror itself"),
+        ("B.name", "no Kafka Connect runs here"),
+        ("A->B.producer.batch.size", "raw batches keep the source's batches"),
+        ("A->B.rest.advertised.port", "there is no REST server"),
+        ("A->B.source.cluster.ssl.provider", "OpenSSL does this here"),
+        ("admin.retries", "retries are limited by time, not by count"),
+        ("target.admin.retries", "retries are limited by time, not by count"),
+        ("topic.creation.default.partitions", "remote topics get the source's partitions"),
+        ("A->B.listeners", "there is no REST server"),
+    ],
+)
+def test_no_spelling_is_recommended_that_has_no_effect_either(
+    tmp_path: Path, key: str, reason: str
+) -> None:
+    (remark,) = load(tmp_path, f"{BASE}{key}=1\n{QUIET}").warnings
+    assert f"{key} (line {LINE}): " in remark
+    assert reason in remark
+    assert "write" not in remark
+
+
+def test_the_spelling_that_works_is_recommended(tmp_path: Path) -> None:
+    """That of the producer: neither the worker's nor the consumer's has an effect."""
+    for key, instead in (
+        ("send.buffer.bytes", "B.producer.send.buffer.bytes"),
+        ("A->B.send.buffer.bytes", "A->B.producer.override.send.buffer.bytes"),
+    ):
+        (remark,) = load(tmp_path, f"{BASE}{key}=1\n{QUIET}").warnings
+        assert f"write {instead}." in remark
 
 
 def test_a_key_that_java_heeds_in_part_is_told_as_such(tmp_path: Path) -> None:
